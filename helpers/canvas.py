@@ -1,0 +1,191 @@
+"""The sheet that pictures are drawn on: the palette, shapes in pixels, and the finished `Picture`.
+
+A `Sketch` is drawn in its own pixels, from its top left corner; a `Picture` lays
+sketches out and knows how a notebook shows it.  Knows nothing about runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from functools import lru_cache
+
+from matplotlib import get_data_path
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
+from matplotlib.transforms import Affine2D
+
+# One colour a rank: they stay apart for colour-blind readers, and with black or white
+# text on them (whichever `ink_on` picks) the contrast is at least 4.9:1.
+PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70")
+INK = "#1c1e21"
+SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
+FAINT = "#a3a9af"  # what is there but does not count: a buffer about to be overwritten
+TRAY = "#f2f4f6"  # the memory of a rank, where it holds nothing of interest
+REDUCED = "#26292e"  # a cell that combines every rank
+
+WIDTH = 880  # pixels: what a notebook page shows without scaling
+SHARPNESS = 2  # image pixels per pixel shown, for screens that have them
+_INCH = 100  # pixels
+
+
+def colour(rank: int) -> str:
+    """The colour of data that came from this rank, '#rrggbb'; the ninth rank is the first again."""
+    return PALETTE[rank % len(PALETTE)]
+
+
+@lru_cache(maxsize=64)
+def ink_on(fill: str) -> str:
+    """Black or white, whichever can be read better on this fill."""
+    r, g, b = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # WCAG relative luminance
+    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
+
+
+@lru_cache(maxsize=None)
+def font(bold: bool = False, mono: bool = False) -> FontProperties:
+    # By file, not by name: the same picture whatever fonts and settings the reader has.
+    name = "DejaVuSans" + "Mono" * mono + "-Bold" * bold
+    return FontProperties(fname=f"{get_data_path()}/fonts/ttf/{name}.ttf")
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float, bold: bool = False, mono: bool = False) -> float:
+    properties = font(bold, mono).copy()
+    properties.set_size(size)
+    return text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]
+
+
+class Sketch:
+    """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones."""
+
+    def __init__(self) -> None:
+        self.width = 0.0
+        self.height = 0.0
+        self.artists: list = []
+
+    def reach(self, x: float, y: float) -> None:
+        """Makes the sheet large enough to hold this point."""
+        self.width, self.height = max(self.width, x), max(self.height, y)
+
+    def box(self, x, y, w, h, fill=None, edge=None, dashed=False, radius=3.0, lw=1.0) -> None:
+        self._add(_rounded(x, y, w, h, min(radius, w / 2, h / 2)), fill, edge, dashed, lw)
+        self.reach(x + w, y + h)
+
+    def line(self, points, tint=INK, lw=1.5, dashed=False, alpha=1.0, curve=False) -> None:
+        """Through the points; curve: two points, leaving and arriving level."""
+        if curve:
+            (x0, y0), (x1, y1) = points
+            bend = (x1 - x0) * 0.5
+            points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
+        codes = [Path.MOVETO] + [Path.CURVE4 if curve else Path.LINETO] * (len(points) - 1)
+        self._add(Path(points, codes), None, tint, dashed, lw, alpha)
+
+    def arrow(self, start, end, tint=INK, lw=1.8, dashed=False, head=9.0) -> None:
+        """A straight line whose head ends at `end`."""
+        (x0, y0), (x1, y1) = start, end
+        length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-6)
+        ux, uy = (x1 - x0) / length, (y1 - y0) / length
+        base = (x1 - ux * head * 0.8, y1 - uy * head * 0.8)
+        self.line([start, base], tint, lw, dashed)
+        back = (x1 - ux * head, y1 - uy * head)
+        wing = head * 0.42
+        self.polygon([end, (back[0] - uy * wing, back[1] + ux * wing), base, (back[0] + uy * wing, back[1] - ux * wing)], tint)
+
+    def polygon(self, points, fill) -> None:
+        self._add(Path([*points, points[0]], closed=True), fill, None, False, 0)
+
+    def circle(self, x, y, radius, fill=None, edge=None, lw=1.0) -> None:
+        self.box(x - radius, y - radius, 2 * radius, 2 * radius, fill, edge, radius=radius, lw=lw)
+
+    def text(self, x, y, words, size=13.0, tint=INK, align="center", bold=False, mono=False) -> None:
+        """y is the middle of a capital letter, so that rows of text line up whatever is in them."""
+        properties = font(bold, mono)
+        artist = Text(x, y + size * 0.36, words, color=tint, ha=align, va="baseline", fontproperties=properties, parse_math=False)
+        artist.set_fontsize(size * 72 / _INCH)
+        self.artists.append(artist)
+        width = text_width(words, size, bold, mono)
+        self.reach(x + width * {"left": 1, "center": 0.5, "right": 0}[align], y + size * 0.6)
+
+    def _add(self, path, fill, edge, dashed, lw, alpha=1.0) -> None:
+        artist = PathPatch(path, facecolor=fill or "none", edgecolor=edge or "none", linewidth=lw * 72 / _INCH)
+        artist.set_capstyle("butt" if dashed else "round")
+        artist.set_joinstyle("round")
+        artist.set_alpha(None if alpha == 1.0 else alpha)
+        if dashed:
+            artist.set_linestyle((0, (3.0, 2.2)))
+        self.artists.append(artist)
+
+
+def heading(sketch: Sketch, title: str, subtitle: str = "") -> float:
+    """Writes both at the top left of the sheet; returns the y below them."""
+    sketch.text(0, 10, title, 15.5, align="left", bold=True, mono=True)
+    if subtitle:
+        sketch.text(0, 30, subtitle, 11.5, SOFT, align="left")
+    return 46.0 if subtitle else 28.0
+
+
+class Picture(Figure):
+    """A figure with a text twin, that a notebook shows by itself, once, with or without pyplot.
+
+    text: the same content as a table of text.  alt: one line saying what the picture is.
+    The same sketches give the same PNG bytes.
+    """
+
+    def __init__(self, sketches: list[Sketch], text: str, alt: str) -> None:
+        places, width, height = _flow(sketches)
+        self.text, self.alt = text, alt
+        self.pixels = (round(width), round(height))
+        size = (self.pixels[0] / _INCH, self.pixels[1] / _INCH)
+        super().__init__(figsize=size, dpi=_INCH * SHARPNESS, facecolor="white", edgecolor="white", layout="none")
+        FigureCanvasAgg(self)
+        for sketch, (x, y) in zip(sketches, places):
+            place = Affine2D().translate(x, y - self.pixels[1]).scale(1 / _INCH, -1 / _INCH) + self.dpi_scale_trans
+            for order, artist in enumerate(sketch.artists):
+                artist.set_transform(place)
+                artist.set_zorder(order)
+                self.add_artist(artist)
+
+    def png(self) -> bytes:
+        """Twice as many pixels each way as `pixels`; no date and no version inside."""
+        file = io.BytesIO()
+        self.canvas.print_png(file, metadata={"Software": None})
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        image = base64.b64encode(self.png()).decode()
+        shown = {"width": self.pixels[0], "height": self.pixels[1]}
+        return {"image/png": image, "text/plain": self.alt}, {"image/png": shown}
+
+
+def _flow(sketches: list[Sketch], margin=14, across=56, down=34):
+    """Places sketches like words: side by side while they fit, then below."""
+    places, x, y, line, width = [], 0.0, 0.0, 0.0, 0.0
+    for sketch in sketches:
+        if x and x + sketch.width > WIDTH:
+            x, y, line = 0.0, y + line + down, 0.0
+        places.append((x + margin, y + margin))
+        width, line = max(width, x + sketch.width), max(line, sketch.height)
+        x += sketch.width + across
+    return places, width + 2 * margin, y + line + 2 * margin
+
+
+def _rounded(x, y, w, h, r) -> Path:
+    k = r * 0.4477  # where the control points of a quarter circle lie
+    corners = [
+        (x + r, y), (x + w - r, y), (x + w - k, y), (x + w, y + k), (x + w, y + r),
+        (x + w, y + h - r), (x + w, y + h - k), (x + w - k, y + h), (x + w - r, y + h),
+        (x + r, y + h), (x + k, y + h), (x, y + h - k), (x, y + h - r),
+        (x, y + r), (x, y + k), (x + k, y), (x + r, y), (x + r, y),
+    ]  # fmt: skip
+    curve = [Path.CURVE4] * 3
+    return Path(corners, [Path.MOVETO, Path.LINETO, *curve, Path.LINETO, *curve, Path.LINETO, *curve, Path.LINETO, *curve, Path.CLOSEPOLY])

@@ -1,0 +1,45 @@
+"""Opens JupyterLab on the first chapter:   python -m helpers.lab [options of `jupyter lab`]"""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST = "notebooks/00_start_here.ipynb"
+
+
+def has_browser() -> bool:
+    if "BROWSER" in os.environ or sys.platform == "darwin":
+        return True
+    # Without a display only text browsers are left, and those cannot show JupyterLab.
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def main(options: list[str]) -> None:
+    # A file named on the command line would make its folder the root, and links out of it dead.
+    command = ["jupyterlab", f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/tree/{FIRST}", "--log-level=WARN"]
+    if os.geteuid() == 0:  # in a container; Jupyter asks that this be said
+        command.append("--allow-root")
+    if "--no-browser" not in options and not has_browser():
+        options = ["--no-browser", *options]
+    if "--no-browser" in options:
+        print("JupyterLab opens no browser here: copy the address below into one. (From another computer,")
+        print("forward its port first, like this for port 8888: ssh -L 8888:localhost:8888 this-machine)")
+    else:
+        print("JupyterLab opens in your browser; the address below does it by hand.")
+    print("Control-C, twice, stops it.", flush=True)
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, whatever else the user has
+    os.execv(sys.executable, [sys.executable, "-m", *command, *options])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

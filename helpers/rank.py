@@ -1,0 +1,185 @@
+"""What a rank process does, from birth to exit.
+
+A rank is forked from the server (server.py), which has torch loaded, so it starts in
+milliseconds.  It joins a gloo process group with its peers, receives one function, runs
+it under the recorder, sends back what it returned, and waits to be ended: a rank that
+has returned must not close its connections while its peers still use them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .record import Line
+from .sockets import traffic
+from .trace import Tracer, is_learners
+from .wire import Channel, pack, unpack
+
+GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass
+class Birth:
+    """What the server tells a rank before it starts."""
+
+    rank: int
+    world_size: int
+    rendezvous: str  # path of the FileStore that the ranks of this run share
+
+
+@dataclass
+class Job:
+    """What the kernel sends a rank to do."""
+
+    payload: bytes  # (fn, args, kwargs), packed by wire.pack
+    cwd: str
+    path: list[str]  # sys.path of the kernel
+    environ: dict[str, str]  # of the kernel
+    began: float  # time.perf_counter() of the kernel when the run began
+    whole: bool
+
+
+@dataclass
+class Failure:
+    """An exception as it left the learner's function."""
+
+    kind: str  # the exception's class name
+    message: str
+    frames: list[Line]  # the learner's own, outermost first
+    started: bool  # False: it never got as far as calling the function
+    chain: str = ""  # the whole traceback, for those who want it
+
+
+def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:
+    """Runs in the freshly forked process, and never returns."""
+    status = 1
+    try:
+        _settle(out, err)
+        channel = Channel(sock)
+        try:
+            _join(birth)
+            before = traffic()  # as long as not all are ready, nobody sends
+            channel.send("ready")
+            job = channel.receive()
+        except EOFError:
+            os._exit(0)
+        except BaseException as error:
+            channel.send("failed", _failure(error, started=False))
+        else:
+            _work(birth, job, channel, before)
+        try:
+            channel.receive()  # until the kernel or the server ends this process
+        except EOFError:
+            pass
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _settle(out: int, err: int) -> None:
+    """Makes the fork a process of its own: session, signals, streams, threads, randomness."""
+    os.setsid()  # its children can be ended with it, and a terminal's Ctrl-C does not reach it
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stream, target in ((out, 1), (err, 2)):
+        os.dup2(stream, target)
+        os.close(stream)
+    # Python's own text goes to the learner, warnings included; what C++ writes to
+    # descriptor 2 is kept aside for the day the process dies.
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
+    warnings.simplefilter("default")
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    torch.set_num_threads(1)  # ranks share the cores; more threads would only fight
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _join(birth: Birth) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+    store = dist.FileStore(birth.rendezvous, birth.world_size)
+    dist.init_process_group(
+        "gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT
+    )
+
+
+def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | None) -> None:
+    """Runs the learner's function; exactly one of "returned" and "failed" is sent."""
+    os.environ.update(job.environ)
+    os.environ.update(
+        RANK=str(birth.rank), LOCAL_RANK=str(birth.rank),
+        WORLD_SIZE=str(birth.world_size), LOCAL_WORLD_SIZE=str(birth.world_size),
+        GLOO_SOCKET_IFNAME=LOOPBACK,
+    )  # fmt: skip
+    started = False
+    try:
+        os.chdir(job.cwd)
+        sys.path[:] = job.path
+        fn, args, kwargs = unpack(job.payload)
+        tracer = Tracer(birth.rank, channel.send, job.began, job.whole)
+        started = True
+        with tracer:
+            result = fn(*args, **kwargs)
+        tracer.finish()
+        _flush()
+        channel.send("returned", _packed(result))
+        channel.receive()  # all ranks have returned: nothing is on its way any more
+        after = traffic()
+        channel.send("counted", (None, None) if after is None else (after[0] - before[0], after[1] - before[1]))
+    except BaseException as error:
+        _flush()
+        channel.send("failed", _failure(error, started))
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        pass  # the learner closed it
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return pack(result)
+    except Exception as error:
+        raise TypeError(
+            f"it returned a {type(result).__name__}, which cannot travel back to the notebook ({error}). "
+            "Return tensors, numbers, strings, or containers of these."
+        ) from error
+
+
+def _failure(error: BaseException, started: bool) -> Failure:
+    frames = [
+        Line(f.filename, f.lineno or 0, f.name, f.line or "")
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_learners(f.filename)
+    ]
+    if isinstance(error, SystemExit):
+        kind, message = "SystemExit", f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        kind, message = type(error).__name__, str(error)
+    chain = "".join(traceback.format_exception(error))
+    return Failure(kind, message, frames, started, chain)

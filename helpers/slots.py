@@ -1,0 +1,194 @@
+"""What goes into the cells of a picture: the captured values of a collective, slot by slot.
+
+A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came
+from only where the captured values bear that out, so that a result which nobody sent, or
+a sum with a rank missing, can be seen in the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from .record import Call, Event, Summary, Value, is_undefined
+
+# What a rank passes in -> what it is left with: one whole tensor, its own slot of a row
+# with a slot for every rank, or all of that row.
+SHAPES = {
+    "broadcast": ("whole", "whole"),
+    "all_reduce": ("whole", "whole"),
+    "reduce": ("whole", "whole"),
+    "scatter": ("all", "own"),
+    "gather": ("own", "all"),
+    "all_gather": ("own", "all"),
+    "reduce_scatter": ("all", "own"),
+    "all_to_all": ("all", "all"),
+}
+SIGNS = {"SUM": "Σ", "PRODUCT": "Π", "BAND": "&", "BOR": "|", "BXOR": "⊕"}  # the others are words
+_COMBINE = {
+    "SUM": lambda parts: parts.sum(0),
+    "AVG": lambda parts: parts.mean(0),
+    "PRODUCT": lambda parts: parts.prod(0),
+    "MIN": lambda parts: parts.amin(0),
+    "MAX": lambda parts: parts.amax(0),
+}
+
+
+class Slot(NamedTuple):
+    column: int
+    value: Value  # a tensor or a Summary; one without ends where only the size is known
+    letter: str  # which chunk of whose, for where there is no room for numbers
+    kind: str  # see below
+    origin: int | None = None  # the rank it came from
+    joined: bool = False  # one tensor with the slot to its left
+
+
+# Kinds: "data" came from `origin`; "buffer" is about to be overwritten; "reduced" combines
+# every rank; "undefined" means nothing by contract; "unknown" is what none of these explains.
+
+
+def family(op: str) -> str:
+    """The op without the form its tensors take: 'all_gather_single' -> 'all_gather'."""
+    return op.removesuffix("_single").removesuffix("_coalesced")
+
+
+def how(e: Event) -> str:
+    """A collective in a few words: 'all_reduce MAX', 'broadcast from 1'."""
+    root = f" from {e.src}" if e.src is not None else f" to {e.dst}" if e.dst is not None else ""
+    return e.op + (f" {e.reduce_op}" if e.reduce_op else "") + root
+
+
+def agree(call: Call) -> bool:
+    """Whether all ranks made the same call, whatever their tensors."""
+    return len({how(e) for e in call}) == 1
+
+
+def before(call: Call, e: Event) -> list[Slot]:
+    """What this rank passed in."""
+    shape = SHAPES.get(family(e.op), ("whole", ""))[0]
+    buffer = family(e.op) in ("broadcast", "scatter") and e.rank != e.root
+    if buffer and shape == "all":
+        shape = "own"
+    kind = "buffer" if buffer else "data"
+    return [
+        Slot(column, value, letter(column, e.rank), kind, e.rank, joined)
+        for column, value, joined in _placed(e.before, shape, call, e, 0)
+    ]
+
+
+def after(call: Call, e: Event) -> list[Slot]:
+    """What this rank was left with; nothing if it never got out of the call."""
+    if e.end is None:
+        return []
+    shape = SHAPES.get(family(e.op), ("", "whole"))[1]
+    return [_explained(call, e, *placed) for placed in _placed(e.after, shape, call, e, 1)]
+
+
+def _explained(call: Call, e: Event, column: int, value: Value, joined: bool) -> Slot:
+    mine = call.group.index(e.rank)
+    if is_undefined(e):
+        return Slot(column, value, "?", "undefined")
+    untouched = e.async_op and not e.waited and _equal(value, e.before)
+    if e.reduce_op:
+        sign = SIGNS.get(e.reduce_op, e.reduce_op.lower() + " ") + letter(column)
+        if agree(call) and not untouched:
+            parts = [_sent(call, rank, column) for rank in call.group]
+            if _is_reduction(value, parts, e.reduce_op):
+                return Slot(column, value, sign, "reduced", None, joined)
+    elif agree(call):
+        sender = e.src if e.src is not None else call.group[column % len(call.group)]
+        turned = family(e.op) in ("scatter", "all_to_all")  # here my slot of the sender's row comes to me
+        sent = _sent(call, sender, mine if turned else column)
+        if _is_copy(value, sent):
+            chunk = mine if family(e.op) == "all_to_all" else column
+            return Slot(column, value, letter(chunk, sender), "data", sender, joined)
+    if _equal(value, e.before):  # the call left it as it was
+        old = before(call, e)[0]
+        return Slot(column, value, old.letter, old.kind, e.rank, joined)
+    return Slot(column, value, "?", "unknown", None, joined)
+
+
+def letter(chunk: int, rank: int | None = None) -> str:
+    """'c₂' for the third chunk of rank 2's data."""
+    below = "".join(chr(0x2080 + int(digit)) for digit in str(rank)) if rank is not None else ""
+    return chr(97 + chunk % 26) + below
+
+
+def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[tuple[int, Value, bool]]:
+    """(column, tensor, joined) for everything in a captured value."""
+    mine = call.group.index(e.rank)
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        flat = [v for part in value for v in (part if isinstance(part, (list, tuple)) else [part])]
+        return [(mine if shape == "own" and len(flat) == 1 else column, v, False) for column, v in enumerate(flat)]
+    if shape == "all":
+        chunks = _chunks(value, len(call.group), (e.splits or ((), ()))[side])
+        return [(column, v, column > 0) for column, v in enumerate(chunks)]
+    return [(mine if shape == "own" else 0, value, False)]
+
+
+def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
+    """A tensor along its first dimension, as the splits say or in n equal chunks."""
+    if isinstance(value, Summary):  # its parts have a size, but no values that are known
+        rows = splits or (value.shape[0] // n,) * n
+        return [replace(value, shape=(r, *value.shape[1:]), head=(), tail=()) for r in rows]
+    if splits:
+        return list(value.split(list(splits))) if sum(splits) == value.shape[0] else [value]
+    if value.numel() % n:
+        return [value]
+    if value.dim() and value.shape[0] == n:
+        return list(value)  # stacked: a row for every rank
+    return list(value.chunk(n) if value.numel() and value.shape[0] % n == 0 else value.reshape(n, -1))
+
+
+def _sent(call: Call, rank: int, column: int) -> Value:
+    """What a rank passed in for a column: its one tensor, where it passes one."""
+    for e in call:
+        if e.rank == rank:
+            slots = before(call, e)
+            return slots[0].value if len(slots) == 1 else next((s.value for s in slots if s.column == column), None)
+    return None
+
+
+def _equal(a: Value, b: Value) -> bool:
+    if isinstance(a, Summary) and isinstance(b, Summary):
+        return a.checksum == b.checksum
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.dtype != b.dtype or a.numel() != b.numel():
+        return False
+    a, b = a.flatten(), b.flatten()
+    return bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here
+
+
+def _is_copy(value: Value, sent: Value) -> bool:
+    """Whether this is what was sent; parts of a Summary cannot be compared, they are believed."""
+    if isinstance(value, torch.Tensor) and isinstance(sent, torch.Tensor) or is_whole(value) and is_whole(sent):
+        return _equal(value, sent)
+    return sent is not None
+
+
+def is_whole(value: Value) -> bool:
+    """A Summary that stands for a tensor as it was captured, not for a chunk of it."""
+    return isinstance(value, Summary) and bool(value.head)
+
+
+def _is_reduction(value: Value, parts: list[Value], op: str) -> bool:
+    """Whether value combines all the parts; what cannot be computed here is believed."""
+    if any(part is None for part in parts):
+        return False
+    if not all(isinstance(part, torch.Tensor) for part in [value, *parts]):
+        return True
+    if any(part.numel() != value.numel() or part.dtype != value.dtype for part in parts):
+        return False
+    if op not in _COMBINE or value.dtype == torch.bool or value.is_complex() or not value.numel():
+        return True
+    together = torch.stack([part.flatten() for part in parts])
+    if not value.is_floating_point():
+        return torch.equal(_COMBINE[op](together).to(value.dtype), value.flatten())  # wraps as the backend does
+    # The order of the additions is the backend's: allow what rounding can make of it.
+    slack = len(parts) * torch.finfo(value.dtype).eps
+    want = _COMBINE[op](together.double()).to(value.dtype).double()
+    size = together.double().abs().sum(0).nan_to_num(0, 0).max().item()
+    return torch.allclose(value.flatten().double(), want, rtol=slack, atol=slack * size, equal_nan=True)

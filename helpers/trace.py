@@ -1,0 +1,371 @@
+"""The recorder inside a rank: one TorchDispatchMode that sees every torch.distributed call.
+
+torch.distributed's functions end in operators of the c10d namespace, so a dispatch mode
+sees them all, also those DistributedDataParallel and fully_shard make from C++.  Nothing
+is patched.  An operator returns a Work; the recorder hands on a Work of its own, which
+notes when it is waited for and otherwise passes everything to the original.  So nothing
+that was asynchronous becomes synchronous.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+import zlib
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, Work
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .record import Event, Line, Summary, Value
+
+LARGE = 1024  # tensors with more elements are summarised
+
+# c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
+OPS = {
+    "allreduce_": ("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced_": ("all_reduce_coalesced", "tensors", "tensors"),
+    "broadcast_": ("broadcast", "tensors", "tensors"),
+    "reduce_": ("reduce", "tensors", "tensors"),
+    "allgather_": ("all_gather", "input_tensors", "output_tensors"),
+    "_allgather_base_": ("all_gather_single", "input_tensor", "output_tensor"),
+    "allgather_coalesced_": ("all_gather_coalesced", "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("all_gather_coalesced", "inputs", "outputs"),
+    "gather_": ("gather", "input_tensors", "output_tensors"),
+    "scatter_": ("scatter", "input_tensors", "output_tensors"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors", "output_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter_single", "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_coalesced", "inputs", "outputs"),
+    "alltoall_": ("all_to_all", "input_tensors", "output_tensors"),
+    "alltoall_base_": ("all_to_all_single", "input", "output"),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier_": ("monitored_barrier", None, None),
+    "send": ("send", "tensors", "tensors"),
+    "recv_": ("recv", "tensors", "tensors"),
+    "recv_any_source_": ("recv", "tensors", "tensors"),
+}
+# The same for functional collectives (DTensor uses them): they return a new tensor, which is
+# ready after wait_tensor.
+FUNCTIONAL = {
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "broadcast": "broadcast",
+    "broadcast_": "broadcast",
+    "all_gather_into_tensor": "all_gather_single",
+    "all_gather_into_tensor_out": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "reduce_scatter_tensor_out": "reduce_scatter_single",
+    "all_to_all_single": "all_to_all_single",
+}
+# What a call of these looks like to the learner who made it.
+SAME_CALL = {
+    "isend": "send",
+    "irecv": "recv",
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+}
+_REDUCE_OPS = {int(getattr(dist.ReduceOp.RedOpType, n)): n for n in dist.ReduceOp.RedOpType.__members__}
+# Coalesced operators carry a list; the others wrap their one tensor (or list) in a list.
+_LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced", "all_to_all"}
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+class Tracer(TorchDispatchMode):
+    """Records every torch.distributed call made while it is entered.
+
+    rank: this process's global rank.
+    emit: called with ("call", Event), ("wait", index, seconds) and
+        ("done", index, after, seconds, waited, src) as things happen, so that whoever
+        listens knows where this rank stands even when it hangs or dies.
+    began: time.perf_counter() when the run began; times are seconds since then.
+    whole: keep tensors of more than LARGE elements whole instead of summarising them.
+    """
+
+    def __init__(self, rank: int, emit: Callable[..., None], began: float, whole: bool = False) -> None:
+        super().__init__()
+        self._rank, self._emit, self._began, self._whole = rank, emit, began, whole
+        self._count = 0
+        self._open: dict[int, TracedWork | _Pending] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would wrap the method below with torch._dynamo.disable, whose import costs
+        # every rank a second. Nothing here is ever compiled.
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func.namespace == "c10d":
+            name = func._schema.name.removeprefix("c10d::")
+            if name in OPS:
+                return self._collective(name, func, args, kwargs)
+        elif func.namespace == "_c10d_functional":
+            name = func._schema.name.removeprefix("_c10d_functional::")
+            if name == "wait_tensor":
+                return self._wait_tensor(func, args, kwargs)
+            if name in FUNCTIONAL:
+                return self._functional(name, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def finish(self) -> None:
+        """Closes the events nobody waited for, with what stands in their tensors now."""
+        for traced in list(self._open.values()):
+            done = traced.is_completed()
+            self._done(traced, waited=False, complete=done)
+
+    # --- the c10d operators -------------------------------------------------------------
+
+    def _collective(self, name: str, func, args, kwargs):
+        given = _arguments(func, args, kwargs)
+        op, source, target = OPS[name]
+        group = ProcessGroup.unbox(given["process_group"])
+        ranks = tuple(dist.get_process_group_ranks(group))
+        inputs, outputs = _unwrap(op, given.get(source)), _unwrap(op, given.get(target))
+        event = self._event(op, ranks, group.group_name)
+        event.async_op = bool(given.get("async_op", False))
+        if "root_rank" in given:
+            root = ranks[given["root_rank"]] if given["root_rank"] < len(ranks) else given["root_rank"]
+            event.src, event.dst = (root, None) if op in ("broadcast", "scatter") else (None, root)
+            inputs = inputs if self._rank == root or op != "scatter" else None
+            outputs = outputs if self._rank == root or op != "gather" else None
+        if "reduce_op" in given:
+            event.reduce_op = _REDUCE_OPS.get(given["reduce_op"].op(), "?")
+        if op == "all_to_all_single":
+            event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
+        if event.is_message:
+            event.tag = given["tag"]
+            event.async_op = _called_through("isend", "irecv", "batch_isend_irecv")
+            if op == "send":
+                event.dst = ranks[given["dst"]]
+            elif name == "recv_":
+                event.src = ranks[given["src"]]
+        self._describe(event, inputs if inputs is not None else outputs)
+        event.before = self._capture(inputs)
+        self._emit("call", event)
+
+        if name == "monitored_barrier_":  # the one operator that blocks by itself
+            self._emit("wait", event.index, self._now(), True)
+            func(*args, **kwargs)
+            self._emit("done", event.index, None, self._now(), True, None)
+            return None
+        out = func(*args, **kwargs)
+        boxed = out[-1] if isinstance(out, (tuple, list)) else out
+        any_source = name == "recv_any_source_"
+        traced = TracedWork(self, Work.unbox(boxed), event.index, outputs, ranks if any_source else None)
+        with self._lock:
+            self._open[event.index] = traced  # also keeps the Python half of the Work alive
+        return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
+
+    # --- functional collectives ---------------------------------------------------------
+
+    def _functional(self, name: str, func, args, kwargs):
+        from torch.distributed.distributed_c10d import _resolve_process_group
+
+        given = _arguments(func, args, kwargs)
+        group = _resolve_process_group(given["group_name"])
+        event = self._event(FUNCTIONAL[name], tuple(dist.get_process_group_ranks(group)), group.group_name)
+        event.async_op = True
+        if "src" in given:
+            event.src = event.group[given["src"]]
+        if "reduce_op" in given:
+            event.reduce_op = given["reduce_op"].upper()
+        if event.op == "all_to_all_single":
+            event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
+        self._describe(event, given["input"])
+        event.before = self._capture(given["input"])
+        self._emit("call", event)
+        out = func(*args, **kwargs)
+        self._open[event.index] = _Pending(event.index, out)
+        return out
+
+    def _wait_tensor(self, func, args, kwargs):
+        pending = next(
+            (p for p in self._open.values() if isinstance(p, _Pending) and p.ready.data_ptr() == args[0].data_ptr()),
+            None,
+        )
+        if pending is None:
+            return func(*args, **kwargs)
+        self._emit("wait", pending.index, self._now(), False)
+        out = func(*args, **kwargs)
+        self._done(pending)
+        return out
+
+    # --- events -------------------------------------------------------------------------
+
+    def _event(self, op: str, ranks: tuple[int, ...], group_name: str) -> Event:
+        line, within = _callers(op)
+        with self._lock:
+            index, self._count = self._count, self._count + 1
+        return Event(self._rank, index, op, ranks, line=line, within=within, group_name=group_name, start=self._now())
+
+    @staticmethod
+    def _describe(event: Event, tensors) -> None:
+        each = tensors if isinstance(tensors, list) else [] if tensors is None else [tensors]
+        if each:
+            event.dtype, event.shape = each[0].dtype, tuple(each[0].shape)
+            event.nbytes = sum(t.numel() * t.element_size() for t in each)
+
+    def _done(self, traced: TracedWork | _Pending, waited: bool = True, complete: bool = True) -> None:
+        with self._lock:
+            if self._open.pop(traced.index, None) is None:
+                return
+        src = traced.source() if complete else None
+        after = self._capture(traced.ready)
+        self._emit("done", traced.index, after, self._now() if complete else None, waited, src)
+
+    def _capture(self, value: Any) -> Value:
+        if value is None:
+            return None
+        if isinstance(value, list):
+            return [self._capture(v) for v in value]
+        with torch.no_grad():
+            if value.numel() > LARGE and not self._whole:
+                return summarise(value.detach())
+            return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+
+class TracedWork(Work):
+    """A torch.distributed Work that tells the recorder when it is waited for."""
+
+    def __init__(self, tracer: Tracer, inner: Work, index: int, ready, any_source: tuple[int, ...] | None) -> None:
+        super().__init__()
+        self._tracer, self._inner, self._any_source = tracer, inner, any_source
+        self.index, self.ready = index, ready
+
+    def source(self) -> int | None:
+        """For a recv from anyone: the global rank it came from."""
+        return self._any_source[self._inner._source_rank()] if self._any_source else None
+
+    def wait(self, *timeout) -> bool:
+        if self.index in self._tracer._open:
+            # A wait with a limit of its own ends by itself, so nobody may call it stuck.
+            limited = bool(timeout) and timeout[0].total_seconds() > 0
+            self._tracer._emit("wait", self.index, self._tracer._now(), limited)
+        result = self._inner.wait(*timeout)
+        self._tracer._done(self)
+        return result
+
+    def is_completed(self) -> bool:
+        done = self._inner.is_completed()
+        if done:
+            self._tracer._done(self)
+        return done
+
+    def get_future(self):
+        def note(future):
+            self._tracer._done(self)
+            return future.value()
+
+        return self._inner.get_future().then(note)
+
+    def is_success(self) -> bool:
+        return self._inner.is_success()
+
+    def exception(self):
+        return self._inner.exception()
+
+    def result(self):
+        return self._inner.result()
+
+    def synchronize(self) -> None:
+        self._inner.synchronize()
+
+    def _source_rank(self) -> int:
+        return self._inner._source_rank()
+
+    source_rank = _source_rank
+
+
+class _Pending:
+    """A functional collective whose result has not been waited for."""
+
+    def __init__(self, index: int, ready: torch.Tensor) -> None:
+        self.index, self.ready = index, ready
+
+    def is_completed(self) -> bool:
+        return False  # there is no way to ask
+
+    def source(self) -> None:
+        return None
+
+
+def summarise(tensor: torch.Tensor) -> Summary:
+    """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed."""
+    flat = tensor.contiguous().reshape(-1)
+    raw = flat.view(torch.uint8)
+    if raw.storage_offset() % 8:  # int64 below wants aligned bytes
+        raw = raw.clone()
+    columns = 8 * LARGE
+    body = raw[: raw.numel() // columns * columns].view(torch.int64).reshape(-1, LARGE).sum(0)
+    checksum = zlib.crc32(raw[raw.numel() // columns * columns :].numpy(), zlib.crc32(body.numpy()))
+    head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
+    return Summary(tuple(tensor.shape), tensor.dtype, raw.numel(), checksum, head, tail)
+
+
+def _arguments(func, args, kwargs) -> dict[str, Any]:
+    """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
+    names = func._schema.arguments
+    given = {a.name: value for a, value in zip(names, args)}
+    return {a.name: given.get(a.name, kwargs.get(a.name, a.default_value)) for a in names}
+
+
+def _unwrap(op: str, value: Any) -> Any:
+    if op in _LISTS or not isinstance(value, (list, tuple)):
+        return list(value) if isinstance(value, (list, tuple)) else value
+    if not value:
+        return None
+    return list(value[0]) if isinstance(value[0], (list, tuple)) else value[0]
+
+
+def is_learners(file: str) -> bool:
+    """Whether a source file is the learner's own: not torch's, Python's or ours."""
+    if file.startswith((_TORCH, _HERE, "<frozen")):
+        return False
+    return not file.startswith(_STDLIB) or "-packages" in file
+
+
+def _callers(op: str) -> tuple[Line | None, str | None]:
+    """The learner's line that led to this call, and the torch function it called."""
+    frame, entry = sys._getframe(1), None
+    while frame is not None and not is_learners(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith(_TORCH) and frame.f_code.co_name != "wrapper":
+            entry = frame
+        frame = frame.f_back
+    if frame is None:
+        return None, None
+    line = Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return line, _within(op, entry)
+
+
+def _within(op: str, entry) -> str | None:
+    if entry is None:
+        return None
+    name = entry.f_code.co_name
+    if SAME_CALL.get(name, name) == op:
+        return None
+    owner = entry.f_locals.get("self")
+    if owner is not None:
+        name = "forward" if name in ("_wrapped_call_impl", "_call_impl") else name
+        return f"{type(owner).__name__}.{name}"
+    return name
+
+
+def _called_through(*names: str) -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and not is_learners(frame.f_code.co_filename):
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
