@@ -10,6 +10,7 @@ import base64
 import io
 from functools import lru_cache
 
+import numpy as np
 from matplotlib import get_data_path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,17 +20,18 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Affine2D
+from PIL import Image  # a dependency of matplotlib's own
 
 # One colour a rank: they stay apart for colour-blind readers, and with black or white
 # text on them (whichever `ink_on` picks) the contrast is at least 4.9:1.
 PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70")
 INK = "#1c1e21"
 SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
-FAINT = "#a3a9af"  # what is there but does not count: a buffer about to be overwritten
+FAINT = "#949ba2"  # what is there but does not count: a buffer about to be overwritten
 TRAY = "#f2f4f6"  # the memory of a rank, where it holds nothing of interest
 REDUCED = "#26292e"  # a cell that combines every rank
 
-WIDTH = 880  # pixels: what a notebook page shows without scaling
+WIDTH = 860  # pixels: what a notebook page shows without scaling
 SHARPNESS = 2  # image pixels per pixel shown, for screens that have them
 _INCH = 100  # pixels
 
@@ -78,14 +80,15 @@ class Sketch:
         self._add(_rounded(x, y, w, h, min(radius, w / 2, h / 2)), fill, edge, dashed, lw)
         self.reach(x + w, y + h)
 
-    def line(self, points, tint=INK, lw=1.5, dashed=False, alpha=1.0, curve=False) -> None:
+    def line(self, points, tint=INK, lw=1.5, dashed=False, curve=False, butt=False) -> None:
         """Through the points; curve: two points, leaving and arriving level."""
         if curve:
             (x0, y0), (x1, y1) = points
             bend = (x1 - x0) * 0.5
             points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
+        self.reach(max(x for x, _ in points), max(y for _, y in points))
         codes = [Path.MOVETO] + [Path.CURVE4 if curve else Path.LINETO] * (len(points) - 1)
-        self._add(Path(points, codes), None, tint, dashed, lw, alpha)
+        self._add(Path(points, codes), None, tint, dashed, lw, butt)
 
     def arrow(self, start, end, tint=INK, lw=1.8, dashed=False, head=9.0) -> None:
         """A straight line whose head ends at `end`."""
@@ -95,8 +98,8 @@ class Sketch:
         base = (x1 - ux * head * 0.8, y1 - uy * head * 0.8)
         self.line([start, base], tint, lw, dashed)
         back = (x1 - ux * head, y1 - uy * head)
-        wing = head * 0.42
-        self.polygon([end, (back[0] - uy * wing, back[1] + ux * wing), base, (back[0] + uy * wing, back[1] - ux * wing)], tint)
+        wing_x, wing_y = -uy * head * 0.42, ux * head * 0.42
+        self.polygon([end, (back[0] + wing_x, back[1] + wing_y), base, (back[0] - wing_x, back[1] - wing_y)], tint)
 
     def polygon(self, points, fill) -> None:
         self._add(Path([*points, points[0]], closed=True), fill, None, False, 0)
@@ -107,17 +110,18 @@ class Sketch:
     def text(self, x, y, words, size=13.0, tint=INK, align="center", bold=False, mono=False) -> None:
         """y is the middle of a capital letter, so that rows of text line up whatever is in them."""
         properties = font(bold, mono)
-        artist = Text(x, y + size * 0.36, words, color=tint, ha=align, va="baseline", fontproperties=properties, parse_math=False)
+        artist = Text(x, y + size * 0.36, words, color=tint, ha=align, va="baseline", fontproperties=properties)
+        artist.set_parse_math(False)
+        artist.set_usetex(False)
         artist.set_fontsize(size * 72 / _INCH)
         self.artists.append(artist)
         width = text_width(words, size, bold, mono)
         self.reach(x + width * {"left": 1, "center": 0.5, "right": 0}[align], y + size * 0.6)
 
-    def _add(self, path, fill, edge, dashed, lw, alpha=1.0) -> None:
+    def _add(self, path, fill, edge, dashed, lw, butt=False) -> None:
         artist = PathPatch(path, facecolor=fill or "none", edgecolor=edge or "none", linewidth=lw * 72 / _INCH)
-        artist.set_capstyle("butt" if dashed else "round")
+        artist.set_capstyle("butt" if dashed or butt else "round")
         artist.set_joinstyle("round")
-        artist.set_alpha(None if alpha == 1.0 else alpha)
         if dashed:
             artist.set_linestyle((0, (3.0, 2.2)))
         self.artists.append(artist)
@@ -153,9 +157,13 @@ class Picture(Figure):
                 self.add_artist(artist)
 
     def png(self) -> bytes:
-        """Twice as many pixels each way as `pixels`; no date and no version inside."""
+        """The image, SHARPNESS pixels for each of `pixels`; no date and no version inside."""
+        self.canvas.draw()
+        image = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")
         file = io.BytesIO()
-        self.canvas.print_png(file, metadata={"Software": None})
+        # 256 colours make a third of the bytes, and a notebook holds many pictures. Median cut
+        # keeps every flat colour as it is.
+        image.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(file, "png")
         return file.getvalue()
 
     def __repr__(self) -> str:
@@ -187,5 +195,5 @@ def _rounded(x, y, w, h, r) -> Path:
         (x + r, y + h), (x + k, y + h), (x, y + h - k), (x, y + h - r),
         (x, y + r), (x, y + k), (x + k, y), (x + r, y), (x + r, y),
     ]  # fmt: skip
-    curve = [Path.CURVE4] * 3
-    return Path(corners, [Path.MOVETO, Path.LINETO, *curve, Path.LINETO, *curve, Path.LINETO, *curve, Path.LINETO, *curve, Path.CLOSEPOLY])
+    side_and_corner = [Path.LINETO] + [Path.CURVE4] * 3
+    return Path(corners, [Path.MOVETO, *side_and_corner * 4, Path.CLOSEPOLY])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from .record import Call, Event, Line, Pairs, Run, dtype_name, span
+from .record import LOST, Call, Event, Failure, Line, Pairs, Run, dtype_name, span
 
 
 class RunError(RuntimeError):
@@ -270,15 +270,15 @@ def _describe(e: Event) -> str:
 _LOST = ("Connection closed by peer", "Connection reset by peer", "pair closure", "Broken pipe", "Read error", "Write error")
 
 
-def is_consequence(failure) -> bool:
+def is_consequence(failure: Failure) -> bool:
     """Whether this error only says that another rank is gone."""
     return failure.kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(
         words in failure.message for words in _LOST
     )
 
 
-def failed(failures: dict[int, object], run: Run) -> RankFailed:
-    """failures: rank -> rank.Failure. The first cause leads; lost connections are left out."""
+def failed(failures: dict[int, Failure], run: Run) -> RankFailed:
+    """failures: by rank. The first cause leads; lost connections are left out."""
     causes = {r: f for r, f in failures.items() if not is_consequence(f)} or failures
     parts = []
     for (kind, message, frames, started), ranks in _group(causes).items():
@@ -288,7 +288,7 @@ def failed(failures: dict[int, object], run: Run) -> RankFailed:
     return RankFailed("\n".join(parts), run, first, causes[first].chain)
 
 
-def _group(failures: dict[int, object]) -> dict[tuple, list[int]]:
+def _group(failures: dict[int, Failure]) -> dict[tuple, list[int]]:
     alike: dict[tuple, list[int]] = {}
     for rank, f in sorted(failures.items()):
         frames = tuple(f"    {source(line)}" for line in f.frames)
@@ -301,7 +301,7 @@ def died(rank: int, status: int | None, last_words: str, state: State, run: Run)
 
     status: an exit code, or minus a signal number, or None for one that lives on unreachable.
     """
-    if status is None:
+    if status in (None, LOST):
         how = "cut its connection to the notebook (did it close file descriptors it had not opened?)"
     elif status >= 0:
         how = f"ended itself with exit code {status} (os._exit?)"

@@ -6,15 +6,17 @@ colour of a cell is the rank its data came from; a dark cell combines every rank
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 
 from . import slots
-from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, WIDTH, Picture, Sketch, colour, heading, ink_on, text_width
-from .lanes import barrier, messages, rank_label
+from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, WIDTH
+from .canvas import Picture, Sketch, colour, heading, ink_on, text_width
+from .lanes import barrier, rank_label, space_time, status
 from .record import SHOWN_BLOCKS, Call, Run, Summary, block_table, blocks, call_title, number, span
-from .slots import Slot
+from .slots import Row, Slot
 
 __all__ = ["draw_run", "picture", "Picture", "PALETTE", "colour"]
 
@@ -44,7 +46,7 @@ def panel(block: list[Call]) -> tuple[Sketch, str]:
     """One block, and what it shows in a few words."""
     call = block[0]
     if call.is_message:
-        return messages(block)
+        return space_time(block)
     if call.op in ("barrier", "monitored_barrier"):
         return barrier(call), f"{call.op}, ranks {span(call.group)}"
     return collective(call), f"{slots.how(call.events[0])}, ranks {span(call.group)}, before and after"
@@ -58,103 +60,116 @@ class Style(NamedTuple):
 
     shows: str  # "numbers", "ends", "letters", "nothing"
     size: float  # of the text, in pixels
+    brief: bool  # floats with few digits
     pad: float  # beside the text
     least: float  # a cell is at least this wide
 
 
 # The first that fits the page is taken.
 STYLES = (
-    Style("numbers", 13, 7, 30),
-    Style("numbers", 11.5, 4.5, 22),
-    Style("ends", 12, 8, 44),
-    Style("letters", 13, 5, 28),
-    Style("letters", 11, 2, 18),
-    Style("nothing", 0, 0, 5),
+    Style("numbers", 13, False, 7, 30),
+    Style("numbers", 11.5, False, 5, 22),
+    Style("numbers", 11.5, True, 4, 22),
+    Style("ends", 12, True, 8, 44),
+    Style("letters", 13, True, 5, 28),
+    Style("letters", 11, True, 2, 18),
+    Style("nothing", 0, True, 0, 12),
+    Style("nothing", 0, True, 0, 4),
 )
 MOST_NUMBERS, MOST_ROWS = 16, 4  # of one tensor; a larger one shows its ends
 GAP, JOINT = 7, 1.5  # pixels between two tensors, between two chunks of one
+NOTE, NOTE_ROOM = 9.5, 9  # pixels: the letters of a cell's note, the height it adds
+NEVER = "never called"
 FILLS = {"reduced": REDUCED, "unknown": "#ffffff"}
 
 
 class Cell(NamedTuple):
+    """A slot, and what is written in it."""
+
+    slot: Slot
     rows: list[list[str]]
     note: str = ""  # below, in small letters
-
-
-EMPTY = Cell([["∅"]])
+    empty: bool = False  # a tensor of no elements
 
 
 class Grid:
     """The cells of a call in one style, and the places that before and after share."""
 
-    def __init__(self, call: Call, style: Style) -> None:
+    def __init__(self, call: Call, before: list[Row], after: list[Row], style: Style) -> None:
         self.style = style
-        self.before = [slots.before(call, e) for e in call]
-        self.after = [slots.after(call, e) for e in call]
-        every = [slot for row in self.before + self.after for slot in row]
-        cells = [written(slot, style) for slot in every]
+        self.before = [[written(slot, style) for slot in row] for row in before]
+        self.after = [[written(slot, style) for slot in row] for row in after]
+        cells = [cell for row in self.before + self.after for cell in row]
         words = [word for cell in cells for row in cell.rows for word in row]
         self.pitch = max([style.least, *(text_width(word, style.size) + 2 * style.pad for word in words)])
         lines = max([1, *(len(cell.rows) for cell in cells)])
-        self.line = 10 if style.shows == "nothing" else 24 if lines > 1 else 30
-        self.high = lines * self.line + (9 if any(cell.note for cell in cells) else 0)
+        self.line = 10 if style.shows == "nothing" else 24 if lines > 1 or len(call.group) > len(PALETTE) else 30
+        self.high = lines * self.line + NOTE_ROOM * any(cell.note for cell in cells)
         rowed = slots.SHAPES.get(slots.family(call.op), ("whole", "whole")) != ("whole", "whole")
-        columns = max([len(call.group) if rowed else 1, *(slot.column + 1 for slot in every)])
-        self.widths = [self.pitch] * columns
-        for slot, cell in zip(every, cells):
+        columns = max([len(call.group) if rowed else 1, *(cell.slot.column + 1 for cell in cells)])
+        said = [status(e) for e in call if status(e)] + [NEVER] * (len(call.events) < len(call.group))
+        self.widths = [max([self.pitch, *((text_width(words, 12) + 8) / columns for words in said)])] * columns
+        for cell in cells:
             note = text_width(cell.note, NOTE) + 8 if cell.note else 0
             wide = max([note, *(len(row) * self.pitch for row in cell.rows)])
-            self.widths[slot.column] = max(self.widths[slot.column], wide)
-        gap = JOINT if any(slot.joined for slot in every) else min(GAP, self.pitch / 3)
+            self.widths[cell.slot.column] = max(self.widths[cell.slot.column], wide)
+        gap = JOINT if any(cell.slot.joined for cell in cells) else min(GAP, self.pitch / 3)
         self.lefts = [sum(self.widths[:column]) + column * gap for column in range(columns)]
         self.width = self.lefts[-1] + self.widths[-1]
-        self.parts = any(isinstance(slot.value, Summary) and not slots.is_whole(slot.value) for slot in every)
+        self.uneven = style.shows == "numbers" and any(any(e.splits or ()) for e in call)
 
-    def draw(self, sketch: Sketch, x: float, y: float, row: list[Slot]) -> None:
-        """One rank's row of cells, its top left corner at (x, y)."""
-        for slot in row:
-            cell = written(slot, self.style)
-            left, wide = x + self.lefts[slot.column], self.widths[slot.column]
-            if cell == EMPTY:
+    def draw(self, sketch: Sketch, x: float, y: float, row: list[Cell]) -> None:
+        """One rank's cells, the top left corner of the first column at (x, y)."""
+        for cell in row:
+            slot, left, wide = cell.slot, x + self.lefts[cell.slot.column], self.widths[cell.slot.column]
+            if cell.empty:
                 sketch.text(left + self.pitch / 2, y + self.high / 2, "∅", self.style.size, FAINT)
                 continue
-            if self.style.shows == "numbers" and not cell.note:  # an uneven chunk is as long as its numbers
+            if self.uneven and cell.rows:  # a chunk is as long as its numbers
                 wide = len(cell.rows[0]) * self.pitch
             hollow = slot.kind in ("buffer", "undefined")
             fill = None if hollow else FILLS.get(slot.kind) or colour(slot.origin)
             edge = FAINT if hollow else SOFT if slot.kind == "unknown" else None
             sketch.box(left, y, wide, self.high, fill, edge, dashed=hollow)
             ink = FAINT if hollow else ink_on(fill)
-            top = y + (self.high - (9 if cell.note else 0) - len(cell.rows) * self.line) / 2
+            top = y + (self.high - NOTE_ROOM * bool(cell.note) - len(cell.rows) * self.line) / 2
             for i, words in enumerate(cell.rows):
                 step = wide / len(words)
                 for j, word in enumerate(words):
                     sketch.text(left + (j + 0.5) * step, top + (i + 0.5) * self.line, word, self.style.size, ink)
             if cell.note:
-                sketch.text(left + wide / 2, y + self.high - 10, cell.note, NOTE, ink)
-
-
-NOTE = 9.5
+                sketch.text(left + wide / 2, y + self.high - NOTE_ROOM - 1, cell.note, NOTE, ink)
 
 
 def written(slot: Slot, style: Style) -> Cell:
+    """What is written in a slot in this style."""
     value = slot.value
-    if style.shows == "nothing":
-        return Cell([])
+    if style.shows == "nothing" or value is None:
+        return Cell(slot, [])
     if slot.kind == "undefined":
-        return Cell([["?"]])
+        return Cell(slot, [["?"]])
     if isinstance(value, torch.Tensor) and value.numel() == 0:
-        return EMPTY
+        return Cell(slot, [], empty=True)
+    large = isinstance(value, Summary) or value.numel() > MOST_NUMBERS
+    shape, show = str(list(value.shape)), brief if style.brief else number
     if style.shows == "letters":
-        return Cell([[slot.letter if style.size > 11 else slot.letter.rstrip("₀₁₂₃₄₅₆₇₈₉")]])
+        if style.size > 11:
+            return Cell(slot, [[slot.letter]], shape if large else "")
+        return Cell(slot, [[slot.letter.rstrip("₀₁₂₃₄₅₆₇₈₉")]])
     if isinstance(value, Summary):
-        ends = f"{number(value.head[0])} … {number(value.tail[-1])}" if value.head else slot.letter
-        return Cell([[ends]], str(list(value.shape)))
+        ends = [*value.head[:1], *value.tail[-1:]]
+        return Cell(slot, [[" … ".join(map(show, ends)) or slot.letter]], shape)
     rows = value.reshape(-1, value.shape[-1]) if value.dim() > 1 else value.reshape(1, -1)
-    if style.shows == "ends" and value.numel() > 2 or value.numel() > MOST_NUMBERS or len(rows) > MOST_ROWS:
-        flat = value.flatten()
-        return Cell([[f"{number(flat[0].item())} … {number(flat[-1].item())}"]], str(list(value.shape)))
-    return Cell([[number(v) for v in row] for row in rows.tolist()])
+    if large or len(rows) > MOST_ROWS or style.shows == "ends" and value.numel() > 2:
+        return Cell(slot, [[" … ".join(map(show, value.flatten()[[0, -1]].tolist()))]], shape)
+    return Cell(slot, [[show(v) for v in row] for row in rows.tolist()])
+
+
+def brief(v) -> str:
+    """As record.number, in about five characters."""
+    if not isinstance(v, float) or not math.isfinite(v) or v == int(v):
+        return number(v)
+    return f"{v:.0e}" if abs(v) < 0.005 else f"{v:.2f}" if abs(v) < 10 else f"{v:.3g}"
 
 
 def collective(call: Call) -> Sketch:
@@ -164,13 +179,14 @@ def collective(call: Call) -> Sketch:
     between = flow_width(call)
     roots = {e.root for e in call}
     label = max(text_width(rank_label(rank, rank in roots), 13, bold=rank in roots) for rank in ranks)
+    before, after = slots.read(call)
     for style in STYLES:
-        grid = Grid(call, style)
+        grid = Grid(call, before, after, style)
         if label + 2 * grid.width + between + 40 <= WIDTH:
             break
     sketch = Sketch()
     title, _, rest = call_title(call).partition(", ")
-    y = heading(sketch, title, rest)
+    y = heading(sketch, title if slots.agree(call) else "ranks disagree", rest)
     left = label + 18  # of the cells before
     right = left + grid.width + between
     for x, word in ((left, "before"), (right, "after")):
@@ -185,16 +201,17 @@ def collective(call: Call) -> Sketch:
         for x in (left, right):
             sketch.box(x - 4, top - 4, grid.width + 8, grid.high + 8, TRAY, radius=5)
         if rank not in made:
-            sketch.text(left + grid.width / 2, middle, "never called", 12, SOFT)
+            sketch.text(left + grid.width / 2, middle, NEVER, 12, SOFT)
             continue
-        e = call.events[made[rank]]
-        grid.draw(sketch, left, top, grid.before[made[rank]])
-        grid.draw(sketch, right, top, grid.after[made[rank]])
-        if e.end is None:
-            sketch.text(right + grid.width / 2, middle, "still waiting", 12, SOFT)
-        elif not e.waited:
-            sketch.text(right + grid.width + 14, middle, "not waited for", 11.5, SOFT, align="left")
-    flow(sketch, call, left + grid.width + 8, right - 8, [top + grid.high / 2 for top in tops])
+        given, got = grid.before[made[rank]], grid.after[made[rank]]
+        grid.draw(sketch, left, top, given)
+        grid.draw(sketch, right, top, got)
+        words = status(call.events[made[rank]])
+        if words and got:
+            sketch.text(right + grid.width + 14, middle, words, 12, SOFT, align="left")
+        elif words:
+            sketch.text(right + grid.width / 2, middle, words, 12, SOFT)
+    flow(sketch, call, grid, left + grid.width + 8, right - 8, [top + grid.high / 2 for top in tops])
     sketch.reach(0, tops[-1] + grid.high + 4)
     return sketch
 
@@ -209,32 +226,33 @@ def flow_width(call: Call) -> float:
     return 92 + 4 * len(call.group[:8]) + (2 * _half(_sign(call)) if call.events[0].reduce_op else 0)
 
 
-def flow(sketch: Sketch, call: Call, x0: float, x1: float, ys: list[float]) -> None:
+def flow(sketch: Sketch, call: Call, grid: Grid, x0: float, x1: float, ys: list[float]) -> None:
     """A line from every rank whose data a rank was left with, in the colour of its sender."""
-    row = {rank: i for i, rank in enumerate(call.group)}
-    senders = [e.rank for e in call if e.src is None or e.rank == e.src]
-    getters = [e.rank for e in call if e.end is not None and (e.dst is None or e.rank == e.dst)]
+    y = dict(zip(call.group, ys))
     middle, centre = (x0 + x1) / 2, (ys[0] + ys[-1]) / 2
     if not slots.agree(call):
         for e in call:
-            sketch.text(middle, ys[row[e.rank]], slots.how(e), 11.5, mono=True)
-    elif len(ys) > len(PALETTE):  # too many lines to tell apart
-        if getters:
-            sketch.arrow((middle - 22, centre), (middle + 22, centre), lw=2.2)
+            sketch.text(middle, y[e.rank], slots.how(e), 11.5, mono=True)
     elif call.events[0].reduce_op:
-        half = _half(_sign(call))
-        for rank in senders:
-            sketch.line([(x0, ys[row[rank]]), (middle - half, centre)], colour(rank), 2, curve=True)
+        getters = [e.rank for e, got in zip(call, grid.after) if any(cell.slot.kind == "reduced" for cell in got)]
+        half, words = _half(_sign(call)), _sign(call)
+        for e in call:
+            sketch.line([(x0, y[e.rank]), (middle - half, centre)], colour(e.rank), 2, curve=True)
         for rank in getters:
-            _deliver(sketch, (middle + half, centre), (x1, ys[row[rank]]), REDUCED)
-        sketch.box(middle - half, centre - 13, 2 * half, 26, REDUCED, radius=13)
-        sketch.text(middle, centre, _sign(call), 13, "#ffffff", bold=True)
+            _deliver(sketch, (middle + half, centre), (x1, y[rank]), REDUCED)
+        fill, ink = (REDUCED, "#ffffff") if getters else ("#ffffff", REDUCED)
+        sketch.box(middle - half, centre - 13, 2 * half, 26, fill, REDUCED, dashed=not getters, radius=13)
+        sketch.text(middle, centre, words, 13, ink, bold=True)
     else:
-        apart = 0 if len(senders) == 1 else 20 / len(ys)  # arriving lines keep the order of the rows
-        for rank in senders:
-            for getter in getters:
-                end = ys[row[getter]] + (row[rank] - (len(ys) - 1) / 2) * apart
-                _deliver(sketch, (x0, ys[row[rank]]), (x1, end), colour(rank), 2 if len(ys) < 6 else 1.4)
+        got = [(cell, e.rank) for e, row in zip(call, grid.after) for cell in row]
+        lines = [(cell.slot.origin, rank) for cell, rank in got if cell.slot.kind == "data" and not cell.empty]
+        if not lines or len(lines) > len(PALETTE) ** 2:  # nothing went, or more than can be told apart
+            sketch.arrow((middle - 22, centre), (middle + 22, centre), INK if lines else FAINT, 2.2, dashed=not lines)
+            return
+        fan = 0 if len({sender for sender, _ in lines}) == 1 else 20 / len(ys)
+        for sender, getter in sorted(lines):  # arriving lines keep the order of the rows
+            end = y[getter] + (call.group.index(sender) - (len(ys) - 1) / 2) * fan
+            _deliver(sketch, (x0, y[sender]), (x1, end), colour(sender), 2 if len(ys) < 6 else 1.4)
 
 
 def _deliver(sketch: Sketch, start, end, tint: str, lw: float = 2) -> None:

@@ -94,7 +94,7 @@ def take_cpu_torch(pip, index):
     """
     try:
         urllib.request.urlopen(urllib.request.Request(index + "/torch/", method="HEAD"), timeout=5).close()
-    except OSError as error:
+    except Exception as error:  # no network, a proxy's odd answer, an address mistyped: all the same here
         print("%s does not answer (%s)." % (index, error))
     else:
         if subprocess.call(pip + ["--no-deps", "--index-url", index, "torch"]) == 0:

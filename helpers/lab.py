@@ -7,6 +7,8 @@ import sys
 import webbrowser
 from pathlib import Path
 
+import zmq
+
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = "notebooks/00_start_here.ipynb"
 
@@ -25,8 +27,11 @@ def has_browser() -> bool:
 
 
 def main(options: list[str]) -> None:
+    command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
     # A file named on the command line would make its folder the root, and links out of it dead.
-    command = ["jupyterlab", f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/tree/{FIRST}", "--log-level=WARN"]
+    command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
+        command.append("--KernelManager.transport_encryption=auto")
     if os.geteuid() == 0:  # in a container; Jupyter asks that this be said
         command.append("--allow-root")
     if "--no-browser" not in options and not has_browser():
@@ -38,7 +43,7 @@ def main(options: list[str]) -> None:
         print("JupyterLab opens in your browser; the address below does it by hand.")
     print("Control-C, twice, stops it.", flush=True)
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, whatever else the user has
-    os.execv(sys.executable, [sys.executable, "-m", *command, *options])
+    os.execv(sys.executable, command + options)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,34 @@
 """`run()`: a function on fresh ranks, and all they did brought back.
 
-One server per kernel process, started at the first call (never at import: the server
-imports this package too).  Each call gets new ranks from it, listens to all of them at
-once, and ends them, whatever happens.
+Each call takes a crew of ranks nobody has used, hands them the function, listens to all of
+them at once, and ends them, whatever happens.
 """
 
 from __future__ import annotations
 
-import atexit
 import inspect
-import itertools
 import linecache
 import os
 import selectors
 import socket
-import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import Any, Callable
 
 import torch
 
 from . import diagnose
-from .rank import Birth, Failure, Job
-from .record import Event, Line, Run
-from .wire import Frames, frame, pack, send_with_descriptors, unpack
+from .crew import Crew, Output, take
+from .rank import Job
+from .record import Call, Event, Failure, Line, Run
+from .wire import Frames, pack, unpack
 
 MOST_RANKS = 256
-KEPT_OUTPUT = 1 << 20  # bytes of a rank's printed output that are kept
-GRACE = 0.5  # seconds for other ranks' messages to arrive once one has failed
+GRACE = 0.5  # seconds for other ranks' messages to arrive once there is trouble
+START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 
 
 def run(
@@ -57,7 +56,12 @@ def run(
     _check(fn, world_size, timeout)
     payload = _ship(fn, args, kwargs)
     with _one_at_a_time:
-        return _Session(_server(), fn, payload, world_size, timeout, check, whole).go()
+        crew = take(world_size)
+        try:
+            return _Session(crew, fn, payload, timeout, check, whole).go()
+        finally:
+            with suppress(ConnectionError):
+                crew.server.prepare(world_size)
 
 
 # --- arguments ----------------------------------------------------------------------------
@@ -114,177 +118,55 @@ def _a(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-# --- the server ---------------------------------------------------------------------------
-
 _one_at_a_time = threading.Lock()
-_run_numbers = itertools.count()
-_current: _Connection | None = None
-
-
-class _Connection:
-    """The kernel's end of its server."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        code = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            f"from helpers.server import main; main({theirs.fileno()})"
-        )
-        # A session of its own: Jupyter's interrupts and kills go to the kernel's group.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        theirs.close()
-        self.sock, self.frames, self.owner = ours, Frames(), os.getpid()
-        try:
-            up = self.sock.recv(1 << 16)
-        except BaseException:  # an interrupt while it starts
-            self.close()
-            raise
-        if not up:
-            words = self.process.stderr.read().decode(errors="replace").strip()
-            self.close()
-            raise RuntimeError(f"the process that starts the ranks ended at once. It said:\n{words}")
-        self.frames.feed(up)
-
-    @property
-    def alive(self) -> bool:
-        return self.owner == os.getpid() and self.process.poll() is None
-
-    def fork(self, number: int, birth: Birth, descriptors: list[int]) -> None:
-        send_with_descriptors(self.sock, ("fork", number, birth), descriptors)
-
-    def kill(self, number: int) -> None:
-        self.sock.sendall(frame(("kill", number)))
-
-    def close(self) -> None:
-        self.sock.close()
-        if self.owner == os.getpid():
-            self.process.stderr.close()
-            self.process.wait()
-
-
-def _server() -> _Connection:
-    global _current
-    if _current is None or not _current.alive:
-        if _current is not None:
-            _current.sock.close()
-        _current = _Connection()
-    return _current
-
-
-@atexit.register
-def _stop() -> None:
-    if _current is not None and _current.owner == os.getpid():
-        _current.close()
 
 
 # --- one run ------------------------------------------------------------------------------
 
 
-class _Output:
-    """What a rank wrote to a stream: its beginning and its end, never more than KEPT_OUTPUT."""
-
-    def __init__(self) -> None:
-        self._head, self._tail, self._lost = bytearray(), bytearray(), 0
-        self._stream = -1
-
-    def open(self, stream: int) -> None:
-        os.set_blocking(stream, False)  # a stray process may hold the other end open for ever
-        self._stream = stream
-
-    def read(self) -> bool:
-        """Takes in what there is to read; False at the end of the stream."""
-        try:
-            data = os.read(self._stream, 1 << 18)
-        except BlockingIOError:
-            return True
-        room = max(0, KEPT_OUTPUT // 2 - len(self._head))
-        self._head += data[:room]
-        self._tail += data[room:]
-        excess = len(self._tail) - KEPT_OUTPUT // 2
-        if excess > 0:
-            del self._tail[:excess]
-            self._lost += excess
-        return bool(data)
-
-    def close(self) -> None:
-        while len(self._head) + len(self._tail) < KEPT_OUTPUT:
-            before = len(self._head) + len(self._tail)
-            if not self.read() or before == len(self._head) + len(self._tail):
-                break
-        os.close(self._stream)
-
-    def __str__(self) -> str:
-        middle = f"\n... {self._lost} bytes left out ...\n".encode() if self._lost else b""
-        return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
-
-
 class _Session:
-    """From forking the ranks to the last one gone."""
+    """One run: from handing out the job to the results, or the verdict."""
 
-    def __init__(self, server, fn, payload, world_size, timeout, check, whole) -> None:
-        self._server, self._fn, self._payload = server, fn, payload
-        self._n, self._timeout, self._check, self._whole = world_size, timeout, check, whole
-        self._number = next(_run_numbers)
+    def __init__(self, crew: Crew, fn: Callable, payload: bytes, timeout: float, check: bool, whole: bool) -> None:
+        self._crew, self._n = crew, len(crew.socks)
+        self._fn, self._payload, self._timeout, self._check, self._whole = fn, payload, timeout, check, whole
         self._began = time.perf_counter()
-        self._state = diagnose.State(world_size)
-        self._out = [_Output() for _ in range(world_size)]
-        self._err = [_Output() for _ in range(world_size)]
+        self._state = diagnose.State(self._n)
+        self._ready: set[int] = set()
         self._results: dict[int, bytes] = {}
         self._moved: dict[int, tuple[int | None, int | None]] = {}
         self._failures: dict[int, Failure] = {}
         self._exits: dict[int, int] = {}
-        self._settled: set[int] = set()  # ranks whose socket is closed
-        self._ready: list[int] = []
-        self._socks: list[socket.socket] = []
-        self._select = selectors.DefaultSelector()
+        self._closed: set[int] = set()  # ranks whose socket has ended
+        self._mismatch: Call | None = None
         self._grace: float | None = None
         self._verdict: diagnose.RunError | None = None
-        self._mismatch: diagnose.Call | None = None
-        self._gone = False
         self._lines: dict[Line, Line] = {}
 
     def go(self) -> Run:
-        try:
-            self._select.register(self._server.sock, selectors.EVENT_READ, self._from_server)
-            for rank in range(self._n):
-                self._start(rank)
-            self._listen()
-        finally:
-            self._end()
+        with selectors.DefaultSelector() as self._select:
+            self._listen_to(self._crew.server.sock, self._from_server)
+            for rank, sock in enumerate(self._crew.socks):
+                self._listen_to(sock, partial(self._from_rank, rank, sock, Frames()))
+            for output in (*self._crew.out, *self._crew.err):
+                self._listen_to(output.stream, partial(self._from_stream, output))
+            try:
+                self._listen()
+            finally:
+                self._crew.end()
         self._print()
         if self._verdict is not None:
             raise self._verdict
         return self._run()
 
-    def _start(self, rank: int) -> None:
-        ours, theirs = socket.socketpair()
-        out, out_w = os.pipe()
-        err, err_w = os.pipe()
-        try:
-            self._server.fork(self._number, Birth(rank, self._n, ""), [theirs.fileno(), out_w, err_w])
-        finally:
-            theirs.close()
-            os.close(out_w)
-            os.close(err_w)
-        self._socks.append(ours)
-        frames = Frames()
-        self._select.register(ours, selectors.EVENT_READ, lambda: self._from_rank(rank, ours, frames))
-        for stream, kept in ((out, self._out[rank]), (err, self._err[rank])):
-            kept.open(stream)
-            self._select.register(stream, selectors.EVENT_READ, lambda s=stream, k=kept: k.read() or self._select.unregister(s))
+    def _listen_to(self, source, on_readable: Callable[[], None]) -> None:
+        self._select.register(source, selectors.EVENT_READ, on_readable)
 
     def _listen(self) -> None:
-        """Until there is a result from every rank, or a verdict."""
-        deadline = time.monotonic() + self._timeout + 30  # starting has a limit of its own
+        """Until every rank has returned and counted, or there is a verdict."""
+        deadline = time.monotonic() + START_TIMEOUT
         started = False
-        while self._verdict is None and len(set(self._moved) | self._settled & set(self._results)) < self._n:
+        while self._verdict is None and not self._complete:
             if not started and len(self._ready) == self._n:
                 started, deadline = True, time.monotonic() + self._timeout
             until = deadline if self._grace is None else min(deadline, self._grace)
@@ -292,17 +174,25 @@ class _Session:
                 key.data()
             self._judge(time.monotonic() >= deadline)
 
+    @property
+    def _complete(self) -> bool:
+        return len(self._results) == self._n and set(self._moved) | self._closed >= set(range(self._n))
+
     # What arrives.
 
     def _from_server(self) -> None:
-        data = self._server.sock.recv(1 << 16)
+        server = self._crew.server
+        data = server.sock.recv(1 << 16)
         if not data:
-            raise RuntimeError("the process that starts the ranks is gone; the next call starts a new one.")
-        for kind, number, *rest in self._server.frames.feed(data):
-            if number == self._number and kind == "exited":
-                self._exits[rest[0]] = rest[1]
-            elif number == self._number and kind == "gone":
-                self._gone = True
+            raise RuntimeError("the process that starts the ranks was ended from outside. Run the cell again.")
+        for kind, number, *rest in server.frames.feed(data):
+            if number == self._crew.number and kind == "exited":
+                rank, status = rest
+                self._exits[rank] = status
+
+    def _from_stream(self, output: Output) -> None:
+        if not output.read():
+            self._select.unregister(output.stream)
 
     def _from_rank(self, rank: int, sock: socket.socket, frames: Frames) -> None:
         try:
@@ -311,23 +201,16 @@ class _Session:
             data = b""
         if not data:
             self._select.unregister(sock)
-            self._settled.add(rank)
+            self._closed.add(rank)
             return
         for kind, *rest in frames.feed(data):
             getattr(self, f"_on_{kind}")(rank, *rest)
 
     def _on_ready(self, rank: int) -> None:
-        self._ready.append(rank)
+        self._ready.add(rank)
         if len(self._ready) == self._n:  # nobody starts before all are connected
             job = Job(self._payload, os.getcwd(), sys.path, dict(os.environ), self._began, self._whole)
-            self._tell(frame(job))
-
-    def _tell(self, data: bytes) -> None:
-        for sock in self._socks:
-            try:
-                sock.sendall(data)
-            except ConnectionError:
-                pass  # it died; its exit is on the way
+            self._crew.tell(job)
 
     def _on_call(self, rank: int, event: Event) -> None:
         event.line = self._with_text(event.line)
@@ -354,10 +237,12 @@ class _Session:
         self._results[rank] = result
         self._state.returned.add(rank)
         if len(self._results) == self._n:
-            self._tell(frame("count"))
+            self._crew.tell("count")
 
-    def _on_counted(self, rank: int, moved: tuple[int | None, int | None]) -> None:
+    def _on_counted(self, rank: int, moved: tuple[int | None, int | None], imported: list[str]) -> None:
         self._moved[rank] = moved
+        if rank == 0 and imported:
+            self._crew.server.learn(imported)
 
     def _on_failed(self, rank: int, failure: Failure) -> None:
         failure.frames = [self._with_text(line) for line in failure.frames]
@@ -373,14 +258,17 @@ class _Session:
         """
         if self._verdict is not None:
             return
-        dead = {r for r in self._settled if r not in self._results and r not in self._failures}
+        dead = {r for r in self._closed if r not in self._results and r not in self._failures}
         waits = diagnose.hopeless(self._state) if self._check and self._state.blocked else {}
         if not (self._failures or dead or waits or self._mismatch):
             self._grace = None
             if late:
                 self._verdict = diagnose.out_of_time(self._state, self._run(), self._timeout)
             return
-        still = (set(self._failures) | set(self._results) | set(self._state.blocked)) - dead | dead & set(self._exits)
+        # A rank in a call that all have made will move on, unless the call is the mismatch itself.
+        calls = {r: (e, self._state.pairs.of[id(e)]) for r, e in self._state.blocked.items()}
+        blocked = {r for r, (e, call) in calls.items() if call is self._mismatch or diagnose.needs(e, call)}
+        still = (set(self._failures) | set(self._results) | blocked) - dead | dead & set(self._exits)
         self._grace = self._grace or time.monotonic() + GRACE
         if len(still) < self._n and time.monotonic() < self._grace:
             return
@@ -394,7 +282,7 @@ class _Session:
         elif dead:
             rank = min(dead)
             self._verdict = diagnose.died(
-                rank, self._exits.get(rank), str(self._err[rank]), self._state, self._run()
+                rank, self._exits.get(rank), str(self._crew.err[rank]), self._state, self._run()
             )
         else:
             self._verdict = diagnose.stuck(self._state, self._run(), waits)
@@ -414,32 +302,14 @@ class _Session:
             self._n,
             results,
             self._state.events,
-            [str(o) for o in self._out],
+            [str(o) for o in self._crew.out],
             time.perf_counter() - self._began,
             list(sent),
             list(received),
             getattr(self._fn, "__name__", type(self._fn).__name__),
         )
 
-    # The end.
-
-    def _end(self) -> None:
-        """Ends the ranks and waits until they are gone; what they still had to say is read."""
-        try:
-            self._server.kill(self._number)
-            limit = time.monotonic() + 10
-            while not self._gone and time.monotonic() < limit:
-                for key, _ in self._select.select(1.0):
-                    key.data()
-        except (OSError, RuntimeError):
-            pass  # the server is gone, and its ranks with it
-        for output in (*self._out, *self._err):
-            output.close()
-        for sock in self._socks:
-            sock.close()
-        self._select.close()
-
     def _print(self) -> None:
-        for rank, kept in enumerate(self._out):
-            for line in str(kept).splitlines():
+        for rank, output in enumerate(self._crew.out):
+            for line in str(output).splitlines():
                 print(f"[{rank}] {line}")

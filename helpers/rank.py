@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .record import Line
+from .record import LOST, Failure, Line
 from .sockets import traffic
 from .trace import Tracer, is_learners
 from .wire import Channel, pack, unpack
@@ -53,20 +53,9 @@ class Job:
     whole: bool
 
 
-@dataclass
-class Failure:
-    """An exception as it left the learner's function."""
-
-    kind: str  # the exception's class name
-    message: str
-    frames: list[Line]  # the learner's own, outermost first
-    started: bool  # False: it never got as far as calling the function
-    chain: str = ""  # the whole traceback, for those who want it
-
-
 def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:
     """Runs in the freshly forked process, and never returns."""
-    status = 1
+    status = LOST
     try:
         _settle(out, err)
         channel = Channel(sock)
@@ -103,7 +92,8 @@ def _settle(out: int, err: int) -> None:
     sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
     warnings.simplefilter("default")
-    random.seed()
+    random.seed()  # as fresh processes: no two ranks draw the same numbers unless seeded
+    torch.default_generator.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     torch.set_num_threads(1)  # ranks share the cores; more threads would only fight
@@ -134,7 +124,7 @@ def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | No
         WORLD_SIZE=str(birth.world_size), LOCAL_WORLD_SIZE=str(birth.world_size),
         GLOO_SOCKET_IFNAME=LOOPBACK,
     )  # fmt: skip
-    started = False
+    started, known = False, set(sys.modules)
     try:
         os.chdir(job.cwd)
         sys.path[:] = job.path
@@ -148,7 +138,8 @@ def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | No
         channel.send("returned", _packed(result))
         channel.receive()  # all ranks have returned: nothing is on its way any more
         after = traffic()
-        channel.send("counted", (None, None) if after is None else (after[0] - before[0], after[1] - before[1]))
+        moved = (None, None) if after is None else (after[0] - before[0], after[1] - before[1])
+        channel.send("counted", moved, sorted(m for m in set(sys.modules) - known if m.startswith("torch.")))
     except BaseException as error:
         _flush()
         channel.send("failed", _failure(error, started))

@@ -13,6 +13,7 @@ from typing import Any, Iterator, NamedTuple
 
 import torch
 
+LOST = 97  # exit code of a rank that can no longer reach the kernel
 SHOWN_BLOCKS = 3  # a run with more than this is shortened on display
 SHOWN_MESSAGES = 12  # likewise one exchange of messages
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
@@ -113,6 +114,17 @@ class Call:
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
+
+
+@dataclass
+class Failure:
+    """An exception as it left the learner's function."""
+
+    kind: str  # the exception's class name
+    message: str
+    frames: list[Line]  # the learner's own, outermost first
+    started: bool  # False: it never got as far as calling the function
+    chain: str = ""  # the whole traceback, for those who want it
 
 
 @dataclass(repr=False)
@@ -333,9 +345,10 @@ def call_title(call: Call) -> str:
     if first.dst is not None:
         words += f" to {first.dst}"
     words += f", ranks {span(call.group)}"
-    if first.dtype is not None and first.nbytes:
-        words += f", {dtype_name(first.dtype)} {list(first.shape)}, {size(first.nbytes)}"
-        words += " a rank" if len({e.nbytes for e in call}) == 1 else f" on rank {first.rank}"
+    giver = next((e for e in call if e.rank == e.src), first)
+    if giver.dtype is not None and giver.nbytes:
+        words += f", {dtype_name(giver.dtype)} {list(giver.shape)}, {size(giver.nbytes)}"
+        words += " a rank" if len({e.nbytes for e in call}) == 1 else f" on rank {giver.rank}"
     if first.within:
         words += f"  (inside {first.within})"
     return words

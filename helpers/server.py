@@ -8,7 +8,9 @@ runs no thread and no tensor work of its own, which is what makes forking it saf
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import select
 import shutil
@@ -22,12 +24,14 @@ import torch
 from . import rank, trace
 from .wire import frame, receive_with_descriptors
 
+
 class Server:
     """Forks ranks on request.
 
     Requests:
         ("fork", run, Birth) with the descriptors (socket, stdout, stderr) of the new rank
         ("kill", run): end all ranks of that run, with everything they started
+        ("import", modules): load these for the ranks to come
     Replies: ("forked", run, rank, pid), ("exited", run, rank, status), ("gone", run) once a
         killed run has left nothing behind. status is as from os.waitstatus_to_exitcode.
     """
@@ -51,6 +55,8 @@ class Server:
         finally:
             for run in {run for run, _ in self._living.values()}:
                 self._kill(run)
+            for pid in self._living:
+                os.waitpid(pid, 0)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _step(self) -> bool:
@@ -65,15 +71,20 @@ class Server:
             self._reap()
         if self._control in readable:
             try:
-                (kind, run, *rest), descriptors = receive_with_descriptors(self._control, 3)
+                (kind, what, *rest), descriptors = receive_with_descriptors(self._control, 3)
             except (EOFError, ConnectionError):
                 return False
             if kind == "fork":
-                self._fork(run, rest[0], descriptors)
+                self._fork(what, rest[0], descriptors)
             elif kind == "kill":
-                self._killed.add(run)
-                self._kill(run)
+                self._killed.add(what)
+                self._kill(what)
                 self._settle()
+            elif kind == "import":
+                for module in what:
+                    with contextlib.suppress(Exception):
+                        importlib.import_module(module)
+                settle_memory()
         return True
 
     def _fork(self, run: int, birth: rank.Birth, descriptors: list[int]) -> None:
@@ -148,8 +159,13 @@ def warm() -> None:
     torch.set_num_threads(1)
     with trace.Tracer(0, lambda *_: None, 0.0):
         torch.zeros(1).add_(1).clone()
+    settle_memory()
+
+
+def settle_memory() -> None:
+    """Keeps the garbage collector from dirtying the pages that ranks share."""
     gc.collect()
-    gc.freeze()  # the collector must not dirty the pages that ranks share
+    gc.freeze()
 
 
 def main(descriptor: int) -> None:

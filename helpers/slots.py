@@ -8,7 +8,7 @@ a sum with a rank missing, can be seen in the picture.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 import torch
 
@@ -38,7 +38,7 @@ _COMBINE = {
 
 class Slot(NamedTuple):
     column: int
-    value: Value  # a tensor or a Summary; one without ends where only the size is known
+    value: Value  # a tensor or a Summary, without ends where only the size is known; None: not worth showing
     letter: str  # which chunk of whose, for where there is no room for numbers
     kind: str  # see below
     origin: int | None = None  # the rank it came from
@@ -65,28 +65,36 @@ def agree(call: Call) -> bool:
     return len({how(e) for e in call}) == 1
 
 
-def before(call: Call, e: Event) -> list[Slot]:
-    """What this rank passed in."""
+Row = list[Slot]
+
+
+def read(call: Call) -> tuple[list[Row], list[Row]]:
+    """What each rank of a call passed in, and what each was left with."""
+    before = [_before(call, e) for e in call]
+    given = {e.rank: row for e, row in zip(call, before)}
+    return before, [_after(call, e, given) for e in call]
+
+
+def _before(call: Call, e: Event) -> Row:
     shape = SHAPES.get(family(e.op), ("whole", ""))[0]
     buffer = family(e.op) in ("broadcast", "scatter") and e.rank != e.root
     if buffer and shape == "all":
         shape = "own"
     kind = "buffer" if buffer else "data"
+    scratch = buffer and e.within is not None  # made by torch itself: it holds whatever its memory held
     return [
-        Slot(column, value, letter(column, e.rank), kind, e.rank, joined)
+        Slot(column, None if scratch else value, letter(column, e.rank), kind, e.rank, joined)
         for column, value, joined in _placed(e.before, shape, call, e, 0)
     ]
 
 
-def after(call: Call, e: Event) -> list[Slot]:
-    """What this rank was left with; nothing if it never got out of the call."""
-    if e.end is None:
-        return []
+def _after(call: Call, e: Event, given: dict[int, Row]) -> Row:
     shape = SHAPES.get(family(e.op), ("", "whole"))[1]
-    return [_explained(call, e, *placed) for placed in _placed(e.after, shape, call, e, 1)]
+    return [_explained(call, e, given, *placed) for placed in _placed(e.after, shape, call, e, 1)]
 
 
-def _explained(call: Call, e: Event, column: int, value: Value, joined: bool) -> Slot:
+def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
+    """The slot of a value that a call left behind: where it came from, if the values agree with it."""
     mine = call.group.index(e.rank)
     if is_undefined(e):
         return Slot(column, value, "?", "undefined")
@@ -94,20 +102,25 @@ def _explained(call: Call, e: Event, column: int, value: Value, joined: bool) ->
     if e.reduce_op:
         sign = SIGNS.get(e.reduce_op, e.reduce_op.lower() + " ") + letter(column)
         if agree(call) and not untouched:
-            parts = [_sent(call, rank, column) for rank in call.group]
+            parts = [_sent(given.get(rank), column) for rank in call.group]
             if _is_reduction(value, parts, e.reduce_op):
                 return Slot(column, value, sign, "reduced", None, joined)
-    elif agree(call):
+    elif len({other.op for other in call}) == 1:
         sender = e.src if e.src is not None else call.group[column % len(call.group)]
         turned = family(e.op) in ("scatter", "all_to_all")  # here my slot of the sender's row comes to me
-        sent = _sent(call, sender, mine if turned else column)
-        if _is_copy(value, sent):
+        if _is_copy(value, _sent(given.get(sender), mine if turned else column)):
             chunk = mine if family(e.op) == "all_to_all" else column
             return Slot(column, value, letter(chunk, sender), "data", sender, joined)
     if _equal(value, e.before):  # the call left it as it was
-        old = before(call, e)[0]
+        old = given[e.rank][0]
         return Slot(column, value, old.letter, old.kind, e.rank, joined)
     return Slot(column, value, "?", "unknown", None, joined)
+
+
+def _sent(row: Row | None, column: int) -> Value:
+    """What a rank passed in for a column: its one tensor, where it passes one."""
+    row = row or []
+    return row[0].value if len(row) == 1 else next((slot.value for slot in row if slot.column == column), None)
 
 
 def letter(chunk: int, rank: int | None = None) -> str:
@@ -119,44 +132,48 @@ def letter(chunk: int, rank: int | None = None) -> str:
 def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[tuple[int, Value, bool]]:
     """(column, tensor, joined) for everything in a captured value."""
     mine = call.group.index(e.rank)
+    if isinstance(value, (list, tuple)):
+        flat = list(_flat(value))
+        return [(mine if shape == "own" and len(flat) == 1 else column, v, False) for column, v in enumerate(flat)]
     if value is None:
         return []
-    if isinstance(value, (list, tuple)):
-        flat = [v for part in value for v in (part if isinstance(part, (list, tuple)) else [part])]
-        return [(mine if shape == "own" and len(flat) == 1 else column, v, False) for column, v in enumerate(flat)]
     if shape == "all":
         chunks = _chunks(value, len(call.group), (e.splits or ((), ()))[side])
         return [(column, v, column > 0) for column, v in enumerate(chunks)]
     return [(mine if shape == "own" else 0, value, False)]
 
 
+def _flat(value: Value) -> Iterator[Value]:
+    """The tensors of a list, or of a list of lists."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)
+    elif value is not None:
+        yield value
+
+
 def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
     """A tensor along its first dimension, as the splits say or in n equal chunks."""
+    rows = value.shape[0] if value.shape else 0
+    if splits and sum(splits) != rows:
+        return [value]
     if isinstance(value, Summary):  # its parts have a size, but no values that are known
-        rows = splits or (value.shape[0] // n,) * n
-        return [replace(value, shape=(r, *value.shape[1:]), head=(), tail=()) for r in rows]
+        return [replace(value, shape=(r, *value.shape[1:]), head=(), tail=()) for r in splits or (rows // n,) * n]
     if splits:
-        return list(value.split(list(splits))) if sum(splits) == value.shape[0] else [value]
+        return list(value.split(list(splits)))
+    if rows == n:
+        return list(value)  # stacked: a row for every rank
     if value.numel() % n:
         return [value]
-    if value.dim() and value.shape[0] == n:
-        return list(value)  # stacked: a row for every rank
-    return list(value.chunk(n) if value.numel() and value.shape[0] % n == 0 else value.reshape(n, -1))
-
-
-def _sent(call: Call, rank: int, column: int) -> Value:
-    """What a rank passed in for a column: its one tensor, where it passes one."""
-    for e in call:
-        if e.rank == rank:
-            slots = before(call, e)
-            return slots[0].value if len(slots) == 1 else next((s.value for s in slots if s.column == column), None)
-    return None
+    return list(value.chunk(n) if rows and rows % n == 0 else value.reshape(n, -1))
 
 
 def _equal(a: Value, b: Value) -> bool:
     if isinstance(a, Summary) and isinstance(b, Summary):
         return a.checksum == b.checksum
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.dtype != b.dtype or a.numel() != b.numel():
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.dtype != b.dtype or a.numel() != b.numel():
         return False
     a, b = a.flatten(), b.flatten()
     return bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here

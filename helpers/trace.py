@@ -119,8 +119,7 @@ class Tracer(TorchDispatchMode):
     def finish(self) -> None:
         """Closes the events nobody waited for, with what stands in their tensors now."""
         for traced in list(self._open.values()):
-            done = traced.is_completed()
-            self._done(traced, waited=False, complete=done)
+            self._done(traced, waited=False, complete=traced.completed())
 
     # --- the c10d operators -------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class Tracer(TorchDispatchMode):
         group = ProcessGroup.unbox(given["process_group"])
         ranks = tuple(dist.get_process_group_ranks(group))
         inputs, outputs = _unwrap(op, given.get(source)), _unwrap(op, given.get(target))
-        event = self._event(op, ranks, group.group_name)
+        event, entry = self._event(op, ranks, group.group_name)
         event.async_op = bool(given.get("async_op", False))
         if "root_rank" in given:
             root = ranks[given["root_rank"]] if given["root_rank"] < len(ranks) else given["root_rank"]
@@ -143,7 +142,7 @@ class Tracer(TorchDispatchMode):
             event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
         if event.is_message:
             event.tag = given["tag"]
-            event.async_op = _called_through("isend", "irecv", "batch_isend_irecv")
+            event.async_op = entry in ("isend", "irecv", "batch_isend_irecv")
             if op == "send":
                 event.dst = ranks[given["dst"]]
             elif name == "recv_":
@@ -172,7 +171,7 @@ class Tracer(TorchDispatchMode):
 
         given = _arguments(func, args, kwargs)
         group = _resolve_process_group(given["group_name"])
-        event = self._event(FUNCTIONAL[name], tuple(dist.get_process_group_ranks(group)), group.group_name)
+        event, _ = self._event(FUNCTIONAL[name], tuple(dist.get_process_group_ranks(group)), group.group_name)
         event.async_op = True
         if "src" in given:
             event.src = event.group[given["src"]]
@@ -201,11 +200,14 @@ class Tracer(TorchDispatchMode):
 
     # --- events -------------------------------------------------------------------------
 
-    def _event(self, op: str, ranks: tuple[int, ...], group_name: str) -> Event:
-        line, within = _callers(op)
+    def _event(self, op: str, ranks: tuple[int, ...], group_name: str) -> tuple[Event, str | None]:
+        """A new event, and the name of the torch function that the learner called."""
+        line, entry = _callers()
+        within = None if SAME_CALL.get(entry, entry) == op else entry
         with self._lock:
             index, self._count = self._count, self._count + 1
-        return Event(self._rank, index, op, ranks, line=line, within=within, group_name=group_name, start=self._now())
+        start = self._now()
+        return Event(self._rank, index, op, ranks, line=line, within=within, group_name=group_name, start=start), entry
 
     @staticmethod
     def _describe(event: Event, tensors) -> None:
@@ -257,9 +259,12 @@ class TracedWork(Work):
         self._tracer._done(self)
         return result
 
+    def completed(self) -> bool:
+        return self._inner.is_completed()
+
     def is_completed(self) -> bool:
-        done = self._inner.is_completed()
-        if done:
+        done = self.completed()
+        if done:  # as good as a wait
             self._tracer._done(self)
         return done
 
@@ -294,7 +299,7 @@ class _Pending:
     def __init__(self, index: int, ready: torch.Tensor) -> None:
         self.index, self.ready = index, ready
 
-    def is_completed(self) -> bool:
+    def completed(self) -> bool:
         return False  # there is no way to ask
 
     def source(self) -> None:
@@ -336,7 +341,7 @@ def is_learners(file: str) -> bool:
     return not file.startswith(_STDLIB) or "-packages" in file
 
 
-def _callers(op: str) -> tuple[Line | None, str | None]:
+def _callers() -> tuple[Line | None, str | None]:
     """The learner's line that led to this call, and the torch function it called."""
     frame, entry = sys._getframe(1), None
     while frame is not None and not is_learners(frame.f_code.co_filename):
@@ -345,27 +350,14 @@ def _callers(op: str) -> tuple[Line | None, str | None]:
         frame = frame.f_back
     if frame is None:
         return None, None
-    line = Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    return line, _within(op, entry)
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name), _name(entry)
 
 
-def _within(op: str, entry) -> str | None:
-    if entry is None:
+def _name(frame) -> str | None:
+    """'all_reduce', 'Tensor.backward', 'DistributedDataParallel.forward'"""
+    if frame is None:
         return None
-    name = entry.f_code.co_name
-    if SAME_CALL.get(name, name) == op:
-        return None
-    owner = entry.f_locals.get("self")
-    if owner is not None:
-        name = "forward" if name in ("_wrapped_call_impl", "_call_impl") else name
-        return f"{type(owner).__name__}.{name}"
-    return name
-
-
-def _called_through(*names: str) -> bool:
-    frame = sys._getframe(1)
-    while frame is not None and not is_learners(frame.f_code.co_filename):
-        if frame.f_code.co_name in names:
-            return True
-        frame = frame.f_back
-    return False
+    name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+    if owner is None:
+        return name
+    return f"{type(owner).__name__}.{'forward' if name in ('_wrapped_call_impl', '_call_impl') else name}"

@@ -1,0 +1,44 @@
+# What a reader, a teacher and CI run. Every command makes its own environment first.
+PYTHON ?= python3
+VENV ?= .venv
+# Notebooks and test files validated at a time.
+JOBS ?= 2
+# Where Linux takes the CPU build of torch. Empty: pip's own index, and so the CUDA build.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# More options for what is started: make lab ARGS=--no-browser, make test ARGS="-k broadcast"
+ARGS ?=
+
+# Notebooks may call python, torchrun, ...: the environment's own must be found.
+IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
+PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
+
+.PHONY: help lab test test-all notebooks bench check env clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+lab: check ## open the course in JupyterLab
+	@$(IN_ENV) -I helpers/lab.py $(ARGS)
+
+test: check ## test helpers, validate every notebook
+	$(PYTEST) $(ARGS)
+
+test-all: check ## the same and the long tests too
+	$(PYTEST) -m "slow or not slow" $(ARGS)
+
+notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
+	@$(IN_ENV) -m helpers.notebooks $(NB)
+
+bench: check ## measure run() beside torch.multiprocessing.spawn
+	@$(IN_ENV) -m tests.bench $(ARGS)
+
+check: env ## is the environment fit? ends with a real all_reduce
+	@$(IN_ENV) -I helpers/check.py
+
+env: ## make or update the environment in .venv
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer (python.org), or name one: make lab PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -I helpers/install.py $(VENV) "$(TORCH_INDEX)"
+
+clean: ## remove the environment and everything that was generated beside it
+	rm -rf .venv .pytest_cache .hypothesis .ruff_cache
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -1,0 +1,276 @@
+"""Every collective on one page, from real runs:   python -m helpers.cheatsheet PICTURE.png [ranks]
+
+What the cells show was captured in a run with one number a chunk; the bytes were counted
+in a second run, by the ranks' sockets, with a buffer large enough that gloo's headers
+vanish.  The words are ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import zip_longest
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from . import slots
+from .canvas import FAINT, INK, REDUCED, SOFT, TRAY, Picture, Sketch, colour, heading, text_width
+from .draw import Grid, Style, flow
+from .launch import run
+from .record import Call
+from .slots import Slot
+
+COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
+
+
+class Entry(NamedTuple):
+    op: str
+    signature: str
+    before: str  # who needs what
+    after: str  # who has what
+    use: str
+    make: Callable[[torch.Tensor], None]  # the call: on a full buffer of this rank's numbers
+
+
+def _parts(full: torch.Tensor) -> list[torch.Tensor]:
+    return [part.clone() for part in full.chunk(dist.get_world_size())]
+
+
+def _mine(full: torch.Tensor) -> torch.Tensor:
+    return _parts(full)[dist.get_rank()]
+
+
+def _buffers(full: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.zeros_like(part) for part in _parts(full)]
+
+
+def _on_root(value):
+    return value if dist.get_rank() == 0 else None
+
+
+ENTRIES = (
+    Entry(
+        "broadcast", "dist.broadcast(tensor, src)",
+        "src: the data; the others: a buffer of the same shape", "all: what src had",
+        "first weights, settings, decisions of one rank",
+        lambda full: dist.broadcast(full, src=0),
+    ),
+    Entry(
+        "scatter", "dist.scatter(tensor, scatter_list, src)",
+        "src: a list of N equal tensors; all: a buffer for one", "rank r: the r-th of the list",
+        "handing out equal parts (data is mostly read by each rank)",
+        lambda full: dist.scatter(_buffers(full)[0], _on_root(_parts(full)), src=0),
+    ),
+    Entry(
+        "gather", "dist.gather(tensor, gather_list, dst)",
+        "all: a tensor; dst: a list of N buffers", "dst: the tensors of all ranks, in a list",
+        "predictions, things to look at",
+        lambda full: dist.gather(_mine(full), _on_root(_buffers(full)), dst=0),
+    ),
+    Entry(
+        "reduce", "dist.reduce(tensor, dst, op)",
+        "all: a tensor", "dst: the sum, in place; the others: undefined",
+        "metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
+        lambda full: dist.reduce(full, dst=0),
+    ),
+    Entry(
+        "all_gather", "dist.all_gather_single(output, input)",
+        "all: a tensor, and a buffer for N of them", "all: the tensors of all ranks",
+        "parameters (ZeRO 3, FSDP), sequence parallelism",
+        lambda full: dist.all_gather_single(torch.zeros_like(full), _mine(full)),
+    ),
+    Entry(
+        "all_reduce", "dist.all_reduce(tensor, op)",
+        "all: a tensor", "all: the sum, in place",
+        "gradients (DDP), partial sums (tensor parallelism)",
+        lambda full: dist.all_reduce(full),
+    ),
+    Entry(
+        "reduce_scatter", "dist.reduce_scatter_single(output, input, op)",
+        "all: N chunks, and a buffer for one", "rank r: the sum of the r-th chunks",
+        "gradients (ZeRO 2 and 3, FSDP), sequence parallelism",
+        lambda full: dist.reduce_scatter_single(_buffers(full)[0], full),
+    ),
+    Entry(
+        "all_to_all", "dist.all_to_all_single(output, input, output_splits, input_splits)",
+        "all: N chunks, and a buffer as large", "rank r: the r-th chunk of every rank",
+        "tokens to experts and back (mixture of experts)",
+        lambda full: dist.all_to_all_single(torch.zeros_like(full), full),
+    ),
+    Entry(
+        "barrier", "dist.barrier()",
+        "nothing", "all: every rank has arrived",
+        "waiting for a file that one rank writes; timing",
+        lambda full: dist.barrier(),
+    ),
+)  # fmt: skip
+
+
+def cheatsheet(world_size: int = 4) -> Picture:
+    """The picture of every collective, from runs on so many ranks; its `.text` says the same in words.
+
+    world_size: 2 to 8.  Raises ValueError for others: their colours could not be told apart.
+    """
+    if world_size not in range(2, 9):
+        raise ValueError(f"the cheat sheet is for 2 to 8 ranks, not {world_size}")
+    panels, texts = [_legend(world_size)], [_title(world_size)]
+    for entry in ENTRIES:
+        seen = run(_rank, entry.make, world_size, world_size=world_size)
+        counted = run(_rank, entry.make, COUNTED, world_size=world_size)
+        notes = _notes(entry, counted.sent, counted.received)
+        panels.append(_panel(entry, seen.calls[0], notes))
+        texts.append(_text(entry, seen.calls[0], notes))
+    return Picture([_stacked(panels)], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
+
+
+def _rank(make: Callable[[torch.Tensor], None], numbers: int) -> None:
+    make(torch.arange(float(numbers)) + numbers * dist.get_rank())
+
+
+def _title(n: int) -> str:
+    return f"Collectives on {n} ranks. S: the full buffer of {n} chunks; bytes counted on gloo, in units of S."
+
+
+def _notes(entry: Entry, sent: list, received: list) -> list[tuple[str, str]]:
+    """(label, words) for all that stands beside a picture."""
+    return [
+        ("before", entry.before),
+        ("after", entry.after),
+        ("sent", _shares(sent)),
+        ("received", _shares(received)),
+        ("used for", entry.use),
+    ]
+
+
+def _shares(counted: list[int | None]) -> str:
+    """Bytes of every rank, as shares of the buffer where they are more than headers."""
+    if None in counted:
+        return "not counted on this system"
+    full = COUNTED * torch.float32.itemsize
+    if max(counted) < full / 100:
+        return " ".join(map(str, counted)) + "  bytes"
+    return " ".join(f"{nbytes / full:.2f}" for nbytes in counted) + "  S"
+
+
+# --- in words -----------------------------------------------------------------------------
+
+
+def _text(entry: Entry, call: Call, notes: list[tuple[str, str]]) -> str:
+    rows = []
+    for e, before, after in zip(call, *_chunked(call)):
+        rows.append(f"{e.rank}{'*' if e.rank == e.root else ' '} {_letters(before, call)} -> {_letters(after, call)}")
+    if entry.op == "barrier":
+        rows = []
+    beside = [f"{label:<9} {words}" for label, words in notes]
+    width = max([0, *map(len, rows)])
+    lines = [f"{left:<{width}}   {right}".rstrip() for left, right in zip_longest(rows, beside, fillvalue="")]
+    return "\n".join([f"{entry.op}   {entry.signature}", *("  " + line for line in lines)])
+
+
+def _letters(row: list[Slot], call: Call) -> str:
+    words = {slot.column: "." if slot.kind == "buffer" else slot.letter for slot in row}
+    return " ".join(f"{words.get(column, ''):<2}" for column in range(len(call.group)))
+
+
+# --- drawn --------------------------------------------------------------------------------
+
+CELL, LINE, ROOM = 19, 18, 84  # pixels: height of a cell, of a line of text, width between before and after
+
+
+def _chunked(call: Call) -> tuple[list[list[Slot]], list[list[Slot]]]:
+    """Every rank's slots before and after, a slot for every chunk."""
+    n = len(call.group)
+    return tuple([[part for slot in row for part in _cut(slot, n)] for row in rows] for rows in slots.read(call))
+
+
+def _cut(slot: Slot, n: int) -> list[Slot]:
+    """A whole tensor as its chunks; what is a chunk already stays."""
+    if slot.value.numel() < n:
+        return [slot]
+    sign = slots.SIGNS["SUM"] if slot.kind == "reduced" else ""
+    return [
+        slot._replace(column=c, value=part, letter="?" if slot.letter == "?" else sign + slots.letter(c, slot.origin), joined=c > 0)
+        for c, part in enumerate(slot.value.chunk(n))
+    ]
+
+
+def _legend(n: int) -> Sketch:
+    sketch = Sketch()
+    y = heading(sketch, "Collectives", _title(n).partition(". ")[2])
+    words = "A colour is the rank that data came from, a letter the chunk; Σ: the sum over all ranks; ★: the root."
+    sketch.text(0, y + 2, words, 11.5, SOFT, align="left")
+    sketch.reach(0, y + 12)
+    return sketch
+
+
+def _panel(entry: Entry, call: Call, notes: list[tuple[str, str]]) -> Sketch:
+    """Left the cells before and after, right the words."""
+    sketch = Sketch()
+    n = len(call.group)
+    sketch.text(0, 10, entry.op, 15, align="left", bold=True, mono=True)
+    style = Style("letters", 12, 0, 3, 24) if n < 6 else Style("letters", 11, 0, 2, 18)
+    pitch = CELL + (7 if n < 6 else 4)
+    tops = [30 + i * pitch for i in range(n)]
+    middles = [top + CELL / 2 for top in tops]
+    left, width = 30, n * style.least + (n - 1) * 1.5
+    right = left + width + ROOM
+    for e, middle in zip(call, middles):
+        sketch.text(left - 10, middle, f"★ {e.rank}" if e.rank == e.root else str(e.rank), 12, align="right")
+    if entry.op == "barrier":
+        _meet(sketch, left, right + width, middles)
+    else:
+        before, after = _chunked(call)
+        grid = Grid(call, before, after, style)
+        grid.line = grid.high = CELL
+        for x, rows in ((left, before), (right, after)):
+            for top, row in zip(tops, rows):
+                sketch.box(x - 3, top - 2, width + 6, CELL + 4, TRAY, radius=4)
+                grid.draw(sketch, x, top, row)
+        flow(sketch, call, grid, left + width + 6, right - 6, middles)
+    x = right + width + 34
+    sketch.text(x, 10, entry.signature, 12, align="left", mono=True)
+    column = max(text_width(label, 12) for label, _ in notes) + 12
+    for i, (label, words) in enumerate(notes):
+        y = 32 + i * LINE
+        sketch.text(x, y, label, 12, SOFT, align="left")
+        sketch.text(x + column, y, words, 12, align="left")
+    return sketch
+
+
+def _meet(sketch: Sketch, x0: float, x1: float, ys: list[float]) -> None:
+    """Ranks that arrive one after the other and leave together."""
+    middle = (x0 + x1) / 2
+    for i, y in enumerate(ys):
+        arrival = x0 + (middle - 20 - x0) * (i * 5 % len(ys) + 1) / len(ys)
+        sketch.line([(x0, y), (arrival, y)], colour(i), 4)
+        sketch.line([(arrival + 6, y), (middle - 8, y)], FAINT, 1.5, dashed=True)
+        sketch.line([(middle + 8, y), (x1, y)], colour(i), 4)
+    sketch.line([(middle, ys[0] - 10), (middle, ys[-1] + 10)], REDUCED, 5)
+
+
+def _stacked(panels: list[Sketch]) -> Sketch:
+    """All panels in one column, on one sheet, a thin line between them."""
+    page, y = Sketch(), 0.0
+    width = max(panel.width for panel in panels)
+    for panel in panels:
+        page.place(panel, 0, y)
+        y += panel.height + 14
+        page.line([(0, y), (width, y)], TRAY, 1.5)
+        y += 14
+    return page
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) not in (1, 2):
+        print(__doc__.splitlines()[0], file=sys.stderr)
+        return 2
+    page = cheatsheet(*map(int, arguments[1:]))
+    Path(arguments[0]).write_bytes(page.png())
+    print(page.text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""Ranks that are connected and wait for work: made in advance, used once.
+
+The kernel's side of the server (server.py).  A crew is the ranks of one run.  Connecting
+them is most of what a call costs, so after each run the next crew of that size is made in
+the background, and the next call finds it ready.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from .rank import Birth
+from .wire import Frames, frame, send_with_descriptors
+
+KEPT_OUTPUT = 1 << 20  # bytes of a rank's printed output that are kept
+STANDBY_RANKS = 24  # kept waiting at most, in crews of the sizes used last: about 5 MB each
+
+
+class Output:
+    """What a rank wrote to a stream: its beginning and its end, never more than KEPT_OUTPUT."""
+
+    def __init__(self, stream: int) -> None:
+        os.set_blocking(stream, False)  # a stray process may hold the other end open for ever
+        self.stream = stream
+        self._head, self._tail, self._lost = bytearray(), bytearray(), 0
+
+    def read(self) -> bool:
+        """Takes in what there is to read now; False at the end of the stream."""
+        try:
+            data = os.read(self.stream, 1 << 18)
+        except BlockingIOError:
+            return True
+        room = max(0, KEPT_OUTPUT // 2 - len(self._head))
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - KEPT_OUTPUT // 2
+        if excess > 0:
+            del self._tail[:excess]
+            self._lost += excess
+        return bool(data)
+
+    def close(self) -> None:
+        """Takes in what is left, which is at most what a pipe holds."""
+        if self.stream >= 0:
+            for _ in range(4):
+                self.read()
+            os.close(self.stream)
+            self.stream = -1
+
+    def __str__(self) -> str:
+        middle = f"\n... {self._lost} bytes left out ...\n".encode() if self._lost else b""
+        return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
+
+
+class Crew:
+    """The ranks of one run: a socket and two output streams each."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, server: Server, world_size: int) -> None:
+        self.server, self.number = server, next(self._numbers)
+        self.socks: list[socket.socket] = []
+        self.out: list[Output] = []
+        self.err: list[Output] = []
+        self._ended = False
+        try:
+            for rank in range(world_size):
+                self._start(Birth(rank, world_size, ""))
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, birth: Birth) -> None:
+        ours, theirs = socket.socketpair()
+        self.socks.append(ours)
+        out, out_end = os.pipe()
+        self.out.append(Output(out))
+        err, err_end = os.pipe()
+        self.err.append(Output(err))
+        try:
+            send_with_descriptors(self.server.sock, ("fork", self.number, birth), [theirs.fileno(), out_end, err_end])
+        finally:
+            theirs.close()
+            os.close(out_end)
+            os.close(err_end)
+
+    def tell(self, message: Any) -> None:
+        data = frame(message)
+        for sock in self.socks:
+            try:
+                sock.sendall(data)
+            except ConnectionError:
+                pass  # it died; its exit is on the way
+
+    def end(self) -> None:
+        """Has the server end the ranks with all they started. They are gone moments later."""
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            self.server.sock.sendall(frame(("kill", self.number)))
+        except OSError:
+            pass  # the server is gone, and its ranks with it
+        for output in (*self.out, *self.err):
+            output.close()
+        for sock in self.socks:
+            sock.close()
+
+
+class Server:
+    """The kernel's end of the process that its ranks are forked from."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from helpers.server import main; main({theirs.fileno()})"
+        )  # fmt: skip
+        # A session of its own: Jupyter's interrupts and kills go to the kernel's group.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        theirs.close()
+        self.sock, self.frames, self.owner = ours, Frames(), os.getpid()
+        self._standby: dict[int, Crew] = {}  # by world size, the one used last at the end
+        try:
+            up = self.sock.recv(1 << 16)
+        except BaseException:  # an interrupt while it starts
+            self.close()
+            raise
+        if not up:
+            words = self.process.stderr.read().decode(errors="replace").strip()
+            self.close()
+            raise RuntimeError(f"the process that starts the ranks ended at once. It said:\n{words}")
+        self.frames.feed(up)
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def crew(self, world_size: int) -> Crew:
+        """A crew of that size that nobody has used: one on standby, or a new one."""
+        return self._standby.pop(world_size, None) or Crew(self, world_size)
+
+    def prepare(self, world_size: int) -> None:
+        """Puts a crew of that size on standby, in the background."""
+        if world_size > STANDBY_RANKS:
+            return
+        self._standby[world_size] = self._standby.pop(world_size, None) or Crew(self, world_size)
+        while sum(self._standby) > STANDBY_RANKS:
+            self._standby.pop(next(iter(self._standby))).end()
+
+    def learn(self, modules: list[str]) -> None:
+        """Has the server import what a rank had to: the next ranks find it there.
+
+        DistributedDataParallel, for one, imports torch._dynamo, which takes a second.
+        """
+        self.sock.sendall(frame(("import", modules)))
+
+    def close(self) -> None:
+        """Ends the server and every rank."""
+        self.sock.close()
+        for crew in self._standby.values():
+            crew.end()
+        if self.owner == os.getpid():  # else it is the server of the process this one was forked from
+            self.process.stderr.close()
+            self.process.wait()
+
+
+_server: Server | None = None
+
+
+def take(world_size: int) -> Crew:
+    """A crew from this process's server, which is started when first needed and again if it was lost."""
+    global _server
+    for _ in range(2):
+        if _server is None or not _server.alive:
+            if _server is not None:
+                _server.close()
+            _server = Server()
+        try:
+            return _server.crew(world_size)
+        except ConnectionError:
+            _server.close()  # it was ended from outside, at this very moment
+    raise RuntimeError("the process that starts the ranks is ended from outside whenever it starts")
+
+
+@atexit.register
+def _stop() -> None:
+    if _server is not None and _server.owner == os.getpid():
+        _server.close()

@@ -1,0 +1,75 @@
+"""The environment check and the installer, each met with an environment that is really broken."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "check.py")]
+
+
+def call(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def new_venv(path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
+    return path / "bin" / "python"
+
+
+def test_check_passes_here_and_ends_with_two_ranks():
+    result = call(CHECK)
+    assert result.returncode == 0, result.stderr
+    assert "torch 2." in result.stdout and re.search(r"Two ranks made an all_reduce in \d", result.stdout)
+
+
+def test_check_names_a_course_that_is_not_installed(tmp_path):
+    result = call([new_venv(tmp_path), "-I", ROOT / "helpers" / "check.py"])
+    assert result.returncode == 1
+    assert "not installed in this Python" in result.stderr and "pip install -e ." in result.stderr
+
+
+def test_check_names_a_missing_package_and_an_untested_one(tmp_path):
+    python = new_venv(tmp_path)
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    for name, text in {"collectives_course": "Requires-Dist: nbval\nRequires-Dist: torch", "nbval": ""}.items():
+        (site / f"{name}-0.1.dist-info").mkdir()
+        (site / f"{name}-0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.1\n{text}\n")
+    result = call([python, "-I", ROOT / "helpers" / "check.py"])
+    assert result.returncode == 1
+    assert "torch is missing" in result.stderr
+
+
+def test_check_names_a_torch_that_does_not_load(tmp_path):
+    """As when a file of it is damaged, or a library of the system is missing."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
+    command = [sys.executable, str(ROOT / "helpers" / "check.py")]
+    result = call(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
+    assert result.returncode == 1
+    assert "does not load: OSError: libgomp.so.1" in result.stderr and "make clean" in result.stderr
+
+
+def test_check_names_a_machine_that_cannot_talk_to_itself():
+    alone = ["unshare", "--net", "--map-root-user"]
+    if not shutil.which("unshare") or call([*alone, "true"]).returncode:
+        pytest.skip("needs Linux and the right to make a network namespace")
+    result = call([*alone, *CHECK])
+    assert result.returncode == 1
+    assert "cannot talk to itself over 127.0.0.1" in result.stderr and "ip link set lo up" in result.stderr
+
+
+def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_path):
+    venv = tmp_path / "env"
+    command = [sys.executable, "-I", str(ROOT / "helpers" / "install.py"), str(venv), ""]
+    for _ in range(2):
+        # No index, no wheels of one's own: what a machine without network comes to, at once.
+        result = call(command, env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)})
+        assert result.returncode == 1
+        assert "pip could not install" in result.stderr and "give the same command again" in result.stderr
+    assert not (venv / "made-from").exists()

@@ -1,0 +1,163 @@
+"""run() in real Jupyter kernels: what a notebook defines, interrupts, restarts, kills, neighbours."""
+
+import os
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from jupyter_client.manager import KernelManager
+
+SETUP = """
+import torch, torch.distributed as dist, os, time
+from helpers import run
+"""
+
+
+class Kernel:
+    def __init__(self):
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel()
+        self._connect()
+
+    def _connect(self):
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.process = psutil.Process(self.manager.provisioner.process.pid)
+
+    def start(self, code):
+        return self.client.execute(code, store_history=True)
+
+    def finish(self, number, timeout=60):
+        """Everything the cell put out: text by stream or kind, in order."""
+        outputs = []
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            if message["parent_header"].get("msg_id") != number:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and content["execution_state"] == "idle":
+                return outputs
+            if kind == "stream":
+                outputs.append((content["name"], content["text"]))
+            elif kind in ("display_data", "execute_result"):
+                outputs.append((kind, content["data"]))
+            elif kind == "error":
+                outputs.append(("error", content))
+
+    def run(self, code, timeout=60):
+        return self.finish(self.start(code), timeout)
+
+    def text(self, code):
+        return "".join(text for kind, text in self.run(code) if kind == "stdout")
+
+    def until(self, condition):
+        """Waits for something to be true of the kernel's processes."""
+        deadline = time.monotonic() + 30
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert condition()
+
+    def ranks(self):
+        (server,) = self.process.children()
+        return server.children()
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@contextmanager
+def kernels(count):
+    made = [Kernel() for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for kernel in made:
+            kernel.close()
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with kernels(1) as (one,):
+        one.run(SETUP)
+        yield one
+
+
+def test_what_a_notebook_defines_travels(kernel):
+    kernel.run("class Pair:\n    def __init__(self, a): self.a = a\ndef double(x): return 2 * x\nk = 5")
+    kernel.run("torch.ones(1, requires_grad=True).sum().backward()")
+    code = "done = run(lambda: Pair(double(k) + dist.get_rank()), world_size=3); print([(type(p) is Pair, p.a) for p in done.results])"
+    assert kernel.text(code) == "[(True, 10), (True, 11), (True, 12)]\n"
+
+
+def test_the_last_expression_shows_picture_and_table(kernel):
+    code = """
+def share():
+    x = torch.arange(3.) if dist.get_rank() == 0 else torch.zeros(3)
+    dist.broadcast(x, src=0)
+    print("got", x.tolist())
+    return x
+run(share)"""
+    printed, picture, table = kernel.run(code)
+    assert printed == ("stdout", "".join(f"[{r}] got [0.0, 1.0, 2.0]\n" for r in range(4)))
+    assert picture[0] == "display_data" and "image/png" in picture[1] and "broadcast" in picture[1]["text/plain"]
+    assert table[1]["text/plain"].splitlines()[-1] == "  3      0 0 0   ->  0 1 2"
+
+
+def test_a_failure_shows_our_words_and_no_launcher(kernel):
+    (error,) = kernel.run("def f():\n    if dist.get_rank() == 2:\n        raise KeyError('lost')\nrun(f)")
+    assert error[1]["traceback"] == ["RankFailed: rank 2 raised KeyError: 'lost'", "    f, line 3:  raise KeyError('lost')"]
+
+
+def test_output_goes_to_the_cell_that_ran(kernel):
+    first = kernel.start("run(lambda: print('one'), world_size=2) and None")
+    second = kernel.start("run(lambda: print('two'), world_size=2) and None")
+    assert kernel.finish(first) == [("stdout", "[0] one\n[1] one\n")]
+    assert kernel.finish(second) == [("stdout", "[0] two\n[1] two\n")]
+
+
+def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
+    mark = tmp_path / "mark"
+    number = kernel.start(
+        f"def hang():\n    open({str(mark)!r} + str(dist.get_rank()), 'w').close()\n    while True: pass\nrun(hang, world_size=2)"
+    )
+    kernel.until(lambda: len(list(tmp_path.iterdir())) == 2)
+    running = kernel.ranks()
+    kernel.manager.interrupt_kernel()
+    outputs = kernel.finish(number)
+    assert outputs[-1][0] == "error" and outputs[-1][1]["ename"] == "KeyboardInterrupt"
+    kernel.until(lambda: sum(p.is_running() and p.cpu_times().user > 0.5 for p in running if p.is_running()) == 0)
+    assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
+
+
+@pytest.mark.parametrize("how", ["kill", "restart", "server"])
+def test_no_rank_outlives_its_kernel(how, tmp_path):
+    with kernels(1) as (kernel,):
+        kernel.run(SETUP)
+        kernel.run("run(lambda: 1, world_size=2)")  # a crew on standby, too
+        number = kernel.start(f"run(lambda: os.mkdir({str(tmp_path)!r} + '/' + str(dist.get_rank())) or time.sleep(1000))")
+        kernel.until(lambda: len(list(tmp_path.iterdir())) == 4)
+        everyone = kernel.process.children(recursive=True)
+        if how == "kill":
+            kernel.process.kill()
+        elif how == "restart":
+            kernel.manager.restart_kernel(now=True)
+        else:
+            kernel.process.children()[0].kill()
+            outputs = kernel.finish(number)
+            assert outputs[-1][1]["ename"] == "RuntimeError" and "Run the cell again" in outputs[-1][1]["evalue"]
+            assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
+        kernel.until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in everyone))
+
+
+def test_two_kernels_do_not_disturb_each_other():
+    with kernels(2) as both:
+        code = "x = torch.ones(1) * {k}\nprint(run(lambda: (dist.all_reduce(x), x.item())[1], world_size=3).results)"
+        for kernel in both:
+            kernel.run(SETUP)
+        started = [[k.start(code.format(k=n)) for _ in range(5)] for n, k in enumerate(both)]
+        for n, k in enumerate(both):
+            for number in started[n]:
+                assert k.finish(number) == [("stdout", f"{[3.0 * n] * 3}\n")]

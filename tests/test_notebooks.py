@@ -1,0 +1,60 @@
+"""`make notebooks`: what it saves, and which notebooks it and `make test` refuse."""
+
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from helpers import notebooks
+
+
+def write(path, *sources, **metadata):
+    nbformat.write(new_notebook(cells=[new_code_cell(s) for s in sources], metadata=metadata), path)
+    return path
+
+
+def test_saves_the_outputs_of_a_fresh_run_and_nothing_else(tmp_path):
+    source = "from helpers import run\nfrom ipywidgets import IntSlider\nIntSlider(3)"
+    path = write(tmp_path / "a.ipynb", source, "print(1, flush=True)\nprint(2)", widgets={"state": {}})
+    assert notebooks.problems(path)
+    assert notebooks.main([str(path)]) == 0
+    assert notebooks.problems(path) == []
+    saved = path.read_bytes()
+    widget, printed = (cell["outputs"] for cell in json.loads(saved)["cells"])
+    assert list(widget[0]["data"]) == ["text/plain"]
+    assert [output["text"] for output in printed] == [["1\n", "2\n"]]
+    notebooks.main([str(path)])
+    assert path.read_bytes() == saved
+
+
+def test_a_failing_cell_leaves_the_file_alone(tmp_path, capsys):
+    path = write(tmp_path / "a.ipynb", "print(1)", "1 / 0")
+    before = path.read_bytes()
+    assert notebooks.main([str(path)]) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "blemish, said",
+    [
+        (dict(execution_count=None), "not executed"),
+        (dict(execution_count=7), "not executed in order"),
+        (dict(metadata={"execution": {"iopub.status.busy": "2020-01-01"}}), "front end"),
+        (dict(outputs=[new_output("stream", name="stderr", text="oh")]), "stderr"),
+        (dict(outputs=[new_output("stream", text="in /home/someone/course/a.py")]), "path of this machine"),
+        (dict(outputs=[new_output("stream", text="UserWarning: old")]), "a warning (UserWarning)"),
+        (dict(outputs=[new_output("display_data", {"text/plain": "<object at 0x7fb8c0ffee>"})]), "address in memory"),
+        (dict(outputs=[new_output("error", ename="KeyError", evalue="1", traceback=[])]), "unexpected KeyError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_what_is_wrong(tmp_path, blemish, said):
+    clean = dict(source="1", execution_count=1, outputs=[new_output("stream", text="/dev/null, rank 0: Warnings off\n")])
+    path = tmp_path / "a.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(**clean)], metadata=notebooks.METADATA), path)
+    assert notebooks.problems(path) == []
+    nbformat.write(new_notebook(cells=[new_code_cell(**clean | blemish)], metadata=notebooks.METADATA), path)
+    (problem,) = notebooks.problems(path)
+    assert said in problem

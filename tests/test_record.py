@@ -1,0 +1,367 @@
+"""What run() records of each collective, against values known beforehand, and its text twin."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers import Summary, run
+
+SIZES = [2, 3, 4, 8]
+
+
+def mine(rank):
+    return torch.tensor([10.0 * rank, 10.0 * rank + 1])
+
+
+def pieces(rank, n):
+    return [torch.tensor([100 * rank + k]) for k in range(n)]
+
+
+def total(n):
+    return sum(mine(r) for r in range(n))
+
+
+# name -> (what each rank does, wanted before, wanted after); wanted(rank, world_size)
+def case(op, fn, before, after):
+    return pytest.param(op, fn, before, after, id=op)
+
+
+def zeros(n, count=1, dtype=torch.int64):
+    return [torch.zeros(count, dtype=dtype) for _ in range(n)]
+
+
+CASES = [
+    case(
+        "broadcast",
+        lambda r, n: dist.broadcast(mine(r), src=1),
+        lambda r, n: mine(r),
+        lambda r, n: mine(1),
+    ),
+    case(
+        "all_reduce",
+        lambda r, n: dist.all_reduce(mine(r)),
+        lambda r, n: mine(r),
+        lambda r, n: total(n),
+    ),
+    case(
+        "reduce",
+        lambda r, n: dist.reduce(mine(r), dst=1, op=dist.ReduceOp.MAX),
+        lambda r, n: mine(r),
+        lambda r, n: mine(n - 1) if r == 1 else ...,
+    ),
+    case(
+        "gather",
+        lambda r, n: dist.gather(mine(r), zeros(n, 2, torch.float32) if r == 0 else None, dst=0),
+        lambda r, n: mine(r),
+        lambda r, n: [mine(k) for k in range(n)] if r == 0 else None,
+    ),
+    case(
+        "scatter",
+        lambda r, n: dist.scatter(torch.zeros(1, dtype=torch.int64), pieces(r, n) if r == 1 else None, src=1),
+        lambda r, n: pieces(r, n) if r == 1 else None,
+        lambda r, n: pieces(1, n)[r],
+    ),
+    case(
+        "all_gather",
+        lambda r, n: dist.all_gather(zeros(n, 2, torch.float32), mine(r)),
+        lambda r, n: mine(r),
+        lambda r, n: [mine(k) for k in range(n)],
+    ),
+    case(
+        "all_gather_single",
+        lambda r, n: dist.all_gather_single(torch.zeros(2 * n), mine(r)),
+        lambda r, n: mine(r),
+        lambda r, n: torch.cat([mine(k) for k in range(n)]),
+    ),
+    case(
+        "reduce_scatter",
+        lambda r, n: dist.reduce_scatter(torch.zeros(1, dtype=torch.int64), pieces(r, n)),
+        lambda r, n: pieces(r, n),
+        lambda r, n: sum(pieces(k, n)[r] for k in range(n)),
+    ),
+    case(
+        "reduce_scatter_single",
+        lambda r, n: dist.reduce_scatter_single(torch.zeros(1, dtype=torch.int64), torch.cat(pieces(r, n))),
+        lambda r, n: torch.cat(pieces(r, n)),
+        lambda r, n: sum(pieces(k, n)[r] for k in range(n)),
+    ),
+    case(
+        "all_to_all",
+        lambda r, n: dist.all_to_all(zeros(n), pieces(r, n)),
+        lambda r, n: pieces(r, n),
+        lambda r, n: [pieces(k, n)[r] for k in range(n)],
+    ),
+    case(
+        "all_to_all_single",
+        lambda r, n: dist.all_to_all_single(torch.zeros(n, dtype=torch.int64), torch.cat(pieces(r, n))),
+        lambda r, n: torch.cat(pieces(r, n)),
+        lambda r, n: torch.cat([pieces(k, n)[r] for k in range(n)]),
+    ),
+    case("barrier", lambda r, n: dist.barrier(), lambda r, n: None, lambda r, n: None),
+]
+
+
+def equal(value, wanted):
+    if isinstance(wanted, list):
+        return isinstance(value, list) and len(value) == len(wanted) and all(map(equal, value, wanted))
+    if wanted is None or value is None:
+        return value is wanted
+    return torch.equal(value, wanted) and value.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("op, fn, before, after", CASES)
+def test_before_and_after_of_each_collective(op, fn, before, after, n):
+    done = run(lambda: fn(dist.get_rank(), dist.get_world_size()) and None, world_size=n)
+    for rank, events in enumerate(done.events):
+        (e,) = events
+        assert (e.rank, e.index, e.op, e.group) == (rank, 0, op, tuple(range(n)))
+        assert equal(e.before, before(rank, n)), e.before
+        wanted = after(rank, n)
+        assert wanted is ... or equal(e.after, wanted), e.after
+        assert e.end >= e.start > 0 and e.waited and e.line.function == "<lambda>"
+    (call,) = done.calls
+    assert call.ranks == tuple(range(n))
+
+
+TWINS = {
+    "broadcast": """\
+broadcast from 1, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0      0 1     ->  10 11
+  1*     10 11   ->  10 11
+  2      20 21   ->  10 11""",
+    "all_reduce": """\
+all_reduce SUM, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0      0 1     ->  30 33
+  1      10 11   ->  30 33
+  2      20 21   ->  30 33""",
+    "reduce": """\
+reduce MAX to 1, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0      0 1     ->  undefined
+  1*     10 11   ->  20 21
+  2      20 21   ->  undefined""",
+    "gather": """\
+gather to 0, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0*     0 1     ->  0 1 | 10 11 | 20 21
+  1      10 11   ->  -
+  2      20 21   ->  -""",
+    "scatter": """\
+scatter from 1, ranks 0-2, int64 [1], 24 B on rank 1
+  rank   before               after
+  0      -                ->  100
+  1*     100 | 101 | 102  ->  101
+  2      -                ->  102""",
+    "all_gather": """\
+all_gather, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0      0 1     ->  0 1 | 10 11 | 20 21
+  1      10 11   ->  0 1 | 10 11 | 20 21
+  2      20 21   ->  0 1 | 10 11 | 20 21""",
+    "all_gather_single": """\
+all_gather_single, ranks 0-2, float32 [2], 8 B a rank
+  rank   before      after
+  0      0 1     ->  0 1 10 11 20 21
+  1      10 11   ->  0 1 10 11 20 21
+  2      20 21   ->  0 1 10 11 20 21""",
+    "reduce_scatter": """\
+reduce_scatter SUM, ranks 0-2, int64 [1], 24 B a rank
+  rank   before               after
+  0      0 | 1 | 2        ->  300
+  1      100 | 101 | 102  ->  303
+  2      200 | 201 | 202  ->  306""",
+    "reduce_scatter_single": """\
+reduce_scatter_single SUM, ranks 0-2, int64 [3], 24 B a rank
+  rank   before           after
+  0      0 1 2        ->  300
+  1      100 101 102  ->  303
+  2      200 201 202  ->  306""",
+    "all_to_all": """\
+all_to_all, ranks 0-2, int64 [1], 24 B a rank
+  rank   before               after
+  0      0 | 1 | 2        ->  0 | 100 | 200
+  1      100 | 101 | 102  ->  1 | 101 | 201
+  2      200 | 201 | 202  ->  2 | 102 | 202""",
+    "all_to_all_single": """\
+all_to_all_single, ranks 0-2, int64 [3], 24 B a rank
+  rank   before           after
+  0      0 1 2        ->  0 100 200
+  1      100 101 102  ->  1 101 201
+  2      200 201 202  ->  2 102 202""",
+    "barrier": "barrier, ranks 0-2",
+}
+
+
+@pytest.mark.parametrize("op, fn, before, after", CASES)
+def test_text_twin_of_each_collective(op, fn, before, after):
+    done = run(lambda: fn(dist.get_rank(), dist.get_world_size()) and None, world_size=3)
+    assert repr(done) == TWINS[op]
+
+
+def test_messages_are_paired_and_shown_as_one_exchange():
+    def shift():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        there, here = torch.tensor([rank]), torch.tensor([-1])
+        sending = dist.isend(there, (rank + 1) % n)
+        dist.recv(here, (rank - 1) % n)
+        sending.wait()
+        return here.item()
+
+    done = run(shift, world_size=3)
+    assert done.results == [2, 0, 1]
+    assert [(call.events[0].rank, call.events[1].rank) for call in done.calls] == [(0, 1), (1, 2), (2, 0)]
+    assert [e.op for e in done.events[0]] == ["send", "recv"]
+    assert [e.async_op for e in done.events[0]] == [True, False]
+    assert repr(done).startswith(
+        "3 messages, int64 [1], 8 B each\n  0 -> 1   0\n  1 -> 2   1\n  2 -> 0   2\n"
+    )
+
+
+def test_batch_any_source_and_tags():
+    def batch():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        got = torch.zeros(1)
+        ops = [
+            dist.P2POp(dist.isend, torch.tensor([float(rank)]), (rank + 1) % n, tag=7),
+            dist.P2POp(dist.irecv, got, (rank - 1) % n, tag=7),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        if rank:
+            dist.send(got, 0)
+        else:
+            return sorted(dist.recv(got) for _ in range(n - 1))
+
+    done = run(batch, world_size=3)
+    assert done.results[0] == [1, 2]
+    assert [(e.tag, e.within) for e in done.events[1][:2]] == [(7, "batch_isend_irecv")] * 2
+    assert sorted(e.src for e in done.events[0][2:]) == [1, 2]
+    assert all(len(call.events) == 2 for call in done.calls)
+
+
+def test_async_after_is_what_stood_at_the_wait():
+    def later():
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        assert type(work.is_completed()) is bool
+        work.wait()
+        x.zero_()
+        forgotten = torch.ones(2)
+        dist.all_reduce(forgotten, async_op=True)
+        dist.barrier()
+
+    waited, forgotten, _ = run(later, world_size=2).events[0]
+    assert waited.async_op and waited.waited and waited.after.tolist() == [2, 2]
+    assert forgotten.async_op and not forgotten.waited and forgotten.after.tolist() == [2, 2]
+
+
+def test_before_and_after_are_copies():
+    def overwrite():
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        x.fill_(-1)
+
+    (e,) = run(overwrite, world_size=2).events[1]
+    assert e.before.tolist() == [1, 1, 1] and e.after.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.uint8, torch.bool])
+def test_every_dtype_travels(dtype):
+    (e,) = run(lambda: dist.broadcast(torch.ones(2, 2).to(dtype), src=0), world_size=2).events[1]
+    assert e.after.dtype == dtype and e.after.shape == (2, 2) and e.after.to(torch.float64).sum() == 4
+
+
+def test_large_tensors_are_summarised_unless_asked_for_whole():
+    def big(k):
+        x = torch.arange(5000.0)
+        x[k] += dist.get_rank()
+        dist.all_reduce(x)
+
+    e0, e1 = (events[0] for events in run(big, 2, world_size=2).events)
+    assert isinstance(e0.before, Summary) and isinstance(e0.after, Summary)
+    assert (e0.before.shape, e0.before.nbytes, e0.before.head, e0.after.tail) == (
+        (5000,), 20000, (0, 1, 2), (9994, 9996, 9998),
+    )  # fmt: skip
+    assert e0.before.checksum != e1.before.checksum and e0.after.checksum == e1.after.checksum
+    (whole,) = run(big, 2, world_size=2, whole=True).events[0]
+    assert whole.before.tolist() == list(range(5000))
+
+
+def test_bytes_are_counted_by_the_sockets():
+    done = run(lambda: dist.broadcast(torch.zeros(250_000), src=0), world_size=4)
+    if done.sent[0] is None:
+        pytest.skip("only Linux counts bytes per socket")
+    # gloo broadcasts by a binomial tree: rank 0 sends twice, rank 1 once; headers are small.
+    assert [round(b / 1e6, 2) for b in done.sent] == [2, 1, 0, 0]
+    assert [round(b / 1e6, 2) for b in done.received] == [0, 1, 1, 1]
+
+
+def test_a_subgroup_is_recorded_with_its_own_ranks():
+    def odd():
+        group = dist.new_group([1, 3])
+        if dist.get_rank() % 2:
+            x = torch.tensor([dist.get_rank()])
+            dist.broadcast(x, src=3, group=group)
+            dist.all_reduce(x, group=group)
+
+    done = run(odd, world_size=4)
+    assert [len(events) for events in done.events] == [0, 2, 0, 2]
+    assert [(e.group, e.src) for e in done.events[1]] == [((1, 3), 3), ((1, 3), None)]
+    assert [call.op for call in done.calls] == ["broadcast", "all_reduce"]
+
+
+def test_objects_show_the_function_the_learner_called():
+    def share():
+        box = [{"lr": 0.1} if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    done = run(share, world_size=2)
+    assert done.results == [{"lr": 0.1}] * 2
+    assert [(e.op, e.within, e.line.text) for e in done.events[0]] == [
+        ("broadcast", "broadcast_object_list", "dist.broadcast_object_list(box, src=0)")
+    ] * 2
+
+
+def test_distributed_data_parallel_is_recorded():
+    def step():
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+        model(torch.full((1, 2), float(dist.get_rank()))).sum().backward()
+        return model.module.weight.grad
+
+    done = run(step, world_size=2)
+    gradient = done.calls[-1]
+    assert [call.op for call in done.calls[:-1]] == ["all_gather", "broadcast", "broadcast"]
+    assert gradient.op == "all_reduce" and gradient.events[0].within == "Tensor.backward"
+    # weight.grad is the input, bias.grad is 1: divided by 2 before the sum, added up after.
+    assert sorted(gradient.events[1].before.tolist()) == [0.5, 0.5, 0.5]
+    assert sorted(gradient.events[1].after.tolist()) == [0.5, 0.5, 1.0]
+    assert gradient.events[0].line.text.endswith(".backward()")
+
+
+def test_fully_shard_is_recorded():
+    def step():
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2, bias=False)
+        fully_shard(model)
+        model(torch.ones(1, 4)).sum().backward()
+
+    done = run(step, world_size=2)
+    assert [call.op for call in done.calls] == ["all_gather_single", "reduce_scatter_single"]
+    assert done.calls[0].events[0].nbytes == 16 and done.calls[1].events[0].nbytes == 32
+
+
+def test_functional_collectives_are_recorded():
+    def functional():
+        import torch.distributed._functional_collectives as funcol
+
+        return funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD) + 0
+
+    done = run(functional, world_size=2)
+    assert [(e.op, e.reduce_op, e.after.tolist()) for e in done.events[1]] == [("all_reduce", "SUM", [2, 2])]

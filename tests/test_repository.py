@@ -1,0 +1,76 @@
+"""The files around the code agree with each other, and notebooks are fit to be committed."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from helpers import notebooks
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = [Requirement(r) for r in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]]
+CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib"}
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+def test_conda_environment_says_what_pyproject_says():
+    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    conda = [Requirement(entry) for entry in entries if isinstance(entry, str)]
+    versions = {CONDA_NAMES.get(r.name, r.name): r.specifier for r in conda}
+    assert versions.pop("python") == PROJECT["requires-python"]
+    assert "pip" in versions and {"pip": ["-e ."]} in entries
+    del versions["pip"]
+    assert versions == {r.name: r.specifier for r in REQUIREMENTS}
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_constraints_pin_each_direct_dependency_within_its_range(python):
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pin = Requirement(line)
+            if pin.marker is None or pin.marker.evaluate({"python_version": python, "sys_platform": "linux"}):
+                (version,) = pin.specifier
+                assert version.operator == "==", line
+                assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice for Python {python}"
+                pins[canonicalize_name(pin.name)] = version.version
+    for requirement in REQUIREMENTS:
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("path", notebooks.every(), ids=lambda path: path.name)
+def test_notebook_is_fit_to_be_committed(path):
+    assert notebooks.problems(path) == []
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#]+)\)", path.read_text())
+    assert links or path.name != "README.md"
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_every_chapter_is_linked_in_the_table():
+    table = [line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"\| \d\d \|", line)]
+    linked = {row.split("|")[1].strip(): re.search(r"\]\((notebooks/[^)]+)\)", row) for row in table}
+    for chapter in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        link = linked[chapter.name[:2]]
+        assert link and link[1] == f"notebooks/{chapter.name}"
+
+
+def test_guides_name_make_targets_that_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in GUIDES:
+        code = re.findall(r"`[^`]+`|^ {4}.+$", path.read_text(), re.MULTILINE)
+        named = {name for snippet in code for name in re.findall(r"\bmake ([a-z-]+)", snippet)}
+        assert named and named <= targets

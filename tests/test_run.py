@@ -1,0 +1,391 @@
+"""run(): what may be run, what comes back, what is printed, and what is said when it fails."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+import torch
+import torch.distributed as dist
+from module_for_ranks import Net, share
+
+from helpers import Mismatch, RankFailed, Stuck, run
+
+# --- what may be run, and what comes back -------------------------------------------------
+
+
+def test_closures_lambdas_modules_and_containers_travel():
+    scale, net = 3, Net(2, 2)
+
+    def use(box, *, extra):
+        return {"sum": box["t"].sum() * scale + extra, "net": net.weight, "rank": (dist.get_rank(),)}
+
+    done = run(use, {"t": torch.ones(2)}, extra=1, world_size=2)
+    assert [r["sum"].item() for r in done.results] == [7, 7] and done.results[1]["rank"] == (1,)
+    assert torch.equal(done.results[0]["net"], net.weight) and isinstance(done.results[0]["net"], torch.nn.Parameter)
+    assert run(lambda: dist.get_world_size(), world_size=3).results == [3, 3, 3]
+    assert run(share, 5, world_size=2).results == [6, 6]
+    assert isinstance(run(lambda: net, world_size=1).results[0], Net)
+
+
+def test_ranks_are_fresh_and_the_kernel_is_never_forked():
+    torch.ones(1, requires_grad=True).mul(2).backward()  # forking after this breaks autograd
+
+    def grad():
+        import builtins
+
+        seen, builtins.seen = getattr(builtins, "seen", 0), 1
+        x = torch.ones(1, requires_grad=True)
+        x.mul(3).backward()
+        return seen, x.grad.item(), os.getpid(), torch.rand(1).item()
+
+    results = [r for _ in range(2) for r in run(grad, world_size=2).results]
+    assert [r[:2] for r in results] == [(0, 3.0)] * 4
+    assert len({r[2] for r in results} | {os.getpid()}) == 5
+    assert len({r[3] for r in results}) == 4  # unseeded ranks draw different numbers
+
+
+def test_environment_is_what_torchrun_sets():
+    def env():
+        return [os.environ[k] for k in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] + [os.getcwd()]
+
+    assert run(env, world_size=2).results[1] == ["1", "1", "2", "2", os.getcwd()]
+
+
+def test_output_comes_in_rank_order_and_labelled(capfd):
+    def talk():
+        import warnings
+
+        rank = dist.get_rank()
+        for peer in reversed(range(dist.get_world_size())):  # rank 2 speaks first
+            if peer == rank:
+                print(f"I am {rank}\nof {dist.get_world_size()}")
+            dist.barrier()
+        if rank == 1:
+            warnings.warn("mind the gap")
+
+    done = run(talk, world_size=3)
+    out, err = capfd.readouterr()
+    assert out.splitlines() == [
+        "[0] I am 0", "[0] of 3", "[1] I am 1", "[1] of 3", "[1] UserWarning: mind the gap", "[2] I am 2", "[2] of 3",
+    ]  # fmt: skip
+    assert err == "" and done.stdout[0] == "I am 0\nof 3\n"
+
+
+def test_a_flood_of_output_is_cut_in_the_middle(capsys):
+    done = run(lambda: [print("x" * 1000) for _ in range(20_000)] and print("end"), world_size=2)
+    assert all(len(text) < 1.1 * 2**20 and "bytes left out" in text and text.endswith("end\n") for text in done.stdout)
+
+
+def test_no_communication_and_world_size_one():
+    def alone():
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        return x.tolist()
+
+    assert run(alone, world_size=1).results == [[1.0, 1.0]]
+    assert repr(run(lambda: None, world_size=2)) == "2 ranks ran <lambda>: no communication, nothing returned"
+    assert repr(run(lambda: "hi", world_size=2)) == "  rank   <lambda> returned\n     0   'hi'\n     1   'hi'"
+
+
+# --- bad arguments ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, error, words",
+    [
+        (["share"], {}, TypeError, "not a str"),
+        ([None], {}, TypeError, "not a NoneType"),
+        ([share, 1], {"world_size": 0}, ValueError, "from 1 to 256"),
+        ([share, 1], {"world_size": 2.0}, TypeError, "whole number"),
+        ([share, 1], {"world_size": True}, TypeError, "whole number"),
+        ([share, 1], {"world_size": 1000}, ValueError, "from 1 to 256"),
+        ([share, 1], {"timeout": 0}, ValueError, "more than 0"),
+        ([share, 1], {"timeout": "1"}, TypeError, "seconds"),
+        ([share, (i for i in range(3))], {}, TypeError, "argument 1, a generator, cannot travel"),
+        ([share], {"start": threading.Lock()}, TypeError, "argument start, a lock, cannot travel"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(args, kwargs, error, words):
+    with pytest.raises(error, match=words):
+        run(*args, **kwargs)
+
+
+def test_the_variable_that_cannot_travel_is_named():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="the variable lock that the function uses, a lock, cannot travel"):
+        run(lambda: lock)
+
+
+def test_run_inside_a_rank_is_refused():
+    with pytest.raises(RankFailed, match="called inside a rank"):
+        run(lambda: run(share, 1), world_size=1)
+
+
+# --- failure ------------------------------------------------------------------------------
+
+
+def said(error, fn, **kwargs):
+    with pytest.raises(error) as caught:
+        run(fn, **kwargs)
+    return str(caught.value), caught.value
+
+
+def test_the_rank_that_raised_is_named_with_the_learners_frames():
+    def inner(x):
+        raise ValueError("too hot")
+
+    def outer():
+        if dist.get_rank() == 1:
+            inner(0)
+        dist.barrier()
+
+    text, error = said(RankFailed, outer, world_size=3)
+    assert text.splitlines()[0] == "rank 1 raised ValueError: too hot"
+    assert [line.split(",")[0].strip() for line in text.splitlines()[1:]] == ["outer", "inner"]
+    assert text.endswith('raise ValueError("too hot")') and error.rank == 1
+    assert error.run.events[0][0].op == "barrier"
+
+
+def test_the_same_error_everywhere_is_said_once():
+    text, _ = said(RankFailed, lambda: dist.broadcast(torch.ones(1)), world_size=3)
+    assert text.startswith("ranks 0, 1 and 2 raised ValueError: Must specify") and text.count("raised") == 1
+
+
+def close_unix_sockets():
+    for descriptor in range(3, 100):
+        with suppress(OSError):
+            if socket.socket(fileno=os.dup(descriptor)).family == socket.AF_UNIX:
+                os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    "die, words",
+    [
+        (lambda: os._exit(3), "rank 1 ended itself with exit code 3"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 1 was killed by SIGKILL"),
+        (lambda: os.abort(), "rank 1 was killed by SIGABRT"),
+        (lambda: sys.exit("enough"), "rank 1 raised SystemExit: it called sys.exit('enough')"),
+        (lambda: close_unix_sockets(), "rank 1 cut its connection"),
+    ],
+)
+def test_a_rank_that_dies_is_named_with_how(die, words):
+    def work():
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        if dist.get_rank() == 1:
+            die()
+        dist.all_reduce(x)
+
+    text, error = said(RankFailed, work, world_size=4)
+    assert text.startswith(words) and error.rank == 1
+
+
+def test_a_result_that_cannot_travel_is_named():
+    text, _ = said(RankFailed, lambda: (i for i in range(3)), world_size=2)
+    assert "it returned a generator, which cannot travel back" in text
+
+
+# --- stuck --------------------------------------------------------------------------------
+
+
+def test_time_limit_says_where_each_rank_stands():
+    def slow():
+        if dist.get_rank() == 0:
+            time.sleep(60)
+        dist.barrier()
+
+    text, error = said(Stuck, slow, world_size=2, timeout=1)
+    assert text.startswith("out of time after 1 s.\n  rank 0  runs your code, after 0 calls\n  rank 1  waits in barrier #1")
+    assert error.ranks == (0, 1)
+
+
+def test_only_the_root_reduces():
+    def only_root():
+        loss = torch.ones(1)
+        if dist.get_rank() == 0:
+            dist.reduce(loss, dst=0)
+
+    text, error = said(Stuck, only_root)
+    assert text.startswith("rank 0 waits in reduce #1; ranks 1, 2 and 3 returned after 0 calls. This can never finish.")
+    assert error.ranks == (0,) and "dist.reduce(loss, dst=0)" in text
+
+
+def test_everybody_sends_first():
+    def shift():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        x = torch.ones(1)
+        dist.send(x, (rank + 1) % n)
+        dist.recv(x, (rank - 1) % n)
+
+    text, error = said(Stuck, shift, world_size=3)
+    assert error.ranks == (0, 1, 2) and "isend" in text
+
+
+def test_groups_in_another_order():
+    def cross():
+        a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
+        first, second = (a, b) if dist.get_rank() == 0 else (b, a)
+        dist.barrier(group=first)
+        dist.barrier(group=second)
+
+    text, _ = said(Stuck, cross, world_size=2)
+    assert "Put their calls in the same order" in text
+
+
+@pytest.mark.parametrize("n", [2, 4, 5, 8])
+def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
+    """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""
+
+    def without(missing):
+        if dist.get_rank() != missing:
+            dist.broadcast(torch.ones(2), src=1)
+
+    for missing in range(n):
+        try:
+            run(without, missing, world_size=n)
+            verdict = ()
+        except Stuck as error:
+            verdict = error.ranks
+        try:
+            run(without, missing, world_size=n, check=False, timeout=0.5)
+            real = ()
+        except Stuck as error:
+            real = error.ranks
+        assert set(verdict) == set(real) and (real or missing != 1)
+
+
+# --- mismatch -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (lambda r: dist.all_reduce(torch.ones(3 + (r == 1))), "another shape"),
+        (lambda r: dist.all_reduce(torch.ones(2, dtype=torch.float if r else torch.int)), "another dtype"),
+        (lambda r: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if r else dist.ReduceOp.SUM), "another reduce op"),
+        (lambda r: dist.broadcast(torch.ones(2), src=r % 2), "another root"),
+        (lambda r: dist.broadcast(torch.ones(2), src=0) if r else dist.all_reduce(torch.ones(2)), "another collective"),
+        (
+            lambda r: dist.all_to_all_single(
+                torch.zeros(4), torch.ones(4), output_split_sizes=[2, 2], input_split_sizes=[3, 1] if r else [2, 2]
+            ),
+            "another split sizes",
+        ),
+        (lambda r: dist.recv(torch.zeros(2), 0) if r else dist.send(torch.ones(3), 1), "disagree in size"),
+        (
+            lambda r: dist.recv(torch.zeros(2, dtype=torch.int), 0) if r else dist.send(torch.ones(2), 1),
+            "disagree in dtype",
+        ),
+    ],
+)
+def test_calls_that_disagree_are_named(wrong, words):
+    text, error = said(Mismatch, lambda: wrong(dist.get_rank()), world_size=2)
+    assert words in text.splitlines()[0]
+    assert [line.split()[:2] for line in text.splitlines()[1:3]] == [["rank", "0"], ["rank", "1"]]
+    assert error.call.ranks == (0, 1)
+
+
+def test_without_check_the_program_goes_on_as_gloo_would():
+    def half():
+        x = torch.full((4 if dist.get_rank() else 3,), 7.0 if dist.get_rank() == 0 else 0.0)
+        dist.broadcast(x, src=0)
+        return x.tolist()
+
+    assert run(half, world_size=2, check=False).results == [[7, 7, 7], [7, 7, 7, 0]]
+
+
+# --- from anywhere, and nothing left behind -----------------------------------------------
+
+
+def script(tmp_path, code, **environ):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(code))
+    return subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=120, cwd=tmp_path, env={**os.environ, **environ}
+    )
+
+
+SCRIPT = """
+    import torch, torch.distributed as dist
+    from helpers import run
+    print("once")
+
+    class Point:
+        def __init__(self, x): self.x = x
+
+    def work():
+        x = torch.ones(1); dist.all_reduce(x); return Point(x.item())
+
+    {guard}
+    done = run(work, world_size=2)
+    print([p.x for p in done.results], isinstance(done.results[0], Point))
+"""
+
+
+@pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__": pass'])
+def test_a_script_runs_once_with_or_without_a_guard(tmp_path, guard):
+    done = script(tmp_path, SCRIPT.format(guard=guard))
+    assert (done.stdout, done.stderr) == ("once\n[2.0, 2.0] True\n", "")
+
+
+def test_python_dash_c():
+    code = "from helpers import run; print(run(lambda: 1, world_size=2).results)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[1, 1]\n", "")
+
+
+def test_an_uncaught_failure_of_a_script_reads_well(tmp_path):
+    done = script(tmp_path, "from helpers import run\ndef f():\n    1 / 0\nrun(f, world_size=2)")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(
+        "RankFailed: ranks 0 and 1 raised ZeroDivisionError: division by zero\n    f, line 3:  1 / 0"
+    )
+
+
+def test_many_calls_leave_nothing_behind(tmp_path):
+    """No open file, process or temporary file more after 40 calls than after 5, failures included."""
+    done = script(
+        tmp_path,
+        """
+        import glob, os, tempfile, time
+        import psutil, torch, torch.distributed as dist
+        from helpers import RankFailed, run
+
+        me = psutil.Process()
+
+        def work(k):
+            dist.all_reduce(torch.ones(1))
+            if k % 5 == 4:
+                raise ValueError
+
+        def left():
+            # The last ranks are ended, and the next ones made, in the background: what stays is
+            # the server, two ranks on standby, and the file by which these found each other.
+            (folder,) = glob.glob(os.path.join(tempfile.gettempdir(), "collectives-*"))
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                now = len(me.children(recursive=True)), len(os.listdir(folder))
+                if now == (3, 1):
+                    break
+            return *now, me.num_fds()
+
+        for k in range(40):
+            try:
+                run(work, k, world_size=2)
+            except RankFailed:
+                pass
+            if k in (4, 39):
+                print(left())
+        """,
+        TMPDIR=str(tmp_path),
+    )
+    few, many = done.stdout.splitlines()
+    assert few == many and few.startswith("(3, 1,")
+    assert not list(tmp_path.glob("collectives-*"))
