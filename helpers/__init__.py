@@ -3,7 +3,7 @@
     from helpers import run
 """
 
-from .diagnose import Mismatch, RankFailed, RunError, Stuck
+from .errors import Mismatch, RankFailed, RunError, Stuck
 from .launch import run
 from .record import Call, Event, Line, Run, Summary
 

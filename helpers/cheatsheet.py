@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from . import slots
-from .canvas import FAINT, INK, REDUCED, SOFT, TRAY, Picture, Sketch, colour, heading, text_width
-from .draw import Grid, Style, flow
+from .canvas import FAINT, REDUCED, SOFT, TRAY, Picture, Sketch, colour, heading, text_width
+from .draw import JOINT, Grid, Style, flow
 from .launch import run
-from .record import Call
+from .record import Call, rank_label
 from .slots import Slot
 
 COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
@@ -94,8 +94,8 @@ ENTRIES = (
         lambda full: dist.reduce_scatter_single(_buffers(full)[0], full),
     ),
     Entry(
-        "all_to_all", "dist.all_to_all_single(output, input, output_splits, input_splits)",
-        "all: N chunks, and a buffer as large", "rank r: the r-th chunk of every rank",
+        "all_to_all", "dist.all_to_all_single(output, input)",
+        "all: N chunks, a buffer for N; split sizes if uneven", "rank r: the r-th chunk of every rank",
         "tokens to experts and back (mixture of experts)",
         lambda full: dist.all_to_all_single(torch.zeros_like(full), full),
     ),
@@ -115,22 +115,30 @@ def cheatsheet(world_size: int = 4) -> Picture:
     """
     if world_size not in range(2, 9):
         raise ValueError(f"the cheat sheet is for 2 to 8 ranks, not {world_size}")
-    panels, texts = [_legend(world_size)], [_title(world_size)]
+    page, legend = Sketch(), _legend(world_size)
+    texts = ["\n".join(["Collectives", *legend])]
+    y = heading(page, "Collectives")
+    for i, words in enumerate(legend):
+        page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")
     for entry in ENTRIES:
         seen = run(_rank, entry.make, world_size, world_size=world_size)
         counted = run(_rank, entry.make, COUNTED, world_size=world_size)
         notes = _notes(entry, counted.sent, counted.received)
-        panels.append(_panel(entry, seen.calls[0], notes))
+        _panel(page, entry, seen.calls[0], notes)
         texts.append(_text(entry, seen.calls[0], notes))
-    return Picture([_stacked(panels)], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
+    return Picture([page], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
 
 
 def _rank(make: Callable[[torch.Tensor], None], numbers: int) -> None:
     make(torch.arange(float(numbers)) + numbers * dist.get_rank())
 
 
-def _title(n: int) -> str:
-    return f"Collectives on {n} ranks. S: the full buffer of {n} chunks; bytes counted on gloo, in units of S."
+def _legend(n: int) -> list[str]:
+    return [
+        f"Real runs on {n} ranks. A colour is the rank that data came from, a letter the chunk; Σ sums over all ranks; ★ is the root.",
+        f"Bytes: counted on gloo, in units of S, the full buffer of {n} chunks. Its reduce_scatter is an all_reduce; NCCL's sends half.",
+        "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
+    ]
 
 
 def _notes(entry: Entry, sent: list, received: list) -> list[tuple[str, str]]:
@@ -160,7 +168,7 @@ def _shares(counted: list[int | None]) -> str:
 def _text(entry: Entry, call: Call, notes: list[tuple[str, str]]) -> str:
     rows = []
     for e, before, after in zip(call, *_chunked(call)):
-        rows.append(f"{e.rank}{'*' if e.rank == e.root else ' '} {_letters(before, call)} -> {_letters(after, call)}")
+        rows.append(f"{rank_label(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
     if entry.op == "barrier":
         rows = []
     beside = [f"{label:<9} {words}" for label, words in notes]
@@ -188,78 +196,63 @@ def _chunked(call: Call) -> tuple[list[list[Slot]], list[list[Slot]]]:
 def _cut(slot: Slot, n: int) -> list[Slot]:
     """A whole tensor as its chunks; what is a chunk already stays."""
     if slot.value.numel() < n:
-        return [slot]
+        return [slot._replace(value=None) if slot.kind == "buffer" else slot]
     sign = slots.SIGNS["SUM"] if slot.kind == "reduced" else ""
     return [
-        slot._replace(column=c, value=part, letter="?" if slot.letter == "?" else sign + slots.letter(c, slot.origin), joined=c > 0)
+        slot._replace(
+            column=c,
+            value=None if slot.kind == "buffer" else part,
+            letter="?" if slot.kind == "undefined" else sign + slots.letter(c, slot.origin),
+            joined=c > 0,
+        )
         for c, part in enumerate(slot.value.chunk(n))
     ]
 
 
-def _legend(n: int) -> Sketch:
-    sketch = Sketch()
-    y = heading(sketch, "Collectives", _title(n).partition(". ")[2])
-    words = "A colour is the rank that data came from, a letter the chunk; Σ: the sum over all ranks; ★: the root."
-    sketch.text(0, y + 2, words, 11.5, SOFT, align="left")
-    sketch.reach(0, y + 12)
-    return sketch
-
-
-def _panel(entry: Entry, call: Call, notes: list[tuple[str, str]]) -> Sketch:
-    """Left the cells before and after, right the words."""
-    sketch = Sketch()
+def _panel(page: Sketch, entry: Entry, call: Call, notes: list[tuple[str, str]]) -> None:
+    """Below what the page has: left the cells before and after, right the words."""
     n = len(call.group)
-    sketch.text(0, 10, entry.op, 15, align="left", bold=True, mono=True)
-    style = Style("letters", 12, 0, 3, 24) if n < 6 else Style("letters", 11, 0, 2, 18)
-    pitch = CELL + (7 if n < 6 else 4)
-    tops = [30 + i * pitch for i in range(n)]
-    middles = [top + CELL / 2 for top in tops]
-    left, width = 30, n * style.least + (n - 1) * 1.5
+    style = Style("letters", 12, True, 3, 24) if n < 6 else Style("letters", 11, True, 2, 18)
+    step = style.least + JOINT
+    left, width = 40, n * step - JOINT
     right = left + width + ROOM
+    beside = right + width + 30
+    y = page.height + 12
+    page.line([(0, y), (beside + 430, y)], TRAY, 1.5)
+    y += 16
+    page.text(0, y, entry.op, 15, align="left", bold=True, mono=True)
+    tops = [y + 18 + i * (CELL + (6 if n < 6 else 4)) for i in range(n)]
+    middles = [top + CELL / 2 for top in tops]
     for e, middle in zip(call, middles):
-        sketch.text(left - 10, middle, f"★ {e.rank}" if e.rank == e.root else str(e.rank), 12, align="right")
+        page.text(left - 9, middle, rank_label(e).replace("*", " ★"), 12, align="right", bold=e.rank == e.root)
     if entry.op == "barrier":
-        _meet(sketch, left, right + width, middles)
+        _meet(page, left, right + width, middles)
     else:
         before, after = _chunked(call)
         grid = Grid(call, before, after, style)
         grid.line = grid.high = CELL
-        for x, rows in ((left, before), (right, after)):
+        grid.lefts = [column * step for column in range(n)]  # lists no wider than tensors
+        for x, rows in ((left, grid.before), (right, grid.after)):
             for top, row in zip(tops, rows):
-                sketch.box(x - 3, top - 2, width + 6, CELL + 4, TRAY, radius=4)
-                grid.draw(sketch, x, top, row)
-        flow(sketch, call, grid, left + width + 6, right - 6, middles)
-    x = right + width + 34
-    sketch.text(x, 10, entry.signature, 12, align="left", mono=True)
-    column = max(text_width(label, 12) for label, _ in notes) + 12
+                page.box(x - 3, top - 2, width + 6, CELL + 4, TRAY, radius=4)
+                grid.draw(page, x, top, row)
+        flow(page, call, grid, left + width + 6, right - 6, middles)
+    page.text(beside, y, entry.signature, 11.5, align="left", mono=True)
+    column = beside + max(text_width(label, 12) for label, _ in notes) + 12
     for i, (label, words) in enumerate(notes):
-        y = 32 + i * LINE
-        sketch.text(x, y, label, 12, SOFT, align="left")
-        sketch.text(x + column, y, words, 12, align="left")
-    return sketch
+        page.text(beside, y + 23 + i * LINE, label, 12, SOFT, align="left")
+        page.text(column, y + 23 + i * LINE, words, 12, align="left", mono=label in ("sent", "received"))
 
 
-def _meet(sketch: Sketch, x0: float, x1: float, ys: list[float]) -> None:
+def _meet(page: Sketch, x0: float, x1: float, ys: list[float]) -> None:
     """Ranks that arrive one after the other and leave together."""
     middle = (x0 + x1) / 2
     for i, y in enumerate(ys):
         arrival = x0 + (middle - 20 - x0) * (i * 5 % len(ys) + 1) / len(ys)
-        sketch.line([(x0, y), (arrival, y)], colour(i), 4)
-        sketch.line([(arrival + 6, y), (middle - 8, y)], FAINT, 1.5, dashed=True)
-        sketch.line([(middle + 8, y), (x1, y)], colour(i), 4)
-    sketch.line([(middle, ys[0] - 10), (middle, ys[-1] + 10)], REDUCED, 5)
-
-
-def _stacked(panels: list[Sketch]) -> Sketch:
-    """All panels in one column, on one sheet, a thin line between them."""
-    page, y = Sketch(), 0.0
-    width = max(panel.width for panel in panels)
-    for panel in panels:
-        page.place(panel, 0, y)
-        y += panel.height + 14
-        page.line([(0, y), (width, y)], TRAY, 1.5)
-        y += 14
-    return page
+        page.line([(x0, y), (arrival, y)], colour(i), 4)
+        page.line([(arrival + 6, y), (middle - 8, y)], FAINT, 1.5, dashed=True)
+        page.line([(middle + 8, y), (x1, y)], colour(i), 4)
+    page.line([(middle, ys[0] - 10), (middle, ys[-1] + 10)], REDUCED, 5)
 
 
 def main(arguments: list[str]) -> int:

@@ -98,6 +98,10 @@ class Crew:
             except ConnectionError:
                 pass  # it died; its exit is on the way
 
+    def ask_where(self) -> None:
+        """Has every rank write its Python stack to its err; it does even in a loop or a C++ wait."""
+        self.server.sock.sendall(frame(("where", self.number)))
+
     def end(self) -> None:
         """Has the server end the ranks with all they started. They are gone moments later."""
         if self._ended:

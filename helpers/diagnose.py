@@ -1,4 +1,4 @@
-"""From what the ranks did to a verdict: who failed first, who disagrees, who waits for ever.
+"""From what the ranks did to what is wrong: who waits for ever, who disagrees.
 
 A run's state is logical.  The k-th call on a group is complete when every member has made
 its k-th call; a rank that returned will make no more; a send completes when its recv is
@@ -9,46 +9,9 @@ rank that has returned, is certain the moment it is seen: no time-out has to pas
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
 
-from .record import LOST, Call, Event, Failure, Line, Pairs, Run, dtype_name, span
-
-
-class RunError(RuntimeError):
-    """A run that did not end well. `.run` holds what was recorded until then."""
-
-    def __init__(self, message: str, run: Run) -> None:
-        super().__init__(message)
-        self.run = run
-
-    def _render_traceback_(self) -> list[str]:
-        # Jupyter shows this in place of a traceback through our own launcher.
-        return f"{type(self).__name__}: {self}".splitlines()
-
-
-class RankFailed(RunError):
-    """A rank raised an exception or died. `.rank` is the first that did, `.traceback` its full text."""
-
-    def __init__(self, message: str, run: Run, rank: int, traceback: str = "") -> None:
-        super().__init__(message, run)
-        self.rank, self.traceback = rank, traceback
-
-
-class Mismatch(RunError):
-    """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs."""
-
-    def __init__(self, message: str, run: Run, call: Call) -> None:
-        super().__init__(message, run)
-        self.call = call
-
-
-class Stuck(RunError):
-    """A wait that can never end, or a run that is out of time. `.ranks` are those that wait."""
-
-    def __init__(self, message: str, run: Run, ranks: tuple[int, ...]) -> None:
-        super().__init__(message, run)
-        self.ranks = ranks
+from .record import Call, Event, Failure, Line, Pairs
 
 
 @dataclass
@@ -60,6 +23,7 @@ class State:
     returned: set[int] = field(default_factory=set)
     pairs: Pairs = field(default_factory=Pairs)
     blocked: dict[int, Event] = field(default_factory=dict)  # rank -> the event it waits in, without limit
+    where: dict[int, Line] = field(default_factory=dict)  # rank -> the learner's line it is at, if asked
 
     def __post_init__(self) -> None:
         self.events = [[] for _ in range(self.world_size)]
@@ -67,6 +31,11 @@ class State:
     def called(self, event: Event) -> Call:
         self.events[event.rank].append(event)
         return self.pairs.add(event)
+
+    def settled(self) -> set[int]:
+        """The ranks that will not move by themselves: returned, or waiting for a call not made."""
+        waiting = {r for r, e in self.blocked.items() if needs(e, self.pairs.of[id(e)])}
+        return self.returned | waiting
 
 
 # --- stuck --------------------------------------------------------------------------------
@@ -120,79 +89,28 @@ def hopeless(state: State) -> dict[int, set[int]]:
         can_move |= freed
 
 
-def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
-    ranks = tuple(sorted(waits))
-    gone = sorted({r for on in waits.values() for r in on} & state.returned)
-    verdict = "; ".join(
-        [f"{_ranks(rs)} wait{'s' * (len(rs) == 1)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
-        + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
-    )
-    return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", run, ranks)
-
-
-def out_of_time(state: State, run: Run, seconds: float) -> Stuck:
-    busy = [r for r in range(state.world_size) if r not in state.returned]
-    advice = (
-        "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
-        if any(r not in state.blocked for r in busy)
-        else "Look for the call that the waiting ranks' partners did not make."
-    )
-    return Stuck(f"out of time after {seconds:g} s.\n{_standing(state)}\n{advice}", run, tuple(busy))
-
-
-def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
-    stuck_in = {state.blocked[r].op for r in waits}
-    if stuck_in == {"send"}:
-        return (
-            "A send completes only when its recv is posted. Let some ranks receive first, or use "
-            "isend, or batch_isend_irecv for a whole exchange."
-        )
-    if stuck_in <= {"send", "recv"}:
-        return "Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
-    if gone:
-        return (
-            "Every rank of a group must make the same calls in the same order. Look for a call inside "
-            "`if rank == ...`, an early return, or a loop that runs a different number of times."
-        )
-    return "The ranks wait for each other. Put their calls in the same order on every rank."
-
-
-def _waits_in(rank: int, state: State) -> str:
-    e = state.blocked[rank]
-    words = f"{e.op} #{e.index + 1}"
-    if e.op == "send":
-        return f"{words} to {e.dst}"
-    if e.op == "recv":
-        return f"{words} from {'anyone' if e.src is None else e.src}"
-    return words if len(e.group) == state.world_size else f"{words} of group {span(e.group)}"
-
-
-def _after(rank: int, state: State) -> str:
-    return f"after {_calls(len(state.events[rank]))}"
-
-
-def _standing(state: State) -> str:
-    rows = []
-    for rank in range(state.world_size):
-        line = None
-        if rank in state.returned:
-            what = f"returned {_after(rank, state)}"
-        elif rank in state.blocked:
-            what, line = f"waits in {_waits_in(rank, state)}", state.blocked[rank].line
-        else:
-            what = f"runs your code, {_after(rank, state)}"
-            line = state.events[rank][-1].line if state.events[rank] else None
-        rows.append((rank, what, source(line)))
-    width = max(len(what) for _, what, _ in rows)
-    return "\n".join(f"  rank {rank}  {what:<{width}}  {line}".rstrip() for rank, what, line in rows)
-
-
 # --- mismatch -----------------------------------------------------------------------------
+
+# Where gloo takes a tensor's memory for dense: it then reads and writes numbers between the
+# view's own. (Elsewhere it copies, or raises.) tests/mistakes.py shows each.
+_TAKEN_FOR_DENSE = {
+    "all_reduce": ("in",),
+    "reduce": ("in",),
+    "broadcast": ("in",),
+    "scatter": ("in", "out"),
+    "reduce_scatter": ("out",),
+    "all_to_all_single": ("out",),
+}
 
 
 def mismatch(call: Call) -> str | None:
-    """What the events of a call disagree about ("shape", "dtype", ...), or None."""
+    """What is wrong with a call as far as it has been made: a key of errors.CONSEQUENCE, or None."""
     first, *rest = call.events
+    for e in call:
+        if e.flaw:
+            return e.flaw
+        if set(e.gaps) & set(_TAKEN_FOR_DENSE.get(e.op, ())):
+            return "gaps"
     for e in rest:
         if call.is_message:
             if e.dtype != first.dtype:
@@ -210,8 +128,26 @@ def mismatch(call: Call) -> str | None:
             return "dtype"
         if e.shape != first.shape and e.op not in ("all_to_all", "all_to_all_single"):
             return "shape"
+        if e.layout != first.layout and e.op in _TAKEN_FOR_DENSE:
+            return "layout"
     if call.op == "all_to_all_single":
         return _splits(call)
+    return None
+
+
+def crossed(call: Call, earlier: list[Call]) -> Call | None:
+    """An earlier call of the group whose lines two ranks reached the other way round.
+
+    Same-sized tensors are then added up wrongly without any rank noticing.
+    """
+    lines = {e.rank: e.line for e in call if e.line}
+    if len(set(lines.values())) < 2:
+        return None
+    for other in earlier:
+        before = {e.rank: e.line for e in other if e.line}
+        for a, b in ((a, b) for a in lines for b in lines if a in before and b in before):
+            if lines[a] != lines[b] and lines[a] == before[b] and lines[b] == before[a]:
+                return other
     return None
 
 
@@ -231,40 +167,6 @@ def _splits(call: Call) -> str | None:
     return None
 
 
-def mismatched(call: Call, what: str, run: Run) -> Mismatch:
-    if call.is_message:
-        source_rank, target = call.events[0].rank, call.events[0].dst
-        head = f"the send from rank {source_rank} and the recv on rank {target} disagree in {what}."
-    else:
-        head = f"ranks disagree in call #{call.index + 1} of group {span(call.group)}: another {what}."
-    described = [(e.rank, _describe(e), source(e.line)) for e in call]
-    width = max(len(d) for _, d, _ in described)
-    rows = [f"  rank {rank}  {d:<{width}}  {line}".rstrip() for rank, d, line in described]
-    return Mismatch("\n".join([head, *rows, _CONSEQUENCE[what]]), run, call)
-
-
-_CONSEQUENCE = {
-    "collective": "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank.",
-    "root": "Every rank must name the same src or dst.",
-    "reduce op": "gloo would have combined some chunks one way and some the other, in silence.",
-    "dtype": "Only bytes travel: the receiver would read them as numbers of another kind, or run past its buffer.",
-    "shape": "Every rank must pass the same shape; a backend may hang, abort, or leave part of the data behind.",
-    "size": "A recv must have room for exactly what is sent; gloo aborts on more and leaves the rest untouched on less.",
-    "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
-}
-
-
-def _describe(e: Event) -> str:
-    words = [e.op]
-    words += [e.reduce_op] if e.reduce_op else []
-    words += [f"src={e.src}"] if e.src is not None and not e.is_message else []
-    words += [f"dst={e.dst}"] if e.dst is not None and not e.is_message else []
-    words += [f"{dtype_name(e.dtype)} {list(e.shape)}"] if e.dtype is not None else []
-    if e.splits and any(e.splits):
-        words += [f"splits {list(e.splits[0])} -> {list(e.splits[1])}"]
-    return " ".join(words)
-
-
 # --- failed -------------------------------------------------------------------------------
 
 _LOST = ("Connection closed by peer", "Connection reset by peer", "pair closure", "Broken pipe", "Read error", "Write error")
@@ -275,81 +177,3 @@ def is_consequence(failure: Failure) -> bool:
     return failure.kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(
         words in failure.message for words in _LOST
     )
-
-
-def failed(failures: dict[int, Failure], run: Run) -> RankFailed:
-    """failures: by rank. The first cause leads; lost connections are left out."""
-    causes = {r: f for r, f in failures.items() if not is_consequence(f)} or failures
-    parts = []
-    for (kind, message, frames, started), ranks in _group(causes).items():
-        verb = "raised" if started else "could not start:"
-        parts.append("\n".join([f"{_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames]))
-    first = min(causes)
-    return RankFailed("\n".join(parts), run, first, causes[first].chain)
-
-
-def _group(failures: dict[int, Failure]) -> dict[tuple, list[int]]:
-    alike: dict[tuple, list[int]] = {}
-    for rank, f in sorted(failures.items()):
-        frames = tuple(f"    {source(line)}" for line in f.frames)
-        alike.setdefault((f.kind, f.message, frames, f.started), []).append(rank)
-    return alike
-
-
-def died(rank: int, status: int | None, last_words: str, state: State, run: Run) -> RankFailed:
-    """A rank process that ended without a word.
-
-    status: an exit code, or minus a signal number, or None for one that lives on unreachable.
-    """
-    if status in (None, LOST):
-        how = "cut its connection to the notebook (did it close file descriptors it had not opened?)"
-    elif status >= 0:
-        how = f"ended itself with exit code {status} (os._exit?)"
-    else:
-        how = f"was killed by {signal.Signals(-status).name}"
-    lines = [f"rank {rank} {how} after {_calls(len(state.events[rank]))}."]
-    if state.events[rank]:
-        last = state.events[rank][-1]
-        where = "in" if last.end is None else "after"
-        lines.append(f"    {where} {last.op} #{last.index + 1}   {source(last.line)}".rstrip())
-    said = _what(last_words)
-    if said:
-        lines.append(f"It left this message: {said}")
-    if status == -signal.SIGKILL:
-        lines.append("Something outside ended it: usually the system, when memory runs out.")
-    return RankFailed("\n".join(lines), run, rank, last_words)
-
-
-def _what(last_words: str) -> str:
-    """The telling line of what C++ printed before it aborted."""
-    for line in last_words.splitlines():
-        if "what():" in line:
-            return line.split("what():", 1)[1].strip()
-    return ""
-
-
-# --- words --------------------------------------------------------------------------------
-
-
-def source(line: Line | None) -> str:
-    return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
-
-
-def _ranks(ranks) -> str:
-    ranks = list(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-
-
-def _calls(count: int) -> str:
-    return f"{count} call{'s' * (count != 1)}"
-
-
-def _by(ranks, state: State, describe) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = {}
-    for rank in ranks:
-        groups.setdefault(describe(rank, state), []).append(rank)
-    return groups

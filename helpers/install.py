@@ -19,7 +19,7 @@ OLDEST = (3, 10)
 
 def main(venv, torch_index):
     python, stamp = os.path.join(venv, "bin", "python"), os.path.join(venv, "made-from")
-    if os.path.exists(python) and os.path.exists(stamp) and open(stamp).read() == sources():
+    if os.path.exists(python) and is_made_from(stamp, sources()):
         return
     if sys.platform == "win32":
         stop("The course needs Linux or macOS.", "On Windows, install WSL2 (`wsl --install`) and work inside it.")
@@ -27,7 +27,7 @@ def main(venv, torch_index):
         hand_over(venv, torch_index)
     if not os.path.exists(python):  # none yet, or the Python it was made with is gone
         print("Making the environment in %s with Python %s." % (venv, sys.version.split()[0]), flush=True)
-        print("This downloads about 400 MB, once, and takes some minutes.\n", flush=True)
+        print("This downloads about 300 MB, once, and takes some minutes.\n", flush=True)
         call(
             [sys.executable, "-m", "venv", "--clear", venv],
             "Python could not make a virtual environment in %s." % venv,
@@ -56,6 +56,14 @@ def sources():
         with open(name, "rb") as f:
             digest.update(f.read())
     return digest.hexdigest()
+
+
+def is_made_from(stamp, wanted):
+    try:
+        with open(stamp) as f:
+            return f.read() == wanted
+    except OSError:
+        return False
 
 
 def can_make_environments(python):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import os
+import re
 import selectors
 import socket
 import sys
@@ -20,15 +21,18 @@ from typing import Any, Callable
 
 import torch
 
-from . import diagnose
+from . import diagnose, errors
 from .crew import Crew, Output, take
 from .rank import Job
 from .record import Call, Event, Failure, Line, Run
+from .trace import is_learners
 from .wire import Frames, pack, unpack
 
 MOST_RANKS = 256
 GRACE = 0.5  # seconds for other ranks' messages to arrive once there is trouble
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
+STACK = re.compile(r"Stack \(most recent call first\):\n((?:  File .*\n)+)")  # as faulthandler writes it
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 
 def run(
@@ -138,9 +142,10 @@ class _Session:
         self._failures: dict[int, Failure] = {}
         self._exits: dict[int, int] = {}
         self._closed: set[int] = set()  # ranks whose socket has ended
-        self._mismatch: Call | None = None
+        self._mismatch: Callable[[Run], errors.Mismatch] | None = None
         self._grace: float | None = None
-        self._verdict: diagnose.RunError | None = None
+        self._asked: float | None = None  # until when to wait for the ranks' stacks
+        self._verdict: errors.RunError | None = None
         self._lines: dict[Line, Line] = {}
 
     def go(self) -> Run:
@@ -169,7 +174,7 @@ class _Session:
         while self._verdict is None and not self._complete:
             if not started and len(self._ready) == self._n:
                 started, deadline = True, time.monotonic() + self._timeout
-            until = deadline if self._grace is None else min(deadline, self._grace)
+            until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
             for key, _ in self._select.select(max(0.0, until - time.monotonic())):
                 key.data()
             self._judge(time.monotonic() >= deadline)
@@ -215,8 +220,21 @@ class _Session:
     def _on_call(self, rank: int, event: Event) -> None:
         event.line = self._with_text(event.line)
         call = self._state.called(event)
-        if self._check and self._mismatch is None and diagnose.mismatch(call):
-            self._mismatch = call
+        self._suspect(call)
+
+    def _on_touched(self, rank: int, index: int, how: str, line: Line | None) -> None:
+        event = self._state.events[rank][index]
+        event.flaw, event.touched = how, self._with_text(line)
+        self._suspect(self._state.pairs.of[id(event)])
+
+    def _suspect(self, call: Call) -> None:
+        """Keeps the first call that is wrong, or in another order than one before it."""
+        if not self._check or self._mismatch:
+            return
+        if what := diagnose.mismatch(call):
+            self._mismatch = partial(errors.mismatched, call, what)
+        elif other := diagnose.crossed(call, self._state.pairs.before(call)):
+            self._mismatch = partial(errors.out_of_order, other, call)
 
     def _on_wait(self, rank: int, index: int, now: float, limited: bool) -> None:
         event = self._state.events[rank][index]
@@ -263,29 +281,37 @@ class _Session:
         if not (self._failures or dead or waits or self._mismatch):
             self._grace = None
             if late:
-                self._verdict = diagnose.out_of_time(self._state, self._run(), self._timeout)
+                self._out_of_time()
             return
-        # A rank in a call that all have made will move on, unless the call is the mismatch itself.
-        calls = {r: (e, self._state.pairs.of[id(e)]) for r, e in self._state.blocked.items()}
-        blocked = {r for r, (e, call) in calls.items() if call is self._mismatch or diagnose.needs(e, call)}
-        still = (set(self._failures) | set(self._results) | blocked) - dead | dead & set(self._exits)
+        still = (set(self._failures) | self._state.settled()) - dead | dead & set(self._exits)
         self._grace = self._grace or time.monotonic() + GRACE
         if len(still) < self._n and time.monotonic() < self._grace:
             return
         if self._mismatch:
-            what = diagnose.mismatch(self._mismatch)
-            self._verdict = diagnose.mismatched(self._mismatch, what, self._run())
+            self._verdict = self._mismatch(self._run())
             return
         causes = [f for f in self._failures.values() if not diagnose.is_consequence(f)]
         if causes or self._failures and not dead:
-            self._verdict = diagnose.failed(self._failures, self._run())
+            self._verdict = errors.failed(self._failures, self._run())
         elif dead:
             rank = min(dead)
-            self._verdict = diagnose.died(
+            self._verdict = errors.died(
                 rank, self._exits.get(rank), str(self._crew.err[rank]), self._state, self._run()
             )
         else:
-            self._verdict = diagnose.stuck(self._state, self._run(), waits)
+            self._verdict = errors.stuck(self._state, self._run(), waits)
+
+    def _out_of_time(self) -> None:
+        if self._asked is None:
+            self._asked = time.monotonic() + GRACE
+            self._crew.ask_where()
+        running = set(range(self._n)) - self._state.returned - set(self._state.blocked)
+        for rank in running - set(self._state.where):
+            if stack := STACK.findall(str(self._crew.err[rank])):
+                mine = (Line(file, int(number), name) for file, number, name in FRAME.findall(stack[-1]) if is_learners(file))
+                self._state.where[rank] = self._with_text(next(mine, None))
+        if running <= set(self._state.where) or time.monotonic() > self._asked:
+            self._verdict = errors.out_of_time(self._state, self._run(), self._timeout)
 
     def _with_text(self, line: Line | None) -> Line | None:
         """Adds the source text, which only the kernel has for a notebook's cells."""

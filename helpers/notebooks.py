@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("notebooks", "solutions")
 CELL_SECONDS = 120  # nbval's limit too, in pyproject.toml
 METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
 NOISE = ("execution", "ExecuteTime", "trusted", "collapsed", "scrolled")  # what front ends leave in a cell

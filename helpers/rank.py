@@ -9,8 +9,10 @@ has returned must not close its connections while its peers still use them.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -29,6 +31,7 @@ from .trace import Tracer, is_learners
 from .wire import Channel, pack, unpack
 
 GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
+LOG_PREFIX = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] ")  # torch puts the time into some messages
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -84,6 +87,7 @@ def _settle(out: int, err: int) -> None:
     os.setsid()  # its children can be ended with it, and a terminal's Ctrl-C does not reach it
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)  # "where are you?"
     for stream, target in ((out, 1), (err, 2)):
         os.dup2(stream, target)
         os.close(stream)
@@ -171,6 +175,6 @@ def _failure(error: BaseException, started: bool) -> Failure:
     if isinstance(error, SystemExit):
         kind, message = "SystemExit", f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     else:
-        kind, message = type(error).__name__, str(error)
+        kind, message = type(error).__name__, LOG_PREFIX.sub("", str(error)).strip()
     chain = "".join(traceback.format_exception(error))
     return Failure(kind, message, frames, started, chain)

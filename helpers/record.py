@@ -81,6 +81,10 @@ class Event:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: in, out
     within: str | None = None  # the torch function the learner called, if it was not `op` itself
     group_name: str = ""  # tells apart two groups of the same ranks
+    gaps: tuple[str, ...] = ()  # "in", "out": whether what it passes or fills is a view with gaps
+    layout: tuple[int, ...] | None = None  # strides of a tensor that is not contiguous
+    flaw: str | None = None  # what this rank did wrong with its tensors: "aliased", "read", "written"
+    touched: Line | None = None  # where it read or wrote them too early
     waiting: float | None = None  # since when the rank has been blocked in wait; None: not blocked
 
     @property
@@ -237,6 +241,13 @@ class Pairs:
         call.op = call.events[0].op
         self.of[id(e)] = call
         return call
+
+
+    def before(self, call: Call, most: int = 8) -> list[Call]:
+        """The calls just before this one on its group, oldest first."""
+        e = call.events[0]
+        lane = (e.group_name, e.group)
+        return [] if e.is_message else [self._calls[(*lane, k)] for k in range(max(0, call.index - most), call.index)]
 
 
 def pair(events: list[list[Event]]) -> list[Call]:

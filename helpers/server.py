@@ -31,6 +31,7 @@ class Server:
     Requests:
         ("fork", run, Birth) with the descriptors (socket, stdout, stderr) of the new rank
         ("kill", run): end all ranks of that run, with everything they started
+        ("where", run): have its ranks write their stack to their standard error
         ("import", modules): load these for the ranks to come
     Replies: ("forked", run, rank, pid), ("exited", run, rank, status), ("gone", run) once a
         killed run has left nothing behind. status is as from os.waitstatus_to_exitcode.
@@ -80,6 +81,10 @@ class Server:
                 self._killed.add(what)
                 self._kill(what)
                 self._settle()
+            elif kind == "where":
+                for pid, (run, _) in self._living.items():
+                    if run == what:
+                        os.kill(pid, signal.SIGUSR1)
             elif kind == "import":
                 for module in what:
                     with contextlib.suppress(Exception):

@@ -62,6 +62,8 @@ FUNCTIONAL = {
     "reduce_scatter_tensor_out": "reduce_scatter_single",
     "all_to_all_single": "all_to_all_single",
 }
+# These take a tensor only to make another like it.
+_READ_NOTHING = {f"aten::{n}" for n in ("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros")}
 # What a call of these looks like to the learner who made it.
 SAME_CALL = {
     "isend": "send",
@@ -94,6 +96,8 @@ class Tracer(TorchDispatchMode):
         self._rank, self._emit, self._began, self._whole = rank, emit, began, whole
         self._count = 0
         self._open: dict[int, TracedWork | _Pending] = {}
+        self._guarded = 0  # open calls whose memory must not be used yet
+        self._touched: set[int] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -114,6 +118,8 @@ class Tracer(TorchDispatchMode):
                 return self._wait_tensor(func, args, kwargs)
             if name in FUNCTIONAL:
                 return self._functional(name, func, args, kwargs)
+        elif self._guarded and not func.is_view and func._schema.name not in _READ_NOTHING:
+            self._watch(func, args, kwargs)
         return func(*args, **kwargs)
 
     def finish(self) -> None:
@@ -148,6 +154,8 @@ class Tracer(TorchDispatchMode):
             elif name == "recv_":
                 event.src = ranks[given["src"]]
         self._describe(event, inputs if inputs is not None else outputs)
+        event.gaps = tuple(side for side, ts in (("in", inputs), ("out", outputs)) if any(map(_has_gaps, _each(ts))))
+        event.flaw = "aliased" if _overlap(outputs) else None
         event.before = self._capture(inputs)
         self._emit("call", event)
 
@@ -160,7 +168,10 @@ class Tracer(TorchDispatchMode):
         boxed = out[-1] if isinstance(out, (tuple, list)) else out
         any_source = name == "recv_any_source_"
         traced = TracedWork(self, Work.unbox(boxed), event.index, outputs, ranks if any_source else None)
+        if event.async_op:
+            traced.guard(inputs, None if op == "send" else outputs)
         with self._lock:
+            self._guarded += bool(traced.guarded)
             self._open[event.index] = traced  # also keeps the Python half of the Work alive
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
@@ -211,15 +222,30 @@ class Tracer(TorchDispatchMode):
 
     @staticmethod
     def _describe(event: Event, tensors) -> None:
-        each = tensors if isinstance(tensors, list) else [] if tensors is None else [tensors]
+        each = _each(tensors)
         if each:
             event.dtype, event.shape = each[0].dtype, tuple(each[0].shape)
+            event.layout = None if each[0].is_contiguous() else each[0].stride()
             event.nbytes = sum(t.numel() * t.element_size() for t in each)
+
+    def _watch(self, func, args, kwargs) -> None:
+        """Notes a use of memory that a call still under way reads or fills."""
+        for value, argument in zip((*args, *kwargs.values()), func._schema.arguments):
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in _each(value):
+                if not isinstance(tensor, torch.Tensor):
+                    continue
+                for traced in list(self._open.values()):
+                    if traced.index not in self._touched and traced.touched_by(tensor, writes):
+                        self._touched.add(traced.index)
+                        line, _ = _callers()
+                        self._emit("touched", traced.index, "written" if writes else "read", line)
 
     def _done(self, traced: TracedWork | _Pending, waited: bool = True, complete: bool = True) -> None:
         with self._lock:
             if self._open.pop(traced.index, None) is None:
                 return
+            self._guarded -= bool(traced.guarded)
         src = traced.source() if complete else None
         after = self._capture(traced.ready)
         self._emit("done", traced.index, after, self._now() if complete else None, waited, src)
@@ -245,6 +271,15 @@ class TracedWork(Work):
         super().__init__()
         self._tracer, self._inner, self._any_source = tracer, inner, any_source
         self.index, self.ready = index, ready
+        self.guarded: list[tuple[int, int, bool]] = []  # first byte, end, whether reading is too early too
+
+    def guard(self, inputs, outputs) -> None:
+        """From now until the wait, inputs must not be written, outputs not be used at all."""
+        self.guarded = [(*_extent(t), False) for t in _each(inputs)] + [(*_extent(t), True) for t in _each(outputs)]
+
+    def touched_by(self, tensor: torch.Tensor, writes: bool) -> bool:
+        first, last = _extent(tensor)
+        return any(first < end and start < last and (writes or at_all) for start, end, at_all in self.guarded)
 
     def source(self) -> int | None:
         """For a recv from anyone: the global rank it came from."""
@@ -296,6 +331,8 @@ class TracedWork(Work):
 class _Pending:
     """A functional collective whose result has not been waited for."""
 
+    guarded = ()
+
     def __init__(self, index: int, ready: torch.Tensor) -> None:
         self.index, self.ready = index, ready
 
@@ -304,6 +341,30 @@ class _Pending:
 
     def source(self) -> None:
         return None
+
+
+def _each(tensors: Any) -> list:
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [] if tensors is None else [tensors]
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the end of its last; empty if it has none."""
+    if tensor.layout != torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
+        return 0, 0
+    start = tensor.data_ptr()
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    start, end = _extent(tensor)
+    return end - start > tensor.numel() * tensor.element_size()
+
+
+def _overlap(tensors: Any) -> bool:
+    """Whether tensors of a list share memory."""
+    extents = sorted(_extent(t) for t in _each(tensors) if t.numel())
+    return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
 
 
 def summarise(tensor: torch.Tensor) -> Summary:

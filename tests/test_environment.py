@@ -1,11 +1,13 @@
-"""The environment check and the installer, each met with an environment that is really broken."""
+"""`make lab` and what comes before it: the installer and the check, met with environments that are really broken."""
 
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -34,7 +36,7 @@ def test_check_names_a_course_that_is_not_installed(tmp_path):
     assert "not installed in this Python" in result.stderr and "pip install -e ." in result.stderr
 
 
-def test_check_names_a_missing_package_and_an_untested_one(tmp_path):
+def test_check_names_a_missing_package(tmp_path):
     python = new_venv(tmp_path)
     (site,) = tmp_path.glob("lib/python*/site-packages")
     for name, text in {"collectives_course": "Requires-Dist: nbval\nRequires-Dist: torch", "nbval": ""}.items():
@@ -73,3 +75,23 @@ def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_
         assert result.returncode == 1
         assert "pip could not install" in result.stderr and "give the same command again" in result.stderr
     assert not (venv / "made-from").exists()
+
+
+def test_lab_opens_the_first_chapter_though_its_port_is_taken(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-I", str(ROOT / "helpers" / "lab.py"), "--no-browser", f"--ServerApp.port={port}"]
+        homes = {name: str(tmp_path) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+        lab = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **homes}
+        )
+        try:
+            address = r"(http://127.0.0.1:(\d+))/lab/tree/notebooks/00_start_here.ipynb\?(token=\w+)"
+            seen = next((found for line in lab.stdout if (found := re.search(address, line))), None)
+            assert seen and int(seen[2]) != port
+            assert urlopen(seen[0], timeout=30).status == 200
+            # The whole course is there, so links from a chapter to other folders work.
+            assert urlopen(f"{seen[1]}/api/contents/README.md?{seen[3]}", timeout=30).status == 200
+        finally:
+            lab.terminate()
+            lab.communicate(timeout=60)

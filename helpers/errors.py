@@ -1,0 +1,275 @@
+"""The errors a run can end with, and how they read: what happened, where, what to try."""
+
+from __future__ import annotations
+
+import signal
+
+from .diagnose import State, is_consequence
+from .record import LOST, Call, Event, Failure, Line, Run, dtype_name, span
+
+
+class RunError(RuntimeError):
+    """A run that did not end well. `.run` holds what was recorded until then."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+    def _render_traceback_(self) -> list[str]:
+        # Jupyter shows this in place of a traceback through our own launcher.
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+class RankFailed(RunError):
+    """A rank raised an exception or died. `.rank` is the first that did, `.traceback` its full text."""
+
+    def __init__(self, message: str, run: Run, rank: int, traceback: str = "") -> None:
+        super().__init__(message, run)
+        self.rank, self.traceback = rank, traceback
+
+
+class Mismatch(RunError):
+    """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs."""
+
+    def __init__(self, message: str, run: Run, call: Call) -> None:
+        super().__init__(message, run)
+        self.call = call
+
+
+class Stuck(RunError):
+    """A wait that can never end, or a run that is out of time. `.ranks` are those that wait."""
+
+    def __init__(self, message: str, run: Run, ranks: tuple[int, ...]) -> None:
+        super().__init__(message, run)
+        self.ranks = ranks
+
+
+# --- stuck --------------------------------------------------------------------------------
+
+
+def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
+    ranks = tuple(sorted(waits))
+    gone = sorted({r for on in waits.values() for r in on} & state.returned)
+    verdict = "; ".join(
+        [f"{_ranks(rs)} wait{'s' * (len(rs) == 1)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
+        + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
+    )
+    return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", run, ranks)
+
+
+def out_of_time(state: State, run: Run, seconds: float) -> Stuck:
+    busy = [r for r in range(state.world_size) if r not in state.returned]
+    advice = (
+        "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
+        if any(r not in state.blocked for r in busy)
+        else "Look for the call that the waiting ranks' partners did not make."
+    )
+    return Stuck(f"out of time after {seconds:g} s.\n{_standing(state)}\n{advice}", run, tuple(busy))
+
+
+def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
+    stuck_in = {state.blocked[r].op for r in waits}
+    if stuck_in == {"send"}:
+        return (
+            "A send completes only when its recv is posted. Let some ranks receive first, or use "
+            "isend, or batch_isend_irecv for a whole exchange."
+        )
+    tags = _tags(state, waits)
+    if tags:
+        return tags
+    if stuck_in <= {"send", "recv"}:
+        return "Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
+    if gone:
+        return (
+            "Every rank of a group must make the same calls in the same order. Look for a call inside "
+            "`if rank == ...`, an early return, or a loop that runs a different number of times."
+        )
+    if len({state.blocked[r].group_name for r in waits}) > 1:
+        return "The ranks wait for each other in different groups. Use the groups in the same order on every rank."
+    return "The ranks wait for each other. Put their calls in the same order on every rank."
+
+
+def _tags(state: State, waits: dict[int, set[int]]) -> str:
+    """Two ranks that would have met, had they used the same tag."""
+    for rank in waits:
+        e = state.blocked[rank]
+        peer = state.blocked.get(e.dst) if e.op == "send" else None
+        if peer and peer.op == "recv" and peer.src == rank and peer.tag != e.tag and peer.group == e.group:
+            return f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
+    return ""
+
+
+def _waits_in(rank: int, state: State) -> str:
+    e = state.blocked[rank]
+    words = f"{e.op} #{e.index + 1}"
+    if e.op == "send":
+        return f"{words} to {e.dst}"
+    if e.op == "recv":
+        return f"{words} from {'anyone' if e.src is None else e.src}"
+    return words if len(e.group) == state.world_size else f"{words} of group {span(e.group)}"
+
+
+def _after(rank: int, state: State) -> str:
+    return f"after {_calls(len(state.events[rank]))}"
+
+
+def _standing(state: State) -> str:
+    rows = []
+    for rank in range(state.world_size):
+        line = None
+        if rank in state.returned:
+            what = f"returned {_after(rank, state)}"
+        elif rank in state.blocked:
+            what, line = f"waits in {_waits_in(rank, state)}", state.blocked[rank].line
+        else:
+            what, line = f"runs your code, {_after(rank, state)}", state.where.get(rank)
+        rows.append((rank, what, source(line)))
+    return "\n".join(_rows(rows))
+
+
+# --- mismatch -----------------------------------------------------------------------------
+
+
+def mismatched(call: Call, what: str, run: Run) -> Mismatch:
+    k = call.index + 1
+    guilty = [e.rank for e in call if e.flaw == what or what == "gaps" and e.gaps]
+    if guilty:
+        first = next(e for e in call if e.rank == guilty[0])
+        head = _FLAW[what].format(ranks=_ranks(guilty), s="s" * (len(guilty) == 1), op=first.op, k=first.index + 1)
+    elif call.is_message:
+        head = f"the send from rank {call.events[0].rank} and the recv on rank {call.events[0].dst} disagree in {what}."
+    else:
+        head = f"ranks disagree in call #{k} of group {span(call.group)}: another {what}."
+    described = [(e.rank, _describe(e, what), source(e.touched or e.line)) for e in call]
+    return Mismatch("\n".join([head, *_rows(described), CONSEQUENCE[what]]), run, call)
+
+
+def out_of_order(earlier: Call, call: Call, run: Run) -> Mismatch:
+    head = f"ranks make calls #{earlier.index + 1} and #{call.index + 1} of group {span(call.group)} in another order."
+    described = [(e.rank, f"{_describe(e)}, #{c.index + 1}", source(e.line)) for c in (earlier, call) for e in c]
+    return Mismatch("\n".join([head, *_rows(described), CONSEQUENCE["collective"]]), run, call)
+
+
+def _rows(described: list[tuple[int, str, str]]) -> list[str]:
+    width = max(len(d) for _, d, _ in described)
+    return [f"  rank {rank}  {d:<{width}}  {line}".rstrip() for rank, d, line in described]
+
+
+_FLAW = {
+    "gaps": "{ranks} give{s} {op} #{k} a view with gaps between its numbers.",
+    "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
+    "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
+    "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
+}
+CONSEQUENCE = {
+    "collective": "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank.",
+    "root": "Every rank must name the same src or dst.",
+    "reduce op": "gloo would have combined some chunks one way and some the other, in silence.",
+    "dtype": "Only bytes travel: the receiver would read them as numbers of another kind, or run past its buffer.",
+    "shape": "Every rank must pass the same shape; a backend may hang, abort, or leave part of the data behind.",
+    "layout": "One rank's tensor lies in memory in another order (a transpose?). Only memory travels: pass x.contiguous().",
+    "size": "A recv must have room for exactly what is sent; gloo aborts on more and leaves the rest untouched on less.",
+    "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
+    "gaps": "gloo would have used the numbers in between instead, in silence. Pass x.contiguous(), and copy the result back.",
+    "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
+    "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
+    "written": "Until work.wait() returns, it is being sent or filled: others may get either value, or half of each.",
+}
+
+
+def _describe(e: Event, what: str = "") -> str:
+    words = [e.op]
+    words += [e.reduce_op] if e.reduce_op else []
+    words += [f"src={e.src}"] if e.src is not None and not e.is_message else []
+    words += [f"dst={e.dst}"] if e.dst is not None and not e.is_message else []
+    words += [f"{dtype_name(e.dtype)} {list(e.shape)}"] if e.dtype is not None else []
+    if e.splits and any(e.splits):
+        words += [f"splits {list(e.splits[0])} -> {list(e.splits[1])}"]
+    if what == "layout":
+        words += [f"strides {list(e.layout)}" if e.layout else "contiguous"]
+    return " ".join(words)
+
+
+# --- failed -------------------------------------------------------------------------------
+
+
+_NONE = "torch.distributed's functions return None: the result is in the tensor that was passed in."
+
+
+def failed(failures: dict[int, Failure], run: Run) -> RankFailed:
+    """failures: by rank. The first cause leads; lost connections are left out."""
+    causes = {r: f for r, f in failures.items() if not is_consequence(f)} or failures
+    parts = []
+    for (kind, message, frames, started), ranks in _group(causes).items():
+        verb = "raised" if started else "could not start:"
+        hint = [_NONE] * ("NoneType" in message and any("dist." in frame for frame in frames))
+        parts.append("\n".join([f"{_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
+    first = min(causes)
+    return RankFailed("\n".join(parts), run, first, causes[first].chain)
+
+
+def _group(failures: dict[int, Failure]) -> dict[tuple, list[int]]:
+    alike: dict[tuple, list[int]] = {}
+    for rank, f in sorted(failures.items()):
+        frames = tuple(f"    {source(line)}" for line in f.frames)
+        alike.setdefault((f.kind, f.message, frames, f.started), []).append(rank)
+    return alike
+
+
+def died(rank: int, status: int | None, last_words: str, state: State, run: Run) -> RankFailed:
+    """A rank process that ended without a word.
+
+    status: an exit code, or minus a signal number, or None for one that lives on unreachable.
+    """
+    if status in (None, LOST):
+        how = "cut its connection to the notebook (did it close file descriptors it had not opened?)"
+    elif status >= 0:
+        how = f"ended itself with exit code {status} (os._exit?)"
+    else:
+        how = f"was killed by {signal.Signals(-status).name}"
+    lines = [f"rank {rank} {how} after {_calls(len(state.events[rank]))}."]
+    if state.events[rank]:
+        last = state.events[rank][-1]
+        where = "in" if last.end is None else "after"
+        lines.append(f"    {where} {last.op} #{last.index + 1}   {source(last.line)}".rstrip())
+    said = _what(last_words)
+    if said:
+        lines.append(f"It left this message: {said}")
+    if status == -signal.SIGKILL:
+        lines.append("Something outside ended it: usually the system, when memory runs out.")
+    return RankFailed("\n".join(lines), run, rank, last_words)
+
+
+def _what(last_words: str) -> str:
+    """The telling line of what C++ printed before it aborted."""
+    for line in last_words.splitlines():
+        if "what():" in line:
+            return line.split("what():", 1)[1].strip()
+    return ""
+
+
+# --- words --------------------------------------------------------------------------------
+
+
+def source(line: Line | None) -> str:
+    return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
+
+
+def _ranks(ranks) -> str:
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _calls(count: int) -> str:
+    return f"{count} call{'s' * (count != 1)}"
+
+
+def _by(ranks, state: State, describe) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for rank in ranks:
+        groups.setdefault(describe(rank, state), []).append(rank)
+    return groups
