@@ -19,8 +19,9 @@ from . import slots
 from .canvas import FAINT, REDUCED, SOFT, TRAY, Picture, Sketch, colour, heading, text_width
 from .draw import JOINT, Grid, Style, flow
 from .launch import run
-from .record import Call, rank_label
+from .record import Call
 from .slots import Slot
+from .twin import rank_label
 
 COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
 

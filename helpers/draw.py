@@ -12,11 +12,25 @@ from typing import NamedTuple
 import torch
 
 from . import slots
-from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, WIDTH
-from .canvas import Picture, Sketch, colour, heading, ink_on, text_width
+from .canvas import (
+    FAINT,
+    INK,
+    PALETTE,
+    REDUCED,
+    SOFT,
+    TRAY,
+    WIDTH,
+    Picture,
+    Sketch,
+    colour,
+    heading,
+    ink_on,
+    text_width,
+)
 from .lanes import barrier, rank_label, space_time, status
-from .record import SHOWN_BLOCKS, Call, Run, Summary, block_table, blocks, call_title, number, span
+from .record import SHOWN_BLOCKS, Call, Run, Summary, blocks
 from .slots import Row, Slot
+from .twin import block_table, call_title, number, span
 
 __all__ = ["draw_run", "picture", "Picture", "PALETTE", "colour"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from .diagnose import State, is_consequence
-from .record import LOST, Call, Event, Failure, Line, Run, dtype_name, span
+from .record import LOST, Call, Event, Failure, Line, Run
+from .twin import dtype_name, span
 
 
 class RunError(RuntimeError):

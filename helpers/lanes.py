@@ -12,7 +12,8 @@ import torch
 
 from .canvas import INK, REDUCED, SOFT, WIDTH, Sketch, colour, heading, ink_on, text_width
 from .messages import Message, ends, read
-from .record import Call, Event, Summary, Value, call_title, dtype_name, number, size, span
+from .record import Call, Event, Summary, Value
+from .twin import call_title, dtype_name, number, size, span
 
 IDLE = "#dfe3e7"  # a lane before data arrives
 GRID = "#e9ecef"

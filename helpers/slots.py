@@ -12,7 +12,7 @@ from typing import Iterator, NamedTuple
 
 import torch
 
-from .record import Call, Event, Summary, Value, is_undefined
+from .record import Call, Event, Summary, Value
 
 # What a rank passes in -> what it is left with: one whole tensor, its own slot of a row
 # with a slot for every rank, or all of that row.
@@ -81,7 +81,7 @@ def _before(call: Call, e: Event) -> Row:
     if buffer and shape == "all":
         shape = "own"
     kind = "buffer" if buffer else "data"
-    scratch = buffer and e.within is not None  # made by torch itself: it holds whatever its memory held
+    scratch = buffer and e.is_scratch
     return [
         Slot(column, None if scratch else value, letter(column, e.rank), kind, e.rank, joined)
         for column, value, joined in _placed(e.before, shape, call, e, 0)
@@ -96,7 +96,7 @@ def _after(call: Call, e: Event, given: dict[int, Row]) -> Row:
 def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
     """The slot of a value that a call left behind: where it came from, if the values agree with it."""
     mine = call.group.index(e.rank)
-    if is_undefined(e):
+    if e.is_undefined:
         return Slot(column, value, "?", "undefined")
     untouched = e.async_op and not e.waited and _equal(value, e.before)
     if e.reduce_op:

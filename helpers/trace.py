@@ -14,7 +14,6 @@ import sys
 import sysconfig
 import threading
 import time
-import zlib
 from typing import Any, Callable
 
 import torch
@@ -22,9 +21,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, Work
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .record import Event, Line, Summary, Value
-
-LARGE = 1024  # tensors with more elements are summarised
+from .memory import LARGE, each, extent, has_gaps, overlap, summarise
+from .record import Event, Line, Value
 
 # c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
 OPS = {
@@ -154,8 +152,8 @@ class Tracer(TorchDispatchMode):
             elif name == "recv_":
                 event.src = ranks[given["src"]]
         self._describe(event, inputs if inputs is not None else outputs)
-        event.gaps = tuple(side for side, ts in (("in", inputs), ("out", outputs)) if any(map(_has_gaps, _each(ts))))
-        event.flaw = "aliased" if _overlap(outputs) else None
+        event.gaps = tuple(side for side, ts in (("in", inputs), ("out", outputs)) if any(map(has_gaps, each(ts))))
+        event.flaw = "aliased" if overlap(outputs) else None
         event.before = self._capture(inputs)
         self._emit("call", event)
 
@@ -222,17 +220,18 @@ class Tracer(TorchDispatchMode):
 
     @staticmethod
     def _describe(event: Event, tensors) -> None:
-        each = _each(tensors)
-        if each:
-            event.dtype, event.shape = each[0].dtype, tuple(each[0].shape)
-            event.layout = None if each[0].is_contiguous() else each[0].stride()
-            event.nbytes = sum(t.numel() * t.element_size() for t in each)
+        all_of_it = each(tensors)
+        if all_of_it:
+            first = all_of_it[0]
+            event.dtype, event.shape = first.dtype, tuple(first.shape)
+            event.layout = None if first.is_contiguous() else first.stride()
+            event.nbytes = sum(t.numel() * t.element_size() for t in all_of_it)
 
     def _watch(self, func, args, kwargs) -> None:
         """Notes a use of memory that a call still under way reads or fills."""
         for value, argument in zip((*args, *kwargs.values()), func._schema.arguments):
             writes = argument.alias_info is not None and argument.alias_info.is_write
-            for tensor in _each(value):
+            for tensor in each(value):
                 if not isinstance(tensor, torch.Tensor):
                     continue
                 for traced in list(self._open.values()):
@@ -275,10 +274,10 @@ class TracedWork(Work):
 
     def guard(self, inputs, outputs) -> None:
         """From now until the wait, inputs must not be written, outputs not be used at all."""
-        self.guarded = [(*_extent(t), False) for t in _each(inputs)] + [(*_extent(t), True) for t in _each(outputs)]
+        self.guarded = [(*extent(t), False) for t in each(inputs)] + [(*extent(t), True) for t in each(outputs)]
 
     def touched_by(self, tensor: torch.Tensor, writes: bool) -> bool:
-        first, last = _extent(tensor)
+        first, last = extent(tensor)
         return any(first < end and start < last and (writes or at_all) for start, end, at_all in self.guarded)
 
     def source(self) -> int | None:
@@ -341,43 +340,6 @@ class _Pending:
 
     def source(self) -> None:
         return None
-
-
-def _each(tensors: Any) -> list:
-    return list(tensors) if isinstance(tensors, (list, tuple)) else [] if tensors is None else [tensors]
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and of the end of its last; empty if it has none."""
-    if tensor.layout != torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
-        return 0, 0
-    start = tensor.data_ptr()
-    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-    return start, start + (reach + 1) * tensor.element_size()
-
-
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    start, end = _extent(tensor)
-    return end - start > tensor.numel() * tensor.element_size()
-
-
-def _overlap(tensors: Any) -> bool:
-    """Whether tensors of a list share memory."""
-    extents = sorted(_extent(t) for t in _each(tensors) if t.numel())
-    return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
-
-
-def summarise(tensor: torch.Tensor) -> Summary:
-    """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed."""
-    flat = tensor.contiguous().reshape(-1)
-    raw = flat.view(torch.uint8)
-    if raw.storage_offset() % 8:  # int64 below wants aligned bytes
-        raw = raw.clone()
-    columns = 8 * LARGE
-    body = raw[: raw.numel() // columns * columns].view(torch.int64).reshape(-1, LARGE).sum(0)
-    checksum = zlib.crc32(raw[raw.numel() // columns * columns :].numpy(), zlib.crc32(body.numpy()))
-    head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
-    return Summary(tuple(tensor.shape), tensor.dtype, raw.numel(), checksum, head, tail)
 
 
 def _arguments(func, args, kwargs) -> dict[str, Any]:

@@ -33,16 +33,16 @@ def perform(steps, n):
         if members not in groups:
             groups[members] = dist.new_group(members)
     pending = []
-    for kind, chosen in steps:
+    for number, (kind, chosen) in enumerate(steps):
         members = tuple(dict.fromkeys(sorted(m % n for m in chosen)))
         if rank in members:
-            step(kind, rank, members, groups[members], pending)
+            step(kind, rank, members, groups[members], pending, tag=number)
     for work, x, wanted in pending:
         work.wait()
         assert x.tolist() == wanted
 
 
-def step(kind, rank, members, group, pending):
+def step(kind, rank, members, group, pending, tag):
     size, root, me = len(members), members[-1], members.index(rank)
     x = torch.full((2,), float(rank))
     if kind == "all_reduce":
@@ -87,9 +87,9 @@ def step(kind, rank, members, group, pending):
         assert got[0] == members[me - 1]
     elif size > 1 and kind == "any":
         if rank == root:
-            assert sorted(dist.recv(x, group=group, tag=9) for _ in members[1:]) == list(members[:-1])
+            assert sorted(dist.recv(x, group=group, tag=tag) for _ in members[1:]) == list(members[:-1])
         else:
-            dist.send(x, root, group=group, tag=9)
+            dist.send(x, root, group=group, tag=tag)
     elif kind == "async":
         pending.append((dist.all_reduce(x, group=group, async_op=True), x, [float(sum(members))] * 2))
     elif kind == "overlap":

@@ -1,6 +1,5 @@
 """run() in real Jupyter kernels: what a notebook defines, interrupts, restarts, kills, neighbours."""
 
-import os
 import time
 from contextlib import contextmanager
 

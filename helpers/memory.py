@@ -1,0 +1,49 @@
+"""Tensors as memory: where they lie, whether they overlap, and what stands for a large one."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+
+from .record import Summary
+
+LARGE = 1024  # tensors with more elements are summarised
+
+
+def each(tensors: Any) -> list:
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [] if tensors is None else [tensors]
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the end of its last; empty if it has none."""
+    if tensor.layout != torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
+        return 0, 0
+    start = tensor.data_ptr()
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return start, start + (reach + 1) * tensor.element_size()
+
+
+def has_gaps(tensor: torch.Tensor) -> bool:
+    start, end = extent(tensor)
+    return end - start > tensor.numel() * tensor.element_size()
+
+
+def overlap(tensors: Any) -> bool:
+    """Whether tensors of a list share memory."""
+    extents = sorted(extent(t) for t in each(tensors) if t.numel())
+    return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
+
+
+def summarise(tensor: torch.Tensor) -> Summary:
+    """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed."""
+    flat = tensor.contiguous().reshape(-1)
+    raw = flat.view(torch.uint8)
+    if raw.storage_offset() % 8:  # int64 below wants aligned bytes
+        raw = raw.clone()
+    columns = 8 * LARGE
+    body = raw[: raw.numel() // columns * columns].view(torch.int64).reshape(-1, LARGE).sum(0)
+    checksum = zlib.crc32(raw[raw.numel() // columns * columns :].numpy(), zlib.crc32(body.numpy()))
+    head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
+    return Summary(tuple(tensor.shape), tensor.dtype, raw.numel(), checksum, head, tail)
