@@ -3,8 +3,11 @@
     from helpers import run
 """
 
+from .crew import start_early
 from .errors import Mismatch, RankFailed, RunError, Stuck
 from .launch import run
 from .record import Call, Event, Line, Run, Summary
 
 __all__ = ["run", "Run", "Event", "Call", "Line", "Summary", "RunError", "RankFailed", "Mismatch", "Stuck"]
+
+start_early()

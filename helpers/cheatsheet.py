@@ -2,7 +2,7 @@
 
 What the cells show was captured in a run with one number a chunk; the bytes were counted
 in a second run, by the ranks' sockets, with a buffer large enough that gloo's headers
-vanish.  The words are ours.
+vanish.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 from itertools import zip_longest
 from pathlib import Path
-from typing import Callable, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from . import slots
 from .canvas import FAINT, REDUCED, SOFT, TRAY, Picture, Sketch, colour, heading, text_width
+from .catalogue import ENTRIES, Entry, make
 from .draw import JOINT, Grid, Style, flow
 from .launch import run
 from .record import Call
@@ -24,89 +23,6 @@ from .slots import Slot
 from .twin import rank_label
 
 COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
-
-
-class Entry(NamedTuple):
-    op: str
-    signature: str
-    before: str  # who needs what
-    after: str  # who has what
-    use: str
-    make: Callable[[torch.Tensor], None]  # the call: on a full buffer of this rank's numbers
-
-
-def _parts(full: torch.Tensor) -> list[torch.Tensor]:
-    return [part.clone() for part in full.chunk(dist.get_world_size())]
-
-
-def _mine(full: torch.Tensor) -> torch.Tensor:
-    return _parts(full)[dist.get_rank()]
-
-
-def _buffers(full: torch.Tensor) -> list[torch.Tensor]:
-    return [torch.zeros_like(part) for part in _parts(full)]
-
-
-def _on_root(value):
-    return value if dist.get_rank() == 0 else None
-
-
-ENTRIES = (
-    Entry(
-        "broadcast", "dist.broadcast(tensor, src)",
-        "src: the data; the others: a buffer of the same shape", "all: what src had",
-        "first weights, settings, decisions of one rank",
-        lambda full: dist.broadcast(full, src=0),
-    ),
-    Entry(
-        "scatter", "dist.scatter(tensor, scatter_list, src)",
-        "src: a list of N equal tensors; all: a buffer for one", "rank r: the r-th of the list",
-        "handing out equal parts (data is mostly read by each rank)",
-        lambda full: dist.scatter(_buffers(full)[0], _on_root(_parts(full)), src=0),
-    ),
-    Entry(
-        "gather", "dist.gather(tensor, gather_list, dst)",
-        "all: a tensor; dst: a list of N buffers", "dst: the tensors of all ranks, in a list",
-        "predictions, things to look at",
-        lambda full: dist.gather(_mine(full), _on_root(_buffers(full)), dst=0),
-    ),
-    Entry(
-        "reduce", "dist.reduce(tensor, dst, op)",
-        "all: a tensor", "dst: the sum, in place; the others: undefined",
-        "metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
-        lambda full: dist.reduce(full, dst=0),
-    ),
-    Entry(
-        "all_gather", "dist.all_gather_single(output, input)",
-        "all: a tensor, and a buffer for N of them", "all: the tensors of all ranks",
-        "parameters (ZeRO 3, FSDP), sequence parallelism",
-        lambda full: dist.all_gather_single(torch.zeros_like(full), _mine(full)),
-    ),
-    Entry(
-        "all_reduce", "dist.all_reduce(tensor, op)",
-        "all: a tensor", "all: the sum, in place",
-        "gradients (DDP), partial sums (tensor parallelism)",
-        lambda full: dist.all_reduce(full),
-    ),
-    Entry(
-        "reduce_scatter", "dist.reduce_scatter_single(output, input, op)",
-        "all: N chunks, and a buffer for one", "rank r: the sum of the r-th chunks",
-        "gradients (ZeRO 2 and 3, FSDP), sequence parallelism",
-        lambda full: dist.reduce_scatter_single(_buffers(full)[0], full),
-    ),
-    Entry(
-        "all_to_all", "dist.all_to_all_single(output, input)",
-        "all: N chunks, a buffer for N; split sizes if uneven", "rank r: the r-th chunk of every rank",
-        "tokens to experts and back (mixture of experts)",
-        lambda full: dist.all_to_all_single(torch.zeros_like(full), full),
-    ),
-    Entry(
-        "barrier", "dist.barrier()",
-        "nothing", "all: every rank has arrived",
-        "waiting for a file that one rank writes; timing",
-        lambda full: dist.barrier(),
-    ),
-)  # fmt: skip
 
 
 def cheatsheet(world_size: int = 4) -> Picture:
@@ -122,16 +38,12 @@ def cheatsheet(world_size: int = 4) -> Picture:
     for i, words in enumerate(legend):
         page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")
     for entry in ENTRIES:
-        seen = run(_rank, entry.make, world_size, world_size=world_size)
-        counted = run(_rank, entry.make, COUNTED, world_size=world_size)
+        seen = run(make, entry.op, world_size, world_size=world_size)
+        counted = run(make, entry.op, COUNTED, world_size=world_size)
         notes = _notes(entry, counted.sent, counted.received)
         _panel(page, entry, seen.calls[0], notes)
         texts.append(_text(entry, seen.calls[0], notes))
     return Picture([page], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
-
-
-def _rank(make: Callable[[torch.Tensor], None], numbers: int) -> None:
-    make(torch.arange(float(numbers)) + numbers * dist.get_rank())
 
 
 def _legend(n: int) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .rank import Birth
@@ -118,7 +119,10 @@ class Crew:
 
 
 class Server:
-    """The kernel's end of the process that its ranks are forked from."""
+    """The kernel's end of the process that its ranks are forked from.
+
+    It is usable at once: requests wait in the socket until the process has loaded torch.
+    """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -138,20 +142,21 @@ class Server:
         theirs.close()
         self.sock, self.frames, self.owner = ours, Frames(), os.getpid()
         self._standby: dict[int, Crew] = {}  # by world size, the one used last at the end
-        try:
-            up = self.sock.recv(1 << 16)
-        except BaseException:  # an interrupt while it starts
-            self.close()
-            raise
-        if not up:
-            words = self.process.stderr.read().decode(errors="replace").strip()
-            self.close()
-            raise RuntimeError(f"the process that starts the ranks ended at once. It said:\n{words}")
-        self.frames.feed(up)
-
+        self._up = False
     @property
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
+
+    def replies(self) -> list[tuple]:
+        """What the server has to say; waits for it. Raises RuntimeError once the server is gone."""
+        data = self.sock.recv(1 << 16)
+        if data:
+            self._up = True
+            return self.frames.feed(data)
+        if self._up:
+            raise RuntimeError("the process that starts the ranks was ended from outside. Run the cell again.")
+        words = self.process.stderr.read().decode(errors="replace").strip()
+        raise RuntimeError(f"the process that starts the ranks ended at once. It said:\n{words}")
 
     def crew(self, world_size: int) -> Crew:
         """A crew of that size that nobody has used: one on standby, or a new one."""
@@ -198,6 +203,19 @@ def take(world_size: int) -> Crew:
         except ConnectionError:
             _server.close()  # it was ended from outside, at this very moment
     raise RuntimeError("the process that starts the ranks is ended from outside whenever it starts")
+
+
+def start_early(world_size: int = 4) -> None:
+    """In a Jupyter kernel: starts the server now, and a first crew, so that the first call finds them ready.
+
+    Nowhere else: a script may never call run, and the server imports this package too.
+    """
+    global _server
+    ipython = sys.modules.get("IPython")
+    if _server is None and ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+        _server = Server()
+        with suppress(ConnectionError):
+            _server.prepare(world_size)
 
 
 @atexit.register

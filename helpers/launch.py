@@ -186,13 +186,9 @@ class _Session:
     # What arrives.
 
     def _from_server(self) -> None:
-        server = self._crew.server
-        data = server.sock.recv(1 << 16)
-        if not data:
-            raise RuntimeError("the process that starts the ranks was ended from outside. Run the cell again.")
-        for kind, number, *rest in server.frames.feed(data):
-            if number == self._crew.number and kind == "exited":
-                rank, status = rest
+        for kind, *rest in self._crew.server.replies():
+            if kind == "exited" and rest[0] == self._crew.number:
+                _, rank, status = rest
                 self._exits[rank] = status
 
     def _from_stream(self, output: Output) -> None:

@@ -271,12 +271,15 @@ class TracedWork(Work):
         self._tracer, self._inner, self._any_source = tracer, inner, any_source
         self.index, self.ready = index, ready
         self.guarded: list[tuple[int, int, bool]] = []  # first byte, end, whether reading is too early too
+        self._waiting = False
 
     def guard(self, inputs, outputs) -> None:
         """From now until the wait, inputs must not be written, outputs not be used at all."""
         self.guarded = [(*extent(t), False) for t in each(inputs)] + [(*extent(t), True) for t in each(outputs)]
 
     def touched_by(self, tensor: torch.Tensor, writes: bool) -> bool:
+        if self._waiting:  # gloo's reduce_scatter_single fills its output in here
+            return False
         first, last = extent(tensor)
         return any(first < end and start < last and (writes or at_all) for start, end, at_all in self.guarded)
 
@@ -289,7 +292,9 @@ class TracedWork(Work):
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
             limited = bool(timeout) and timeout[0].total_seconds() > 0
             self._tracer._emit("wait", self.index, self._tracer._now(), limited)
+        self._waiting = True
         result = self._inner.wait(*timeout)
+        self._waiting = False
         self._tracer._done(self)
         return result
 

@@ -2,13 +2,16 @@
 
     make mistakes        (python -m tests.mistakes_table)
 
-Every program of mistakes.py runs three ways: as a plain gloo program, a process a rank; the
-same with TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run().  The first two know nothing of helpers.
+Every program of mistakes.py runs three ways: as plain gloo, a process a rank; the same with
+TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run().
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
+import itertools
 import multiprocessing
 import os
 import re
@@ -30,124 +33,248 @@ from tests.mistakes import MISTAKES, Mistake
 
 PAGE = Path(__file__).resolve().parent.parent / "notebooks" / "mistakes.md"
 WORLD_SIZE = 3
-TIMEOUT = 3  # seconds: of the plain group, and of run() for what only the clock can tell
+TIMEOUT = 3  # seconds: of the group, and of run() where only the clock can tell
 AT_A_TIME = 3  # programs; they mostly wait
-LONGEST = 150  # characters of a message that the page shows
+LONGEST = 130  # characters of a message that the page shows
 
-# What another rank's time-out or end looks like from here: it tells nothing about the mistake.
-TIMED_OUT = re.compile(r"timed out|wait timeout", re.IGNORECASE)
-LOST = re.compile(r"connection closed|connection reset|broken pipe|pair closure", re.IGNORECASE)
-# What differs from run to run and from machine to machine.
-NOISE = re.compile(
-    r"\[rank\d+\]:\[.*?\] |\[?[\w./-]+\.(cc|cpp|h|hpp):\d+\]? ?|"  # prefixes, source positions
-    r"\[?(\d+\.\d+\.\d+\.\d+|[0-9a-f:]*::[0-9a-f:]*\d)\]?:\d+|0x[0-9a-f]+|(Exception raised from|frame #\d+:).*",
-    re.DOTALL,
-)
-RACE = {"read_before_wait", "write_before_wait", "reuse_before_wait", "use_before_received"}
+# The outcomes of a rank, the most telling first, in the page's words.
+KINDS = {
+    "aborted": "**abort**",
+    "error": "**error**",
+    "absent": "**error**",  # torch's monitored barrier names who did not come
+    "timed out": "**hang**",
+    "hung": "**hang**",
+    "lost": "**hang**",
+    "returned": "**silence**",
+}
+SIGNS = {
+    "absent": r"monitoredBarrier",
+    "timed out": r"timed out|wait timeout",
+    "lost": r"connection (closed|reset)|broken pipe|pair closure",
+}
+PLACE = re.compile(r"\[?rank\d+\]:\[\w\d+ .*?\] |\[/.*?:\d+\] |enforce fail at \S+ |^\[Rank \d+\]: | at 0x\w+")
+# Whether the old or the new value is seen is a matter of time.
+RACES = {"read_before_wait", "write_before_wait", "reuse_before_wait", "use_before_received"}
 
 
 class Outcome(NamedTuple):
-    """What became of one rank."""
+    """What became of one rank, or of the whole program."""
 
-    kind: str  # "returned", "error", "lost", "timed out", "aborted", "hung"
-    words: str  # the message, or the tensors it was left with
-
-
-# --- one rank, in a process of its own ----------------------------------------------------
+    kind: str
+    words: str  # the message, or what the tensors held in the end
 
 
-def rank_process(mistake_id: str, rank: int, folder: str, detail: bool, pipe) -> None:
-    errors = os.open(f"{folder}/stderr-{rank}", os.O_WRONLY | os.O_CREAT)
-    os.dup2(errors, 2)
+# --- a rank, in a process of its own ------------------------------------------------------
+
+
+def rank_process(mistake: str, rank: int, folder: str, detail: bool, pipe) -> None:
+    os.dup2(os.open(f"{folder}/stderr-{rank}", os.O_WRONLY | os.O_CREAT), 2)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL" if detail else "OFF"
     dist.set_debug_level_from_env()
-    mistakes.ones = functools.partial(filled, float(rank + 1))
-    passed = watch_tensors()
-    store = dist.FileStore(f"{folder}/store", WORLD_SIZE)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=timedelta(seconds=TIMEOUT))
-    program = next(m.program for m in MISTAKES if m.id == mistake_id)
+    # Each rank gets numbers of its own, so that wrong data shows.
+    count = itertools.count()
+    mistakes.ones = lambda *shape, dtype=torch.float32: torch.full(shape, (rank + 1) * 10 ** next(count)).to(dtype)
+    filled = watch_outputs()
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(f"{folder}/store", WORLD_SIZE),
+        rank=rank,
+        world_size=WORLD_SIZE,
+        timeout=timedelta(seconds=TIMEOUT),
+    )
+    program = next(m.program for m in MISTAKES if m.id == mistake)
     try:
-        result = program(rank, WORLD_SIZE)
+        program(rank, WORLD_SIZE)
     except BaseException as error:
-        message = f"{type(error).__name__}: {error}".rstrip(": ")
-        kind = "timed out" if TIMED_OUT.search(message) else "lost" if LOST.search(message) else "error"
+        message = f"{type(error).__name__}: {error}"
+        kind = next((k for k, sign in SIGNS.items() if re.search(sign, message, re.IGNORECASE)), "error")
         pipe.send(Outcome(kind, message))
     else:
         kind = "returned"
-        pipe.send(Outcome(kind, left_with(passed, result)))
-    if kind != "error":  # as the middle of a longer program: nobody hangs up before all have been heard
+        pipe.send(Outcome(kind, ", then ".join(map(tensors, filled))))
+    if kind != "error":  # as in a longer program: nobody hangs up before all have been heard
         pipe.poll(None)
     os._exit(0)
 
 
-def filled(value: float, *shape, dtype=torch.float32):
-    """In place of mistakes.ones: each rank has numbers of its own, so that wrong data shows."""
-    return torch.full(shape, value).to(dtype)
+def watch_outputs() -> list:
+    """What dist's functions, which do as before, will have been given to fill."""
+    filled: list = []
 
-
-def watch_tensors() -> list:
-    """The tensors that will have been passed to dist's functions, which do as before."""
-    passed: list = []
-
-    def watched(call):
+    def watched(call, output: int):
         @functools.wraps(call)
         def same(*args, **kwargs):
-            given = [*args, *kwargs.values()]
-            passed[:] = [v for v in given if isinstance(v, torch.Tensor) or isinstance(v, list) and v]
+            filled.extend(args[output : output + 1])
             return call(*args, **kwargs)
 
         return same
 
-    for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter"):
-        setattr(dist, name, watched(getattr(dist, name)))
-    for name in ("all_to_all_single", "reduce_scatter_single", "send", "recv", "broadcast_object_list"):
-        setattr(dist, name, watched(getattr(dist, name)))
-    return passed
+    first = "all_reduce reduce broadcast all_gather scatter reduce_scatter all_to_all_single recv".split()
+    for name, output in {**dict.fromkeys(first, 0), "gather": 1}.items():
+        setattr(dist, name, watched(getattr(dist, name), output))
+    return filled
 
 
-def left_with(passed: list, result) -> str:
-    return str(passed)
+def tensors(value) -> str:
+    """'1 1 2' for a vector; brackets around each row of a matrix and each tensor of a list."""
+    if value is None:
+        return ""
+    if isinstance(value, list) or value.dim() > 1:
+        return " ".join(f"[{tensors(part)}]" for part in value)
+    return " ".join(f"{v:.4g}" for v in value.reshape(-1).tolist())
 
 
-# --- all its ranks ------------------------------------------------------------------------
+# --- all ranks of a program ---------------------------------------------------------------
 
 
-def plainly(mistake: Mistake, detail: bool) -> list[Outcome]:
-    """What became of each rank of the program under plain gloo."""
+def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
+    """What plain gloo makes of the program."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.mistakes"])
+    ranks, pipes = [], []
+    outcomes: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory() as folder:
-        pipes, ranks = [], []
         for rank in range(WORLD_SIZE):
-            ours, theirs = START.Pipe()
-            ranks.append(START.Process(target=rank_process, args=(mistake.id, rank, folder, detail, theirs)))
+            ours, theirs = context.Pipe()
+            ranks.append(context.Process(target=rank_process, args=(mistake.id, rank, folder, detail, theirs)))
             ranks[-1].start()
             theirs.close()
             pipes.append(ours)
-        outcomes: dict[int, Outcome] = {}
         while len(outcomes) < WORLD_SIZE:
-            heard = wait([p for r, p in enumerate(pipes) if r not in outcomes], timeout=10 * TIMEOUT)
-            for rank in [pipes.index(p) for p in heard] or set(range(WORLD_SIZE)) - set(outcomes):
+            silent = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in outcomes}
+            heard = wait(silent, timeout=5 * TIMEOUT)
+            if not heard:
+                outcomes |= dict.fromkeys(silent.values(), Outcome("hung", ""))
+            for pipe in heard:
                 try:
-                    outcomes[rank] = pipes[rank].recv() if heard else Outcome("hung", "")
-                except EOFError:  # it died without a word
-                    outcomes[rank] = Outcome("aborted", Path(f"{folder}/stderr-{rank}").read_text(errors="replace"))
+                    outcomes[silent[pipe]] = pipe.recv()
+                except EOFError:  # it died without a word to us
+                    last_words = Path(f"{folder}/stderr-{silent[pipe]}").read_text(errors="replace")
+                    outcomes[silent[pipe]] = Outcome("aborted", last_words.partition("what():")[2])
         for rank, pipe in zip(ranks, pipes):
             pipe.close()
             rank.kill()
             rank.join()
-    return [outcomes[rank] for rank in range(WORLD_SIZE)]
+    return told([outcomes[rank] for rank in range(WORLD_SIZE)], mistake)
 
 
-START = multiprocessing.get_context("forkserver")
+def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
+    """One outcome for all: the most telling, from the lowest rank that has it."""
+    worst = min((o.kind for o in outcomes), key=list(KINDS).index)
+    at = [r for r, o in enumerate(outcomes) if o.kind == worst]
+    message = outcomes[at[0]].words
+    if worst == "returned":
+        held: dict[str, list[int]] = {}
+        for rank, o in enumerate(outcomes):
+            held.setdefault(o.words, []).append(rank)
+        words = "; ".join(f"{_ranks(at)} {'hold' if at[1:] else 'holds'} `{h}`" for h, at in held.items() if h)
+        return Outcome(worst, "which value is used is a matter of time" if mistake.id in RACES else words)
+    if worst == "hung":
+        return Outcome(worst, "longer than the time-out")
+    if worst == "timed out":
+        message = message[: re.search(r"\d+ms|$", message).end()]
+    return Outcome(worst, f"{_ranks(at)}: `{cut(shorter(message))}`")
+
+
+def shorter(message: str) -> str:
+    """A message without what differs from run to run, on one line."""
+    prints = re.compile(
+        r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(\w+)"
+        r"(?:, TensorShape=(\[[^\]]*\]), TensorDtypes=(\w+))?.*?(?=, but Rank|\.Collectives differ|$)",
+        re.DOTALL,
+    )
+    message = prints.sub(lambda m: f"Rank {m[1]} is running {' '.join(filter(None, m.groups()[1:]))}", message)
+    message = message.partition(".Collectives differ")[0]
+    return " ".join(PLACE.sub("", message).split())
+
+
+def cut(words: str) -> str:
+    if len(words) <= LONGEST:
+        return words
+    return words[:LONGEST].rsplit(" ", 1)[0] + " ..."
+
+
+def _ranks(ranks: list[int]) -> str:
+    return "all ranks" if len(ranks) == WORLD_SIZE else f"rank{'s' * (len(ranks) > 1)} {' and '.join(map(str, ranks))}"
+
+
+def verdict(mistake: Mistake) -> tuple[str, str]:
+    """What run() makes of the program: the error's name and the verdict's first line."""
+    timeout = TIMEOUT if "out of time" in mistake.words else 30
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(lambda: mistake.program(dist.get_rank(), WORLD_SIZE), world_size=WORLD_SIZE, timeout=timeout)
+    except RunError as error:
+        return type(error).__name__, cut(shorter(str(error).splitlines()[0]))
+    return "", "nothing"
+
+
+# --- the page -----------------------------------------------------------------------------
+
+INTRO = """\
+# Every mistake, three ways
+
+{total} mistakes that can be made inside a rank function, each run for real with {world_size} ranks and torch {torch}:
+as a plain gloo program, as the same with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, and with this course's `run`.
+The programs are in [tests/mistakes.py](../tests/mistakes.py); `make mistakes` runs them all again and writes this page.
+[Chapter 17](17_when_it_hangs.ipynb) takes the most frequent ones apart.
+
+Of {total} mistakes, plain gloo explains {plain}, DETAIL {detail}, this course {ours}.
+
+| | says what is wrong | hangs until the time-out | ends the process | returns as if all were well |
+|---|---|---|---|---|
+{counts}
+
+How to read it:
+
+- **error**: some rank raises an error about the mistake, or one that names the rank that did not come. It counts as explained.
+- **hang**: nothing happens until the time-out, and then the message does not say why. The groups here have a time-out
+  of {timeout} s, gloo's default is 30 minutes. A group made by `new_group` does not inherit it: where it says "longer",
+  we gave up.
+- **abort**: the process of that rank ends at once, and no `try` can catch it.
+- **silence**: every rank returns without an error. The page shows what the tensors held then. They were filled so that
+  wrong numbers show: the first tensor on rank 0 with 1, on rank 1 with 2, on rank 2 with 3; the second with 10, 20, 30,
+  and so on.
+
+A rank that returns or runs out of time keeps its connections, as in the middle of a longer program; one that raises
+any other error ends. Messages are cut. NCCL behaves differently in many rows.
+
+| mistake | plain gloo | DETAIL | `run` |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        plain = list(pool.map(plainly, MISTAKES))
+        detail = list(pool.map(functools.partial(plainly, detail=True), MISTAKES))
+    ours = [verdict(m) for m in MISTAKES]
+    rows = []
+    for mistake, p, d, (name, words) in zip(MISTAKES, plain, detail, ours):
+        same = "the same" if p == d else cell(d)
+        rows.append(f"| {mistake.what} | {cell(p)} | {same} | **{name}**: {escape(words)} |\n")
+    ways = [[KINDS[o.kind] for o in way] for way in (plain, detail)]
+    ways.append(["**error**" if name else "**silence**" for name, _ in ours])
+    counts = [[way.count(kind) for kind in ("**error**", "**hang**", "**abort**", "**silence**")] for way in ways]
+    lines = [f"| {name} | {' | '.join(map(str, c))} |" for name, c in zip(("plain gloo", "DETAIL", "`run`"), counts)]
+    intro = INTRO.format(
+        total=len(MISTAKES), world_size=WORLD_SIZE, timeout=TIMEOUT, torch=torch.__version__.partition("+")[0],
+        plain=counts[0][0], detail=counts[1][0], ours=counts[2][0], counts="\n".join(lines),
+    )  # fmt: skip
+    return intro + "".join(rows)
+
+
+def cell(outcome: Outcome) -> str:
+    return f"{KINDS[outcome.kind]}, {escape(outcome.words)}"
+
+
+def escape(words: str) -> str:
+    return words.replace("|", "\\|").replace("<", "&lt;")
+
 
 if __name__ == "__main__":
-    START.set_forkserver_preload(["tests.mistakes"])
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        chosen = [m for m in MISTAKES if not sys.argv[1:] or m.id in sys.argv[1:]]
-        for detail in (False, True):
-            for m, o in zip(chosen, pool.map(lambda m: plainly(m, detail), chosen)):
-                print(m.id, detail)
-                for x in o:
-                    print("    ", x.kind, "|", x.words[-700:])
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(PAGE.parent.parent)}")

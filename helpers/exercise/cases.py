@@ -1,0 +1,65 @@
+"""What an exercise's inputs are drawn from: a case, a seed, a rank."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+from ..twin import dtype_name
+
+WORLD_SIZES = (2, 3, 4, 5, 8, 1)  # in the order in which they are tried: small pictures first
+
+
+@dataclass(frozen=True)
+class Case:
+    """One situation an answer must handle."""
+
+    world_size: int
+    kind: str = "small numbers"  # one of KINDS, or what the exercise itself understands
+    size: int = 3  # elements; what of, the exercise knows
+    dtype: torch.dtype = torch.float32
+    late: int | None = None  # this rank starts after the others
+
+    def __str__(self) -> str:
+        late = "" if self.late is None else f", rank {self.late} starts late"
+        return f"{self.kind}, {dtype_name(self.dtype)}{late}"
+
+
+def ranks(world_size: int) -> str:
+    return f"{world_size} rank{'s' * (world_size != 1)}"
+
+
+KINDS = {
+    "small numbers": lambda shape, g: torch.randint(-9, 10, shape, generator=g).double(),
+    "negative numbers": lambda shape, g: torch.randint(-9, 0, shape, generator=g).double(),
+    "fractions": lambda shape, g: torch.randn(shape, generator=g, dtype=torch.double),
+    "ties": lambda shape, g: torch.randint(0, 2, shape, generator=g).double(),
+    "all equal": lambda shape, g: torch.full(shape, 5.0).double(),
+    "up to 10,000 and down to -10,000": lambda shape, g: torch.randint(-1, 2, shape, generator=g) * 1e4
+    + torch.randint(-9, 10, shape, generator=g).double(),
+}
+
+
+class Draw:
+    """Random things for one rank of one case: the same for the same seed, others for any other."""
+
+    def __init__(self, seed: str, task: str, case: Case, rank: int) -> None:
+        self.case, self.rank, self.world_size = case, rank, case.world_size
+        self.mine = _generator(seed, task, case, rank)
+        self.common = _generator(seed, task, case)  # gives every rank the same
+
+    def numbers(self, *shape: int, common: bool = False) -> torch.Tensor:
+        """Numbers of the case's kind and dtype; a kind that is not in KINDS has small numbers."""
+        kind = KINDS.get(self.case.kind, KINDS["small numbers"])
+        return kind(shape, self.common if common else self.mine).to(self.case.dtype)
+
+    def integer(self, low: int, high: int, common: bool = False) -> int:
+        """From low up to, and not including, high."""
+        return int(torch.randint(low, high, (), generator=self.common if common else self.mine))
+
+
+def _generator(*of: object) -> torch.Generator:
+    digest = hashlib.sha256(repr(of).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -1,0 +1,138 @@
+"""Every chapter is whole, teaches what claims.md says, and works with any number of ranks."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in sorted((ROOT / folder).glob("*.ipynb"))]
+GUIDES = [path for pattern in ("*.md", "*/*.md") for path in sorted(ROOT.glob(pattern))]
+CLAIMS = {"0": 16, "1": 28, "2": 24, "3": 49}  # how many statements each series of claims.md has
+
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+every_full_chapter = pytest.mark.parametrize("path", CHAPTERS[1:], ids=lambda path: path.stem)  # 00 shows around
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+# --- what it teaches ----------------------------------------------------------------------
+
+
+def claims(section):
+    """id -> chapters, of one table of claims.md."""
+    (text,) = [part for part in (ROOT / "tests" / "claims.md").read_text().split("\n## ") if part.startswith(section)]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3].strip("| ").isdigit()]
+    assert len({row[0] for row in rows}) == len(rows), "an id stands there twice"
+    return {id: chapters.split(", ") for id, _, chapters in rows}
+
+
+@every_chapter
+def test_each_claim_has_its_cell(path):
+    there = {claim for cell in read(path).cells for claim in cell.metadata.get("claims", [])}
+    due = {id for id, chapters in claims("Shown").items() if path.stem[:2] in chapters}
+    assert due - there == set()
+    assert there - set(claims("Shown")) == set(), "claims.md does not know these"
+
+
+def test_no_claim_is_forgotten_or_in_both_tables():
+    shown, later = claims("Shown"), claims("Later")
+    assert set(shown) & set(later) == set()
+    assert {id.split("-")[0] for id in {**shown, **later}} == {
+        f"{series}.{number + 1}" for series, count in CLAIMS.items() for number in range(count)
+    }
+    present = {path.stem[:2] for path in CHAPTERS}
+    assert {chapter for chapters in shown.values() for chapter in chapters} <= present
+    assert all(len(chapters) == 1 for chapters in later.values())
+
+
+# --- its parts ----------------------------------------------------------------------------
+
+
+@every_full_chapter
+def test_has_the_parts_of_a_chapter(path):
+    cells = read(path).cells
+    opening = cells[0].source
+    assert opening.startswith(f"# {path.stem[:2]} ")
+    assert re.search(r"^- ", opening, re.MULTILINE), "what the reader will be able to do"
+    assert re.search(r"\*\*Effort\b.*\d+ minutes", opening) and re.search(r"\*\*(The )?[Qq]uestion\b", opening)
+    headings = re.findall(r"^## (.+)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.MULTILINE)
+    parts = [r"The mistakes? people make", "What it costs", "Where training uses it", "gloo and NCCL", "Recall", "Takeaways", "Next"]
+    assert [part for part in parts if not any(re.fullmatch(part, heading) for heading in headings)] == []
+    assert headings[-1] == "Next"
+    assert sum("predict" in tags(cell) for cell in cells) >= 3
+    assert sum("raises-exception" in tags(cell) for cell in cells) >= 1
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_small_enough_to_read_and_to_diff(path):
+    assert path.stat().st_size <= 1_500_000
+    for number, cell in enumerate(read(path).cells):
+        assert len(json.dumps(cell.get("outputs", []))) <= 400_000, f"outputs of cell {number}"
+
+
+# --- links --------------------------------------------------------------------------------
+
+
+class References(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found += [value for name, value in attributes if name in ("href", "src") and value]
+
+
+def targets(text):
+    """Files that a Markdown text links to or shows; addresses and places within the page left out."""
+    text = re.sub(r"(?ms)^(```|~~~).*?^\1|`[^`\n]*`", "", text)
+    found = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?m)^\[[^\]]+\]:\s*(\S+)", text) + References(text).found
+    return [target.partition("#")[0] for target in found if not re.match(r"[a-z]+:|#", target)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS + GUIDES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    if path.suffix == ".md":
+        texts = [path.read_text()]
+    else:
+        texts = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
+    missing = [target for text in texts for target in targets(text) if not (path.parent / target).exists()]
+    assert missing == []
+
+
+def test_links_are_found():
+    text = '[a](b.ipynb#c) ![d](e/f.png "g") <a href="h.md">i</a> <img src=\'j.png\'>\n[k]: l.md\n[m](https://n) [o](#p) `[q](r)`'
+    assert sorted(targets(text)) == ["b.ipynb", "e/f.png", "h.md", "j.png", "l.md"]
+
+
+# --- any number of ranks ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+@every_chapter
+def test_works_with_other_world_sizes(path, world_size, tmp_path):
+    notebook, replaced = read(path), 0
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source, times = re.subn(r"(?m)^WORLD_SIZE = \d+", f"WORLD_SIZE = {world_size}", cell.source)
+            replaced += times
+    assert replaced == 1
+    resources = {"metadata": {"path": str(tmp_path)}}
+    # Cells tagged raises-exception may fail, any other failure is raised here.
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    for cell in notebook.cells:
+        if "raises-exception" in tags(cell):
+            assert any(output.output_type == "error" for output in cell.outputs), cell.source
