@@ -81,11 +81,11 @@ def problems(path: Path) -> list[str]:
     if path.stat().st_size > MOST_BYTES:
         found.append(f"{path.stat().st_size / 1e6:.1f} MB is too large to read and to compare")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    # nbval compares nothing in a cell without an execution count.
+    if [cell.execution_count for cell in code] != [number + 1 for number in range(len(code))]:
+        found.append("it was not executed in order, from top to bottom, each cell once")
     for number, cell in enumerate(code):
         where = f"code cell {number}"  # as nbval counts
-        # nbval compares nothing in a cell without a number.
-        if cell.execution_count != number + 1:
-            found.append(f"{where} was not executed in order, from top to bottom")
         if set(NOISE) & set(cell.metadata):
             found.append(f"{where} has a front end's metadata")
         found += [f"{where} shows {what}" for what in _blemishes(cell)]

@@ -175,7 +175,6 @@ def other_reduce_op(r, n):
 def swapped_calls(r, n):
     a, b = ones(2), ones(2)
     if r == 1:
-        a, b = b, a
         second(b)
         first(a)
     else:
@@ -328,27 +327,27 @@ def strided_all_reduce(r, n):
 
 @mistake("broadcast of a column", Mismatch, "broadcast #1 a view with gaps")
 def column_broadcast(r, n):
-    dist.broadcast(torch.zeros(3, 3)[:, 0], src=0)
+    dist.broadcast(ones(3, 3)[:, 0], src=0)
 
 
 @mistake("reduce of a column", Mismatch, "reduce #1 a view with gaps")
 def column_reduce(r, n):
-    dist.reduce(torch.zeros(3, 3)[:, 0], dst=0)
+    dist.reduce(ones(3, 3)[:, 0], dst=0)
 
 
 @mistake("scatter into a column", Mismatch, "scatter #1 a view with gaps")
 def column_scatter(r, n):
-    dist.scatter(torch.zeros(3, 3)[:, 0], [ones(3) for _ in range(n)] if r == 0 else None, src=0)
+    dist.scatter(ones(3, 3)[:, 0], [ones(3) for _ in range(n)] if r == 0 else None, src=0)
 
 
 @mistake("reduce_scatter into a column", Mismatch, "reduce_scatter #1 a view with gaps")
 def column_reduce_scatter(r, n):
-    dist.reduce_scatter(torch.zeros(3, 3)[:, 0], [ones(3) for _ in range(n)])
+    dist.reduce_scatter(ones(3, 3)[:, 0], [ones(3) for _ in range(n)])
 
 
 @mistake("all_to_all_single into every other number", Mismatch, "all_to_all_single #1 a view with gaps")
 def strided_all_to_all(r, n):
-    dist.all_to_all_single(torch.zeros(2 * n)[::2], ones(n))
+    dist.all_to_all_single(ones(2 * n)[::2], ones(n))
 
 
 @mistake("a strided send", RankFailed, "rank 0 raised")

@@ -35,7 +35,7 @@ PAGE = Path(__file__).resolve().parent.parent / "notebooks" / "mistakes.md"
 WORLD_SIZE = 3
 TIMEOUT = 3  # seconds: of the group, and of run() where only the clock can tell
 AT_A_TIME = 3  # programs; they mostly wait
-LONGEST = 130  # characters of a message that the page shows
+LONGEST = 140  # characters of a message that the page shows
 
 # The outcomes of a rank, the most telling first, in the page's words.
 KINDS = {
@@ -52,7 +52,17 @@ SIGNS = {
     "timed out": r"timed out|wait timeout",
     "lost": r"connection (closed|reset)|broken pipe|pair closure",
 }
-PLACE = re.compile(r"\[?rank\d+\]:\[\w\d+ .*?\] |\[/.*?:\d+\] |enforce fail at \S+ |^\[Rank \d+\]: | at 0x\w+")
+# What a message says of its time, place and sender, and what follows the telling part.
+NOISE = re.compile(
+    r"RuntimeError: |\[?rank ?\d+\]:( ?\[\w\d+ .*?\])? ?|\[(enforce fail at )?/\S*?:\d+\] ?| at 0x\w+|"
+    r"Detected mismatch between collectives on ranks\. |\.Collectives differ.*| Original exception:.*",
+    re.IGNORECASE | re.DOTALL,
+)
+FINGERPRINT = re.compile(  # which torch prints with more detail than a row can hold
+    r"CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(\w+)(?:, TensorShape=(\[.*?\]), TensorDtypes=(\w+))?"
+    r".*?(?=, but Rank|\.Collectives differ|$)",
+    re.DOTALL,
+)
 # Whether the old or the new value is seen is a matter of time.
 RACES = {"read_before_wait", "write_before_wait", "reuse_before_wait", "use_before_received"}
 
@@ -180,15 +190,9 @@ def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
 
 
 def shorter(message: str) -> str:
-    """A message without what differs from run to run, on one line."""
-    prints = re.compile(
-        r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=\d+, OpType=(\w+)"
-        r"(?:, TensorShape=(\[[^\]]*\]), TensorDtypes=(\w+))?.*?(?=, but Rank|\.Collectives differ|$)",
-        re.DOTALL,
-    )
-    message = prints.sub(lambda m: f"Rank {m[1]} is running {' '.join(filter(None, m.groups()[1:]))}", message)
-    message = message.partition(".Collectives differ")[0]
-    return " ".join(PLACE.sub("", message).split())
+    """The telling part of a message, without what differs from run to run, on one line."""
+    message = FINGERPRINT.sub(lambda m: " ".join(filter(None, m.groups())), message)
+    return " ".join(NOISE.sub("", message.replace("running collective: ", "running ")).split())
 
 
 def cut(words: str) -> str:
@@ -240,7 +244,8 @@ How to read it:
   and so on.
 
 A rank that returns or runs out of time keeps its connections, as in the middle of a longer program; one that raises
-any other error ends. Messages are cut. NCCL behaves differently in many rows.
+any other error ends. Of several ranks' messages, the lowest rank's is shown, and long ones are cut. All this is gloo:
+NCCL was not run.
 
 | mistake | plain gloo | DETAIL | `run` |
 |---|---|---|---|
@@ -257,8 +262,8 @@ def page() -> str:
         same = "the same" if p == d else cell(d)
         rows.append(f"| {mistake.what} | {cell(p)} | {same} | **{name}**: {escape(words)} |\n")
     ways = [[KINDS[o.kind] for o in way] for way in (plain, detail)]
-    ways.append(["**error**" if name else "**silence**" for name, _ in ours])
-    counts = [[way.count(kind) for kind in ("**error**", "**hang**", "**abort**", "**silence**")] for way in ways]
+    ways.append([KINDS["hung" if "out of time" in words else "error" if name else "returned"] for name, words in ours])
+    counts = [[way.count(KINDS[kind]) for kind in ("error", "hung", "aborted", "returned")] for way in ways]
     lines = [f"| {name} | {' | '.join(map(str, c))} |" for name, c in zip(("plain gloo", "DETAIL", "`run`"), counts)]
     intro = INTRO.format(
         total=len(MISTAKES), world_size=WORLD_SIZE, timeout=TIMEOUT, torch=torch.__version__.partition("+")[0],

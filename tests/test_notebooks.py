@@ -51,7 +51,8 @@ def test_a_failing_cell_leaves_the_file_alone(tmp_path, capsys):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_names_what_is_wrong(tmp_path, blemish, said):
-    clean = dict(source="1", execution_count=1, outputs=[new_output("stream", text="/dev/null, rank 0: Warnings off\n")])
+    printed = new_output("stream", text="/dev/null, rank 0: Warnings off\n")
+    clean = dict(source="1", execution_count=1, outputs=[printed])
     path = tmp_path / "a.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(**clean)], metadata=notebooks.METADATA), path)
     assert notebooks.problems(path) == []

@@ -239,7 +239,7 @@ def test_groups_in_another_order():
         dist.barrier(group=second)
 
     text, _ = said(Stuck, cross, world_size=2)
-    assert "Put their calls in the same order" in text
+    assert "Use the groups in the same order" in text
 
 
 @pytest.mark.parametrize("n", [2, 4, 5, 8])

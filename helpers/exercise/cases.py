@@ -21,10 +21,15 @@ class Case:
     size: int = 3  # elements; what of, the exercise knows
     dtype: torch.dtype = torch.float32
     late: int | None = None  # this rank starts after the others
+    uneven: bool = False  # sizes differ, see length
 
     def __str__(self) -> str:
         late = "" if self.late is None else f", rank {self.late} starts late"
-        return f"{self.kind}, {dtype_name(self.dtype)}{late}"
+        return f"{self.kind}, {dtype_name(self.dtype)}{', uneven sizes' * self.uneven}{late}"
+
+    def length(self, k: int) -> int:
+        """The size of the k-th part: `size`, or from 0 to `size` where they are uneven; an even size makes some empty."""
+        return (2 * k + 1) % (self.size + 1) if self.uneven else self.size
 
 
 def ranks(world_size: int) -> str:
@@ -36,6 +41,7 @@ KINDS = {
     "negative numbers": lambda shape, g: torch.randint(-9, 0, shape, generator=g).double(),
     "fractions": lambda shape, g: torch.randn(shape, generator=g, dtype=torch.double),
     "ties": lambda shape, g: torch.randint(0, 2, shape, generator=g).double(),
+    "close together, around 2**24": lambda shape, g: 2.0**24 + torch.randint(0, 4, shape, generator=g).double(),
     "all equal": lambda shape, g: torch.full(shape, 5.0).double(),
     "up to 10,000 and down to -10,000": lambda shape, g: torch.randint(-1, 2, shape, generator=g) * 1e4
     + torch.randint(-9, 10, shape, generator=g).double(),

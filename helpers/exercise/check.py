@@ -9,6 +9,8 @@ An answer runs on real ranks, at six world sizes, on inputs it has not seen.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 import time
 from typing import Any, Callable
@@ -98,8 +100,12 @@ def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> li
     """Runs cases of one world size one after the other, on the same ranks."""
     if not cases:
         return []
-    done = run(perform, answer, cases, given, world_size=cases[0].world_size, timeout=SECONDS)
-    return attempts_of(done, len(cases))
+    return attempts_of(_run(answer, cases, given), len(cases))
+
+
+def _run(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> Run:
+    with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
+        return run(perform, answer, cases, given, world_size=cases[0].world_size, timeout=SECONDS)
 
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:
@@ -146,7 +152,7 @@ def _alone(task: Task, answer: Callable, cases: list[Case], given: list[list[tup
     """Finds the case that fails, by trying each on ranks of its own, shows it and raises."""
     for case, arguments in zip(cases, given):
         try:
-            done = run(perform, answer, [case], [arguments], world_size=case.world_size, timeout=SECONDS)
+            done = _run(answer, [case], [arguments])
         except RunError as error:
             raise _broke(task, case, error) from None
         (one,) = attempts_of(done, 1)
@@ -173,7 +179,10 @@ def _broke(task: Task, case: Case, error: RunError) -> CheckFailed:
 
 
 def _show(done: Run) -> None:
-    """The picture of the learner's own run, in a notebook."""
+    """What the learner's ranks printed, and, in a notebook, the picture of their run."""
+    for rank, text in enumerate(done.stdout):
+        for line in text.splitlines():
+            print(f"[{rank}] {line}")
     if "IPython" in sys.modules and any(done.events):
         from IPython import display, get_ipython
 

@@ -13,10 +13,10 @@ import torch
 
 from ..record import Event
 from ..traffic import Traffic, count
-from ..twin import size
 from . import words
 from .cases import Case, Draw, ranks
 
+ANY = object()  # a wanted result that does not matter
 # How far a result may be off, as a part of the largest number that goes in.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
@@ -51,7 +51,7 @@ class Task:
     draw: Callable[[Draw], tuple]  # the arguments of one rank
     reference: Callable[[list[tuple]], list[Any]]  # what each rank must return
     budget: Callable[[Case, list[tuple]], Budget]
-    after: Callable[[list[tuple]], list[tuple]] = lambda args: args  # the arguments afterwards
+    after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # TOLERANCE is a part of this
     suspects: tuple[Suspect, ...] = ()
@@ -126,7 +126,9 @@ def _wrong(task: Task, given: list[tuple], wanted: list, got: list) -> dict[int,
 
 def difference(wanted: Any, got: Any, scale: float) -> str:
     """In a few words; '' if there is none worth mentioning."""
-    if isinstance(wanted, tuple):
+    if wanted is ANY:
+        return ""
+    if isinstance(wanted, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(wanted):
             return f"it must return {len(wanted)} things, not {words.kind(got)}."
         each = [difference(w, g, scale) for w, g in zip(wanted, got)]
@@ -180,6 +182,8 @@ def _suspicion(task: Task, given: list[tuple], got: list, wrong: list[int]) -> s
 
 
 def _inputs(task: Task, case: Case, given: list[tuple], attempt: Attempt) -> Verdict | None:
+    if task.after is None:
+        return None
     wanted = task.after(given)
     wrong = _wrong(task, given, wanted, attempt.arguments)
     if not wrong:
@@ -203,8 +207,6 @@ def _inputs(task: Task, case: Case, given: list[tuple], attempt: Attempt) -> Ver
 
 
 def difference_in(wanted: Any, got: Any, task: Task, given: list[tuple]) -> str:
-    if isinstance(wanted, list):
-        return difference(tuple(wanted), got, largest(given))
     return difference(wanted, got, task.scale(given) if task.scale else largest(given))
 
 
@@ -268,7 +270,7 @@ def _budget(task: Task, case: Case, given: list[tuple], traffic: Traffic) -> Ver
             if aspect == "messages":
                 return verdict(aspect, f"rank {rank} sends {counts[rank]} messages; {limits[rank]} are enough.")
             verb = {"sent": "sends", "received": "receives"}[aspect]
-            return verdict(aspect, f"rank {rank} {verb} {size(counts[rank])}; {size(limits[rank])} are enough.")
+            return verdict(aspect, f"rank {rank} {verb} {words.size_of(counts[rank])}; {words.size_of(limits[rank])} are enough.")
     if allowed.steps is not None and traffic.steps > allowed.steps:
         return verdict("steps", f"takes {traffic.steps} steps; {allowed.steps} are enough.")
     return None
