@@ -12,7 +12,7 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all notebooks bench check env clean
+.PHONY: help lab test test-all notebooks mistakes bench check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ test-all: check ## the same and the long tests too
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m helpers.notebooks $(NB)
+
+mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
+	@$(IN_ENV) -m tests.mistakes_table
 
 bench: check ## measure run() beside torch.multiprocessing.spawn
 	@$(IN_ENV) -m tests.bench $(ARGS)

@@ -50,12 +50,18 @@ class Stuck(RunError):
 
 def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
     ranks = tuple(sorted(waits))
-    gone = sorted({r for on in waits.values() for r in on} & state.returned)
+    absent = {r for rank, on in waits.items() for r in _absent(state.blocked[rank], state) | on}
+    gone = sorted(absent & state.returned)
     verdict = "; ".join(
         [f"{_ranks(rs)} wait{'s' * (len(rs) == 1)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
         + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
     )
     return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", run, ranks)
+
+
+def _absent(event: Event, state: State) -> set[int]:
+    """Members of a collective's group that have not made the call, whether this wait needs them or not."""
+    return set() if event.is_message else set(event.group) - set(state.pairs.of[id(event)].ranks)
 
 
 def out_of_time(state: State, run: Run, seconds: float) -> Stuck:

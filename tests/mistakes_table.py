@@ -52,9 +52,10 @@ SIGNS = {
     "timed out": r"timed out|wait timeout",
     "lost": r"connection (closed|reset)|broken pipe|pair closure",
 }
+ADDRESS = re.compile(r" at 0x\w+")
 # What a message says of its time, place and sender, and what follows the telling part.
 NOISE = re.compile(
-    r"RuntimeError: |\[?rank ?\d+\]:( ?\[\w\d+ .*?\])? ?|\[(enforce fail at )?/\S*?:\d+\] ?| at 0x\w+|"
+    r"RuntimeError: |\[?rank ?\d+\]:( ?\[\w\d+ .*?\])? ?|\[(enforce fail at )?/\S*?:\d+\] ?|"
     r"Detected mismatch between collectives on ranks\. |\.Collectives differ.*| Original exception:.*",
     re.IGNORECASE | re.DOTALL,
 )
@@ -174,8 +175,8 @@ def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
 def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
     """One outcome for all: the most telling, from the lowest rank that has it."""
     worst = min((o.kind for o in outcomes), key=list(KINDS).index)
-    at = [r for r, o in enumerate(outcomes) if o.kind == worst]
-    message = outcomes[at[0]].words
+    message = next(o.words for o in outcomes if o.kind == worst)
+    at = [r for r, o in enumerate(outcomes) if KINDS[o.kind] == KINDS[worst]]  # who times out first is a matter of time
     if worst == "returned":
         held: dict[str, list[int]] = {}
         for rank, o in enumerate(outcomes):
@@ -192,7 +193,8 @@ def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
 def shorter(message: str) -> str:
     """The telling part of a message, without what differs from run to run, on one line."""
     message = FINGERPRINT.sub(lambda m: " ".join(filter(None, m.groups())), message)
-    return " ".join(NOISE.sub("", message.replace("running collective: ", "running ")).split())
+    message = ADDRESS.sub("", NOISE.sub("", message.replace("running collective: ", "running ")))
+    return " ".join(message.split())
 
 
 def cut(words: str) -> str:
@@ -212,7 +214,7 @@ def verdict(mistake: Mistake) -> tuple[str, str]:
         with contextlib.redirect_stdout(io.StringIO()):
             run(lambda: mistake.program(dist.get_rank(), WORLD_SIZE), world_size=WORLD_SIZE, timeout=timeout)
     except RunError as error:
-        return type(error).__name__, cut(shorter(str(error).splitlines()[0]))
+        return type(error).__name__, cut(ADDRESS.sub("", str(error).splitlines()[0]))
     return "", "nothing"
 
 
@@ -239,8 +241,8 @@ How to read it:
   of {timeout} s, gloo's default is 30 minutes. A group made by `new_group` does not inherit it: where it says "longer",
   we gave up.
 - **abort**: the process of that rank ends at once, and no `try` can catch it.
-- **silence**: every rank returns without an error. The page shows what the tensors held then. They were filled so that
-  wrong numbers show: the first tensor on rank 0 with 1, on rank 1 with 2, on rank 2 with 3; the second with 10, 20, 30,
+- **silence**: every rank returns without an error. The page shows what the tensors held in the end. They were filled so
+  that wrong numbers show: a rank's first tensor with 1 on rank 0, 2 on rank 1, 3 on rank 2; its second with 10, 20, 30,
   and so on.
 
 A rank that returns or runs out of time keeps its connections, as in the middle of a longer program; one that raises
