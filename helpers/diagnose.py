@@ -58,7 +58,10 @@ def needs(event: Event, call: Call) -> set[int]:
         return others & _tree_relatives(event)
     if event.op in ("gather", "scatter"):
         return others & {event.root}
-    return set()  # reduce, away from the root: depends on the backend
+    # reduce, away from the root. gloo's sum of each chunk walks from the last rank down, so a
+    # rank needs those above it, and the one below to take its part.
+    me = event.group.index(event.rank)
+    return others & set(event.group[me + 1 :] + event.group[max(0, me - 1) : me])
 
 
 def _tree_relatives(event: Event) -> set[int]:

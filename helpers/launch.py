@@ -29,7 +29,8 @@ from .trace import is_learners
 from .wire import Frames, pack, unpack
 
 MOST_RANKS = 256
-GRACE = 0.5  # seconds for other ranks' messages to arrive once there is trouble
+GRACE = 0.5  # seconds for other ranks' messages to arrive once one has failed
+PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 STACK = re.compile(r"Stack \(most recent call first\):\n((?:  File .*\n)+)")  # as faulthandler writes it
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
@@ -280,7 +281,7 @@ class _Session:
                 self._out_of_time()
             return
         still = (set(self._failures) | self._state.settled()) - dead | dead & set(self._exits)
-        self._grace = self._grace or time.monotonic() + GRACE
+        self._grace = self._grace or time.monotonic() + (GRACE if self._failures or dead else PATIENCE)
         if len(still) < self._n and time.monotonic() < self._grace:
             return
         if self._mismatch:

@@ -97,6 +97,8 @@ def rank_process(mistake: str, rank: int, folder: str, detail: bool, pipe) -> No
         timeout=timedelta(seconds=TIMEOUT),
     )
     program = next(m.program for m in MISTAKES if m.id == mistake)
+    pipe.send("connected")
+    pipe.recv()  # nobody starts, and perhaps ends, before all are connected
     try:
         program(rank, WORLD_SIZE)
     except BaseException as error:
@@ -154,6 +156,10 @@ def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
             ranks[-1].start()
             theirs.close()
             pipes.append(ours)
+        for pipe in pipes:
+            pipe.recv()
+        for pipe in pipes:
+            pipe.send("start")
         while len(outcomes) < WORLD_SIZE:
             silent = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in outcomes}
             heard = wait(silent, timeout=5 * TIMEOUT)

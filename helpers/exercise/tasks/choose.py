@@ -25,7 +25,8 @@ def one_a_rank(d):
 
 
 def table_on_zero(d):
-    return (d.numbers(d.world_size, d.case.size) if d.rank == 0 else None,)
+    table = d.numbers(d.world_size, d.case.size) if d.rank == 0 else None
+    return table, torch.zeros(d.case.size, dtype=d.case.dtype)
 
 
 def total(args):

@@ -39,10 +39,10 @@ def budget(case, args):
     parts = [chunk.nbytes for chunk in args[0][0]]
     return Budget(
         "N-1 messages a rank, in N-1 steps; a rank sends no more than all chunks but its own",
-        sent=[sum(parts) - max(0, own) for own in parts] if not case.uneven else [sum(parts) - min(parts)] * n,
+        sent=[sum(parts) - own for own in parts],
         messages=[n - 1] * n,
         steps=n - 1,
-        least=None if case.uneven else sum(parts) - parts[0],
+        least=sum(parts) - min(parts),
     )
 
 
