@@ -12,7 +12,7 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all notebooks mistakes bench check env clean
+.PHONY: help lab test test-all notebooks mistakes exercises grade bench check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,12 @@ notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy
 
 mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
 	@$(IN_ENV) -m tests.mistakes_table
+
+exercises: env ## make exercises/ from solutions/
+	@$(IN_ENV) -m helpers.release $(ARGS)
+
+grade: check ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
+	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
 bench: check ## measure run() beside torch.multiprocessing.spawn
 	@$(IN_ENV) -m tests.bench $(ARGS)

@@ -31,7 +31,8 @@ from .trace import Tracer, is_learners
 from .wire import Channel, pack, unpack
 
 GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
-LOG_PREFIX = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] ")  # torch puts the time into some messages
+# What torch puts into some messages and differs from run to run: times, addresses.
+NOISE = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] | at 0x[0-9a-f]+")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -175,6 +176,6 @@ def _failure(error: BaseException, started: bool) -> Failure:
     if isinstance(error, SystemExit):
         kind, message = "SystemExit", f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     else:
-        kind, message = type(error).__name__, LOG_PREFIX.sub("", str(error)).strip()
+        kind, message = type(error).__name__, NOISE.sub("", str(error)).strip()
     chain = "".join(traceback.format_exception(error))
     return Failure(kind, message, frames, started, chain)

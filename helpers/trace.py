@@ -105,6 +105,8 @@ class Tracer(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(t.__name__ == "AsyncCollectiveTensor" for t in types):
+            return NotImplemented  # it waits first, and then comes here with what it waited for
         kwargs = kwargs or {}
         if func.namespace == "c10d":
             name = func._schema.name.removeprefix("c10d::")
@@ -167,7 +169,8 @@ class Tracer(TorchDispatchMode):
         any_source = name == "recv_any_source_"
         traced = TracedWork(self, Work.unbox(boxed), event.index, outputs, ranks if any_source else None)
         if event.async_op:
-            traced.guard(inputs, None if op == "send" else outputs)
+            only_sent = op == "send" or op == "broadcast" and self._rank == event.src
+            traced.guard(inputs, None if only_sent else outputs)
         with self._lock:
             self._guarded += bool(traced.guarded)
             self._open[event.index] = traced  # also keeps the Python half of the Work alive

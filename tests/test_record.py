@@ -364,4 +364,5 @@ def test_functional_collectives_are_recorded():
         return funcol.all_reduce(torch.ones(2), "sum", dist.group.WORLD) + 0
 
     done = run(functional, world_size=2)
-    assert [(e.op, e.reduce_op, e.after.tolist()) for e in done.events[1]] == [("all_reduce", "SUM", [2, 2])]
+    (e,) = done.events[1]
+    assert (e.op, e.reduce_op, e.after.tolist(), e.waited) == ("all_reduce", "SUM", [2, 2], True)

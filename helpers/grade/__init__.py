@@ -1,0 +1,1 @@
+"""Grades exercises:   python -m helpers.grade exercises/01_distributed_mean.ipynb [--watch]"""

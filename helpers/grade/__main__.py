@@ -1,0 +1,110 @@
+"""The command line:   python -m helpers.grade [--watch] notebook-or-folder ..."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from ..progress import FILE, remember
+from . import feedback, submission
+from .feedback import Feedback
+from .submission import Unusable
+
+BAR = 24  # characters
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: all solved. 1: something is not. 2: a file cannot be graded."""
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.grade", description="Says what is right in your exercises, and what to think about next."
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="notebook", help="an exercise, or a folder of them")
+    parser.add_argument("--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C")
+    parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        status = max(map(lambda path: grade(path, options.progress), _notebooks(options.paths)), default=2)
+        if options.watch:
+            watch(options.paths, options.progress)
+        return status
+    except KeyboardInterrupt:
+        print()
+        return 130
+
+
+def _notebooks(paths: list[Path]) -> list[Path]:
+    found = [nb for path in paths for nb in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
+    if not found:
+        print(f"There are no notebooks in {', '.join(map(str, paths))}.", file=sys.stderr)
+    return found
+
+
+def grade(path: Path, progress: Path) -> int:
+    """Grades one file and says what came out."""
+    try:
+        submitted = submission.read(path)
+    except Unusable as problem:
+        print(f"{problem}\n", file=sys.stderr)
+        return 2
+    if submitted.untouched:
+        print(f"{submitted.exercise}: not begun\n")
+        return 1
+    given = feedback.give(submitted, lambda done, of: _bar(submitted.exercise, done, of))
+    _bar("", 0, 0)
+    record = remember(given.exercise, given.points, given.of, progress)
+    print(report(given, int(record["tries"])), end="\n\n", flush=True)
+    return 0 if given.solved else 1
+
+
+def report(given: Feedback, tries: int) -> str:
+    """In words. tries: gradings since points were last gained."""
+    state = "solved" if given.solved else "not solved yet"
+    lines = [f"{given.exercise}: {given.points:g} of {given.of:g} points, {state}"]
+    for check in given.checks:
+        lines.append(f"  {'✓' if check.passed else '✗'} {check.points if check.passed else 0:g} of {check.points:g}   {check.what}")
+    if given.reason:
+        lines += ["", textwrap.indent(given.reason, "    ")]
+    if given.hints:
+        which = "the hint" if given.hints == 1 else f"hint {min(max(tries, 1), given.hints)}"
+        lines += ["", f"  If that does not help: open {which} below the check in the notebook."]
+    return "\n".join(lines)
+
+
+def _bar(what: str, done: int, of: int) -> None:
+    """A progress bar on the terminal; nothing where the output goes to a file."""
+    if sys.stdout.isatty():
+        filled = BAR * done // of if of else 0
+        print(f"\r\x1b[K{what} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}" if of else "\r\x1b[K", end="", flush=True)
+
+
+def watch(paths: list[Path], progress: Path) -> None:
+    """Grades a file whenever it has been saved."""
+    print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
+    seen = _saved(paths)
+    while True:
+        time.sleep(0.3)
+        now = _saved(paths)
+        for path in now:
+            if now[path] != seen.get(path):
+                grade(path, progress)
+        seen = now
+
+
+def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+    """When each notebook was last saved, and its size."""
+    times = {}
+    for path in paths:
+        for notebook in sorted(path.glob("*.ipynb")) if path.is_dir() else [path]:
+            try:
+                status = notebook.stat()
+            except OSError:
+                continue  # being replaced this very moment
+            times[notebook] = (status.st_mtime_ns, status.st_size)
+    return times
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Reads a submitted notebook and takes the answers out of it: the source of the answer cells, nothing else.
+
+A submission is never changed and never run as it is.  Its answers are put into the
+course's own notebook, whose checks, metadata and kernel stay what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from ..release import SOLUTIONS, is_answer, is_check, released
+
+
+class Unusable(Exception):
+    """A file that cannot be graded. The message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    path: Path
+    exercise: str  # "01_distributed_mean"
+    answers: dict[str, str]  # cell id -> source
+
+    @property
+    def untouched(self) -> bool:
+        """Whether every answer is still the stub."""
+        stubs = {c.id: c.source for c in released(pristine(self.exercise)).cells if is_answer(c)}
+        return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
+
+
+def exercises() -> list[str]:
+    return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
+
+
+def pristine(exercise: str) -> NotebookNode:
+    return nbformat.read(SOLUTIONS / f"{exercise}.ipynb", as_version=4)
+
+
+def read(path: Path) -> Submission:
+    """Raises Unusable."""
+    cells = _cells(path)
+    exercise = _which(path, {str(cell.get("id")) for cell in cells})
+    answers = {}
+    for wanted in filter(is_answer, pristine(exercise).cells):
+        found = [cell for cell in cells if cell.get("id") == wanted.id]
+        if len(found) != 1:
+            raise Unusable(_missing(path, exercise, wanted, cells) if not found else _twice(path, wanted, len(found)))
+        if found[0].get("cell_type") != "code":
+            raise Unusable(
+                f"{path}: the answer cell of {_function(wanted)} is no code cell any more. "
+                "Select it in JupyterLab and press Y, which makes it one."
+            )
+        answers[wanted.id] = _source(found[0])
+    return Submission(path, exercise, answers)
+
+
+def graft(submission: Submission) -> NotebookNode:
+    """The course's notebook with the learner's answers in it."""
+    notebook = pristine(submission.exercise)
+    for cell in notebook.cells:
+        if cell.id in submission.answers:
+            cell.source = submission.answers[cell.id]
+    return notebook
+
+
+def _cells(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        raise Unusable(f"There is no file {path}.")
+    try:
+        notebook = json.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise Unusable(
+            f"{path} is no notebook, or its file is damaged ({error}). Was it saved to the end? "
+            "Does it hold the marks of a git merge (<<<<<<<)? Take the exercise anew and paste your answer in."
+        ) from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise Unusable(f"{path} is no Jupyter notebook of format 4: it has no list of cells.")
+    return cells
+
+
+def _which(path: Path, ids: set[str]) -> str:
+    """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
+    marked = {name: {c.id for c in pristine(name).cells if is_answer(c) or is_check(c)} for name in exercises()}
+    overlap = {name: len(own & ids) for name, own in marked.items()}
+    best = max(overlap, key=overlap.__getitem__, default="")
+    named = next((name for name in marked if path.stem.startswith(name)), None)
+    if not best or not overlap[best]:
+        what = f"none of the cells of exercise {named}" if named else "the cells of no exercise of this course"
+        raise Unusable(f"{path} holds {what}. Cells are known by their id, which copying into a new notebook changes.")
+    if named and overlap[named] < overlap[best]:
+        raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
+    return best
+
+
+def _function(cell: NotebookNode) -> str:
+    return ", ".join(re.findall(r"^def (\w+)", cell.source, re.MULTILINE)) or cell.id
+
+
+def _missing(path: Path, exercise: str, wanted: NotebookNode, cells: list[dict[str, Any]]) -> str:
+    name = _function(wanted)
+    elsewhere = [k for k, cell in enumerate(cells, 1) if re.search(rf"^def {name}\b", _source(cell), re.MULTILINE)]
+    said = f"{path}: the answer cell of {name} is missing (the cell with the id {wanted.id})."
+    if elsewhere:
+        said += f" There is a {name} in cell {elsewhere[0]}, but that is another cell: one that was copied or cut and pasted gets a new id."
+    return said + (
+        f" Take the exercise anew (git restore exercises/{exercise}.ipynb; keep a copy of yours) and put your code into its answer cell."
+    )
+
+
+def _twice(path: Path, wanted: NotebookNode, count: int) -> str:
+    return (
+        f"{path}: there are {count} cells with the id {wanted.id}, so it is not clear which is your answer to "
+        f"{_function(wanted)}. Delete all but one."
+    )
+
+
+def _source(cell: dict[str, Any]) -> str:
+    source = cell.get("source", "")
+    return "".join(map(str, source)) if isinstance(source, list) else str(source)
