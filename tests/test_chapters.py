@@ -11,8 +11,18 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in sorted((ROOT / folder).glob("*.ipynb"))]
-GUIDES = [path for pattern in ("*.md", "*/*.md") for path in sorted(ROOT.glob(pattern))]
+FOLDERS = ("notebooks", "exercises", "solutions")
+NOTEBOOKS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
+GUIDES = [path for pattern in ("*.md", "[a-z]*/*.md") for path in sorted(ROOT.glob(pattern))]
+PARTS = (
+    "The mistakes? people make",
+    "What it costs",
+    "Where training uses it",
+    "gloo and NCCL",
+    "Recall",
+    "Takeaways",
+    "Next",
+)
 CLAIMS = {"0": 16, "1": 28, "2": 24, "3": 49}  # how many statements each series of claims.md has
 
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -33,7 +43,8 @@ def tags(cell):
 def claims(section):
     """id -> chapters, of one table of claims.md."""
     (text,) = [part for part in (ROOT / "tests" / "claims.md").read_text().split("\n## ") if part.startswith(section)]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3].strip("| ").isdigit()]
+    lines = [line for line in text.splitlines() if re.match(r"\| \d", line)]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert len({row[0] for row in rows}) == len(rows), "an id stands there twice"
     return {id: chapters.split(", ") for id, _, chapters in rows}
 
@@ -67,9 +78,9 @@ def test_has_the_parts_of_a_chapter(path):
     assert opening.startswith(f"# {path.stem[:2]} ")
     assert re.search(r"^- ", opening, re.MULTILINE), "what the reader will be able to do"
     assert re.search(r"\*\*Effort\b.*\d+ minutes", opening) and re.search(r"\*\*(The )?[Qq]uestion\b", opening)
-    headings = re.findall(r"^## (.+)$", "\n".join(cell.source for cell in cells if cell.cell_type == "markdown"), re.MULTILINE)
-    parts = [r"The mistakes? people make", "What it costs", "Where training uses it", "gloo and NCCL", "Recall", "Takeaways", "Next"]
-    assert [part for part in parts if not any(re.fullmatch(part, heading) for heading in headings)] == []
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^## (.+)$", prose, re.MULTILINE)
+    assert [part for part in PARTS if not any(re.fullmatch(part, heading) for heading in headings)] == []
     assert headings[-1] == "Next"
     assert sum("predict" in tags(cell) for cell in cells) >= 3
     assert sum("raises-exception" in tags(cell) for cell in cells) >= 1
@@ -98,7 +109,8 @@ class References(HTMLParser):
 def targets(text):
     """Files that a Markdown text links to or shows; addresses and places within the page left out."""
     text = re.sub(r"(?ms)^(```|~~~).*?^\1|`[^`\n]*`", "", text)
-    found = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?m)^\[[^\]]+\]:\s*(\S+)", text) + References(text).found
+    found = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?m)^\[[^\]]+\]:\s*(\S+)", text)
+    found += References(text).found
     return [target.partition("#")[0] for target in found if not re.match(r"[a-z]+:|#", target)]
 
 
@@ -113,7 +125,8 @@ def test_links_lead_somewhere(path):
 
 
 def test_links_are_found():
-    text = '[a](b.ipynb#c) ![d](e/f.png "g") <a href="h.md">i</a> <img src=\'j.png\'>\n[k]: l.md\n[m](https://n) [o](#p) `[q](r)`'
+    text = '[a](b.ipynb#c) ![d](e/f.png "g") <a href="h.md">i</a> <img src=\'j.png\'>\n[k]: l.md\n'
+    text += "[m](https://n) [o](#p) `[q](r)`"
     assert sorted(targets(text)) == ["b.ipynb", "e/f.png", "h.md", "j.png", "l.md"]
 
 

@@ -27,7 +27,7 @@ from .judge import Attempt, Task, Verdict, judge
 from .tasks import TASKS
 from .words import spent
 
-SECONDS = 20.0  # an answer may take for the cases of one world size
+SECONDS = 10.0  # an answer may take for the cases of one world size
 LATE = 0.05  # seconds
 
 
@@ -173,9 +173,20 @@ def _broke(task: Task, case: Case, error: RunError) -> CheckFailed:
             "above, run that cell, then this one. The hints below open one at a time."
         )
     _show(error.run)
-    thought = task.thoughts.get(type(error).__name__, "")
+    thought = _forgotten(error.run) or task.thoughts.get(type(error).__name__, "")
     message = f"{task.name} with {ranks(case.world_size)} ({case}): {type(error).__name__}\n{error}"
     return CheckFailed(message + f"\nThink: {thought}" * bool(thought))
+
+
+def _forgotten(broken: Run) -> str:
+    """An isend or irecv that nobody waits for: gloo may never carry it out."""
+    for mine in broken.events:
+        if any(e.waiting is not None for e in mine):  # it has not come so far
+            continue
+        for e in mine:
+            if e.is_message and e.async_op and e.end is None and e.waiting is None:
+                return f"rank {e.rank} never waits for its i{e.op}. Keep what i{e.op} returns, and call its wait()."
+    return ""
 
 
 def _show(done: Run) -> None:

@@ -171,7 +171,7 @@ def _suspicion(task: Task, given: list[tuple], got: list, wrong: list[int]) -> s
     scale = task.scale(given) if task.scale else largest(given)
     for suspect in task.suspects:
         would = suspect.result(given)
-        if not any(difference(would[rank], got[rank], scale) for rank in wrong):
+        if not any(difference(w, g, scale) for w, g in zip(would, got)):
             return suspect.thought
     if all(got[rank] is None for rank in wrong):
         return "the function returns nothing on these ranks. Printing a result does not return it."

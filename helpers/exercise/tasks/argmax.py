@@ -12,7 +12,7 @@ CASES = (
     Case(3, "negative numbers", 2, uneven=True),
     Case(4, "ties", 4, uneven=True),
     Case(4, "small numbers", 40),
-    Case(4, "close together, around 2**24", 3, torch.int64),
+    Case(4, "close together, above 2**30", 3, torch.int64),
     Case(5, "all equal", 2, torch.bfloat16),
     Case(5, "negative numbers", 4, torch.int64, uneven=True),
     Case(8, "ties", 4, late=3, uneven=True),
@@ -70,6 +70,10 @@ TASKS = (
         budget,
         suspects=(
             Suspect(
+                lambda args: everywhere(whole(args).float().argmax(), args),
+                "two numbers that differ have become equal. float32 tells whole numbers apart up to 2**24 only.",
+            ),
+            Suspect(
                 lambda args: from_owner(owners(args)[0], args, 0),
                 "this is the place within the owner's own shard. How many numbers lie on the ranks before it?",
             ),
@@ -89,10 +93,6 @@ TASKS = (
             Suspect(
                 lambda args: [offset(r, args) + int(x.argmax()) if len(x) else 0 for r, (x,) in enumerate(args)],
                 "each rank names the place of its own largest number. Who holds the largest number of all?",
-            ),
-            Suspect(
-                lambda args: everywhere(whole(args).float().argmax(), args),
-                "two numbers that differ have become equal. float32 tells whole numbers apart up to 2**24 only.",
             ),
         ),
         thoughts={

@@ -53,11 +53,6 @@ def own_maximum(args):
     return [(e / total).to(x.dtype) for e, (x,) in zip(raised, args)]
 
 
-def own_sum(args):
-    top = rows(args).amax(1, keepdim=True)
-    return [((x.double() - top).exp() / (x.double() - top).exp().sum(1, keepdim=True)).to(x.dtype) for (x,) in args]
-
-
 def without_maximum(args):
     raised = rows(args).float().exp()
     return split_like(raised / raised.sum(1, keepdim=True), args)
@@ -77,10 +72,9 @@ TASKS = (
         budget,
         scale=lambda args: 1.0,
         suspects=(
-            Suspect(local, "each rank's block adds up to 1 by itself. The whole row should."),
+            Suspect(local, "each rank's block adds up to 1 by itself; the whole row should. Whose exponentials must the sum count?"),
             Suspect(without_maximum, "exp(1000) is inf, and inf / inf is nan. What may be subtracted from a row without changing its softmax?"),
             Suspect(own_maximum, "each rank subtracts another maximum, so their exponentials cannot be added. All must subtract the same."),
-            Suspect(own_sum, "the maximum is shared, the sum is not: each rank divides by the sum of its own block."),
             Suspect(
                 lambda args: [rows(args).softmax(1).to(x.dtype) for (x,) in args],
                 "these are the whole rows. Each rank returns its own columns only.",

@@ -1,0 +1,92 @@
+"""Right answers pass, each mistake fails with the words it deserves, and exercises/ is what solutions/ says."""
+
+import os
+import re
+
+import nbformat
+import pytest
+from answers import RIGHT, WRONG
+
+from helpers import release
+from helpers.exercise import CheckFailed, check_budget, check_values
+from helpers.exercise.check import TASKS
+
+SLOW = dict.fromkeys(["distributed_argmax", "distributed_softmax", "reduce_scatter_by_hand", "settle"], pytest.mark.slow)
+
+
+def cases(table, answer_of):
+    return [
+        pytest.param(name, entry, marks=SLOW.get(name, ()), id=f"{name}-{answer_of(entry).__name__}")
+        for name, entries in table.items()
+        for entry in entries
+    ]
+
+
+def named(answer, name):
+    def renamed(*args):
+        return answer(*args)
+
+    renamed.__name__ = name
+    return renamed
+
+
+@pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
+def test_a_right_answer_passes(name, answer, capsys):
+    check_budget(named(answer, name))
+    said = capsys.readouterr()
+    assert said.out.startswith("Right") and "With 8 ranks" in said.out and not said.err
+
+
+@pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0]))
+def test_a_mistake_fails_and_is_told_why(name, entry):
+    answer, words = entry
+    with pytest.raises(CheckFailed) as caught:
+        check_budget(named(answer, name))
+    assert re.search(words, str(caught.value)), str(caught.value)
+
+
+def test_there_are_enough_mistakes_for_every_task():
+    assert set(RIGHT) == set(WRONG) == set(TASKS)
+    single = {task.name for task in release_tasks("08_choose_the_collective")}
+    assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single)
+    assert sum(len(WRONG[name]) for name in single) >= 6
+
+
+def release_tasks(exercise):
+    from helpers.exercise.tasks import EXERCISES
+
+    return EXERCISES[exercise]
+
+
+def test_an_unchunked_ring_has_its_values_right():
+    wrong, _ = next(entry for entry in WRONG["ring_all_reduce"] if entry[0].__name__ == "unchunked")
+    check_values(named(wrong, "ring_all_reduce"))
+
+
+def test_what_is_no_answer_is_refused():
+    with pytest.raises(ValueError, match="no exercise asks for a function named other"):
+        check_values(named(print, "other"))
+    with pytest.raises(TypeError, match="check the function itself"):
+        check_values(3)
+
+
+@pytest.mark.parametrize("path", sorted(release.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_exercises_are_made_from_solutions(path):
+    wanted = release.released(nbformat.read(path, as_version=4))
+    exercise = release.EXERCISES / path.name
+    if not os.environ.get("CI") and release.is_worked_in(exercise, wanted):
+        pytest.skip("somebody works on this exercise here")
+    assert exercise.read_text(encoding="utf-8") == release.text(wanted), "run `make exercises`"
+
+
+@pytest.mark.parametrize("path", sorted(release.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
+def test_a_solution_carries_what_graders_need(path):
+    solution = nbformat.read(path, as_version=4)
+    marked = [cell for cell in solution.cells if "nbgrader" in cell.metadata]
+    assert any(map(release.is_answer, marked)) and any(map(release.is_check, marked))
+    for cell in marked:
+        assert cell.metadata.nbgrader.grade_id == cell.id and cell.metadata.nbgrader.schema_version == 3
+    for cell in release.released(solution).cells:
+        assert "BEGIN" not in cell.source and (cell.cell_type != "code" or not cell.outputs)
+    links = re.findall(r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown"))
+    assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []

@@ -1,0 +1,137 @@
+"""What a learner gets from `make grade`: points, the reason, and clear words for files that cannot be graded."""
+
+import copy
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from helpers import progress, release
+from helpers.grade import __main__ as grade
+
+MEAN = "01_distributed_mean"
+RIGHT = """def distributed_mean(x):
+    y = x.clone() if x.is_floating_point() else x.float()
+    dist.all_reduce(y)
+    return y / dist.get_world_size()"""
+WRONG = RIGHT.replace(" / dist.get_world_size()", "")
+
+
+def exercise(name=MEAN):
+    """As a learner gets it, also where somebody has solved it in exercises/."""
+    solution = release.nbformat.read(release.SOLUTIONS / f"{name}.ipynb", as_version=4)
+    return json.loads(release.text(release.released(solution)))
+
+
+def cell(notebook, name):
+    return next(c for c in notebook["cells"] if c["id"] == name)
+
+
+def saved(path, notebook):
+    path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook))
+    return path
+
+
+def answered(path, source):
+    notebook = exercise()
+    cell(notebook, "mean-answer")["source"] = source
+    return saved(path, notebook)
+
+
+def graded(path, *options):
+    return grade.main([str(path), "--progress", str(path.with_name("progress.json")), *options])
+
+
+def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, capsys):
+    path = answered(tmp_path / "mine.ipynb", WRONG)
+    before = path.read_bytes()
+    assert graded(path) == 1
+    said = capsys.readouterr().out
+    assert "0 of 3 points" in said and "Think: this is the sum" in said and "hint 1" in said
+    assert path.read_bytes() == before
+
+    # What the file says about itself counts for nothing.
+    notebook = json.loads(answered(path, RIGHT).read_text())
+    for check in ("mean-check-values", "mean-check-budget"):
+        cell(notebook, check)["source"] = "1 / 0"
+        cell(notebook, check)["metadata"] = {"tags": ["nbval-skip"]}
+    saved(tmp_path / "conftest.py", "raise SystemExit(3)")
+    assert graded(saved(path, notebook)) == 0
+    assert f"{MEAN}: 3 of 3 points, solved" in capsys.readouterr().out
+    assert progress.recall(tmp_path / "progress.json") == {MEAN: {"points": 3, "best": 3, "of": 3, "tries": 0}}
+
+
+@pytest.mark.slow
+def test_an_answer_without_end_fails_in_time(tmp_path, capsys):
+    path = answered(tmp_path / "mine.ipynb", "def distributed_mean(x):\n    while True:\n        pass")
+    assert graded(path) == 1
+    assert "out of time" in capsys.readouterr().out
+
+
+def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
+    assert graded(saved(tmp_path / "mine.ipynb", exercise())) == 1
+    assert "not begun" in capsys.readouterr().out
+
+
+def unusable():
+    plain, damaged, missing, twice, text = (exercise() for _ in range(5))
+    cell(missing, "mean-answer")["id"] = "0badcafe"
+    twice["cells"].append(copy.deepcopy(cell(twice, "mean-answer")))
+    cell(text, "mean-answer")["cell_type"] = "markdown"
+    gone = dict(plain, cells=[c for c in plain["cells"] if c["id"] != "mean-answer"])
+    merged = json.dumps(damaged, indent=1).replace('"cells"', '<<<<<<< HEAD\n"cells"')
+    yield "cut short", "mine.ipynb", json.dumps(plain)[:700], "damaged"
+    yield "merged", "mine.ipynb", merged, "<<<<<<<"
+    yield "no cells", "mine.ipynb", "[1, 2]", "no list of cells"
+    yield "renamed", "mine.ipynb", missing, "There is a distributed_mean in cell 4"
+    yield "missing", "mine.ipynb", gone, "answer cell of distributed_mean is missing"
+    yield "twice", "mine.ipynb", twice, "2 cells with the id mean-answer"
+    yield "text", "mine.ipynb", text, "press Y"
+    yield "other", "02_distributed_argmax.ipynb", plain, "named like exercise 02_distributed_argmax, but holds exercise 01"
+    yield "foreign", "mine.ipynb", dict(plain, cells=[]), "no exercise of this course"
+
+
+@pytest.mark.parametrize("name, notebook, words", [pytest.param(*rest, id=what) for what, *rest in unusable()])
+def test_a_file_that_cannot_be_graded_says_why(tmp_path, capsys, name, notebook, words):
+    path = saved(tmp_path / name, notebook)
+    before = path.read_bytes()
+    assert graded(path) == 2
+    assert words in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_does_not_exist(tmp_path, capsys):
+    assert graded(tmp_path / "nowhere.ipynb") == 2
+    assert "There is no file" in capsys.readouterr().err
+
+
+def test_hints_open_one_after_the_other_until_points_are_gained(tmp_path):
+    file = tmp_path / "progress.json"
+    tries = [progress.remember(MEAN, points, 3, file)["tries"] for points in (0, 0, 2, 2, 0, 3)]
+    assert tries == [1, 2, 0, 1, 2, 0]
+    assert progress.recall(file)[MEAN] == {"points": 3, "best": 3, "of": 3, "tries": 0}
+    file.write_text("{]")
+    assert progress.recall(file) == {}
+
+
+def test_progress_shows_itself():
+    shown = repr(progress.Progress({MEAN: {"points": 0, "best": 2, "of": 3, "tries": 1}}))
+    assert re.search(rf"{MEAN} +2 of 3 points", shown) and re.search("06_ring_all_reduce +not begun", shown)
+
+
+def test_watch_grades_again_on_each_save(tmp_path):
+    path = saved(tmp_path / "mine.ipynb", exercise())
+    command = [sys.executable, "-u", "-m", "helpers.grade", "--watch", str(path), "--progress", str(tmp_path / "progress.json")]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(release.ROOT)})
+    try:
+        assert any("Watching" in line for line in watching.stdout)
+        answered(path, RIGHT)
+        assert any("3 of 3 points, solved" in line for line in watching.stdout)
+    finally:
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=30)
+    assert watching.returncode == 130
