@@ -1,6 +1,6 @@
 """Ordinary torch.distributed code, run for real on local ranks, and seen whole.
 
-    from helpers import run
+from helpers import run
 """
 
 from .crew import start_early

@@ -132,6 +132,7 @@ def helpers_are_ours() -> None:
 
 def all_reduce() -> str:
     """Two processes, one number each, the sum on both."""
+
     def add():
         import torch
         import torch.distributed as dist

@@ -143,6 +143,7 @@ class Server:
         self.sock, self.frames, self.owner = ours, Frames(), os.getpid()
         self._standby: dict[int, Crew] = {}  # by world size, the one used last at the end
         self._up = False
+
     @property
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None

@@ -172,7 +172,14 @@ def _splits(call: Call) -> str | None:
 
 # --- failed -------------------------------------------------------------------------------
 
-_LOST = ("Connection closed by peer", "Connection reset by peer", "pair closure", "Broken pipe", "Read error", "Write error")
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "pair closure",
+    "Broken pipe",
+    "Read error",
+    "Write error",
+)
 
 
 def is_consequence(failure: Failure) -> bool:

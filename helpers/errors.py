@@ -102,7 +102,9 @@ def _tags(state: State, waits: dict[int, set[int]]) -> str:
         e = state.blocked[rank]
         peer = state.blocked.get(e.dst) if e.op == "send" else None
         if peer and peer.op == "recv" and peer.src == rank and peer.tag != e.tag and peer.group == e.group:
-            return f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
+            return (
+                f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
+            )
     return ""
 
 

@@ -107,7 +107,10 @@ def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
     named += [(f"argument {k}, {_a(a)},", a) for k, a in kwargs.items()]
     try:
         used = inspect.getclosurevars(fn)
-        named += [(f"the variable {k} that the function uses, {_a(v)},", v) for k, v in {**used.globals, **used.nonlocals}.items()]
+        named += [
+            (f"the variable {k} that the function uses, {_a(v)},", v)
+            for k, v in {**used.globals, **used.nonlocals}.items()
+        ]
     except TypeError:
         pass  # a callable object, not a function
     for name, value in named:
@@ -305,7 +308,11 @@ class _Session:
         running = set(range(self._n)) - self._state.returned - set(self._state.blocked)
         for rank in running - set(self._state.where):
             if stack := STACK.findall(str(self._crew.err[rank])):
-                mine = (Line(file, int(number), name) for file, number, name in FRAME.findall(stack[-1]) if is_learners(file))
+                mine = (
+                    Line(file, int(number), name)
+                    for file, number, name in FRAME.findall(stack[-1])
+                    if is_learners(file)
+                )
                 self._state.where[rank] = self._with_text(next(mine, None))
         if running <= set(self._state.where) or time.monotonic() > self._asked:
             self._verdict = errors.out_of_time(self._state, self._run(), self._timeout)

@@ -26,7 +26,10 @@ def recall(file: Path = FILE) -> dict[str, dict[str, float]]:
     """The records; none if there is no file, or none that can be read."""
     try:
         records = json.loads(file.read_text(encoding="utf-8"))
-        return {str(name): {key: record[key] for key in ("points", "best", "of", "tries")} for name, record in records.items()}
+        return {
+            str(name): {key: record[key] for key in ("points", "best", "of", "tries")}
+            for name, record in records.items()
+        }
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}
 

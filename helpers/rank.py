@@ -116,9 +116,7 @@ def _die_with_parent() -> None:
 def _join(birth: Birth) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     store = dist.FileStore(birth.rendezvous, birth.world_size)
-    dist.init_process_group(
-        "gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT
-    )
+    dist.init_process_group("gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT)
 
 
 def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | None) -> None:

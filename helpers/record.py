@@ -253,7 +253,6 @@ class Pairs:
         self.of[id(e)] = call
         return call
 
-
     def before(self, call: Call, most: int = 8) -> list[Call]:
         """The calls just before this one on its group, oldest first."""
         e = call.events[0]
@@ -310,6 +309,8 @@ def blocks(calls: list[Call]) -> list[list[Call]]:
 
 
 def _same(result: Any, value: Value) -> bool:
-    return isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor) and (
-        result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value)
+    return (
+        isinstance(result, torch.Tensor)
+        and isinstance(value, torch.Tensor)
+        and (result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value))
     )

@@ -76,6 +76,7 @@ _LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coales
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+_RANK = _HERE + "rank.py"
 
 
 class Tracer(TorchDispatchMode):
@@ -376,6 +377,8 @@ def _callers() -> tuple[Line | None, str | None]:
     """The learner's line that led to this call, and the torch function it called."""
     frame, entry = sys._getframe(1), None
     while frame is not None and not is_learners(frame.f_code.co_filename):
+        if frame.f_code.co_filename == _RANK:
+            return None, _name(entry)  # below are only ourselves
         if frame.f_code.co_filename.startswith(_TORCH) and frame.f_code.co_name != "wrapper":
             entry = frame
         frame = frame.f_back

@@ -55,7 +55,9 @@ def row(what: str, value: str, goal: str = "") -> None:
 
 
 def main() -> None:
-    print(f"{platform.machine()}, {psutil.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}")
+    print(
+        f"{platform.machine()}, {psutil.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
+    )
     row("first call, 4 ranks (starts the server)", f"{by_run():.2f} s")
     spawn = statistics.median(by_spawn() for _ in range(3))
     calls = [by_run() for _ in range(200)]

@@ -47,6 +47,7 @@ KINDS = {
     "lost": "**hang**",
     "returned": "**silence**",
 }
+HANGS = {kind for kind, words in KINDS.items() if words == "**hang**"}
 SIGNS = {
     "absent": r"monitoredBarrier",
     "timed out": r"timed out|wait timeout",
@@ -182,7 +183,8 @@ def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
     """One outcome for all: the most telling, from the lowest rank that has it."""
     worst = min((o.kind for o in outcomes), key=list(KINDS).index)
     message = next(o.words for o in outcomes if o.kind == worst)
-    at = [r for r, o in enumerate(outcomes) if KINDS[o.kind] == KINDS[worst]]  # who times out first is a matter of time
+    alike = HANGS if worst in HANGS else {worst}  # which of the hangs it is, is a matter of time
+    at = [r for r, o in enumerate(outcomes) if o.kind in alike]
     if worst == "returned":
         held: dict[str, list[int]] = {}
         for rank, o in enumerate(outcomes):
@@ -267,8 +269,9 @@ def page() -> str:
     ours = [verdict(m) for m in MISTAKES]
     rows = []
     for mistake, p, d, (name, words) in zip(MISTAKES, plain, detail, ours):
-        same = "the same" if p == d else cell(d)
-        rows.append(f"| {mistake.what} | {cell(p)} | {same} | **{name}**: {escape(words)} |\n")
+        second = "the same" if p == d else f"{KINDS[d.kind]}, {d.words}"
+        cells = [mistake.what, f"{KINDS[p.kind]}, {p.words}", second, f"**{name}**: `{words}`"]
+        rows.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n")
     ways = [[KINDS[o.kind] for o in way] for way in (plain, detail)]
     ways.append([KINDS["hung" if "out of time" in words else "error" if name else "returned"] for name, words in ours])
     counts = [[way.count(KINDS[kind]) for kind in ("error", "hung", "aborted", "returned")] for way in ways]
@@ -278,14 +281,6 @@ def page() -> str:
         plain=counts[0][0], detail=counts[1][0], ours=counts[2][0], counts="\n".join(lines),
     )  # fmt: skip
     return intro + "".join(rows)
-
-
-def cell(outcome: Outcome) -> str:
-    return f"{KINDS[outcome.kind]}, {escape(outcome.words)}"
-
-
-def escape(words: str) -> str:
-    return words.replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,9 @@ def check(steps, n):
         assert all(e.end is not None and e.waited for e in call)
 
 
-LIMITS = dict(deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate, Phase.shrink])
+LIMITS = dict(
+    deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate, Phase.shrink]
+)
 
 
 @settings(max_examples=15, derandomize=True, **LIMITS)

@@ -9,9 +9,11 @@ from answers import RIGHT, WRONG
 
 from helpers import release
 from helpers.exercise import CheckFailed, check_budget, check_values
-from helpers.exercise.check import TASKS
+from helpers.exercise.tasks import EXERCISES, TASKS
 
-SLOW = dict.fromkeys(["distributed_argmax", "distributed_softmax", "reduce_scatter_by_hand", "settle"], pytest.mark.slow)
+SLOW = dict.fromkeys(
+    ["distributed_argmax", "distributed_softmax", "reduce_scatter_by_hand", "settle"], pytest.mark.slow
+)
 
 
 def cases(table, answer_of):
@@ -47,15 +49,9 @@ def test_a_mistake_fails_and_is_told_why(name, entry):
 
 def test_there_are_enough_mistakes_for_every_task():
     assert set(RIGHT) == set(WRONG) == set(TASKS)
-    single = {task.name for task in release_tasks("08_choose_the_collective")}
+    single = {task.name for task in EXERCISES["08_choose_the_collective"]}
     assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single)
     assert sum(len(WRONG[name]) for name in single) >= 6
-
-
-def release_tasks(exercise):
-    from helpers.exercise.tasks import EXERCISES
-
-    return EXERCISES[exercise]
 
 
 def test_an_unchunked_ring_has_its_values_right():
@@ -88,5 +84,7 @@ def test_a_solution_carries_what_graders_need(path):
         assert cell.metadata.nbgrader.grade_id == cell.id and cell.metadata.nbgrader.schema_version == 3
     for cell in release.released(solution).cells:
         assert "BEGIN" not in cell.source and (cell.cell_type != "code" or not cell.outputs)
-    links = re.findall(r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown"))
+    links = re.findall(
+        r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
+    )
     assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []

@@ -91,7 +91,12 @@ def unusable():
     yield "missing", "mine.ipynb", gone, "answer cell of distributed_mean is missing"
     yield "twice", "mine.ipynb", twice, "2 cells with the id mean-answer"
     yield "text", "mine.ipynb", text, "press Y"
-    yield "other", "02_distributed_argmax.ipynb", plain, "named like exercise 02_distributed_argmax, but holds exercise 01"
+    yield (
+        "other",
+        "02_distributed_argmax.ipynb",
+        plain,
+        "named like exercise 02_distributed_argmax, but holds exercise 01",
+    )
     yield "foreign", "mine.ipynb", dict(plain, cells=[]), "no exercise of this course"
 
 
@@ -125,8 +130,19 @@ def test_progress_shows_itself():
 
 def test_watch_grades_again_on_each_save(tmp_path):
     path = saved(tmp_path / "mine.ipynb", exercise())
-    command = [sys.executable, "-u", "-m", "helpers.grade", "--watch", str(path), "--progress", str(tmp_path / "progress.json")]
-    watching = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(release.ROOT)})
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "helpers.grade",
+        "--watch",
+        str(path),
+        "--progress",
+        str(tmp_path / "progress.json"),
+    ]
+    watching = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(release.ROOT)}
+    )
     try:
         assert any("Watching" in line for line in watching.stdout)
         answered(path, RIGHT)

@@ -107,7 +107,10 @@ run(share)"""
 
 def test_a_failure_shows_our_words_and_no_launcher(kernel):
     (error,) = kernel.run("def f():\n    if dist.get_rank() == 2:\n        raise KeyError('lost')\nrun(f)")
-    assert error[1]["traceback"] == ["RankFailed: rank 2 raised KeyError: 'lost'", "    f, line 3:  raise KeyError('lost')"]
+    assert error[1]["traceback"] == [
+        "RankFailed: rank 2 raised KeyError: 'lost'",
+        "    f, line 3:  raise KeyError('lost')",
+    ]
 
 
 def test_output_goes_to_the_cell_that_ran(kernel):
@@ -136,7 +139,9 @@ def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)
         kernel.run("run(lambda: 1, world_size=2)")  # a crew on standby, too
-        number = kernel.start(f"run(lambda: os.mkdir({str(tmp_path)!r} + '/' + str(dist.get_rank())) or time.sleep(1000))")
+        number = kernel.start(
+            f"run(lambda: os.mkdir({str(tmp_path)!r} + '/' + str(dist.get_rank())) or time.sleep(1000))"
+        )
         kernel.until(lambda: len(list(tmp_path.iterdir())) == 4)
         everyone = kernel.process.children(recursive=True)
         if how == "kill":

@@ -15,7 +15,11 @@ SLOW = {"groups_in_other_order"}  # nothing tells but the clock
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.id)
 def test_a_mistake_is_recognised(mistake, n):
     with pytest.raises(RunError) as caught:
-        run(lambda: mistake.program(dist.get_rank(), dist.get_world_size()), world_size=n, timeout=3 if mistake.id in SLOW else 30)
+        run(
+            lambda: mistake.program(dist.get_rank(), dist.get_world_size()),
+            world_size=n,
+            timeout=3 if mistake.id in SLOW else 30,
+        )
     verdict = str(caught.value)
     assert type(caught.value) is mistake.error, verdict
     assert re.search(mistake.words, verdict.splitlines()[0]), verdict

@@ -216,9 +216,7 @@ def test_messages_are_paired_and_shown_as_one_exchange():
     assert [(call.events[0].rank, call.events[1].rank) for call in done.calls] == [(0, 1), (1, 2), (2, 0)]
     assert [e.op for e in done.events[0]] == ["send", "recv"]
     assert [e.async_op for e in done.events[0]] == [True, False]
-    assert repr(done).startswith(
-        "3 messages, int64 [1], 8 B each\n  0 -> 1   0\n  1 -> 2   1\n  2 -> 0   2\n"
-    )
+    assert repr(done).startswith("3 messages, int64 [1], 8 B each\n  0 -> 1   0\n  1 -> 2   1\n  2 -> 0   2\n")
 
 
 def test_batch_any_source_and_tags():

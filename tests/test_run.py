@@ -272,7 +272,10 @@ def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     [
         (lambda r: dist.all_reduce(torch.ones(3 + (r == 1))), "another shape"),
         (lambda r: dist.all_reduce(torch.ones(2, dtype=torch.float if r else torch.int)), "another dtype"),
-        (lambda r: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if r else dist.ReduceOp.SUM), "another reduce op"),
+        (
+            lambda r: dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if r else dist.ReduceOp.SUM),
+            "another reduce op",
+        ),
         (lambda r: dist.broadcast(torch.ones(2), src=r % 2), "another root"),
         (lambda r: dist.broadcast(torch.ones(2), src=0) if r else dist.all_reduce(torch.ones(2)), "another collective"),
         (

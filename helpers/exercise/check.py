@@ -51,7 +51,7 @@ def check_values(answer: Callable) -> None:
     """
     task = task_of(answer)
     attempt_all(task, answer, budget=False)
-    print(f"Right: {task.name} returns what it should in {_tried(task)}.")
+    print(f"Right: {task.name} does what it should in {_tried(task)}.")
 
 
 def check_budget(answer: Callable) -> None:
@@ -199,4 +199,3 @@ def _show(done: Run) -> None:
 
         if get_ipython() is not None:
             display.display(done.draw())
-

@@ -81,7 +81,9 @@ class Verdict:
     thought: str
 
     def __str__(self) -> str:
-        return "\n".join(part for part in (self.headline, self.details, f"Think: {self.thought}" * bool(self.thought)) if part)
+        return "\n".join(
+            part for part in (self.headline, self.details, f"Think: {self.thought}" * bool(self.thought)) if part
+        )
 
 
 def judge(task: Task, case: Case, given: list[tuple], attempt: Attempt, budget: bool = True) -> Verdict | None:
@@ -109,17 +111,14 @@ def _values(task: Task, case: Case, given: list[tuple], attempt: Attempt, traffi
         return None
     rank, what = next(iter(wrong.items()))
     headline = f"{task.name} is wrong on rank {rank} of {ranks(case.world_size)}: {what}"
-    details = words.values(case, given, wanted[rank], attempt.results[rank], rank)
-    others = [r for r in wrong if r != rank]
-    if others:
-        details += f"\nAlso wrong on {words.these(others)}."
+    details = words.values(case, given, wanted[rank], attempt.results[rank], list(wrong))
     details += "\n" + words.cost(traffic, task.budget(case, given))
     return Verdict("values", headline, details, _suspicion(task, given, attempt.results, list(wrong)))
 
 
 def _wrong(task: Task, given: list[tuple], wanted: list, got: list) -> dict[int, str]:
     """The ranks whose result is not the wanted one, each with what is wrong in a few words."""
-    scale = task.scale(given) if task.scale else largest(given)
+    scale = _scale(task, given)
     found = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
     return {rank: what for rank, what in found.items() if what}
 
@@ -139,9 +138,15 @@ def difference(wanted: Any, got: Any, scale: float) -> str:
         if got.dtype != wanted.dtype or got.shape != wanted.shape:
             return f"it must return {words.kind(wanted)}, not {words.kind(got)}."
         bad = int(unequal(wanted, got, scale).sum())
-        return f"{bad} of {wanted.numel()} number{'s' * (wanted.numel() != 1)} differ{'s' * (wanted.numel() == 1)}." * bool(bad)
+        return (
+            f"{bad} of {wanted.numel()} number{'s' * (wanted.numel() != 1)} differ{'s' * (wanted.numel() == 1)}."
+            * bool(bad)
+        )
     if isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         got = got.item()
+    if isinstance(wanted, float) and type(got) is float:
+        wanted, got = torch.tensor(wanted, dtype=torch.float32), torch.tensor(got, dtype=torch.float32)
+        return f"it returned {got.item():g}, not {wanted.item():g}." * bool(unequal(wanted, got, scale))
     if type(got) is not type(wanted):
         return f"it must return {words.kind(wanted)}, not {words.kind(got)}."
     return f"it returned {got}, not {wanted}." * (got != wanted)
@@ -153,6 +158,10 @@ def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tens
         return wanted != got
     off = TOLERANCE[wanted.dtype] * scale
     return ~torch.isclose(got.double(), wanted.double(), rtol=0.0, atol=off, equal_nan=True)
+
+
+def _scale(task: Task, given: list[tuple]) -> float:
+    return task.scale(given) if task.scale else largest(given)
 
 
 def largest(given: Any) -> float:
@@ -168,7 +177,7 @@ def largest(given: Any) -> float:
 
 def _suspicion(task: Task, given: list[tuple], got: list, wrong: list[int]) -> str:
     """What to think about, from the mistake that gives these very results."""
-    scale = task.scale(given) if task.scale else largest(given)
+    scale = _scale(task, given)
     for suspect in task.suspects:
         would = suspect.result(given)
         if not any(difference(w, g, scale) for w, g in zip(would, got)):
@@ -189,29 +198,23 @@ def _inputs(task: Task, case: Case, given: list[tuple], attempt: Attempt) -> Ver
     if not wrong:
         return None
     rank = next(iter(wrong))
-    k = next(k for k, (w, g) in enumerate(zip(wanted[rank], attempt.arguments[rank])) if difference_in(w, g, task, given))
-    untouched = not difference_in(wanted[rank][k], given[rank][k], task, given)
-    if untouched:
+    scale = _scale(task, given)
+    k = next(k for k, (w, g) in enumerate(zip(wanted[rank], attempt.arguments[rank])) if difference(w, g, scale))
+    to_be_kept = not difference(wanted[rank][k], given[rank][k], scale)
+    if to_be_kept:
         headline = f"{task.name} changes its input on rank {rank} of {ranks(case.world_size)}."
         thought = "whoever called the function may still need its tensor. Which line writes into it? Work on a copy."
     else:
         headline = f"{task.name} leaves the wrong numbers in its tensor on rank {rank} of {ranks(case.world_size)}."
         thought = _after_suspicion(task, given, attempt.arguments, list(wrong), k)
-    details = words.values(case, given, wanted[rank][k], attempt.arguments[rank][k], rank)
-    others = [r for r in wrong if r != rank]
-    if others:
-        details += f"\nAlso wrong on {words.these(others)}."
-    if not untouched:
+    details = words.values(case, given, wanted[rank][k], attempt.arguments[rank][k], list(wrong))
+    if not to_be_kept:
         details += "\n" + words.cost(count(attempt.events), task.budget(case, given))
-    return Verdict("inputs" if untouched else "values", headline, details, thought)
-
-
-def difference_in(wanted: Any, got: Any, task: Task, given: list[tuple]) -> str:
-    return difference(wanted, got, task.scale(given) if task.scale else largest(given))
+    return Verdict("inputs" if to_be_kept else "values", headline, details, thought)
 
 
 def _after_suspicion(task: Task, given: list[tuple], after: list[tuple], wrong: list[int], k: int) -> str:
-    if all(not difference_in(given[rank][k], after[rank][k], task, given) for rank in wrong):
+    if not any(difference(given[rank][k], after[rank][k], _scale(task, given)) for rank in wrong):
         return (
             "the tensor is as it was before. `x = ...` only gives a new tensor the old name; "
             "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in."
@@ -270,7 +273,9 @@ def _budget(task: Task, case: Case, given: list[tuple], traffic: Traffic) -> Ver
             if aspect == "messages":
                 return verdict(aspect, f"rank {rank} sends {counts[rank]} messages; {limits[rank]} are enough.")
             verb = {"sent": "sends", "received": "receives"}[aspect]
-            return verdict(aspect, f"rank {rank} {verb} {words.size_of(counts[rank])}; {words.size_of(limits[rank])} are enough.")
+            return verdict(
+                aspect, f"rank {rank} {verb} {words.size_of(counts[rank])}; {words.size_of(limits[rank])} are enough."
+            )
     if allowed.steps is not None and traffic.steps > allowed.steps:
         return verdict("steps", f"takes {traffic.steps} steps; {allowed.steps} are enough.")
     return None

@@ -39,12 +39,15 @@ def source(e: Event) -> str:
     return line_of(e.line)
 
 
-def values(case: Case, given: list[tuple], wanted: Any, got: Any, rank: int) -> str:
-    """All ranks' inputs, then wanted above got, number by number, with a mark where they differ."""
+def values(case: Case, given: list[tuple], wanted: Any, got: Any, wrong: list[int]) -> str:
+    """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
     lines = [f"  input: {case}"]
     for r, arguments in enumerate(given[:INPUTS]):
         lines.append(f"    rank {r}   {'; '.join(map(_input, arguments))}".rstrip())
-    return "\n".join(lines + _pairs(wanted, got, rank))
+    lines += _pairs(wanted, got, wrong[0])
+    if wrong[1:]:
+        lines.append(f"Also wrong on {these(wrong[1:])}.")
+    return "\n".join(lines)
 
 
 def _input(value: Any) -> str:
@@ -79,11 +82,17 @@ def _aligned(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     part = slice(first, first + SHOWN)
     note = f"   (numbers {first} to {min(first + SHOWN, len(words)) - 1} of {len(words)})" if len(words) > SHOWN else ""
     widths = [max(len(w), len(g)) for w, g in words[part]]
-    rows = [
-        "  ".join(f"{pair[k]:>{wide}}" for pair, wide in zip(words[part], widths)) for k in (0, 1)
-    ] + ["  ".join(("^" * len(pair[1]) if d else "").rjust(wide) for pair, d, wide in zip(words[part], differ[part], widths))]
+    rows = ["  ".join(f"{pair[k]:>{wide}}" for pair, wide in zip(words[part], widths)) for k in (0, 1)] + [
+        "  ".join(
+            ("^" * len(pair[1]) if d else "").rjust(wide) for pair, d, wide in zip(words[part], differ[part], widths)
+        )
+    ]
     blank = " " * len(label)
-    lines = [f"  {label}   wanted   {rows[0]}{note}", f"  {blank}   got      {rows[1]}", f"  {blank}            {rows[2]}"]
+    lines = [
+        f"  {label}   wanted   {rows[0]}{note}",
+        f"  {blank}   got      {rows[1]}",
+        f"  {blank}            {rows[2]}",
+    ]
     return [line.rstrip() for line in lines if line.strip()]
 
 
@@ -95,14 +104,11 @@ def cost(traffic: Traffic, budget: Budget) -> str:
 
 
 def spent(traffic: Traffic) -> str:
-    """'the busiest rank moves 24 B, in 4 messages and 4 steps'"""
-    words = f"the busiest rank moves {size(round(traffic.busiest))}"
+    """'the busiest rank moves 24 B in 4 messages and 4 steps'; of collectives only the least is known"""
+    moved = size(round(traffic.busiest))
     if any(traffic.messages):
-        words += f" in {_plural(max(traffic.messages), 'message')} and {_plural(traffic.steps, 'step')}"
-    else:
-        made = ", ".join(f"{op}" for op in sorted(traffic.ops))
-        words += f" by {made}"
-    return words
+        return f"the busiest rank moves {moved} in {_plural(max(traffic.messages), 'message')} and {_plural(traffic.steps, 'step')}"
+    return f"the busiest rank has to move {moved} ({', '.join(sorted(traffic.ops))})"
 
 
 def _plural(n: int, what: str) -> str:

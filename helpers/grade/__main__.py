@@ -19,10 +19,13 @@ BAR = 24  # characters
 def main(arguments: list[str] | None = None) -> int:
     """0: all solved. 1: something is not. 2: a file cannot be graded."""
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.grade", description="Says what is right in your exercises, and what to think about next."
+        prog="python -m helpers.grade",
+        description="Says what is right in your exercises, and what to think about next.",
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="notebook", help="an exercise, or a folder of them")
-    parser.add_argument("--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C")
+    parser.add_argument(
+        "--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C"
+    )
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
@@ -64,7 +67,9 @@ def report(given: Feedback, tries: int) -> str:
     state = "solved" if given.solved else "not solved yet"
     lines = [f"{given.exercise}: {given.points:g} of {given.of:g} points, {state}"]
     for check in given.checks:
-        lines.append(f"  {'✓' if check.passed else '✗'} {check.points if check.passed else 0:g} of {check.points:g}   {check.what}")
+        lines.append(
+            f"  {'✓' if check.passed else '✗'} {check.points if check.passed else 0:g} of {check.points:g}   {check.what}"
+        )
     if given.reason:
         lines += ["", textwrap.indent(given.reason, "    ")]
     if given.hints:
@@ -77,7 +82,11 @@ def _bar(what: str, done: int, of: int) -> None:
     """A progress bar on the terminal; nothing where the output goes to a file."""
     if sys.stdout.isatty():
         filled = BAR * done // of if of else 0
-        print(f"\r\x1b[K{what} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}" if of else "\r\x1b[K", end="", flush=True)
+        print(
+            f"\r\x1b[K{what} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}" if of else "\r\x1b[K",
+            end="",
+            flush=True,
+        )
 
 
 def watch(paths: list[Path], progress: Path) -> None:

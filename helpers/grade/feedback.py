@@ -82,7 +82,7 @@ def give(submission: Submission, progress: Callable[[int, int], None] = lambda d
     ]
     failed = [k for k, outcome in enumerate(outcomes) if outcome]
     first = next((k for k in failed if is_check(cells[k])), None)
-    reason = outcomes[first if first is not None else failed[0]] if failed else ""
+    reason = outcomes[failed[0]] if failed else ""  # the others may only follow from it
     return Feedback(submission.exercise, checks, reason, _hints(notebook, cells[first]) if first is not None else 0)
 
 
@@ -101,17 +101,16 @@ def _run(here: Path, progress: Callable[[int], None]) -> str:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     said, done = [], 0
-    try:
-        for line in process.stdout:
-            said.append(line)
-            if "::Cell" in line and OUTCOME.search(line):
-                done += 1
-                progress(done)
-        process.wait()
-    finally:
-        if process.poll() is None:  # Control-C
+    with process:
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if "::Cell" in line and OUTCOME.search(line):
+                    done += 1
+                    progress(done)
+        except BaseException:  # Control-C
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+            raise
     return "The notebook could not be run.\n" + "".join(said[-12:])
 
 

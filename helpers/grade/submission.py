@@ -62,8 +62,9 @@ def read(path: Path) -> Submission:
 
 
 def graft(submission: Submission) -> NotebookNode:
-    """The course's notebook with the learner's answers in it."""
+    """The course's notebook with the learner's answers in it, without the cells for trying things out."""
     notebook = pristine(submission.exercise)
+    notebook.cells = [cell for cell in notebook.cells if "try" not in cell.metadata.get("tags", ())]
     for cell in notebook.cells:
         if cell.id in submission.answers:
             cell.source = submission.answers[cell.id]

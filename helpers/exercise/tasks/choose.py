@@ -120,7 +120,9 @@ TASKS = (
         lambda args: [total(args) for _ in args],
         same("2(N-1)/N of a tensor sent and received by each rank", around),
         "every rank needs the sum, and the sum only: not everybody's gradient, and no rank should do all the work.",
-        suspects=(Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),),
+        suspects=(
+            Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),
+        ),
     ),
     job(
         "my_part_of_gradient",

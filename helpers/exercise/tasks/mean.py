@@ -43,7 +43,9 @@ def reference(args):
 
 
 def on_zero_only(args):
-    return [value if rank == 0 else x.to(result_type(x)) for rank, ((x,), value) in enumerate(zip(args, reference(args)))]
+    return [
+        value if rank == 0 else x.to(result_type(x)) for rank, ((x,), value) in enumerate(zip(args, reference(args)))
+    ]
 
 
 def budget(case, args):
@@ -67,7 +69,9 @@ TASKS = (
         reference,
         budget,
         suspects=(
-            Suspect(lambda args: everywhere(total(args), args), "this is the sum. How many numbers went into each place?"),
+            Suspect(
+                lambda args: everywhere(total(args), args), "this is the sum. How many numbers went into each place?"
+            ),
             Suspect(
                 lambda args: everywhere(total(args) / 4, args),
                 "this is the sum divided by 4. What if the world size is another? Ask dist.get_world_size().",
@@ -76,7 +80,10 @@ TASKS = (
                 lambda args: [x.to(result_type(x)) for (x,) in args],
                 "this is what the rank had before. In which tensor does the result of the collective arrive?",
             ),
-            Suspect(on_zero_only, "only rank 0 has the mean, but every rank must return it. Which collective gives all ranks the sum?"),
+            Suspect(
+                on_zero_only,
+                "only rank 0 has the mean, but every rank must return it. Which collective gives all ranks the sum?",
+            ),
             Suspect(
                 lambda args: everywhere(torch.div(total(args), len(args), rounding_mode="floor"), args),
                 "the fraction is lost. What does dividing whole numbers by // or in place give?",

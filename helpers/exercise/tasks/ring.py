@@ -100,7 +100,10 @@ TASKS = (
                 lambda args: [(total(args).double() / len(args)).to(args[0][0].dtype)] * len(args),
                 "this is the mean; the sum is wanted.",
             ),
-            Suspect(lambda args: prefix(args, 1), "each rank has added its left neighbour's numbers only. How do the others' get there?"),
+            Suspect(
+                lambda args: prefix(args, 1),
+                "each rank has added its left neighbour's numbers only. How do the others' get there?",
+            ),
             Suspect(without_tail, "the last numbers are left out. What if the length does not divide by N?"),
         ),
         thoughts={

@@ -59,7 +59,9 @@ TASKS = (
                 lambda args: combined(args, lambda r: [i for i in range(len(args)) if i != r]),
                 "the rank's own contribution is missing. Where does the sum start?",
             ),
-            Suspect(lambda args: combined(args, lambda r: [r]), "this is the rank's own chunk, nothing is added to it."),
+            Suspect(
+                lambda args: combined(args, lambda r: [r]), "this is the rank's own chunk, nothing is added to it."
+            ),
             Suspect(
                 lambda args: combined(args, lambda r: sorted({r, (r - 1) % len(args)})),
                 "only the left neighbour's numbers are added. How do the others' get there?",

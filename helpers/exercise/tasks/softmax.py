@@ -72,9 +72,18 @@ TASKS = (
         budget,
         scale=lambda args: 1.0,
         suspects=(
-            Suspect(local, "each rank's block adds up to 1 by itself; the whole row should. Whose exponentials must the sum count?"),
-            Suspect(without_maximum, "exp(1000) is inf, and inf / inf is nan. What may be subtracted from a row without changing its softmax?"),
-            Suspect(own_maximum, "each rank subtracts another maximum, so their exponentials cannot be added. All must subtract the same."),
+            Suspect(
+                local,
+                "each rank's block adds up to 1 by itself; the whole row should. Whose exponentials must the sum count?",
+            ),
+            Suspect(
+                without_maximum,
+                "exp(1000) is inf, and inf / inf is nan. What may be subtracted from a row without changing its softmax?",
+            ),
+            Suspect(
+                own_maximum,
+                "each rank subtracts another maximum, so their exponentials cannot be added. All must subtract the same.",
+            ),
             Suspect(
                 lambda args: [rows(args).softmax(1).to(x.dtype) for (x,) in args],
                 "these are the whole rows. Each rank returns its own columns only.",

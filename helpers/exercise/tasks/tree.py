@@ -55,7 +55,11 @@ TASKS = (
         budget,
         after=after,
         allowed=frozenset({"send", "recv"}),
-        suspects=(Suspect(lambda args: [args[0][0] for _ in args], "these are rank 0's numbers. They should be those of src."),),
+        suspects=(
+            Suspect(
+                lambda args: [args[0][0] for _ in args], "these are rank 0's numbers. They should be those of src."
+            ),
+        ),
         thoughts={
             "values": "number the ranks from src: (rank - src) % N. Who has the data after the first step, who after the second?",
             "calls": "build it from send and recv: that is what broadcast does inside.",
