@@ -39,7 +39,9 @@ class Kernel:
             if kind == "status" and content["execution_state"] == "idle":
                 return outputs
             if kind == "stream":
-                outputs.append((content["name"], content["text"]))
+                # A kernel may send one text in several pieces.
+                sofar = outputs.pop()[1] if outputs and outputs[-1][0] == content["name"] else ""
+                outputs.append((content["name"], sofar + content["text"]))
             elif kind in ("display_data", "execute_result"):
                 outputs.append((kind, content["data"]))
             elif kind == "error":
