@@ -53,7 +53,7 @@ def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
     absent = {r for rank, on in waits.items() for r in _absent(state.blocked[rank], state) | on}
     gone = sorted(absent & state.returned)
     verdict = "; ".join(
-        [f"{_ranks(rs)} wait{'s' * (len(rs) == 1)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
+        [f"{_ranks(rs)} {_verb('wait', rs)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
         + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
     )
     return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", run, ranks)
@@ -71,7 +71,14 @@ def out_of_time(state: State, run: Run, seconds: float) -> Stuck:
         if any(r not in state.blocked for r in busy)
         else "Look for the call that the waiting ranks' partners did not make."
     )
-    return Stuck(f"out of time after {seconds:g} s.\n{_standing(state)}\n{advice}", run, tuple(busy))
+    def at(rank: int, state: State) -> str:
+        return f"in {_waits_in(rank, state)}" if rank in state.blocked else ""
+
+    who = "; ".join(
+        f"{_ranks(rs)} {_verb('wait' if where else 'run', rs)} {where or 'your code'}"
+        for where, rs in _by(busy, state, at).items()
+    )
+    return Stuck(f"out of time after {seconds:g} s: {who}.\n{_standing(state)}\n{advice}", run, tuple(busy))
 
 
 def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
@@ -129,9 +136,9 @@ def _standing(state: State) -> str:
         if rank in state.returned:
             what = f"returned {_after(rank, state)}"
         elif rank in state.blocked:
-            what, line = f"waits in {_waits_in(rank, state)}", state.blocked[rank].line
+            what, line = f"waiting in {_waits_in(rank, state)}", state.blocked[rank].line
         else:
-            what, line = f"runs your code, {_after(rank, state)}", state.where.get(rank)
+            what, line = f"running your code, {_after(rank, state)}", state.where.get(rank)
         rows.append((rank, what, source(line)))
     return "\n".join(_rows(rows))
 
@@ -146,22 +153,42 @@ def mismatched(call: Call, what: str, run: Run) -> Mismatch:
         first = next(e for e in call if e.rank == guilty[0])
         head = _FLAW[what].format(ranks=_ranks(guilty), s="s" * (len(guilty) == 1), op=first.op, k=first.index + 1)
     elif call.is_message:
-        head = f"the send from rank {call.events[0].rank} and the recv on rank {call.events[0].dst} disagree in {what}."
+        head = f"the send from rank {call.events[0].rank} and the recv on rank {call.events[0].dst} disagree on the {what}."
     else:
-        head = f"ranks disagree in call #{k} of group {span(call.group)}: another {what}."
+        head = f"ranks disagree on {_subject(what, call)} in call #{k}{_of_group(call, run)}."
     described = [(e.rank, _describe(e, what), source(e.touched or e.line)) for e in call]
     return Mismatch("\n".join([head, *_rows(described), CONSEQUENCE[what]]), run, call)
 
 
 def out_of_order(earlier: Call, call: Call, run: Run) -> Mismatch:
-    head = f"ranks make calls #{earlier.index + 1} and #{call.index + 1} of group {span(call.group)} in another order."
+    numbers = f"#{earlier.index + 1} and #{call.index + 1}{_of_group(call, run)}"
+    head = f"ranks make calls {numbers} in different orders."
     described = [(e.rank, f"{_describe(e)}, #{c.index + 1}", source(e.line)) for c in (earlier, call) for e in c]
     return Mismatch("\n".join([head, *_rows(described), CONSEQUENCE["collective"]]), run, call)
 
 
+def _subject(what: str, call: Call) -> str:
+    if what == "collective":
+        return "which collective to make"
+    if what == "root":
+        what = "src" if call.events[0].src is not None else "dst"
+    return f"the {what} of {call.op}"
+
+
+def _of_group(call: Call, run: Run) -> str:
+    return "" if len(call.group) == run.world_size else f" of group {span(call.group)}"
+
+
 def _rows(described: list[tuple[int, str, str]]) -> list[str]:
-    width = max(len(d) for _, d, _ in described)
-    return [f"  rank {rank}  {d:<{width}}  {line}".rstrip() for rank, d, line in described]
+    """One line for all ranks of which the same is said."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for rank, words, line in described:
+        alike.setdefault((words, line), []).append(rank)
+    names = [_ranks(ranks) for ranks in alike.values()]
+    left, middle = max(map(len, names)), max(len(words) for words, _ in alike)
+    return [
+        f"  {name:<{left}}  {words:<{middle}}  {line}".rstrip() for name, (words, line) in zip(names, alike)
+    ]
 
 
 _FLAW = {
@@ -271,6 +298,10 @@ def _ranks(ranks) -> str:
     if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]}-{ranks[-1]}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _verb(verb: str, ranks: list[int]) -> str:
+    return verb + "s" * (len(ranks) == 1)
 
 
 def _calls(count: int) -> str:

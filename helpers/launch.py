@@ -31,6 +31,7 @@ from .wire import Frames, pack, unpack
 MOST_RANKS = 256
 GRACE = 0.5  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
+ANSWER = 5.0  # seconds for ranks to say on which line they are, once out of time
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 STACK = re.compile(r"Stack \(most recent call first\):\n((?:  File .*\n)+)")  # as faulthandler writes it
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
@@ -303,7 +304,7 @@ class _Session:
 
     def _out_of_time(self) -> None:
         if self._asked is None:
-            self._asked = time.monotonic() + GRACE
+            self._asked = time.monotonic() + ANSWER
             self._crew.ask_where()
         running = set(range(self._n)) - self._state.returned - set(self._state.blocked)
         for rank in running - set(self._state.where):

@@ -861,7 +861,7 @@ def only_the_sends(strip):
     return settling(strip, agree=False, report="zero")
 
 
-@wrong(SETTLE, "Stuck|another collective|Mismatch")
+@wrong(SETTLE, "Stuck|which collective|Mismatch")
 def only_the_loop(strip):
     return settling(strip, report="zero")
 

@@ -42,47 +42,47 @@ def ones(*shape, dtype=torch.float32):
 # --- shapes and sizes ---------------------------------------------------------------------
 
 
-@mistake("all_reduce of 4 numbers on one rank, 3 on the others", Mismatch, "call #1 .* another shape")
+@mistake("all_reduce of 4 numbers on one rank, 3 on the others", Mismatch, "on the shape of .* in call #1")
 def all_reduce_other_size(r, n):
     dist.all_reduce(ones(4 if r == 1 else 3))
 
 
-@mistake("all_reduce of (2, 3) on one rank, (3, 2) on the others", Mismatch, "call #1 .* another shape")
+@mistake("all_reduce of (2, 3) on one rank, (3, 2) on the others", Mismatch, "on the shape of .* in call #1")
 def all_reduce_other_shape(r, n):
     dist.all_reduce(ones(2, 3) if r == 1 else ones(3, 2))
 
 
-@mistake("one rank passes an empty tensor", Mismatch, "another shape")
+@mistake("one rank passes an empty tensor", Mismatch, "on the shape of")
 def all_reduce_empty(r, n):
     dist.all_reduce(ones(0 if r == 1 else 3))
 
 
-@mistake("all_reduce of 1001 numbers on one rank, 1000 on the others", Mismatch, "another shape")
+@mistake("all_reduce of 1001 numbers on one rank, 1000 on the others", Mismatch, "on the shape of")
 def all_reduce_one_more(r, n):
     dist.all_reduce(ones(1001 if r == 1 else 1000))
 
 
-@mistake("broadcast into a buffer that is too small", Mismatch, "another shape")
+@mistake("broadcast into a buffer that is too small", Mismatch, "on the shape of")
 def broadcast_too_small(r, n):
     dist.broadcast(ones(3 if r == 1 else 4), src=0)
 
 
-@mistake("broadcast into a buffer that is too large", Mismatch, "another shape")
+@mistake("broadcast into a buffer that is too large", Mismatch, "on the shape of")
 def broadcast_too_large(r, n):
     dist.broadcast(ones(4 if r == 1 else 3), src=0)
 
 
-@mistake("all_gather of tensors of different sizes", Mismatch, "another shape")
+@mistake("all_gather of tensors of different sizes", Mismatch, "on the shape of")
 def all_gather_uneven(r, n):
     dist.all_gather([ones(k + 1) for k in range(n)], ones(r + 1))
 
 
-@mistake("gather, where one rank sends less", Mismatch, "another shape")
+@mistake("gather, where one rank sends less", Mismatch, "on the shape of")
 def gather_less(r, n):
     dist.gather(ones(2 if r == 1 else 3), [ones(3) for _ in range(n)] if r == 0 else None, dst=0)
 
 
-@mistake("scatter into a buffer that is too large", Mismatch, "another shape")
+@mistake("scatter into a buffer that is too large", Mismatch, "on the shape of")
 def scatter_too_large(r, n):
     dist.scatter(ones(4 if r == 1 else 3), [ones(3) for _ in range(n)] if r == 0 else None, src=0)
 
@@ -97,7 +97,7 @@ def reduce_scatter_indivisible(r, n):
     dist.reduce_scatter_single(ones(2), ones(2 * n + 1))
 
 
-@mistake("all_to_all whose split sizes disagree", Mismatch, "another split sizes")
+@mistake("all_to_all whose split sizes disagree", Mismatch, "on the split sizes of")
 def all_to_all_splits(r, n):
     splits = [1] * n
     if r == 1:
@@ -105,7 +105,7 @@ def all_to_all_splits(r, n):
     dist.all_to_all_single(ones(n), ones(n), output_split_sizes=[1] * n, input_split_sizes=splits)
 
 
-@mistake("recv into a buffer that is too small", Mismatch, "rank 0 .* rank 1 disagree in size")
+@mistake("recv into a buffer that is too small", Mismatch, "rank 0 .* rank 1 disagree on the size")
 def recv_too_small(r, n):
     if r == 0:
         dist.send(ones(3), 1)
@@ -113,7 +113,7 @@ def recv_too_small(r, n):
         dist.recv(ones(2), 0)
 
 
-@mistake("recv into a buffer that is too large", Mismatch, "disagree in size")
+@mistake("recv into a buffer that is too large", Mismatch, "disagree on the size")
 def recv_too_large(r, n):
     if r == 0:
         dist.send(ones(2), 1)
@@ -121,7 +121,7 @@ def recv_too_large(r, n):
         dist.recv(ones(3), 0)
 
 
-@mistake("broadcast_object_list with lists of different lengths", Mismatch, "another shape")
+@mistake("broadcast_object_list with lists of different lengths", Mismatch, "on the shape of")
 def objects_other_length(r, n):
     dist.broadcast_object_list([1, 2] if r == 0 else [None], src=0)
 
@@ -129,28 +129,28 @@ def objects_other_length(r, n):
 # --- dtypes -------------------------------------------------------------------------------
 
 
-@mistake("all_reduce of float32 on one rank, int32 on the others", Mismatch, "another dtype")
+@mistake("all_reduce of float32 on one rank, int32 on the others", Mismatch, "on the dtype of")
 def all_reduce_float_int(r, n):
     dist.all_reduce(ones(3, dtype=torch.float32 if r == 1 else torch.int32))
 
 
-@mistake("all_reduce of float16 on one rank, bfloat16 on the others", Mismatch, "another dtype")
+@mistake("all_reduce of float16 on one rank, bfloat16 on the others", Mismatch, "on the dtype of")
 def all_reduce_half_bfloat(r, n):
     dist.all_reduce(ones(3, dtype=torch.float16 if r == 1 else torch.bfloat16))
 
 
-@mistake("broadcast of float32 into a float64 buffer", Mismatch, "another dtype")
+@mistake("broadcast of float32 into a float64 buffer", Mismatch, "on the dtype of")
 def broadcast_other_dtype(r, n):
     dist.broadcast(ones(3, dtype=torch.float64 if r == 1 else torch.float32), src=0)
 
 
-@mistake("all_gather, each rank another dtype", Mismatch, "another dtype")
+@mistake("all_gather, each rank another dtype", Mismatch, "on the dtype of")
 def all_gather_other_dtype(r, n):
     dtype = torch.int32 if r == 1 else torch.float32
     dist.all_gather([ones(2, dtype=dtype) for _ in range(n)], ones(2, dtype=dtype))
 
 
-@mistake("send of float32 received as int32", Mismatch, "disagree in dtype")
+@mistake("send of float32 received as int32", Mismatch, "disagree on the dtype")
 def recv_other_dtype(r, n):
     if r == 0:
         dist.send(ones(2), 1)
@@ -166,12 +166,12 @@ def all_gather_list_dtype(r, n):
 # --- order, roots, groups -----------------------------------------------------------------
 
 
-@mistake("SUM on one rank, MAX on the others", Mismatch, "another reduce op")
+@mistake("SUM on one rank, MAX on the others", Mismatch, "on the reduce op of")
 def other_reduce_op(r, n):
     dist.all_reduce(ones(2), op=dist.ReduceOp.SUM if r == 1 else dist.ReduceOp.MAX)
 
 
-@mistake("two all_reduces in another order on one rank", Mismatch, "calls #1 and #2 .* in another order")
+@mistake("two all_reduces in another order on one rank", Mismatch, "calls #1 and #2 in different orders")
 def swapped_calls(r, n):
     a, b = ones(2), ones(2)
     if r == 1:
@@ -190,7 +190,7 @@ def second(x):
     dist.all_reduce(x)
 
 
-@mistake("all_reduce on one rank, broadcast on the others", Mismatch, "another collective")
+@mistake("all_reduce on one rank, broadcast on the others", Mismatch, "on which collective")
 def other_collective(r, n):
     if r == 1:
         dist.all_reduce(ones(2))
@@ -234,12 +234,12 @@ def missing_gather(r, n):
         dist.gather(ones(1), [ones(1) for _ in range(n)] if r == 0 else None, dst=0)
 
 
-@mistake("ranks name different sources", Mismatch, "another root")
+@mistake("ranks name different sources", Mismatch, "on the (src|dst)")
 def other_source(r, n):
     dist.broadcast(ones(2), src=1 if r == 1 else 0)
 
 
-@mistake("ranks name different targets", Mismatch, "another root")
+@mistake("ranks name different targets", Mismatch, "on the (src|dst)")
 def other_target(r, n):
     dist.reduce(ones(2), dst=1 if r == 1 else 0)
 
@@ -358,7 +358,7 @@ def strided_send(r, n):
         dist.recv(ones(2), 0)
 
 
-@mistake("one rank's matrix is transposed", Mismatch, "another layout")
+@mistake("one rank's matrix is transposed", Mismatch, "on the layout of")
 def transposed(r, n):
     x = torch.arange(4.0).reshape(2, 2)
     dist.all_reduce(x.t() if r == 1 else x)
@@ -427,7 +427,7 @@ def exits(r, n):
     dist.all_reduce(ones(1))
 
 
-@mistake("monitored_barrier on one rank, barrier on the others", Mismatch, "another collective")
+@mistake("monitored_barrier on one rank, barrier on the others", Mismatch, "on which collective")
 def monitored(r, n):
     if r == 0:
         dist.monitored_barrier(timeout=timedelta(seconds=0.5))

@@ -1,0 +1,224 @@
+"""An algorithm as data: a `Schedule` is a list of steps, a step a list of messages.
+
+All messages of a step are under way together.  Each carries some chunks from one rank to
+another, where they are copied into place or added to what is there.  What the ranks hold at
+first, and what they must hold at the end, follows from the name of the collective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, NamedTuple
+
+COLLECTIVES = ("broadcast", "scatter", "reduce", "gather", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+ROOTED = ("broadcast", "scatter", "reduce", "gather")
+
+# What a rank holds of one chunk: the set of ranks whose parts are summed in it, as bits.
+# Bit r is rank r; 0 means that there is nothing.
+Parts = int
+Holdings = list[dict[int, Parts]]  # per rank: chunk -> parts
+
+
+class Message(NamedTuple):
+    """Some chunks on their way; `copy` and `add` make one."""
+
+    source: int
+    target: int
+    chunks: tuple[int, ...]
+    adds: bool  # added to what the target holds; False: copied over it
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}"
+
+
+def copy(source: int, target: int, chunks: int | Iterable[int]) -> Message:
+    """`source` sends these chunks to `target`, where they replace whatever is in their place."""
+    return _message(source, target, chunks, False)
+
+
+def add(source: int, target: int, chunks: int | Iterable[int]) -> Message:
+    """`source` sends these chunks to `target`, which adds them to its own."""
+    return _message(source, target, chunks, True)
+
+
+def _message(source, target, chunks, adds) -> Message:
+    return Message(source, target, (chunks,) if isinstance(chunks, int) else tuple(chunks), adds)
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """Who sends which chunks to whom, and when.
+
+    collective: one of COLLECTIVES; it says what the ranks start with and what they must end with.
+    world_size: number of ranks, N.
+    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds
+        when the step begins.
+    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every
+        formula here: what broadcast and all_reduce work on, what all_gather ends with, what
+        reduce_scatter and all_to_all start with.  Chunks are numbered along the buffer; where
+        each rank has its own piece, rank r's is the r-th N-th of the chunks.  In all_to_all there
+        are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
+    root: for broadcast, scatter, reduce, gather.
+    name: of the algorithm.
+
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a rank or
+    a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
+    """
+
+    collective: str
+    world_size: int
+    steps: list[list[Message]]
+    chunks: int = 1
+    root: int = 0
+    name: str = "schedule"
+
+    def __post_init__(self) -> None:
+        n = self.world_size
+        if self.collective not in COLLECTIVES:
+            raise ValueError(f"{self.collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"world_size is a number of ranks, 1 or more, not {n!r}.")
+        if not 0 <= self.root < n:
+            raise ValueError(f"root is a rank from 0 to {n - 1}, not {self.root}.")
+        if self.collective == "all_to_all" and self.chunks != n * n:
+            raise ValueError(f"all_to_all of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}.")
+        if self.chunks < 1 or self.has_pieces and self.chunks % n:
+            raise ValueError(
+                f"{self.collective} gives each of {n} ranks an equal piece, so chunks must be a multiple of {n}, "
+                f"not {self.chunks}."
+                if self.has_pieces
+                else f"chunks must be 1 or more, not {self.chunks}."
+            )
+        for k, step in enumerate(self.steps, 1):
+            for m in step:
+                self._check(k, m)
+
+    def _check(self, k: int, m: Message) -> None:
+        for rank in (m.source, m.target):
+            if not 0 <= rank < self.world_size:
+                raise ValueError(f"step {k}, message {m}: there is no rank {rank}, ranks are 0 to {self.world_size - 1}.")
+        if m.source == m.target:
+            raise ValueError(f"step {k}: rank {m.source} sends to itself; what it has needs no message.")
+        if not m.chunks:
+            raise ValueError(f"step {k}, message {m}: it carries no chunk.")
+        for c in m.chunks:
+            if not 0 <= c < self.chunks:
+                raise ValueError(f"step {k}, message {m}: there is no chunk {c}, chunks are 0 to {self.chunks - 1}.")
+        if len(set(m.chunks)) < len(m.chunks):
+            raise ValueError(f"step {k}, message {m}: it carries a chunk twice.")
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is special."""
+        return self.collective in ROOTED
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether every rank starts or ends with a piece of its own."""
+        return self.collective in ("scatter", "gather", "all_gather", "reduce_scatter")
+
+    @property
+    def cuts(self) -> int:
+        """Chunks in a buffer of size S."""
+        return self.world_size if self.collective == "all_to_all" else self.chunks
+
+    def piece(self, rank: int) -> range:
+        """The chunks that are this rank's own."""
+        each = self.chunks // self.world_size
+        return range(rank * each, (rank + 1) * each)
+
+    def initial(self) -> Holdings:
+        """What every rank holds before the first step."""
+        n, every, what = self.world_size, range(self.chunks), self.collective
+        if what in ("broadcast", "scatter"):
+            mine = {self.root: every}
+        elif what in ("gather", "all_gather", "all_to_all"):
+            mine = {r: self.piece(r) for r in range(n)}
+        else:
+            mine = {r: every for r in range(n)}
+        return [{c: 1 << r for c in mine.get(r, ())} for r in range(n)]
+
+    def promised(self) -> Holdings:
+        """What every rank must hold after the last step; what it holds besides does not matter."""
+        n, every, what = self.world_size, range(self.chunks), self.collective
+        full, root = (1 << n) - 1, self.root
+        each = self.chunks // n or 1
+        if what == "broadcast":
+            return [{c: 1 << root for c in every}] * n
+        if what == "scatter":
+            return [{c: 1 << root for c in self.piece(r)} for r in range(n)]
+        if what == "reduce":
+            return [{c: full for c in every} if r == root else {} for r in range(n)]
+        if what == "gather":
+            return [{c: 1 << c // each for c in every} if r == root else {} for r in range(n)]
+        if what == "all_gather":
+            return [{c: 1 << c // each for c in every}] * n
+        if what == "reduce_scatter":
+            return [{c: full for c in self.piece(r)} for r in range(n)]
+        if what == "all_reduce":
+            return [{c: full for c in every}] * n
+        return [{s * n + r: 1 << s for s in range(n)} for r in range(n)]
+
+    # The rest of what can be done with a schedule; each has its own module.
+
+    def prove(self):
+        """Shows that every rank ends with exactly what the collective promises: see proof.prove."""
+        from .proof import prove
+
+        return prove(self)
+
+    def count(self, nbytes: int | None = None, itemsize: int = 1):
+        """Messages, bytes and steps, beside the lower bound: see count.count."""
+        from .count import count
+
+        return count(self, nbytes, itemsize)
+
+    def program(self):
+        """The rank function that executes this schedule with torch.distributed: see execute.program."""
+        from .execute import program
+
+        return program(self)
+
+    def draw(self, step: int | None = None, style: str | None = None):
+        """The picture: a matplotlib Figure; see picture.draw."""
+        from .picture import draw
+
+        return draw(self, step, style)
+
+    def table(self) -> str:
+        """Every step and every message, as text."""
+        from .text import table
+
+        return table(self)
+
+    def __repr__(self) -> str:
+        from .text import table
+
+        return table(self, brief=True)
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(self.draw())
+        display({"text/plain": repr(self)}, raw=True)
+
+
+def chunk_name(s: Schedule, chunk: int) -> str:
+    """'a', 'b', ... along the buffer; where each rank has its own row, with the rank it comes from: 'b2'."""
+    if s.collective == "all_to_all":
+        return f"{_letters(chunk % s.world_size)}{chunk // s.world_size}"
+    return _letters(chunk)
+
+
+def _letters(k: int) -> str:
+    """a ... z, aa, ab, ... as columns of a spreadsheet."""
+    word = ""
+    while k >= 0:
+        k, letter = divmod(k, 26)
+        word, k = chr(97 + letter) + word, k - 1
+    return word
+
+
+def members(parts: Parts) -> list[int]:
+    """The ranks in a set of parts."""
+    return [r for r in range(parts.bit_length()) if parts >> r & 1]
