@@ -20,6 +20,7 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import torch
@@ -99,8 +100,8 @@ def _settle(out: int, err: int) -> None:
     warnings.simplefilter("default")
     random.seed()  # as fresh processes: no two ranks draw the same numbers unless seeded
     torch.default_generator.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:  # asking numpy for it would import it, at half the price of a rank
+        sys.modules["numpy.random"].seed()
     torch.set_num_threads(1)  # ranks share the cores; more threads would only fight
 
 
@@ -121,13 +122,14 @@ def _join(birth: Birth) -> None:
 
 def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | None) -> None:
     """Runs the learner's function; exactly one of "returned" and "failed" is sent."""
-    os.environ.update(job.environ)
+    os.environ.clear()  # the server's own settings are not the learner's
     os.environ.update(
+        job.environ,
         RANK=str(birth.rank), LOCAL_RANK=str(birth.rank),
         WORLD_SIZE=str(birth.world_size), LOCAL_WORLD_SIZE=str(birth.world_size),
         GLOO_SOCKET_IFNAME=LOOPBACK,
     )  # fmt: skip
-    started, known = False, set(sys.modules)
+    started, known = False, len(sys.modules)
     try:
         os.chdir(job.cwd)
         sys.path[:] = job.path
@@ -142,7 +144,8 @@ def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | No
         channel.receive()  # all ranks have returned: nothing is on its way any more
         after = traffic()
         moved = (None, None) if after is None else (after[0] - before[0], after[1] - before[1])
-        channel.send("counted", moved, sorted(m for m in set(sys.modules) - known if m.startswith("torch.")))
+        imported = islice(reversed(sys.modules), len(sys.modules) - known)  # touches only the new ones
+        channel.send("counted", moved, sorted(m for m in imported if m.startswith("torch.")))
     except BaseException as error:
         _flush()
         channel.send("failed", _failure(error, started))
