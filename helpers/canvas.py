@@ -90,6 +90,14 @@ class Sketch:
         codes = [Path.MOVETO] + [Path.CURVE4 if curve else Path.LINETO] * (len(points) - 1)
         self._add(Path(points, codes), None, tint, dashed, lw, butt)
 
+    def bow(self, x, y0, y1, depth, tint=INK, lw=1.8, head=9.0) -> None:
+        """An arrow that leaves (x, y0) to the right and comes back to (x, y1)."""
+        out = x + depth * 4 / 3  # the curve goes three quarters of the way to its control points
+        points = [(x, y0), (out, y0), (out, y1), (x + head * 0.8, y1)]
+        self._add(Path(points, [Path.MOVETO] + [Path.CURVE4] * 3), None, tint, False, lw)
+        self.polygon([(x, y1), (x + head, y1 - head * 0.42), (x + head * 0.8, y1), (x + head, y1 + head * 0.42)], tint)
+        self.reach(x + depth, max(y0, y1))
+
     def arrow(self, start, end, tint=INK, lw=1.8, dashed=False, head=9.0) -> None:
         """A straight line whose head ends at `end`."""
         (x0, y0), (x1, y1) = start, end

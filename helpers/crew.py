@@ -153,7 +153,10 @@ class Server:
 
     def replies(self) -> list[tuple]:
         """What the server has to say; waits for it. Raises RuntimeError once the server is gone."""
-        data = self.sock.recv(1 << 16)
+        try:
+            data = self.sock.recv(1 << 16)
+        except ConnectionError:
+            data = b""
         if data:
             self._up = True
             return self.frames.feed(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from .diagnose import State, is_consequence
+from .diagnose import State, is_consequence, needs
 from .record import LOST, Call, Event, Failure, Line, Run
 from .twin import dtype_name, span
 
@@ -38,11 +38,32 @@ class Mismatch(RunError):
 
 
 class Stuck(RunError):
-    """A wait that can never end, or a run that is out of time. `.ranks` are those that wait."""
+    """A wait that can never end, or a run that is out of time.
 
-    def __init__(self, message: str, run: Run, ranks: tuple[int, ...]) -> None:
+    `.ranks` are those that have not returned, `.waits` tells for whom each of them waits,
+    `.standing` what every rank is doing, in a few words.
+    """
+
+    def __init__(self, message: str, state: State, run: Run, ranks: tuple[int, ...]) -> None:
         super().__init__(message, run)
         self.ranks = ranks
+        self.standing = [_stands(rank, state)[0] for rank in range(state.world_size)]
+        self._shown = False
+        self.waits = {r: needs(e, state.pairs.of[id(e)]) for r, e in state.blocked.items()}
+
+    def draw(self):
+        """The picture of who waits for whom: a matplotlib Figure."""
+        from .waits import wait_for  # as in Run: the picture knows the error, not the other way round
+
+        return wait_for(self.standing, self.waits)
+
+    def _render_traceback_(self) -> list[str]:
+        from IPython.display import display
+
+        if self.waits and not self._shown:  # Jupyter asks more than once
+            self._shown = True
+            display(self.draw())
+        return super()._render_traceback_()
 
 
 # --- stuck --------------------------------------------------------------------------------
@@ -56,7 +77,7 @@ def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
         [f"{_ranks(rs)} {_verb('wait', rs)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
         + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
     )
-    return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", run, ranks)
+    return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", state, run, ranks)
 
 
 def _absent(event: Event, state: State) -> set[int]:
@@ -78,7 +99,7 @@ def out_of_time(state: State, run: Run, seconds: float) -> Stuck:
         f"{_ranks(rs)} {_verb('wait' if where else 'run', rs)} {where or 'your code'}"
         for where, rs in _by(busy, state, at).items()
     )
-    return Stuck(f"out of time after {seconds:g} s: {who}.\n{_standing(state)}\n{advice}", run, tuple(busy))
+    return Stuck(f"out of time after {seconds:g} s: {who}.\n{_standing(state)}\n{advice}", state, run, tuple(busy))
 
 
 def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
@@ -129,18 +150,18 @@ def _after(rank: int, state: State) -> str:
     return f"after {_calls(len(state.events[rank]))}"
 
 
+def _stands(rank: int, state: State) -> tuple[str, Line | None]:
+    """What a rank is doing, and on which line."""
+    if rank in state.returned:
+        return f"returned {_after(rank, state)}", None
+    if rank in state.blocked:
+        return f"waiting in {_waits_in(rank, state)}", state.blocked[rank].line
+    return f"running your code, {_after(rank, state)}", state.where.get(rank)
+
+
 def _standing(state: State) -> str:
-    rows = []
-    for rank in range(state.world_size):
-        line = None
-        if rank in state.returned:
-            what = f"returned {_after(rank, state)}"
-        elif rank in state.blocked:
-            what, line = f"waiting in {_waits_in(rank, state)}", state.blocked[rank].line
-        else:
-            what, line = f"running your code, {_after(rank, state)}", state.where.get(rank)
-        rows.append((rank, what, source(line)))
-    return "\n".join(_rows(rows))
+    described = ((rank, *_stands(rank, state)) for rank in range(state.world_size))
+    return "\n".join(_rows([(rank, what, source(line)) for rank, what, line in described]))
 
 
 # --- mismatch -----------------------------------------------------------------------------
@@ -232,8 +253,8 @@ def _describe(e: Event, what: str = "") -> str:
 _NONE = "torch.distributed's functions return None: the result is in the tensor that was passed in."
 
 
-def failed(failures: dict[int, Failure], run: Run) -> RankFailed:
-    """failures: by rank. The first cause leads; lost connections are left out."""
+def failed(failures: dict[int, Failure], state: State, run: Run) -> RankFailed:
+    """failures: by rank. The first cause leads; what followed from it is said last."""
     causes = {r: f for r, f in failures.items() if not is_consequence(f)} or failures
     parts = []
     for (kind, message, frames, started), ranks in _group(causes).items():
@@ -241,7 +262,15 @@ def failed(failures: dict[int, Failure], run: Run) -> RankFailed:
         hint = [_NONE] * ("NoneType" in message and any("dist." in frame for frame in frames))
         parts.append("\n".join([f"{_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
     first = min(causes)
-    return RankFailed("\n".join(parts), run, first, causes[first].chain)
+    return RankFailed("\n".join([*parts, *_left_waiting(set(causes), state)]), run, first, causes[first].chain)
+
+
+def _left_waiting(gone: set[int], state: State) -> list[str]:
+    """The consequences for the other ranks: calls that they made and that cannot complete any more."""
+    return [
+        f"{_ranks(ranks)} could then not finish {what}: a consequence."
+        for what, ranks in _by(sorted(set(state.blocked) - gone), state, _waits_in).items()
+    ]
 
 
 def _group(failures: dict[int, Failure]) -> dict[tuple, list[int]]:
@@ -273,6 +302,7 @@ def died(rank: int, status: int | None, last_words: str, state: State, run: Run)
         lines.append(f"It left this message: {said}")
     if status == -signal.SIGKILL:
         lines.append("Something outside ended it: usually the system, when memory runs out.")
+    lines += _left_waiting({rank}, state)
     return RankFailed("\n".join(lines), run, rank, last_words)
 
 

@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -29,9 +30,9 @@ from .trace import is_learners
 from .wire import Frames, pack, unpack
 
 MOST_RANKS = 256
-GRACE = 0.5  # seconds for other ranks' messages to arrive once one has failed
+GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
-ANSWER = 5.0  # seconds for ranks to say on which line they are, once out of time
+ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 STACK = re.compile(r"Stack \(most recent call first\):\n((?:  File .*\n)+)")  # as faulthandler writes it
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
@@ -61,10 +62,10 @@ def run(
     """
     _check(fn, world_size, timeout)
     payload = _ship(fn, args, kwargs)
-    with _one_at_a_time:
+    with _one_at_a_time, _Interrupts() as interrupts:
         crew = take(world_size)
         try:
-            return _Session(crew, fn, payload, timeout, check, whole).go()
+            return _Session(crew, fn, payload, timeout, check, whole, interrupts).go()
         finally:
             with suppress(ConnectionError):
                 crew.server.prepare(world_size)
@@ -130,14 +131,51 @@ def _a(value: Any) -> str:
 _one_at_a_time = threading.Lock()
 
 
+class _Interrupts:
+    """Holds an interrupt back until what is being read has been taken in, then passes it on.
+
+    At any other moment it could lose half a message from the server, and with it the next run.
+    """
+
+    def __enter__(self) -> _Interrupts:
+        self.came = False
+        self.wakes, self._wake = os.pipe()  # readable once one came: a select() returns
+        self._usual = None
+        if threading.current_thread() is threading.main_thread():  # no other thread is interrupted
+            self._usual = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, *_: Any) -> None:
+        if not self.came:
+            self.came = True
+            os.write(self._wake, b"!")
+
+    def __exit__(self, *_: Any) -> None:
+        if self._usual is not None:
+            signal.signal(signal.SIGINT, self._usual)
+        os.close(self.wakes)
+        os.close(self._wake)
+        if self.came:
+            signal.raise_signal(signal.SIGINT)
+
+
 # --- one run ------------------------------------------------------------------------------
 
 
 class _Session:
     """One run: from handing out the job to the results, or the verdict."""
 
-    def __init__(self, crew: Crew, fn: Callable, payload: bytes, timeout: float, check: bool, whole: bool) -> None:
-        self._crew, self._n = crew, len(crew.socks)
+    def __init__(
+        self,
+        crew: Crew,
+        fn: Callable,
+        payload: bytes,
+        timeout: float,
+        check: bool,
+        whole: bool,
+        interrupts: _Interrupts,
+    ) -> None:
+        self._crew, self._n, self._interrupts = crew, len(crew.socks), interrupts
         self._fn, self._payload, self._timeout, self._check, self._whole = fn, payload, timeout, check, whole
         self._began = time.perf_counter()
         self._state = diagnose.State(self._n)
@@ -153,8 +191,10 @@ class _Session:
         self._verdict: errors.RunError | None = None
         self._lines: dict[Line, Line] = {}
 
-    def go(self) -> Run:
+    def go(self) -> Run | None:
+        """What came of it; None if it was interrupted. Raises the verdict if there is one."""
         with selectors.DefaultSelector() as self._select:
+            self._listen_to(self._interrupts.wakes, lambda: None)
             self._listen_to(self._crew.server.sock, self._from_server)
             for rank, sock in enumerate(self._crew.socks):
                 self._listen_to(sock, partial(self._from_rank, rank, sock, Frames()))
@@ -164,6 +204,8 @@ class _Session:
                 self._listen()
             finally:
                 self._crew.end()
+        if self._interrupts.came:
+            return None
         self._print()
         if self._verdict is not None:
             raise self._verdict
@@ -176,7 +218,7 @@ class _Session:
         """Until every rank has returned and counted, or there is a verdict."""
         deadline = time.monotonic() + START_TIMEOUT
         started = False
-        while self._verdict is None and not self._complete:
+        while self._verdict is None and not self._complete and not self._interrupts.came:
             if not started and len(self._ready) == self._n:
                 started, deadline = True, time.monotonic() + self._timeout
             until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
@@ -293,7 +335,7 @@ class _Session:
             return
         causes = [f for f in self._failures.values() if not diagnose.is_consequence(f)]
         if causes or self._failures and not dead:
-            self._verdict = errors.failed(self._failures, self._run())
+            self._verdict = errors.failed(self._failures, self._state, self._run())
         elif dead:
             rank = min(dead)
             self._verdict = errors.died(

@@ -9,6 +9,7 @@ runs no thread and no tensor work of its own, which is what makes forking it saf
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import os
@@ -136,6 +137,9 @@ class Server:
                     pass
 
     def _settle(self) -> None:
+        if self._killed:
+            for pid in _children() - set(self._living):  # a rank's own process that outlived its parents
+                os.kill(pid, signal.SIGKILL)
         busy = {run for run, _ in self._living.values()}
         for run in self._killed - busy:
             self._killed.discard(run)
@@ -150,6 +154,22 @@ class Server:
             self._control.sendall(frame(message))
         except OSError:
             pass  # the kernel is gone; the next read says so
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of all whose parents end before them, however they were started."""
+    if sys.platform == "linux":
+        PR_SET_CHILD_SUBREAPER = 36
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _children() -> set[int]:
+    """This process's own children, where the system tells."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(map(int, file.read().split()))
+    except OSError:
+        return set()
 
 
 def _kill_session(pid: int) -> None:
@@ -176,5 +196,6 @@ def settle_memory() -> None:
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _adopt_orphans()
     warm()
     Server(socket.socket(fileno=descriptor)).serve()

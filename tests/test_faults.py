@@ -1,0 +1,128 @@
+"""Whatever happens to ranks, server or machine: a result or a clear error, the next call works, nothing is left."""
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers import run
+from tests import faults
+from tests.test_kernel import SETUP, kernels
+
+HERE = Path(__file__).resolve().parents[1]
+
+
+def strays():
+    """Ranks and what they started, without those of the crews on standby."""
+    sizes = (2, 3, 4)
+    for n in sizes:
+        run(lambda: None, world_size=n)
+    return max(0, len(faults.settled(1 + sum(sizes))) - 1 - sum(sizes))
+
+
+@pytest.mark.parametrize("name", [*faults.FAULTS, *faults.FROM_OUTSIDE])
+def test_a_fault_ends_in_a_result_or_a_clear_error(name, capsys):
+    chance = random.Random()
+    for n in (2, 4):
+        faults.attempt(name, n, chance)
+        assert run(lambda: "fine", world_size=n).results == ["fine"] * n
+    assert strays() == 0
+
+
+@pytest.mark.slow
+def test_many_calls_with_faults_leave_nothing_behind():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults", "150"], cwd=HERE, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.strip().splitlines()[-1].split("before ")[1].split(", after ")
+    before, after = (eval(figures.replace(" MiB", "")) for figures in (before.replace("'", ""), after.replace("'", "")))
+    files, running, memory, shared = (b - a for a, b in zip(before, after))
+    assert files <= 0 and running <= 0 and shared <= 0 and memory < 30
+
+
+# --- an awkward machine -------------------------------------------------------------------
+
+SUM = """
+    import torch, torch.distributed as dist
+    from helpers import run
+    def total():
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+"""
+
+
+def script(tmp_path, code, wrapper='exec "$@"'):
+    """Runs a script the way a shell line says, in a folder of its own."""
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(SUM) + textwrap.dedent(code))
+    return subprocess.run(
+        ["sh", "-c", wrapper, "sh", sys.executable, str(file)],
+        env={**os.environ, "PYTHONPATH": str(HERE)}, capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        pytest.param('exec "$@" <&-', id="closed stdin"),
+        pytest.param('unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"', id="odd hostname"),
+        pytest.param(
+            "unshare --net sh -c 'ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && "
+            "exec \"$@\"' sh \"$@\"",
+            id="no IPv6",
+        ),
+        pytest.param(
+            "mkdir full && unshare --mount sh -c 'mount -t tmpfs -o size=4k none full && export TMPDIR=$PWD/full && "
+            "head -c 4096 /dev/zero > full/all && exec \"$@\"' sh \"$@\"",
+            id="full temporary folder",
+        ),
+    ],
+)
+def test_an_odd_machine_makes_no_difference(tmp_path, wrapper):
+    if "unshare" in wrapper and subprocess.run(["unshare", "--uts", "--net", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make namespaces (root may)")
+    done = script(tmp_path, "print(run(total).results)", wrapper)
+    if "ip: not found" in done.stderr or "Read-only" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
+
+
+def test_no_free_descriptors_are_named(tmp_path):
+    code = """
+    import os, resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+    kept = []
+    try:
+        while True:
+            kept.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        print(run(total).results)
+    except OSError as error:
+        print("OSError", error)
+    for descriptor in kept:
+        os.close(descriptor)
+    print(run(total).results)
+    """
+    done = script(tmp_path, code)
+    assert done.stdout == "OSError [Errno 24] Too many open files\n[4.0, 4.0, 4.0, 4.0]\n", done
+
+
+@pytest.mark.slow
+def test_twenty_notebooks_at_once():
+    if psutil.virtual_memory().available < 10 << 30:
+        pytest.skip("twenty kernels and their ranks need 10 GB")
+    with kernels(20) as all_of_them:
+        code = "x = torch.ones(1) * {k}\nprint(run(lambda: (dist.all_reduce(x), x.item())[1]).results)"
+        started = [(k, one, one.start(SETUP), one.start(code.format(k=k))) for k, one in enumerate(all_of_them)]
+        for k, one, setup, number in started:
+            assert one.finish(setup, 120) == []
+            assert one.finish(number, 120) == [("stdout", f"{[4.0 * k] * 4}\n")]
