@@ -24,6 +24,7 @@ class State:
     pairs: Pairs = field(default_factory=Pairs)
     blocked: dict[int, Event] = field(default_factory=dict)  # rank -> the event it waits in, without limit
     where: dict[int, Line] = field(default_factory=dict)  # rank -> the learner's line it is at, if asked
+    inside: dict[int, list[str]] = field(default_factory=dict)  # and the functions that this line is inside, if asked
 
     def __post_init__(self) -> None:
         self.events = [[] for _ in range(self.world_size)]

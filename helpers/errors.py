@@ -87,19 +87,29 @@ def _absent(event: Event, state: State) -> set[int]:
 
 def out_of_time(state: State, run: Run, seconds: float) -> Stuck:
     busy = [r for r in range(state.world_size) if r not in state.returned]
-    advice = (
-        "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
-        if any(r not in state.blocked for r in busy)
-        else "Look for the call that the waiting ranks' partners did not make."
-    )
-    def at(rank: int, state: State) -> str:
-        return f"in {_waits_in(rank, state)}" if rank in state.blocked else ""
+
+    def doing(rank: int, state: State) -> str:
+        return f"in {_waits_in(rank, state)}" if rank in state.blocked else _at(rank, state)
 
     who = "; ".join(
-        f"{_ranks(rs)} {_verb('wait' if where else 'run', rs)} {where or 'your code'}"
-        for where, rs in _by(busy, state, at).items()
+        f"{_ranks(rs)} {_verb('wait' if what.startswith('in ') else 'run', rs)} {what}"
+        for what, rs in _by(busy, state, doing).items()
     )
+    if any(_at(r, state) == NEW_GROUP for r in busy):
+        advice = "Every rank must call new_group, also one that will not be a member: in the same order, with the same ranks."
+    elif any(r not in state.blocked for r in busy):
+        advice = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
+    else:
+        advice = "Look for the call that the waiting ranks' partners did not make."
     return Stuck(f"out of time after {seconds:g} s: {who}.\n{_standing(state)}\n{advice}", state, run, tuple(busy))
+
+
+NEW_GROUP = "in new_group"
+
+
+def _at(rank: int, state: State) -> str:
+    """Where a rank that waits in no call is."""
+    return NEW_GROUP if "new_group" in state.inside.get(rank, ()) else "your code"
 
 
 def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
@@ -156,7 +166,7 @@ def _stands(rank: int, state: State) -> tuple[str, Line | None]:
         return f"returned {_after(rank, state)}", None
     if rank in state.blocked:
         return f"waiting in {_waits_in(rank, state)}", state.blocked[rank].line
-    return f"running your code, {_after(rank, state)}", state.where.get(rank)
+    return f"{'waiting' if _at(rank, state) == NEW_GROUP else 'running'} {_at(rank, state)}, {_after(rank, state)}", state.where.get(rank)
 
 
 def _standing(state: State) -> str:

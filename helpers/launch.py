@@ -351,12 +351,10 @@ class _Session:
         running = set(range(self._n)) - self._state.returned - set(self._state.blocked)
         for rank in running - set(self._state.where):
             if stack := STACK.findall(str(self._crew.err[rank])):
-                mine = (
-                    Line(file, int(number), name)
-                    for file, number, name in FRAME.findall(stack[-1])
-                    if is_learners(file)
-                )
-                self._state.where[rank] = self._with_text(next(mine, None))
+                frames = [Line(file, int(number), name) for file, number, name in FRAME.findall(stack[-1])]
+                mine = next((k for k, frame in enumerate(frames) if is_learners(frame.file)), len(frames))
+                self._state.where[rank] = self._with_text(frames[mine]) if mine < len(frames) else None
+                self._state.inside[rank] = [frame.function for frame in frames[:mine]]
         if running <= set(self._state.where) or time.monotonic() > self._asked:
             self._verdict = errors.out_of_time(self._state, self._run(), self._timeout)
 
