@@ -287,7 +287,7 @@ class _Session:
 
     def _on_done(self, rank: int, index: int, after, end: float | None, waited: bool, src: int | None) -> None:
         event = self._state.events[rank][index]
-        event.after, event.end, event.waited, event.waiting = after, end, waited, None
+        event.after, event.end, event.waited = after, end, waited
         if src is not None:
             event.src = src
             self._state.pairs.add(event)

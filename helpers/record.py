@@ -86,7 +86,7 @@ class Event:
     layout: tuple[int, ...] | None = None  # strides of a tensor that is not contiguous
     flaw: str | None = None  # what this rank did wrong with its tensors: "aliased", "read", "written"
     touched: Line | None = None  # where it read or wrote them too early
-    waiting: float | None = None  # since when the rank has been blocked in wait; None: not blocked
+    waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
 
     @property
     def is_message(self) -> bool:
