@@ -9,6 +9,7 @@ that was asynchronous becomes synchronous.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -250,8 +251,9 @@ class Tracer(TorchDispatchMode):
                 return
             self._guarded -= bool(traced.guarded)
         src = traced.source() if complete else None
-        after = self._capture(traced.ready)
-        self._emit("done", traced.index, after, self._now() if complete else None, waited, src)
+        with torch._C._DisableTorchDispatch():  # our own use of tensors is nobody's business
+            after = self._capture(traced.ready)
+            self._emit("done", traced.index, after, self._now() if complete else None, waited, src)
 
     def _capture(self, value: Any) -> Value:
         if value is None:
@@ -351,11 +353,14 @@ class _Pending:
         return None
 
 
+@functools.cache
+def _parameters(func) -> list[tuple[str, Any]]:
+    return [(a.name, a.default_value) for a in func._schema.arguments]
+
+
 def _arguments(func, args, kwargs) -> dict[str, Any]:
     """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
-    names = func._schema.arguments
-    given = {a.name: value for a, value in zip(names, args)}
-    return {a.name: given.get(a.name, kwargs.get(a.name, a.default_value)) for a in names}
+    return dict(_parameters(func)) | {name: value for (name, _), value in zip(_parameters(func), args)} | kwargs
 
 
 def _unwrap(op: str, value: Any) -> Any:

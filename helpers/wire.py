@@ -6,6 +6,7 @@ torch's own pickle; what the learner passes in and out goes through cloudpickle 
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import socket
@@ -19,13 +20,16 @@ import torch
 _LENGTH = struct.Struct("!Q")
 
 
+def _plainly(tensor: torch.Tensor):
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    flat = tensor.detach().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
+
+
 class _Pickler(pickle.Pickler):
-    def reducer_override(self, obj: Any):
-        if type(obj) is torch.Tensor and obj.layout == torch.strided and not obj.is_quantized:
-            flat = obj.detach().contiguous().reshape(-1)
-            raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-            return _tensor, (raw, obj.dtype, tuple(obj.shape))
-        return NotImplemented
+    dispatch_table = {**copyreg.dispatch_table, torch.Tensor: _plainly}
 
 
 def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
