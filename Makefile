@@ -12,7 +12,7 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all notebooks mistakes exercises grade bench check env clean
+.PHONY: help lab test test-all notebooks mistakes exercises grade bench site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,14 @@ grade: check ## grade your exercises (NB=exercises/... for one, ARGS=--watch to 
 bench: check ## measure run() beside torch.multiprocessing.spawn
 	@$(IN_ENV) -m tests.bench $(ARGS)
 
+site: .venv-site/made ## build the course as a website, in _site
+	@.venv-site/bin/python -I helpers/site.py
+
+.venv-site/made: Makefile
+	@$(PYTHON) -m venv --clear .venv-site
+	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5"
+	@touch $@
+
 check: env ## is the environment fit? ends with a real all_reduce
 	@$(IN_ENV) -I helpers/check.py
 
@@ -49,5 +57,5 @@ env: ## make or update the environment in .venv
 	@$(PYTHON) -I helpers/install.py $(VENV) "$(TORCH_INDEX)"
 
 clean: ## remove the environment and everything that was generated beside it
-	rm -rf .venv .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .venv-* _site .pytest_cache .hypothesis .ruff_cache
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
@@ -26,7 +28,18 @@ def has_browser() -> bool:
     return True
 
 
+def ask_nothing() -> None:
+    """Turns off the question about Jupyter's news that covers the first page of a new installation."""
+    overrides = Path(sys.prefix, "share/jupyter/lab/settings/overrides.json")
+    with suppress(OSError):  # an environment that is not ours to write in: then the question is asked
+        if not overrides.exists():
+            overrides.parent.mkdir(parents=True, exist_ok=True)
+            news = {"fetchNews": "false", "checkForUpdates": False}
+            overrides.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": news}))
+
+
 def main(options: list[str]) -> None:
+    ask_nothing()
     command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
     # A file named on the command line would make its folder the root, and links out of it dead.
     command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/tree/{FIRST}"]

@@ -22,8 +22,11 @@ CHIP = 18  # pixels, the height of a value on its way
 LANE = 6
 
 
-def space_time(calls: list[Call]) -> tuple[Sketch, str]:
-    """The picture of some messages, and what it shows in a few words."""
+def space_time(calls: list[Call], until: int | None = None) -> tuple[Sketch, str]:
+    """The picture of some messages, and what it shows in a few words.
+
+    until: leaves out what happens after this step, from 0; -1 leaves out everything.
+    """
     every = read(calls[:MOST_MESSAGES])
     ranks = sorted({rank for call in calls for rank in call.group})
     count = 1 + max(m.step for m in every)
@@ -39,7 +42,7 @@ def space_time(calls: list[Call]) -> tuple[Sketch, str]:
     each = math.ceil(count / bands)  # too many steps for one line go on below, like music
     for first in range(0, count, each):
         steps = range(first, min(first + each, count))
-        Band(sketch, ranks, left, y, column, steps, every).draw(notes if steps.stop == count else {})
+        Band(sketch, ranks, left, y, column, steps, every, until).draw(notes if steps.stop == count else {})
         y = sketch.height + 22
     if len(calls) > MOST_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MOST_MESSAGES} more messages", 11.5, SOFT, align="left")
@@ -85,7 +88,7 @@ def label_width(ranks) -> float:
 class Band:
     """Some steps of the picture: a line for every rank, and what travels between them."""
 
-    def __init__(self, sketch: Sketch, ranks: list[int], left: float, top: float, column: float, steps: range, every):
+    def __init__(self, sketch: Sketch, ranks: list[int], left, top, column, steps: range, every, until=None) -> None:
         self.sketch, self.ranks, self.left, self.column = sketch, ranks, left, column
         self.steps, self.every = steps, every  # every: all messages of the picture, by step
         self.here = [m for m in every if m.step in steps]
@@ -100,6 +103,9 @@ class Band:
         self.foot = self.top + self.pitch * (len(ranks) - 1) + outside
         self.right = left + column * len(steps)
         self.chips: list[tuple[float, float, float, Message, str]] = []  # x, y, width
+        if until is not None:  # everything keeps its place, whatever is left out
+            self.here = [m for m in self.here if m.step <= until]
+            self.every = [m for m in every if m.step <= until]
 
     def meets(self, m: Message) -> bool:
         """Whether another message goes the opposite way in the same step."""
