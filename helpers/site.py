@@ -51,7 +51,8 @@ def fold_predictions(notebook: Path) -> None:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as place:
-        source = Path(place)
+        source, made = Path(place, "source"), Path(place, "site")
+        source.mkdir()
         (source / "conf.py").write_text(SETTINGS, encoding="utf-8")
         for folder in FOLDERS:
             shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "*.py", "README.md"))
@@ -60,9 +61,11 @@ def main() -> int:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         index = "\n\n".join([readme, *map(contents, FOLDERS), "```{toctree}\n:hidden:\n:caption: Tables\n\nnotebooks/mistakes\n```"])
         (source / "index.md").write_text(index, encoding="utf-8")
-        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going", "-d", f"{place}/cache", place, str(SITE)]
-        shutil.rmtree(SITE, ignore_errors=True)
+        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going", "-d", f"{place}/cache", str(source), str(made)]
         done = subprocess.run(command).returncode
+        if done == 0:
+            shutil.rmtree(SITE, ignore_errors=True)
+            shutil.move(made, SITE)
     if done == 0:
         print(f"The course is in {SITE.relative_to(ROOT)}/index.html")
     return done

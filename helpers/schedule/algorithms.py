@@ -18,7 +18,9 @@ def doublings(n: int) -> list[int]:
 
 def need_power_of_two(n: int, algorithm: str, instead: str) -> None:
     if n < 1 or n & (n - 1):
-        raise ValueError(f"{algorithm} pairs off all ranks in every step, so it needs 2, 4, 8, ... ranks, not {n}: {instead}.")
+        raise ValueError(
+            f"{algorithm} pairs off all ranks in every step, so it needs 2, 4, 8, ... ranks, not {n}: {instead}."
+        )
 
 
 def need_positive(pieces: int) -> None:
@@ -47,9 +49,7 @@ def chain_broadcast(n: int, root: int = 0, pieces: int = 1) -> Schedule:
 
 def binomial_broadcast(n: int, root: int = 0) -> Schedule:
     """Whoever has it sends it on: those who have it double in every step, ceil(lg n) steps."""
-    steps = [
-        [copy((root + v) % n, (root + v + d) % n, 0) for v in range(d) if v + d < n] for d in doublings(n)
-    ]
+    steps = [[copy((root + v) % n, (root + v + d) % n, 0) for v in range(d) if v + d < n] for d in doublings(n)]
     return Schedule("broadcast", n, steps, root=root, name="binomial tree")
 
 

@@ -75,13 +75,17 @@ class Schedule:
     def __post_init__(self) -> None:
         n = self.world_size
         if self.collective not in COLLECTIVES:
-            raise ValueError(f"{self.collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
+            raise ValueError(
+                f"{self.collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}."
+            )
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"world_size is a number of ranks, 1 or more, not {n!r}.")
         if not 0 <= self.root < n:
             raise ValueError(f"root is a rank from 0 to {n - 1}, not {self.root}.")
         if self.collective == "all_to_all" and self.chunks != n * n:
-            raise ValueError(f"all_to_all of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}.")
+            raise ValueError(
+                f"all_to_all of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}."
+            )
         if self.chunks < 1 or self.has_pieces and self.chunks % n:
             raise ValueError(
                 f"{self.collective} gives each of {n} ranks an equal piece, so chunks must be a multiple of {n}, "
@@ -96,7 +100,9 @@ class Schedule:
     def _check(self, k: int, m: Message) -> None:
         for rank in (m.source, m.target):
             if not 0 <= rank < self.world_size:
-                raise ValueError(f"step {k}, message {m}: there is no rank {rank}, ranks are 0 to {self.world_size - 1}.")
+                raise ValueError(
+                    f"step {k}, message {m}: there is no rank {rank}, ranks are 0 to {self.world_size - 1}."
+                )
         if m.source == m.target:
             raise ValueError(f"step {k}: rank {m.source} sends to itself; what it has needs no message.")
         if not m.chunks:
@@ -126,6 +132,20 @@ class Schedule:
         """The chunks that are this rank's own."""
         each = self.chunks // self.world_size
         return range(rank * each, (rank + 1) * each)
+
+    def sizes(self, numel: int) -> list[int]:
+        """Elements in each chunk of a buffer of S = `numel` elements, as even as can be, the larger first.
+
+        Raises ValueError if the collective needs equal pieces and they do not come out even.
+        """
+        n = self.world_size
+        if not self.has_pieces and self.collective != "all_to_all":
+            return _cut(numel, self.chunks)
+        if numel % n:
+            raise ValueError(
+                f"{self.collective} needs {n} pieces of equal size: {numel} elements do not divide by {n}."
+            )
+        return _cut(numel // n, self.cuts // n) * n
 
     def initial(self) -> Holdings:
         """What every rank holds before the first step."""
@@ -201,6 +221,10 @@ class Schedule:
 
         display(self.draw())
         display({"text/plain": repr(self)}, raw=True)
+
+
+def _cut(numel: int, parts: int) -> list[int]:
+    return [numel // parts + (k < numel % parts) for k in range(parts)]
 
 
 def chunk_name(s: Schedule, chunk: int) -> str:

@@ -66,7 +66,9 @@ def multi_ring_all_reduce(n: int, node: int) -> Schedule:
     """
     nodes = whole_nodes(n, node)
     rings = [
-        [m * node + (first - m + i) % node for m in range(nodes) for i in range(node)]  # its last is the next one's first
+        [
+            m * node + (first - m + i) % node for m in range(nodes) for i in range(node)
+        ]  # its last is the next one's first
         for first in range(node)
     ]
     steps = []

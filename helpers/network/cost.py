@@ -1,0 +1,250 @@
+"""What a schedule costs on a machine: seconds, and what they are spent on.
+
+The model is α-β with contention.  All messages of a step start together; each takes
+    latency + overhead of its ranks' messages + the slowest thing it shares + its addition,
+where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
+The step takes as long as its slowest message, and the next begins after it.
+
+One exception, where that would be wrong by a factor: a step repeated round a ring.  There
+each rank waits for its neighbour only, so differing hops are paid once a round: a step takes
+the mean of its hops, but never less than its slowest link needs for the bytes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..schedule import Schedule
+from ..twin import size
+from .machine import Machine
+from .outline import Outline, Phase, outline
+
+
+class Line(NamedTuple):
+    """Seconds of a step as a straight line over the buffer's bytes."""
+
+    latency: float
+    transfer: float  # a byte
+    addition: float  # a byte
+    limit: str  # what the bytes wait for
+
+    def at(self, nbytes: float) -> float:
+        return self.latency + (self.transfer + self.addition) * nbytes
+
+
+@dataclass(frozen=True, repr=False)
+class Cost:
+    """Seconds of one collective, and their parts."""
+
+    what: str
+    machine: str
+    collective: str
+    world_size: int
+    nbytes: float
+    protocol: str
+    steps: int
+    seconds: float
+    start: float  # before the first step
+    latency: float
+    transfer: float
+    addition: float
+    limits: dict[str, float] = field(default_factory=dict)  # port or link -> seconds of transfer it decided
+
+    @property
+    def algbw(self) -> float:
+        return algbw(self.nbytes, self.seconds)
+
+    @property
+    def busbw(self) -> float:
+        return busbw(self.collective, self.nbytes, self.world_size, self.seconds)
+
+    def __repr__(self) -> str:
+        limit = max(self.limits, key=self.limits.get) if self.limits else "nothing"
+        return (
+            f"{self.what} on {self.machine}, {size(self.nbytes)}: {said_seconds(self.seconds)}\n"
+            f"  {self.steps} steps, protocol {self.protocol}; busbw {self.busbw / 1e9:.3g} GB/s\n"
+            f"  start {said_seconds(self.start)} + latency {said_seconds(self.latency)} + transfer "
+            f"{said_seconds(self.transfer)} (mostly {limit}) + addition {said_seconds(self.addition)}"
+        )
+
+
+class Price:
+    """An algorithm on a machine; `price(nbytes)` is the Cost of a buffer of that size, at once."""
+
+    def __init__(self, what: Outline, machine: Machine) -> None:
+        if what.world_size > machine.most_ranks:
+            raise ValueError(f"{machine.name} has {machine.most_ranks} ranks, and the algorithm {what.world_size}.")
+        self.what, self.machine = what, machine
+        self.phases: list[tuple[int, list[list[Line]]]] = []  # times; per protocol: lines, the largest counts
+        for phase in what:
+            self.phases.append((phase.times, _lines(phase, machine, what.world_size)))
+
+    @property
+    def steps(self) -> int:
+        return sum(times for times, _ in self.phases)
+
+    def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
+        """nbytes: S, the whole buffer (as in busbw).  protocol: None takes the fastest.
+
+        Raises ValueError for a protocol that the machine has not.
+        """
+        names = [p.name for p in self.machine.protocols]
+        if protocol not in (None, *names):
+            raise ValueError(f"{self.machine.name} has no protocol {protocol!r}, only {', '.join(names)}.")
+        costs = [self._by(k, nbytes) for k, name in enumerate(names) if protocol in (None, name)]
+        return min(costs, key=lambda c: c.seconds)
+
+    def _by(self, k: int, nbytes: float) -> Cost:
+        how = self.machine.protocols[k]
+        parts = [how.start, 0.0, 0.0, 0.0]
+        limits: dict[str, float] = {}
+        for times, lines in self.phases:
+            line = max(lines[k], key=lambda line: line.at(nbytes))
+            parts[1] += times * line.latency
+            parts[2] += times * line.transfer * nbytes
+            parts[3] += times * line.addition * nbytes
+            limits[line.limit] = limits.get(line.limit, 0.0) + times * line.transfer * nbytes
+        what = self.what
+        return Cost(repr(what), self.machine.name, what.collective, what.world_size, nbytes, how.name, self.steps,
+                    sum(parts), *parts, limits)  # fmt: skip
+
+
+def price(what: Schedule | Outline, machine: Machine) -> Price:
+    """Prepares the cost of a schedule or outline on a machine, for many sizes.
+
+    Raises ValueError if the machine has fewer ranks.
+    """
+    return Price(what if isinstance(what, Outline) else outline(what), machine)
+
+
+def cost(what: Schedule | Outline, nbytes: float, machine: Machine, protocol: str | None = None) -> Cost:
+    """Seconds that a collective of S = nbytes takes on this machine, and what they are spent on.
+
+    nbytes: of the whole buffer: for all_gather what a rank ends with, for reduce_scatter and
+        all_to_all what it starts with.
+    """
+    return price(what, machine)(nbytes, protocol)
+
+
+def _lines(phase: Phase, machine: Machine, n: int) -> list[list[Line]]:
+    """Per protocol, the lines of which the largest is the time of one step of this phase."""
+    source, target, share = phase.source, phase.target, phase.share
+    level = machine.level_of(source, target)
+    transfer, limit, limits = _transfer(phase, machine, level, n)
+    addition = np.zeros(len(source))
+    if machine.addition:
+        addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
+    handled = np.ones(len(source), int)
+    if machine.overhead:
+        handled = np.maximum(np.bincount(source, minlength=n)[source], np.bincount(target, minlength=n)[target])
+    lap = _cycles(source, target, n) if phase.times > 1 else None
+    found = []
+    for k, protocol in enumerate(machine.protocols):
+        hop, slope = machine.latency(k), transfer / protocol.rate
+        if lap is None:
+            lines = [
+                Line(
+                    hop[level[i]] + machine.overhead * float(handled[i]),
+                    float(slope[i]),
+                    float(addition[i]),
+                    limits[limit[i]],
+                )
+                for i in _steepest(level * (handled.max() + 1) + handled, slope + addition)
+            ]
+        else:
+            i = int(np.argmax(slope))
+            lines = [Line(0.0, float(slope[i]), 0.0, limits[limit[i]])]
+            laps = np.bincount(lap)
+            a, b, c = (np.bincount(lap, v) / laps for v in (hop[level] + machine.overhead * handled, slope, addition))
+            kinds = np.unique(np.round(a, 15), return_inverse=True)[1]  # rings with the same mix of hops
+            lines += [Line(float(a[j]), float(b[j]), float(c[j]), limits[limit[i]]) for j in _steepest(kinds, b + c)]
+        found.append(lines)
+    return found
+
+
+def _steepest(kind: np.ndarray, slope: np.ndarray) -> list[int]:
+    """For each kind (small whole numbers), the index of the largest slope: of parallel lines the top one."""
+    found = []
+    for k in np.flatnonzero(np.bincount(kind)):
+        here = np.flatnonzero(kind == k)
+        found.append(int(here[np.argmax(slope[here])]))
+    return found
+
+
+def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Per message, the seconds a byte of S takes by what it shares, and the number of what is slowest."""
+    source, target, share = phase.source, phase.target, phase.share
+    slowest, limit, names = np.zeros(len(source)), np.zeros(len(source), int), ["nothing"]
+
+    def shared(name: str, where: np.ndarray, seconds: np.ndarray) -> None:
+        names.append(name)
+        more = np.zeros(len(source))
+        more[where] = seconds
+        limit[more > slowest] = len(names) - 1
+        np.maximum(slowest, more, out=slowest)
+
+    for port in {here.port.name: here.port for here in machine.levels}.values():
+        uses = np.array([here.port.name == port.name for here in machine.levels])[level]
+        s, t, load = source[uses], target[uses], share[uses]
+        out, into = np.bincount(s, load, n), np.bincount(t, load, n)
+        if not port.duplex:
+            out = into = out + into
+        shared(port.name, uses, np.maximum(out[s], into[t]) / port.bandwidth)
+    for k, here in enumerate(machine.levels):
+        if np.isfinite(here.uplink):
+            leaves = level > k
+            s, t, load = here.group(source[leaves]), here.group(target[leaves]), share[leaves]
+            groups = int(max(s.max(initial=0), t.max(initial=0))) + 1
+            out, into = np.bincount(s, load, groups), np.bincount(t, load, groups)
+            shared(f"{here.name} uplink", leaves, np.maximum(out[s], into[t]) / here.uplink)
+        if np.isfinite(here.bus):
+            stays = level == k
+            g = here.group(source[stays])
+            shared(f"{here.name} bus", stays, np.bincount(g, share[stays])[g] / here.bus if len(g) else 0.0)
+    return slowest, limit, names
+
+
+def _cycles(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray | None:
+    """For each message the number of the ring it is part of; None if some rank sends or receives more than one."""
+    if len(np.unique(source)) < len(source) or not np.array_equal(np.sort(source), np.sort(target)):
+        return None
+    next_, which = dict(zip(source.tolist(), target.tolist())), {}
+    for first in next_:
+        rank, lap = first, len(which)
+        while rank not in which:
+            which[rank] = lap
+            rank = next_[rank]
+    numbers = {lap: k for k, lap in enumerate(dict.fromkeys(which.values()))}
+    return np.array([numbers[which[rank]] for rank in source.tolist()])
+
+
+# --- bandwidths ---------------------------------------------------------------------------
+
+
+def algbw(nbytes: float, seconds: float) -> float:
+    """Algorithm bandwidth in bytes/s: the buffer's size over the time."""
+    return nbytes / seconds
+
+
+def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> float:
+    """Bus bandwidth in bytes/s: what the busiest link carries where the algorithm is as good as can be.
+
+    nbytes: of the whole buffer, for all_gather and reduce_scatter too (nccl-tests,
+    doc/PERFORMANCE.md).  Raises ValueError for a collective without such a factor.
+    """
+    n = world_size
+    factors = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0}
+    factors |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather"), (n - 1) / n)
+    if collective not in factors:
+        raise ValueError(f"there is no bus bandwidth for {collective!r}, only for {', '.join(factors)}.")
+    return nbytes / seconds * factors[collective]
+
+
+def said_seconds(seconds: float) -> str:
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            break
+    return f"{seconds * factor:.3g} {unit}"

@@ -1,0 +1,132 @@
+"""What a schedule sends, counted message by message, and the least that its collective needs.
+
+Bytes are payload, without the headers of whatever carries them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .model import Schedule
+from .text import title
+
+Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
+
+
+@dataclass(frozen=True, repr=False)
+class Bound:
+    """The least that any algorithm needs for this collective.
+
+    steps: where a rank takes part in as many messages at a time as this schedule's ranks do:
+        in a step with p sends a rank, those who know something become at most p + 1 times as
+        many (Bruck et al. 1997, doi 10.1109/71.642949).
+    bytes: that some rank must send or receive.
+    """
+
+    steps: int
+    bytes: Bytes
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, repr=False)
+class Count:
+    """Lists are per rank.  Bytes in units of S if no buffer size was given."""
+
+    schedule: Schedule
+    nbytes: int | None
+    steps: int
+    messages: list[int]  # sent
+    sent: list[Bytes]
+    received: list[Bytes]
+    added: list[Bytes]  # bytes a rank adds to its own
+    bound: Bound
+
+    @property
+    def total(self) -> Bytes:
+        """Bytes of all messages together."""
+        return sum(self.sent)
+
+    @property
+    def busiest(self) -> int:
+        """The rank that sends or receives most."""
+        load = [max(both) for both in zip(self.sent, self.received)]
+        return load.index(max(load))
+
+    @property
+    def most(self) -> Bytes:
+        """Bytes that the busiest rank sends, or receives if that is more."""
+        return max(self.sent[self.busiest], self.received[self.busiest])
+
+    def __repr__(self) -> str:
+        unit = "S" if self.nbytes is None else "bytes"
+        rows = [("rank", "messages", f"sends {unit}", f"receives {unit}", f"adds {unit}")]
+        same = len(set(zip(self.messages, self.sent, self.received, self.added))) == 1
+        for rank in range(1 if same else min(len(self.sent), 16)):
+            figures = (self.sent[rank], self.received[rank], self.added[rank])
+            rows.append(("each" if same else str(rank), str(self.messages[rank]), *map(said_bytes, figures)))
+        if len(self.sent) > 16 and not same:
+            rows.append(("...", "", "", "", ""))
+        everything = (sum(self.sent), sum(self.received), sum(self.added))
+        rows.append(("all", str(sum(self.messages)), *map(said_bytes, everything)))
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        lines = [title(self.schedule)]
+        lines += ["  " + "   ".join(f"{cell:>{w}}" for cell, w in zip(row, widths)) for row in rows]
+        lines.append(f"  steps          {self.steps}, at least {self.bound.steps}")
+        lines.append(
+            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {said_bytes(self.bound.bytes)}"
+            f" = {self.bound.formula}  [{self.bound.source}]"
+        )
+        return "\n".join(lines)
+
+
+def said_bytes(amount: Bytes) -> str:
+    return str(amount) if isinstance(amount, int) or amount.denominator <= 1000 else f"{float(amount):.4g}"
+
+
+def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
+    """Counts messages, bytes and steps, per rank.
+
+    nbytes: size S of the buffer; None counts in units of S, exactly.
+    itemsize: bytes of an element.  Where the elements do not divide evenly, the first chunks
+        get one more, as when the schedule is executed.
+    Raises ValueError if nbytes is not a number of whole elements, or does not give equal
+    pieces where the collective needs them.
+    """
+    if nbytes is None:
+        sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts
+    else:
+        if nbytes < 0 or nbytes % itemsize:
+            raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
+        sizes = [k * itemsize for k in s.sizes(nbytes // itemsize)]
+    n = s.world_size
+    messages, sent, received, added = [0] * n, [0] * n, [0] * n, [0] * n
+    for step in s.steps:
+        for m in step:
+            size = sum(sizes[c % s.cuts] for c in m.chunks)
+            messages[m.source] += 1
+            sent[m.source] += size
+            received[m.target] += size
+            if m.adds:
+                added[m.target] += size
+    return Count(s, nbytes, len(s.steps), messages, sent, received, added, bound(s, nbytes))
+
+
+def bound(s: Schedule, nbytes: int | None = None) -> Bound:
+    """The least steps and bytes of the schedule's collective."""
+    n, size = s.world_size, Fraction(1) if nbytes is None else nbytes
+    busy = [Counter(m.source for m in step) for step in s.steps] + [Counter(m.target for m in step) for step in s.steps]
+    ports = max((most for c in busy for most in c.values()), default=1)
+    steps, known = 0, 1
+    while known < n:
+        steps, known = steps + 1, known * (ports + 1)
+    each = Fraction(n - 1, n) * size
+    each = int(each) if nbytes is not None and each.denominator == 1 else each
+    if s.collective in ("broadcast", "reduce"):
+        return Bound(steps, size if n > 1 else 0 * size, "S", "each other rank has to get, or give, S once")
+    if s.collective == "all_reduce":
+        return Bound(steps, 2 * each, "2(N-1)/N S", "Patarasuk & Yuan 2009, doi 10.1016/j.jpdc.2008.09.002")
+    where = "the root" if s.rooted else "a rank"
+    return Bound(steps, each, "(N-1)/N S", f"what {where} has not, or may not keep, must travel")

@@ -1,0 +1,62 @@
+"""step(): a run of sends, or a schedule, step by step; as a widget, as pictures, as text."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers import run
+from helpers.schedule import ring_all_reduce
+from helpers.step import step
+
+
+def chain():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = torch.arange(3.0) if rank == 0 else torch.zeros(3)
+    if rank > 0:
+        dist.recv(x, rank - 1)
+    if rank < n - 1:
+        dist.send(x, rank + 1)
+
+
+def test_a_run_says_who_sends_what_and_who_waits():
+    steps = step(run(chain, world_size=4))
+    assert repr(steps).splitlines() == [
+        "chain: 3 messages in 3 steps",
+        "  before:  3 steps to come",
+        "  step 1:  0 -> 1 [0 1 2]; ranks 2, 3 wait; 12 B so far",
+        "  step 2:  1 -> 2 [0 1 2]; rank 3 waits; 24 B so far",
+        "  step 3:  2 -> 3 [0 1 2]; 36 B so far",
+    ]
+    pictures = [steps.draw(k) for k in range(4)]
+    assert len({p.pixels for p in pictures}) == 1, "the picture jumps from step to step"
+    assert len({p.png() for p in pictures}) == 4, "a step shows nothing new"
+    assert pictures[-1].png() == steps.still.png()
+    with pytest.raises(IndexError, match="there is no step 4"):
+        steps.draw(4)
+
+
+def test_a_schedule_steps_to_its_end():
+    steps = step(ring_all_reduce(4))
+    assert len(steps.frames) == 7 and steps.frames[-1].says == "the end; 6 S so far"
+    assert steps.frames[0].says == "step 1:  0 -> 1 +d, 1 -> 2 +a, 2 -> 3 +b, 3 -> 0 +c; 1 S so far"
+    assert len({steps.draw(k).pixels for k in range(6)}) == 1
+
+
+def test_the_slider_shows_each_step_and_the_still_stands_in_for_it():
+    steps = step(run(chain, world_size=3))
+    controls, says, picture = steps.widget().children
+    slider = controls.children[1]
+    seen = set()
+    for k in range(slider.max + 1):
+        slider.value = k
+        assert steps.frames[k].says.partition(":")[0] in says.value and "alt=" in picture.value
+        seen.add(picture.value)
+    assert len(seen) == 3
+    data, _ = steps._repr_mimebundle_()
+    assert {"image/png", "text/plain", "application/vnd.jupyter.widget-view+json"} <= set(data)
+    assert data["text/plain"] == repr(steps)
+
+
+def test_a_run_without_messages_is_refused():
+    with pytest.raises(ValueError, match="sent no messages of its own"):
+        step(run(lambda: dist.barrier(), world_size=2))
