@@ -50,8 +50,8 @@ def needs(event: Event, call: Call) -> set[int]:
     made = set(call.ranks)
     if event.is_message:
         return set() if len(call.events) == 2 else {event.dst if event.op == "send" else event.src}
-    if event.dtype is not None and event.nbytes == 0:
-        return set()  # nothing to move
+    if event.dtype is not None and event.nbytes == 0 and not event.op.startswith("all_to_all"):
+        return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - made
     if event.op.startswith(_FROM_ALL) or event.rank == event.root and event.op != "broadcast":
         return others

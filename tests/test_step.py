@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import run
 from helpers.schedule import ring_all_reduce
-from helpers.step import step
+from helpers import run, step
 
 
 def chain():

@@ -7,8 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import run
-from helpers.timeline import timeline
+from helpers import run, timeline
 
 
 def straggler():

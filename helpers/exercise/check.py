@@ -167,15 +167,25 @@ def _alone(task: Task, answer: Callable, cases: list[Case], given: list[list[tup
 
 def _broke(task: Task, case: Case, error: RunError) -> CheckFailed:
     """The run itself came to no good end."""
-    if isinstance(error, RankFailed) and error.traceback.rstrip().rpartition("\n")[2].startswith("NotImplementedError"):
-        return CheckFailed(
+    if not _unwritten(error):
+        _show(error.run)
+    return CheckFailed(trouble(task, f"{ranks(case.world_size)} ({case})", error))
+
+
+def trouble(task: Task, situation: str, error: RunError) -> str:
+    """What to say about a run that came to no good end.  situation: the ranks and inputs, in words."""
+    if _unwritten(error):
+        return (
             f"{task.name} is still to be written. Put your code in place of `raise NotImplementedError()` in the cell "
             "above, run that cell, then this one. The hints below open one at a time."
         )
-    _show(error.run)
     thought = _forgotten(error.run) or task.thoughts.get(type(error).__name__, "")
-    message = f"{task.name} with {ranks(case.world_size)} ({case}): {type(error).__name__}\n{error}"
-    return CheckFailed(message + f"\nThink: {thought}" * bool(thought))
+    return f"{task.name} with {situation}: {type(error).__name__}\n{error}" + f"\nThink: {thought}" * bool(thought)
+
+
+def _unwritten(error: RunError) -> bool:
+    last = error.traceback.rstrip().rpartition("\n")[2] if isinstance(error, RankFailed) else ""
+    return last.startswith("NotImplementedError")
 
 
 def _forgotten(broken: Run) -> str:

@@ -26,7 +26,7 @@ def kind(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a {dtype_name(value.dtype)} tensor of shape {list(value.shape)}"
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def these(ranks: list[int]) -> str:

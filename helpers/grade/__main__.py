@@ -1,4 +1,8 @@
-"""The command line:   python -m helpers.grade [--watch] notebook-or-folder ..."""
+"""The command line.
+
+For a learner      python -m helpers.grade [--watch] notebook-or-folder ...
+For an instructor  python -m helpers.grade --score --out report/ submissions/
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,10 @@ import time
 from pathlib import Path
 
 from ..progress import FILE, remember
-from . import feedback, submission
+from . import feedback, instructor, submission
 from .feedback import Feedback
 from .submission import Unusable
-
-BAR = 24  # characters
+from .terminal import bar
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,8 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C"
     )
+    instructor.add_options(parser)
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.score:
+        return instructor.score(options)
     try:
         status = max(map(lambda path: grade(path, options.progress), _notebooks(options.paths)), default=2)
         if options.watch:
@@ -55,8 +61,8 @@ def grade(path: Path, progress: Path) -> int:
     if submitted.untouched:
         print(f"{submitted.exercise}: not begun\n")
         return 1
-    given = feedback.give(submitted, lambda done, of: _bar(submitted.exercise, done, of))
-    _bar("", 0, 0)
+    given = feedback.give(submitted, lambda done, of: bar(submitted.exercise, done, of))
+    bar("", 0, 0)
     record = remember(given.exercise, given.points, given.of, progress)
     print(report(given, int(record["tries"])), end="\n\n", flush=True)
     return 0 if given.solved else 1
@@ -76,17 +82,6 @@ def report(given: Feedback, tries: int) -> str:
         which = "the hint" if given.hints == 1 else f"hint {min(max(tries, 1), given.hints)}"
         lines += ["", f"  If that does not help: open {which} below the check in the notebook."]
     return "\n".join(lines)
-
-
-def _bar(what: str, done: int, of: int) -> None:
-    """A progress bar on the terminal; nothing where the output goes to a file."""
-    if sys.stdout.isatty():
-        filled = BAR * done // of if of else 0
-        print(
-            f"\r\x1b[K{what} [{'#' * filled}{'.' * (BAR - filled)}] {done}/{of}" if of else "\r\x1b[K",
-            end="",
-            flush=True,
-        )
 
 
 def watch(paths: list[Path], progress: Path) -> None:

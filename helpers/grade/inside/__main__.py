@@ -1,0 +1,84 @@
+"""The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
+
+It never runs submitted code.  Its ranks are processes that can do nothing to it (guard.py),
+and are gone before the next are made.
+
+    request    {"ranks": n} with n sockets; answered by {"forked": n}
+               {"end": true}: ends them; answered by {"ended": [exit status, ...]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+
+from . import guard, rank
+from .plain import Frames, frame
+
+MOST_RANKS = 16
+
+
+def serve(control: socket.socket, closed_in: bool) -> None:
+    torch.set_num_threads(1)
+    (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
+    dist.ReduceOp.SUM, dist.HashStore()
+    base = guard.used()
+    gc.collect()
+    gc.freeze()  # keeps the pages that ranks share as they are
+    living: list[int] = []
+    control.sendall(frame({"up": True}))
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MOST_RANKS)
+        if not data:
+            break
+        ((request, _),) = Frames().feed(data)
+        if "ranks" in request:
+            for descriptor in descriptors:
+                pid = os.fork()
+                if pid == 0:
+                    _only(descriptor)
+                    rank.live(socket.socket(fileno=3), base, closed_in)
+                living.append(pid)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            control.sendall(frame({"forked": len(living)}))
+        else:
+            control.sendall(frame({"ended": _end(living)}))
+    _end(living)
+
+
+def _only(descriptor: int) -> None:
+    """Leaves the new rank the standard streams, which lead nowhere, and its socket as 3."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.dup2(descriptor, 3)
+    os.closerange(4, 1 << 10)
+
+
+def _end(living: list[int]) -> list[int | None]:
+    """Kills the ranks and all they started; how each had ended, minus a signal's number where it was one."""
+    ended = []
+    for pid in living:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        for kill in (os.killpg, os.kill) if not done else (os.killpg,):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+        if not done:
+            _, status = os.waitpid(pid, 0)  # it may have been about to end by itself
+        code = os.waitstatus_to_exitcode(status)
+        ended.append(None if code == -signal.SIGKILL and not done else code)
+    living.clear()
+    return ended
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(socket.socket(fileno=int(sys.argv[1])), closed_in=sys.argv[2] == "closed-in")

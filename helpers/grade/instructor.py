@@ -1,0 +1,76 @@
+"""The instructor's command:   python -m helpers.grade --score --out report/ submissions/"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from . import batch, report, sandbox
+from .terminal import bar, printable
+
+NO_SANDBOX = (
+    "Submitted code would run with all your rights: it could read, change and send whatever you can. "
+    "Only for code you trust, on a machine you can lose: --no-sandbox."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
+    scoring.add_argument("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
+    scoring.add_argument(
+        "--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it"
+    )
+    scoring.add_argument("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
+    scoring.add_argument("--jobs", type=int, default=len(_cores()), help="submissions at a time (default: one a core)")
+    scoring.add_argument(
+        "--gradescope", action="store_true", help="also write Gradescope's results.json for each student"
+    )
+    scoring.add_argument("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
+    scoring.add_argument("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
+
+
+def score(options: argparse.Namespace) -> int:
+    """Scores a class. 0: done. 2: it cannot be. 130: stopped, and goes on when asked again."""
+    try:
+        if not options.no_sandbox:
+            sandbox.check()
+        missing = [path for path in options.paths if not path.exists()]
+        if missing:
+            raise batch.Unfit(f"There is no file or folder {missing[0]}.")
+        entries = batch.find(options.paths)
+        if not entries:
+            raise batch.Unfit(f"There are no notebooks in {', '.join(map(str, options.paths))}.")
+        folder = batch.Report(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
+    except sandbox.Unavailable as why:
+        print(f"No sandbox: {why}\n{NO_SANDBOX}", file=sys.stderr)
+        return 2
+    except batch.Unfit as why:
+        print(why, file=sys.stderr)
+        return 2
+    if options.no_sandbox:
+        print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
+    with closing(folder):
+        try:
+            records = folder.grade(entries, max(1, options.jobs), _progress)
+        except KeyboardInterrupt:
+            print(f"\nStopped. What is graded is kept in {options.out}; the same command goes on.", file=sys.stderr)
+            return 130
+        report.write_all(folder, records, options.gradescope)
+    bar("", 0, 0)
+    print(report.table(report.students(records)))
+    print(f"\n{options.out}: scores.csv, report.json, junit.xml, statistics.html, students/ (a page each)")
+    return 0
+
+
+def _progress(done: int, of: int, student: str) -> None:
+    if sys.stdout.isatty():
+        bar(printable(student), done, of)
+    else:
+        print(f"{done}/{of} {printable(student)}".rstrip(), flush=True)
+
+
+def _cores() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))

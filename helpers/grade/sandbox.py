@@ -1,0 +1,174 @@
+"""Where submitted code runs: bubblewrap around a process that forks ranks (inside/).
+
+In the sandbox there is Python, torch and the folder `inside`, all of it read-only; no
+place to write, no network, no other process to be seen, no solution, test or submission.
+Each rank also loses every system call but those that computing takes (inside/guard.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from .inside import guard
+from .inside.plain import Frames, frame
+
+INSIDE = Path(__file__).parent / "inside"
+START = (
+    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "runpy.run_module('inside', run_name='__main__', alter_sys=True)"
+)
+TRIAL = """
+import os, sys
+sys.path.insert(0, "/course")
+from inside import guard
+guard.close_in()
+try:
+    os.fork()
+except PermissionError:
+    os._exit(0)
+os._exit(3)
+"""  # ends well only where the walls hold
+UP_SECONDS = 120.0  # to load torch, on a busy machine
+ANSWER_SECONDS = 20.0  # for a request to the first process
+
+
+class Unavailable(RuntimeError):
+    """There is no sandbox on this machine. The message says why, and what to do."""
+
+
+class Sandbox:
+    """One sandbox; use it as a context manager. Ranks of one crew at a time."""
+
+    def __init__(self, walls: bool = True) -> None:
+        self._walls = walls
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                _command(theirs.fileno(), walls), pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
+                env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            )  # fmt: skip
+        self._ours.settimeout(UP_SECONDS)
+        try:
+            self._reply()
+        except (OSError, EOFError):
+            self.close()
+            raise Unavailable(f"the sandbox did not start: {self._words or 'it said nothing'}") from None
+        self._ours.settimeout(ANSWER_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def crew(self, world_size: int) -> list[socket.socket]:
+        """Fresh ranks, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
+        pairs = [socket.socketpair() for _ in range(world_size)]
+        try:
+            socket.send_fds(self._ours, [frame({"ranks": world_size})], [theirs.fileno() for _, theirs in pairs])
+            self._reply()
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        return [ours for ours, _ in pairs]
+
+    def end_crew(self) -> list[int | None]:
+        """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
+        self._ours.sendall(frame({"end": True}))
+        return self._reply()["ended"]
+
+    def _reply(self) -> dict:
+        frames = Frames()
+        while True:
+            data = self._ours.recv(1 << 12)
+            if not data:
+                raise EOFError("the sandbox is gone")
+            for header, _ in frames.feed(data):
+                return header
+
+    def close(self) -> None:
+        """Ends everything in it: its processes cannot outlive the first one."""
+        self._ours.close()
+        if not self._walls:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(ANSWER_SECONDS)  # without walls, only it knows its ranks
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, 9)
+        self._words = self._process.stderr.read().decode(errors="replace").strip()
+        self._process.stderr.close()
+        self._process.wait()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def check() -> None:
+    """Raises Unavailable unless submitted code can be walled in here."""
+    if sys.platform != "linux":
+        raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
+    if not shutil.which("bwrap"):
+        raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
+    if not guard.known():
+        raise Unavailable(
+            "there is no filter for system calls on this kind of processor yet, see helpers/grade/inside/guard.py."
+        )
+    tried = subprocess.run(
+        [*_walls(), "--", sys.executable, "-I", "-B", "-c", TRIAL], capture_output=True, text=True, cwd="/"
+    )
+    if tried.returncode:
+        said = tried.stderr.strip().rpartition("\n")[2]
+        raise Unavailable(
+            f"the sandbox does not hold here ({said or f'exit code {tried.returncode}'}). bubblewrap needs user namespaces: in a container, allow them; on Ubuntu 24.04 "
+            "and later, see kernel.apparmor_restrict_unprivileged_userns."
+        )
+
+
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "LC_ALL": "C.UTF-8",
+    "HOME": "/",
+    "PATH": os.environ.get("PATH", "/usr/bin"),
+}
+
+
+def _command(descriptor: int, walls: bool) -> list[str]:
+    closed_in = "closed-in" if walls else "open"
+    python = [sys.executable, "-I", "-B", "-c", START]
+    if walls:
+        return [*_walls(), "--", *python, "/course", str(descriptor), closed_in]
+    return [*python, str(INSIDE.parent), str(descriptor), closed_in]
+
+
+def _walls() -> list[str]:
+    """bubblewrap with the least that Python and torch can live on."""
+    visible = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/etc/ld.so.cache",
+        sys.base_prefix,
+        sys.prefix,
+        str(Path(torch.__file__).parents[1]),
+    ]
+    visible.append(os.path.dirname(os.path.realpath(sys.executable)))
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    for path in dict.fromkeys(visible):
+        options += ["--ro-bind-try", path, path]
+    for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
+        options += ["--dev-bind", device, device]
+    return ["bwrap", *options, "--ro-bind", str(INSIDE), "/course/inside", "--remount-ro", "/", "--chdir", "/"]

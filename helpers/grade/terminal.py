@@ -1,0 +1,23 @@
+"""What graders write to a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+WIDTH = 24  # characters of a bar
+
+
+def bar(what: str, done: int, of: int) -> None:
+    """A progress bar; nothing where the output goes to a file. of: 0 takes it away."""
+    if sys.stdout.isatty():
+        filled = WIDTH * done // of if of else 0
+        print(
+            f"\r\x1b[K{what} [{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{of}" if of else "\r\x1b[K",
+            end="",
+            flush=True,
+        )
+
+
+def printable(text: str) -> str:
+    """On one line, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
