@@ -120,6 +120,10 @@ class Crew:
             sock.close()
 
 
+class ServerLost(RuntimeError):
+    """The process that starts the ranks is gone."""
+
+
 class Server:
     """The kernel's end of the process that its ranks are forked from.
 
@@ -152,7 +156,7 @@ class Server:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def replies(self) -> list[tuple]:
-        """What the server has to say; waits for it. Raises RuntimeError once the server is gone."""
+        """What the server has to say; waits for it. Raises ServerLost once the server is gone."""
         try:
             data = self.sock.recv(1 << 16)
         except ConnectionError:
@@ -161,7 +165,7 @@ class Server:
             self._up = True
             return self.frames.feed(data)
         if self._up:
-            raise RuntimeError("the process that starts the ranks was ended from outside. Run the cell again.")
+            raise ServerLost("the process that starts the ranks was ended from outside. Run the cell again.")
         words = self.process.stderr.read().decode(errors="replace").strip()
         raise RuntimeError(f"the process that starts the ranks ended at once. It said:\n{words}")
 

@@ -23,7 +23,7 @@ from typing import Any, Callable
 import torch
 
 from . import diagnose, errors
-from .crew import Crew, Output, take
+from .crew import Crew, Output, ServerLost, take
 from .rank import Job
 from .record import Call, Event, Failure, Line, Run
 from .trace import is_learners
@@ -63,12 +63,18 @@ def run(
     _check(fn, world_size, timeout)
     payload = _ship(fn, args, kwargs)
     with _one_at_a_time, _Interrupts() as interrupts:
-        crew = take(world_size)
-        try:
-            return _Session(crew, fn, payload, timeout, check, whole, interrupts).go()
-        finally:
-            with suppress(ConnectionError):
-                crew.server.prepare(world_size)
+        for again in (True, False):
+            crew = take(world_size)
+            session = _Session(crew, fn, payload, timeout, check, whole, interrupts)
+            try:
+                return session.go()
+            except ServerLost:
+                if session.started or not again:
+                    raise
+                # It was lost while nobody looked, and nothing has run yet: the next one will do.
+            finally:
+                with suppress(OSError):
+                    crew.server.prepare(world_size)
 
 
 # --- arguments ----------------------------------------------------------------------------
@@ -217,14 +223,19 @@ class _Session:
     def _listen(self) -> None:
         """Until every rank has returned and counted, or there is a verdict."""
         deadline = time.monotonic() + START_TIMEOUT
-        started = False
+        counting = False
         while self._verdict is None and not self._complete and not self._interrupts.came:
-            if not started and len(self._ready) == self._n:
-                started, deadline = True, time.monotonic() + self._timeout
+            if not counting and self.started:
+                counting, deadline = True, time.monotonic() + self._timeout
             until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
             for key, _ in self._select.select(max(0.0, until - time.monotonic())):
                 key.data()
             self._judge(time.monotonic() >= deadline)
+
+    @property
+    def started(self) -> bool:
+        """Whether the ranks have been told to run the function."""
+        return len(self._ready) == self._n
 
     @property
     def _complete(self) -> bool:
@@ -256,7 +267,7 @@ class _Session:
 
     def _on_ready(self, rank: int) -> None:
         self._ready.add(rank)
-        if len(self._ready) == self._n:  # nobody starts before all are connected
+        if self.started:  # nobody starts before all are connected
             job = Job(self._payload, os.getcwd(), sys.path, dict(os.environ), self._began, self._whole)
             self._crew.tell(job)
 

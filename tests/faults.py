@@ -1,12 +1,14 @@
 """What can happen to ranks while they work: each fault strikes one rank at a random moment.
 
-    python -m tests.faults 10000        that many calls, a fault in every third, and what is left behind
+    python -m tests.faults 10000        that many calls, a fault in every tenth, and what is left behind
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
+import io
 import os
 import random
 import resource
@@ -155,6 +157,7 @@ def interrupt():
 def server_killed():
     for child in psutil.Process().children():
         child.kill()
+        child.wait()
 
 
 FROM_OUTSIDE = {"interrupt": (interrupt, KeyboardInterrupt), "server_killed": (server_killed, RuntimeError)}
@@ -195,12 +198,13 @@ def processes() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def settled(most: int) -> list[psutil.Process]:
-    """This process's descendants once no more than `most` are left, or after 20 s: ending takes a moment."""
-    deadline = time.monotonic() + 20
-    while len(processes()) > most and time.monotonic() < deadline:
+def settled(count: int) -> int:
+    """This process's descendants, once there are so many for a while, or after 20 s: starting and ending take a moment."""
+    deadline, same = time.monotonic() + 20, 0
+    while same < 5 and time.monotonic() < deadline:
+        same = same + 1 if len(processes()) == count else 0
         time.sleep(0.05)
-    return processes()
+    return len(processes())
 
 
 def main(calls: int, seed: int = 0) -> None:
@@ -212,15 +216,16 @@ def main(calls: int, seed: int = 0) -> None:
     me = psutil.Process()
 
     def left():
-        settled(1 + sum(sizes))
-        return me.num_fds(), len(processes()), f"{me.memory_full_info().uss / 2**20:.0f} MiB", len(os.listdir("/dev/shm"))
+        running = settled(1 + sum(sizes))
+        return me.num_fds(), running, f"{me.memory_full_info().uss / 2**20:.0f} MiB", len(os.listdir("/dev/shm"))
 
     before, ends, start, slowest = left(), Counter(), time.monotonic(), 0.0
     for k in range(calls):
-        name = names[(k // 3) % len(names)] if k % 3 == 0 else None
+        name = names[(k // 10) % len(names)] if k % 10 == 0 else None
         began = time.monotonic()
         if name:
-            ends[name, attempt(name, chance.choice(sizes), chance)] += 1
+            with contextlib.redirect_stdout(io.StringIO()):  # some print a great deal
+                ends[name, attempt(name, chance.choice(sizes), chance)] += 1
         else:
             assert len(run(work, world_size=chance.choice(sizes)).results) in sizes
             ends["no fault", "result"] += 1
