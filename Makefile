@@ -12,10 +12,10 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all notebooks mistakes exercises grade bench site check env clean
+.PHONY: help lab test test-all notebooks mistakes exercises grade bench bench-grade site check env clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 lab: check ## open the course in JupyterLab
 	@$(IN_ENV) -I helpers/lab.py $(ARGS)
@@ -38,8 +38,13 @@ exercises: env ## make exercises/ from solutions/
 grade: check ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
-bench: check ## measure run() beside torch.multiprocessing.spawn
-	@$(IN_ENV) -m tests.bench $(ARGS)
+bench: check ## measure run(), and the same cell done by other tools; writes notebooks/bench.md
+	@$(IN_ENV) -m tests.bench
+	@$(IN_ENV) -m tests.bench_schedule
+	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) -m tests.bench_peers $(ARGS)
+
+bench-grade: check ## measure scoring a class beside nbgrader
+	@$(IN_ENV) -m tests.bench_grade $(ARGS)
 
 site: .venv-site/made ## build the course as a website, in _site
 	@.venv-site/bin/python -I helpers/site.py
