@@ -45,6 +45,7 @@ def run(
     timeout: float = 60.0,
     check: bool = True,
     whole: bool = False,
+    record: bool = True,
     **kwargs: Any,
 ) -> Run:
     """Runs `fn(*args, **kwargs)` on every rank of a new gloo process group.
@@ -56,6 +57,8 @@ def run(
     check: end the run at the first mismatch or certain hang, with the reason.  False lets
         the program go on as it would without us, until it ends or is out of time.
     whole: keep large tensors whole in the events, instead of a summary.
+    record: False records nothing, for measuring times: there are no events then, and a hang is
+        known only when the time is up.
 
     Returns a Run.  Raises RankFailed, Mismatch or Stuck (all RunError), and TypeError or
     ValueError for arguments that cannot work, before any process starts.
@@ -65,7 +68,7 @@ def run(
     with _one_at_a_time, _Interrupts() as interrupts:
         for again in (True, False):
             crew = take(world_size)
-            session = _Session(crew, fn, payload, timeout, check, whole, interrupts)
+            session = _Session(crew, fn, payload, timeout, check, whole, record, interrupts)
             try:
                 return session.go()
             except ServerLost:
@@ -179,10 +182,12 @@ class _Session:
         timeout: float,
         check: bool,
         whole: bool,
+        record: bool,
         interrupts: _Interrupts,
     ) -> None:
         self._crew, self._n, self._interrupts = crew, len(crew.socks), interrupts
-        self._fn, self._payload, self._timeout, self._check, self._whole = fn, payload, timeout, check, whole
+        self._fn, self._payload, self._timeout, self._check = fn, payload, timeout, check
+        self._whole, self._record = whole, record
         self._began = time.perf_counter()
         self._state = diagnose.State(self._n)
         self._ready: set[int] = set()
@@ -268,7 +273,7 @@ class _Session:
     def _on_ready(self, rank: int) -> None:
         self._ready.add(rank)
         if self.started:  # nobody starts before all are connected
-            job = Job(self._payload, os.getcwd(), sys.path, dict(os.environ), self._began, self._whole)
+            job = Job(self._payload, os.getcwd(), sys.path, dict(os.environ), self._began, self._whole, self._record)
             self._crew.tell(job)
 
     def _on_call(self, rank: int, event: Event) -> None:

@@ -18,6 +18,7 @@ import socket
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -56,6 +57,7 @@ class Job:
     environ: dict[str, str]  # of the kernel
     began: float  # time.perf_counter() of the kernel when the run began
     whole: bool
+    record: bool
 
 
 def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:
@@ -136,7 +138,7 @@ def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | No
         fn, args, kwargs = unpack(job.payload)
         tracer = Tracer(birth.rank, channel.send, job.began, job.whole)
         started = True
-        with tracer:
+        with tracer if job.record else nullcontext():
             result = fn(*args, **kwargs)
         tracer.finish()
         _flush()

@@ -83,6 +83,16 @@ def test_a_flood_of_output_is_cut_in_the_middle(capsys):
     assert all(len(text) < 1.1 * 2**20 and "bytes left out" in text and text.endswith("end\n") for text in done.stdout)
 
 
+def test_nothing_is_recorded_when_so_asked():
+    def total():
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return x.item()
+
+    done = run(total, world_size=3, record=False)
+    assert done.results == [3.0] * 3 and done.events == [[], [], []] and done.sent[0] > 0
+
+
 def test_no_communication_and_world_size_one():
     def alone():
         x = torch.ones(2)
