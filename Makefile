@@ -12,7 +12,7 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all notebooks mistakes exercises grade bench bench-grade site check env clean
+.PHONY: help lab test test-all test-browser notebooks mistakes exercises grade bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,10 @@ test: check ## test helpers, validate every notebook
 
 test-all: check ## the same and the long tests too
 	$(PYTEST) -m "slow or not slow" $(ARGS)
+
+test-browser: check ## the course in JupyterLab in a real browser; pictures of it in screenshots/ (needs Chromium)
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA tests/test_browser.py $(ARGS)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m helpers.notebooks $(NB)
@@ -62,5 +66,5 @@ env: ## make or update the environment in .venv
 	@$(PYTHON) -I helpers/install.py $(VENV) "$(TORCH_INDEX)"
 
 clean: ## remove the environment and everything that was generated beside it
-	rm -rf .venv .venv-* _site .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .venv-* _site screenshots .pytest_cache .hypothesis .ruff_cache
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

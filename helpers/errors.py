@@ -77,7 +77,9 @@ def stuck(state: State, run: Run, waits: dict[int, set[int]]) -> Stuck:
         [f"{_ranks(rs)} {_verb('wait', rs)} in {what}" for what, rs in _by(ranks, state, _waits_in).items()]
         + [f"{_ranks(rs)} returned {what}" for what, rs in _by(gone, state, _after).items()]
     )
-    return Stuck(f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", state, run, ranks)
+    return Stuck(
+        f"{verdict}. This can never finish.\n{_standing(state)}\n{_advice(state, waits, gone)}", state, run, ranks
+    )
 
 
 def _absent(event: Event, state: State) -> set[int]:
@@ -166,7 +168,10 @@ def _stands(rank: int, state: State) -> tuple[str, Line | None]:
         return f"returned {_after(rank, state)}", None
     if rank in state.blocked:
         return f"waiting in {_waits_in(rank, state)}", state.blocked[rank].line
-    return f"{'waiting' if _at(rank, state) == NEW_GROUP else 'running'} {_at(rank, state)}, {_after(rank, state)}", state.where.get(rank)
+    return (
+        f"{'waiting' if _at(rank, state) == NEW_GROUP else 'running'} {_at(rank, state)}, {_after(rank, state)}",
+        state.where.get(rank),
+    )
 
 
 def _standing(state: State) -> str:
@@ -217,9 +222,7 @@ def _rows(described: list[tuple[int, str, str]]) -> list[str]:
         alike.setdefault((words, line), []).append(rank)
     names = [_ranks(ranks) for ranks in alike.values()]
     left, middle = max(map(len, names)), max(len(words) for words, _ in alike)
-    return [
-        f"  {name:<{left}}  {words:<{middle}}  {line}".rstrip() for name, (words, line) in zip(names, alike)
-    ]
+    return [f"  {name:<{left}}  {words:<{middle}}  {line}".rstrip() for name, (words, line) in zip(names, alike)]
 
 
 _FLAW = {

@@ -118,7 +118,9 @@ def _text(output: NotebookNode) -> str:
 
 def main(names: list[str]) -> int:
     failed = False
-    os.environ["COLLECTIVES_PROGRESS"] = os.path.join(tempfile.gettempdir(), "nobody", "progress.json")  # not the author's
+    os.environ["COLLECTIVES_PROGRESS"] = os.path.join(
+        tempfile.gettempdir(), "nobody", "progress.json"
+    )  # not the author's
     for path in [Path(name).resolve() for name in names] or every():
         before, began = path.read_bytes(), time.perf_counter()
         try:

@@ -1,58 +1,121 @@
-"""What a learner has solved so far, remembered in `.progress.json` beside README.md.
+"""What a learner has solved and predicted so far, remembered in `.progress.json` beside README.md.
 
     from helpers.progress import progress
     progress()
 
-The file maps the name of each exercise that was graded to a record:
+The file maps the name of each exercise that was graded to a record, and "predictions" to
+those made, by function and question:
 
-    {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4}}
+    {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
+     "predictions": {"share: How does it end?": {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
 points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points
-were last gained.  Delete it to begin anew.
+were last gained; of a prediction, how often it was made.  first: right at the first try.
+`forget()` begins anew.  A file that cannot be read is kept beside the new one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Iterator
 
-from .notebooks import ROOT
-
-FILE = ROOT / ".progress.json"
-
-
-def recall(file: Path = FILE) -> dict[str, dict[str, float]]:
-    """The records; none if there is no file, or none that can be read."""
-    try:
-        records = json.loads(file.read_text(encoding="utf-8"))
-        return {
-            str(name): {key: record[key] for key in ("points", "best", "of", "tries")}
-            for name, record in records.items()
-        }
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return {}
+ROOT = Path(__file__).resolve().parent.parent
+FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or ROOT / ".progress.json")
+_PREDICTIONS = "predictions"
+_KEYS = ("points", "best", "of", "tries")
+_PREDICTED = ("first", "best", "of", "tries")
 
 
-def remember(exercise: str, points: float, of: float, file: Path = FILE) -> dict[str, float]:
+def recall(file: Path | None = None) -> dict[str, dict[str, float]]:
+    """The exercises' records; none if there is no file, or none that can be read."""
+    return _of_keys({k: v for k, v in _read(file or FILE).items() if k != _PREDICTIONS}, _KEYS)
+
+
+def predictions(file: Path | None = None) -> dict[str, dict[str, float]]:
+    """The records of the predictions made, by function and question."""
+    found = _read(file or FILE).get(_PREDICTIONS)
+    return _of_keys(found, _PREDICTED) if isinstance(found, dict) else {}
+
+
+def remember(exercise: str, points: float, of: float, file: Path | None = None) -> dict[str, float]:
     """Notes one grading, and returns the exercise's record."""
-    records = recall(file)
-    best = records.get(exercise, {}).get("best", 0)
-    tries = 0 if points > best else records.get(exercise, {}).get("tries", 0) + 1
-    records[exercise] = {"points": points, "best": max(points, best), "of": of, "tries": tries}
-    beside = file.with_name(f"{file.name}.{os.getpid()}")
-    beside.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(beside, file)  # whole or not at all
-    return records[exercise]
+    with _changing(file or FILE) as everything:
+        old = _of_keys(everything, _KEYS).get(exercise, {})
+        best = old.get("best", 0)
+        tries = 0 if points > best else old.get("tries", 0) + 1
+        record = {"points": points, "best": max(points, best), "of": of, "tries": tries}
+        everything[exercise] = record
+    return record
+
+
+def predicted(name: str, question: str, right: int, of: int, file: Path | None = None) -> None:
+    """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
+    with suppress(OSError), _changing(file or FILE) as everything:
+        made = everything.setdefault(_PREDICTIONS, {})
+        key = f"{name}: {question}"
+        old = _of_keys(made, _PREDICTED).get(key, {"first": right, "best": 0, "tries": 0})
+        made[key] = {"first": old["first"], "best": max(right, old["best"]), "of": of, "tries": old["tries"] + 1}
+
+
+def forget(file: Path | None = None) -> None:
+    """Begins anew; what there was is kept as `.progress.json.old`."""
+    file = file or FILE
+    with suppress(FileNotFoundError):
+        os.replace(file, file.with_name(f"{file.name}.old"))
+
+
+def _of_keys(records: dict, keys: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Those records that have these keys, and nothing else."""
+    return {
+        str(name): {key: record[key] for key in keys}
+        for name, record in records.items()
+        if isinstance(record, dict) and all(key in record for key in keys)
+    }
+
+
+def _read(file: Path) -> dict:
+    try:
+        everything = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return everything if isinstance(everything, dict) else {}
+
+
+@contextmanager
+def _changing(file: Path) -> Iterator[dict]:
+    """All there is, to be changed; two notebooks and the grader may do so at once."""
+    with open(file.with_name(f"{file.name}.lock"), "w") as lock:
+        with suppress(ImportError):  # Windows
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        everything = _read(file)
+        if not everything and file.exists() and file.read_text(errors="replace").strip() not in ("", "{}"):
+            os.replace(file, file.with_name(f"{file.name}.unreadable"))
+        yield everything
+        beside = file.with_name(f"{file.name}.{os.getpid()}")
+        beside.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(beside, file)  # whole or not at all
 
 
 class Progress(dict):
-    """The records, which show themselves as a table."""
+    """The records of the exercises, and how many predictions were made, which show themselves as a table."""
+
+    def __init__(self, records: dict[str, dict[str, float]], made: dict[str, dict[str, float]] | None = None) -> None:
+        super().__init__(records)
+        self.predictions = made or {}
 
     def __repr__(self) -> str:
         names = sorted(path.stem for path in (ROOT / "exercises").glob("*.ipynb"))
         width = max(map(len, names), default=0)
-        return "\n".join(f"{name:<{width}}   {_state(self.get(name))}" for name in names) or "There are no exercises."
+        lines = [f"{name:<{width}}   {_state(self.get(name))}" for name in names] or ["There are no exercises."]
+        if self.predictions:
+            right = sum(record["first"] == record["of"] for record in self.predictions.values())
+            lines.append(f"{'predictions made':<{width}}   {len(self.predictions)}, {right} right at the first try")
+        return "\n".join(lines)
 
     def _repr_pretty_(self, printer, cycle: bool) -> None:
         printer.text(repr(self))
@@ -65,5 +128,5 @@ def _state(record: dict[str, float] | None) -> str:
 
 
 def progress() -> Progress:
-    """How far you are: a table of the exercises."""
-    return Progress(recall())
+    """How far you are: a table of the exercises, and the predictions made."""
+    return Progress(recall(), predictions())

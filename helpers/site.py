@@ -59,9 +59,23 @@ def main() -> int:
             for notebook in (source / folder).glob("*.ipynb"):
                 fold_predictions(notebook)
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        index = "\n\n".join([readme, *map(contents, FOLDERS), "```{toctree}\n:hidden:\n:caption: Tables\n\nnotebooks/mistakes\n```"])
+        index = "\n\n".join(
+            [readme, *map(contents, FOLDERS), "```{toctree}\n:hidden:\n:caption: Tables\n\nnotebooks/mistakes\n```"]
+        )
         (source / "index.md").write_text(index, encoding="utf-8")
-        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going", "-d", f"{place}/cache", str(source), str(made)]
+        command = [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-b",
+            "html",
+            "-q",
+            "--keep-going",
+            "-d",
+            f"{place}/cache",
+            str(source),
+            str(made),
+        ]
         done = subprocess.run(command).returncode
         if done == 0:
             shutil.rmtree(SITE, ignore_errors=True)

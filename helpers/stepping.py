@@ -40,7 +40,9 @@ class Steps:
     def draw(self, k: int) -> Picture:
         """The picture at place k of the slider, from 0. Raises IndexError beyond the last."""
         if not 0 <= k < len(self.frames):
-            raise IndexError(f"there is no step {k}: places go from 0, before the first step, to {len(self.frames) - 1}")
+            raise IndexError(
+                f"there is no step {k}: places go from 0, before the first step, to {len(self.frames) - 1}"
+            )
         return self._picture(k)
 
     def __repr__(self) -> str:
@@ -68,9 +70,7 @@ class Steps:
             drawn = self.draw(k)
             image = base64.b64encode(drawn.png()).decode()
             words = html.escape(f"{self.title}: {self.frames[k].says}", quote=True)
-            picture.value = (
-                f'<img src="data:image/png;base64,{image}" width="{drawn.pixels[0]}" alt="{words}" style="max-width:100%">'
-            )
+            picture.value = f'<img src="data:image/png;base64,{image}" width="{drawn.pixels[0]}" alt="{words}" style="max-width:100%">'
             says.value = f'<div aria-live="polite">{html.escape(self.frames[k].says)}</div>'
 
         slider.observe(show, "value")
@@ -111,9 +111,7 @@ def _of_run(run: Run) -> Steps:
         )
     messages = read(calls)
     count = 1 + max(m.step for m in messages)
-    frames = [
-        Frame(lambda k=k: _so_far(calls, k), _said(messages, k, count, run.world_size)) for k in range(-1, count)
-    ]
+    frames = [Frame(lambda k=k: _so_far(calls, k), _said(messages, k, count, run.world_size)) for k in range(-1, count)]
     title = f"{run.name}: {len(calls)} message{'s' * (len(calls) > 1)} in {count} step{'s' * (count > 1)}"
     others = len(blocks(run.calls)) > 1 and len(run.calls) - len(calls)
     if others:

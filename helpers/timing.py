@@ -192,4 +192,13 @@ def _trace(run: Run, spans: list[Span]) -> Iterator[dict]:
 
 
 def _complete(name: str, rank: int, start: float, end: float, args: dict) -> dict:
-    return {"ph": "X", "name": name, "cat": "call", "pid": 0, "tid": rank, "ts": start * 1e6, "dur": (end - start) * 1e6, "args": args}
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": "call",
+        "pid": 0,
+        "tid": rank,
+        "ts": start * 1e6,
+        "dur": (end - start) * 1e6,
+        "args": args,
+    }

@@ -1,6 +1,6 @@
 """What can happen to ranks while they work: each fault strikes one rank at a random moment.
 
-    python -m tests.faults 10000        that many calls, a fault in every tenth, and what is left behind
+python -m tests.faults 10000        that many calls, a fault in every tenth, and what is left behind
 """
 
 from __future__ import annotations
@@ -231,7 +231,10 @@ def main(calls: int, seed: int = 0) -> None:
             ends["no fault", "result"] += 1
             slowest = max(slowest, time.monotonic() - began)
         if k % 500 == 499:
-            print(f"{k + 1} calls, {time.monotonic() - start:.0f} s: (files, processes, memory, /dev/shm) {left()}", flush=True)
+            print(
+                f"{k + 1} calls, {time.monotonic() - start:.0f} s: (files, processes, memory, /dev/shm) {left()}",
+                flush=True,
+            )
     print(f"{calls} calls in {time.monotonic() - start:.0f} s; the slowest without a fault took {slowest:.2f} s")
     for (name, end), count in sorted(ends.items()):
         print(f"  {name:<24} {end:<20} {count}")

@@ -75,18 +75,21 @@ def script(tmp_path, code, wrapper='exec "$@"'):
         pytest.param('unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"', id="odd hostname"),
         pytest.param(
             "unshare --net sh -c 'ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && "
-            "exec \"$@\"' sh \"$@\"",
+            'exec "$@"\' sh "$@"',
             id="no IPv6",
         ),
         pytest.param(
             "mkdir full && unshare --mount sh -c 'mount -t tmpfs -o size=4k none full && export TMPDIR=$PWD/full && "
-            "head -c 4096 /dev/zero > full/all && exec \"$@\"' sh \"$@\"",
+            'head -c 4096 /dev/zero > full/all && exec "$@"\' sh "$@"',
             id="full temporary folder",
         ),
     ],
 )
 def test_an_odd_machine_makes_no_difference(tmp_path, wrapper):
-    if "unshare" in wrapper and subprocess.run(["unshare", "--uts", "--net", "--mount", "true"], capture_output=True).returncode:
+    if (
+        "unshare" in wrapper
+        and subprocess.run(["unshare", "--uts", "--net", "--mount", "true"], capture_output=True).returncode
+    ):
         pytest.skip("this user may not make namespaces (root may)")
     done = script(tmp_path, "print(run(total).results)", wrapper)
     if "ip: not found" in done.stderr or "Read-only" in done.stderr:

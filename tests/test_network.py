@@ -416,3 +416,12 @@ def test_what_cannot_be_priced_is_refused():
     with pytest.raises(ValueError, match="2 latencies for 1 protocols"):
         Machine("odd", (Level("a", 3, (0.0, 1.0), NIC),))
     assert nvl72().most_ranks == 72
+
+
+def test_an_empty_step_takes_no_time():
+    a, b = [copy(0, 1, 0)], [copy(1, 2, 0)]
+    machine = Machine("switch", (Level("switch", 3, 1e-6, Port("port", 1e9)),))
+    prices = {
+        cost(Schedule("broadcast", 3, steps), 1000, machine).seconds for steps in ([a, b], [a, [], b], [[], a, b])
+    }
+    assert len(prices) == 1

@@ -216,7 +216,9 @@ def test_time_limit_says_where_each_rank_stands():
     text, error = said(Stuck, slow, world_size=2, timeout=1)
     verdict, first, second, _ = text.splitlines()
     assert verdict == "out of time after 1 s: rank 0 runs your code; rank 1 waits in barrier #1."
-    assert first.startswith("  rank 0  running your code, after 0 calls  slow, line ") and first.endswith("time.sleep(60)")
+    assert first.startswith("  rank 0  running your code, after 0 calls  slow, line ") and first.endswith(
+        "time.sleep(60)"
+    )
     assert second.startswith("  rank 1  waiting in barrier #1 ") and second.endswith("dist.barrier()")
     assert error.ranks == (0, 1)
 
@@ -289,7 +291,10 @@ def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
             "on the reduce op of",
         ),
         (lambda r: dist.broadcast(torch.ones(2), src=r % 2), "on the src of broadcast"),
-        (lambda r: dist.broadcast(torch.ones(2), src=0) if r else dist.all_reduce(torch.ones(2)), "on which collective"),
+        (
+            lambda r: dist.broadcast(torch.ones(2), src=0) if r else dist.all_reduce(torch.ones(2)),
+            "on which collective",
+        ),
         (
             lambda r: dist.all_to_all_single(
                 torch.zeros(4), torch.ones(4), output_split_sizes=[2, 2], input_split_sizes=[3, 1] if r else [2, 2]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import answers
 import psutil
+import puzzles
 import pytest
 from hostile import HOSTILE, MEAN
 
@@ -117,8 +118,8 @@ def test_these_cheats_would_work_without_walls(name):
 
 
 def from_answers(name, answer):
-    """An answer of tests/answers.py as the source of an answer cell."""
-    return Path(answers.__file__).read_text() + f"\n{name} = {answer.__name__}\n"
+    """An answer of tests/answers.py or puzzles.py as the source of an answer cell."""
+    return Path(sys.modules[answer.__module__].__file__).read_text() + f"\n{name} = {answer.__name__}\n"
 
 
 def every(table, answer_of):
@@ -141,7 +142,7 @@ def checked(name, answer, room):
     return [check for check in result["checks"] if check["what"].startswith(f"{name}:")]
 
 
-@pytest.mark.parametrize("name, answer", every(answers.RIGHT, lambda answer: answer))
+@pytest.mark.parametrize("name, answer", every(answers.RIGHT | puzzles.RIGHT, lambda answer: answer))
 def test_a_right_answer_gets_all_points(name, answer, room):
     assert [check["reason"] for check in checked(name, answer, room)] == [""] * len(checked(name, answer, room))
 
@@ -150,7 +151,7 @@ def test_a_right_answer_gets_all_points(name, answer, room):
 ON_THE_WIRE = {"before waiting for it": "is wrong on rank|leaves the wrong numbers"}
 
 
-@pytest.mark.parametrize("name, entry", every(answers.WRONG, lambda entry: entry[0]))
+@pytest.mark.parametrize("name, entry", every(answers.WRONG | puzzles.WRONG, lambda entry: entry[0]))
 def test_a_mistake_does_not_and_is_told_why(name, entry, room):
     answer, words = entry
     *_, budget = checked(name, answer, room)

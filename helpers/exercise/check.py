@@ -24,6 +24,7 @@ from ..traffic import count
 from ..twin import size
 from .cases import WORLD_SIZES, Case, ranks
 from .judge import Attempt, Task, Verdict, judge
+from .puzzle import Puzzle
 from .tasks import TASKS
 from .words import spent
 
@@ -58,18 +59,23 @@ def check_budget(answer: Callable) -> None:
     """As check_values, and the traffic must stay within the exercise's budget."""
     task = task_of(answer)
     case, given, attempt = attempt_all(task, answer, budget=True)
+    if isinstance(task, Puzzle):
+        print(f"Right, in {_tried(task)}. {task.praise(case, given[0], attempt.results[0])}")
+        return
     traffic, budget = count(attempt.events), task.budget(case, given)
     best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
     print(f"Right and within its budget, in {_tried(task)}.")
     print(f"With {ranks(case.world_size)}, {spent(traffic)}{best}. The budget: {budget.words}.")
 
 
-def _tried(task: Task) -> str:
+def _tried(task: Task | Puzzle) -> str:
+    if isinstance(task, Puzzle):
+        return f"{len(task.cases)} cases"
     sizes = sorted({case.world_size for case in task.cases})
     return f"{len(task.cases)} cases on {sizes[0]} to {sizes[-1]} ranks"
 
 
-def task_of(answer: Any) -> Task:
+def task_of(answer: Any) -> Task | Puzzle:
     """The task that a function answers, by its name."""
     if not callable(answer):
         raise TypeError(f"check the function itself, like check_values(my_function), not {answer!r}.")
@@ -79,7 +85,9 @@ def task_of(answer: Any) -> Task:
     return TASKS[name]
 
 
-def attempt_all(task: Task, answer: Callable, budget: bool, seed: str = "") -> tuple[Case, list[tuple], Attempt]:
+def attempt_all(
+    task: Task | Puzzle, answer: Callable, budget: bool, seed: str = ""
+) -> tuple[Case, list[tuple], Attempt]:
     """Tries every case; returns the most telling one of those that passed, raises CheckFailed for the first that fails."""
     tried = []
     for world_size in WORLD_SIZES:
@@ -93,6 +101,8 @@ def attempt_all(task: Task, answer: Callable, budget: bool, seed: str = "") -> t
         if not fine:
             _alone(task, answer, cases, given, budget)
         tried += zip(cases, given, attempts)
+    if isinstance(task, Puzzle):
+        return tried[-1]
     return max(tried, key=lambda each: (each[0].world_size, count(each[2].events).busiest))
 
 
@@ -148,7 +158,7 @@ def _is_ours(e: Event) -> bool:
 # --- when it fails ------------------------------------------------------------------------
 
 
-def _alone(task: Task, answer: Callable, cases: list[Case], given: list[list[tuple]], budget: bool) -> None:
+def _alone(task: Task | Puzzle, answer: Callable, cases: list[Case], given: list[list[tuple]], budget: bool) -> None:
     """Finds the case that fails, by trying each on ranks of its own, shows it and raises."""
     for case, arguments in zip(cases, given):
         try:
@@ -157,22 +167,24 @@ def _alone(task: Task, answer: Callable, cases: list[Case], given: list[list[tup
             raise _broke(task, case, error) from None
         (one,) = attempts_of(done, 1)
         if verdict := judge(task, case, arguments, one, budget):
-            _show(done)
+            _show(done, verdict.shows)
             raise CheckFailed(str(verdict), verdict)
+    many = "once" if isinstance(task, Puzzle) else f"once with {ranks(cases[0].world_size)}"
     raise CheckFailed(
-        f"{task.name} works when it is called once with {ranks(cases[0].world_size)}, but not when it is called again and again.\n"
+        f"{task.name} works when it is called {many}, but not when it is called again and again.\n"
         "Think: what does a call leave behind for the next one? A message that nobody received, a global variable?"
     )
 
 
-def _broke(task: Task, case: Case, error: RunError) -> CheckFailed:
+def _broke(task: Task | Puzzle, case: Case, error: RunError) -> CheckFailed:
     """The run itself came to no good end."""
     if not _unwritten(error):
         _show(error.run)
-    return CheckFailed(trouble(task, f"{ranks(case.world_size)} ({case})", error))
+    situation = case.kind if isinstance(task, Puzzle) else f"{ranks(case.world_size)} ({case})"
+    return CheckFailed(trouble(task, situation, error))
 
 
-def trouble(task: Task, situation: str, error: RunError) -> str:
+def trouble(task: Task | Puzzle, situation: str, error: RunError) -> str:
     """What to say about a run that came to no good end.  situation: the ranks and inputs, in words."""
     if _unwritten(error):
         return (
@@ -199,13 +211,13 @@ def _forgotten(broken: Run) -> str:
     return ""
 
 
-def _show(done: Run) -> None:
-    """What the learner's ranks printed, and, in a notebook, the picture of their run."""
+def _show(done: Run, shows: Any = None) -> None:
+    """What the learner's ranks printed, and, in a notebook, the picture of their run, or of what it made."""
     for rank, text in enumerate(done.stdout):
         for line in text.splitlines():
             print(f"[{rank}] {line}")
-    if "IPython" in sys.modules and any(done.events):
+    if "IPython" in sys.modules and (shows or any(done.events)):
         from IPython import display, get_ipython
 
         if get_ipython() is not None:
-            display.display(done.draw())
+            display.display((shows or done).draw())

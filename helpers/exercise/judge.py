@@ -15,6 +15,7 @@ from ..record import Event
 from ..traffic import Traffic, count
 from . import words
 from .cases import Case, Draw, ranks
+from .puzzle import Puzzle
 
 ANY = object()  # a wanted result that does not matter
 # How far a result may be off, as a part of the largest number that goes in.
@@ -79,6 +80,7 @@ class Verdict:
     headline: str
     details: str
     thought: str
+    shows: Any = None  # what can be drawn of it, besides the run
 
     def __str__(self) -> str:
         return "\n".join(
@@ -86,11 +88,13 @@ class Verdict:
         )
 
 
-def judge(task: Task, case: Case, given: list[tuple], attempt: Attempt, budget: bool = True) -> Verdict | None:
+def judge(task: Task | Puzzle, case: Case, given: list[tuple], attempt: Attempt, budget: bool = True) -> Verdict | None:
     """The first thing that is wrong, or None.
 
     given: the arguments each rank got.  budget: whether what it costs counts.
     """
+    if isinstance(task, Puzzle):
+        return task.verdict(case, given[0], attempt.results[0], budget)
     traffic = count(attempt.events)
     return (
         _calls(task, attempt)

@@ -13,16 +13,22 @@ import re
 import socket
 import warnings
 from dataclasses import dataclass
+from inspect import getsource
 from typing import Any, Callable
 
+from .. import twin
 from ..errors import RunError
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.check import trouble
 from ..exercise.judge import Attempt, Task, judge
+from ..exercise.puzzle import Puzzle
 from ..exercise.tasks import TASKS
 from ..exercise.words import spent
 from ..record import Run
 from ..release import is_answer, is_check
+from ..schedule import count as counting
+from ..schedule import model, proof
+from ..schedule import text as words
 from ..traffic import count
 from .sandbox import Sandbox
 from .submission import Submission, pristine
@@ -31,6 +37,8 @@ from .switch import Refused, Switch
 CHECK = re.compile(r"^check_(values|budget)\((\w+)\)$")
 DRAWN = 4  # ranks in the picture of an answer that is right
 PRINTED = 20  # lines that an answer printed and that are shown
+# helpers.schedule as the sandbox has it
+SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Outcome:
     values: str = ""  # why it is not right; "" if it is
     budget: str = ""  # why it is not right within its budget
     cost: str = ""
-    run: Run | None = None  # to be drawn
+    run: Run | Any = None  # to be drawn
 
 
 def checks_of(exercise: str) -> list[Check]:
@@ -101,7 +109,7 @@ def score(submission: Submission, sandbox: Callable[[], Sandbox], seed: str, pic
 _WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 
 
-def _try(task: Task, submission: Submission, sandbox: Callable[[], Sandbox], seed: str) -> Outcome:
+def _try(task: Task | Puzzle, submission: Submission, sandbox: Callable[[], Sandbox], seed: str) -> Outcome:
     outcome = Outcome()
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
@@ -115,10 +123,14 @@ def _try(task: Task, submission: Submission, sandbox: Callable[[], Sandbox], see
         for case, arguments, (attempt, printed) in zip(cases, given, attempts):
             if verdict := judge(task, case, arguments, attempt, budget=False):
                 outcome.values = outcome.budget = f"{verdict}{_said(printed)}"
-                outcome.run = _run(task, attempt)
+                outcome.run = verdict.shows or _run(task, attempt)
                 return outcome
             if not outcome.budget and (verdict := judge(task, case, arguments, attempt)):
-                outcome.budget, outcome.run = f"{verdict}{_said(printed)}", _run(task, attempt)
+                outcome.budget, outcome.run = f"{verdict}{_said(printed)}", verdict.shows or _run(task, attempt)
+            if isinstance(task, Puzzle):
+                if case is task.cases[-1] and not outcome.budget:
+                    outcome.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
+                continue
             if not outcome.budget and case.world_size == DRAWN and case.size:
                 outcome.run = outcome.run or _run(task, attempt)
             if not outcome.budget and case.world_size == max(WORLD_SIZES):
@@ -127,7 +139,11 @@ def _try(task: Task, submission: Submission, sandbox: Callable[[], Sandbox], see
 
 
 def _attempts(
-    task: Task, submission: Submission, sandbox: Callable[[], Sandbox], cases: list[Case], given: list[list[tuple]]
+    task: Task | Puzzle,
+    submission: Submission,
+    sandbox: Callable[[], Sandbox],
+    cases: list[Case],
+    given: list[list[tuple]],
 ) -> list[tuple[Attempt, list[str]]]:
     """Per case what came out, and what each rank printed."""
     if not cases:
@@ -135,7 +151,7 @@ def _attempts(
     room, socks = _crew(sandbox, cases[0].world_size)
     try:
         switch = Switch(socks, submission.answers, task.name, room.end_crew)
-        return list(zip(switch.attempt(_cells(submission), cases, given), switch.printed))
+        return list(zip(switch.attempt(_cells(submission, task), cases, given), switch.printed))
     finally:
         for sock in socks:
             sock.close()
@@ -155,17 +171,23 @@ def _crew(sandbox: Callable[[], Sandbox], world_size: int) -> tuple[Sandbox, lis
         return room, room.crew(world_size)
 
 
-def _cells(submission: Submission) -> list[tuple[str, str]]:
-    """Name and source of the cells a rank runs: what the notebook brings, and the answers."""
+def _cells(submission: Submission, task: Task | Puzzle) -> list[tuple[str, str]]:
+    """Name and source of the cells a rank runs: what the notebook brings, and the answers.
+
+    The sandbox has no part of the course. For a Puzzle it gets what a schedule is made of, and no algorithm.
+    """
+    modules = [(module.__name__, getsource(module)) for module in (twin, model, words, proof, counting)]
+    modules = [*modules, ("helpers.schedule", SCHEDULE)] if isinstance(task, Puzzle) else []
     code = [cell for cell in pristine(submission.exercise).cells if cell.cell_type == "code" and not is_check(cell)]
     own = [cell for cell in code if "try" not in cell.metadata.get("tags", ())]
-    return [(cell.id, submission.answers[cell.id] if is_answer(cell) else cell.source) for cell in own]
+    return modules + [(cell.id, submission.answers[cell.id] if is_answer(cell) else cell.source) for cell in own]
 
 
-def _broke(task: Task, world_size: int, error: RunError | Refused) -> str:
+def _broke(task: Task | Puzzle, world_size: int, error: RunError | Refused) -> str:
+    situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
     if isinstance(error, RunError):
-        return trouble(task, ranks(world_size), error) + _said(error.run.stdout)
-    return f"{task.name} with {ranks(world_size)}: {error}"
+        return trouble(task, situation, error) + _said(error.run.stdout)
+    return f"{task.name} with {situation}: {error}"
 
 
 def _said(printed: list[str]) -> str:
@@ -179,9 +201,9 @@ def _run(task: Task, attempt: Attempt) -> Run:
     return Run(len(attempt.events), [], attempt.events, name=task.name)
 
 
-def _picture(run: Run) -> str:
+def _picture(run: Any) -> str:
     """A PNG in base64; "" where there is nothing to be drawn."""
-    if not any(run.events):
+    if isinstance(run, Run) and not any(run.events):
         return ""
     import matplotlib
 

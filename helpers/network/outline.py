@@ -8,6 +8,7 @@ number of ranks, without making their schedules.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
@@ -77,15 +78,10 @@ def outline(what: Schedule | Callable[..., Schedule], *args, **kwargs) -> Outlin
 
 
 def _unrolled(s: Schedule) -> Iterator[Phase]:
-    last, times = None, 0
-    for step in s.steps:
-        now = sorted((m.source, m.target, len(m.chunks), m.adds) for m in step)
-        if last and now != last:
-            yield _phase(times, last, s.cuts)
-            times = 0
-        last, times = now, times + 1
-    if last:
-        yield _phase(times, last, s.cuts)
+    steps = (sorted((m.source, m.target, len(m.chunks), m.adds) for m in step) for step in s.steps)
+    for rows, alike in groupby(steps):
+        if rows:  # a step without messages takes no time
+            yield _phase(len(list(alike)), rows, s.cuts)
 
 
 def _phase(times: int, rows: list[tuple], cuts: int) -> Phase:

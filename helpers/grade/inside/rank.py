@@ -52,7 +52,7 @@ def _work(line: Line, job: dict[str, Any]) -> None:
             time.sleep(LATE)
         try:
             result = answer(*arguments)
-            value, body = encode((result, arguments))
+            value, body = encode((_flat(result), arguments))
         except BaseException as error:
             line.say(_failure(error))
             return
@@ -66,6 +66,9 @@ def _answer(job: dict[str, Any]) -> Any:
     sys.modules["__main__"] = module
     trouble = None
     for name, source in job["cells"]:
+        if name.startswith("helpers."):
+            _part_of_helpers(name, source)
+            continue
         try:
             exec(compile(source, f"{ANSWER}{name}>", "exec"), module.__dict__)
         except BaseException as error:
@@ -88,6 +91,26 @@ def _pretend_helpers() -> None:
         module.__path__ = []
         module.__getattr__ = missing
         sys.modules[name] = module
+
+
+def _part_of_helpers(name: str, source: str) -> None:
+    """A module of the course that this exercise's answers need; the scorer ships it."""
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+
+
+def _flat(result: Any) -> Any:
+    """A schedule as the numbers that the scorer takes (../../exercise/tasks/beat.py); anything else as it is."""
+    if type(result).__name__ != "Schedule":
+        return result
+    rows = [
+        (k, j, m.source, m.target, m.adds, chunk)
+        for k, step in enumerate(result.steps)
+        for j, m in enumerate(step)
+        for chunk in m.chunks
+    ]
+    numbers = torch.tensor(rows, dtype=torch.int64).reshape(-1, 6)
+    return result.collective, result.world_size, result.chunks, len(result.steps), numbers
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

@@ -1,0 +1,279 @@
+"""`predict()` on real ranks: what it shows before, how it marks, what it says about a wrong answer."""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+
+import ipywidgets
+import pytest
+import torch
+import torch.distributed as dist
+from predicted import (
+    add_up,
+    collect,
+    deserted,
+    disagree,
+    exchange,
+    fail,
+    impatient,
+    largest,
+    ring,
+    scattered_sums,
+    share_from_last,
+    squares,
+)
+
+from helpers import Mismatch, RankFailed, Run, Stuck, predict, progress
+from helpers.prediction import Prediction
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "FILE", tmp_path / "progress.json")
+    return progress.FILE
+
+
+# --- before -------------------------------------------------------------------------------
+
+
+def test_shows_before_and_an_empty_after_in_words():
+    assert repr(predict(share_from_last, world_size=3)) == (
+        "Predict. What does each rank hold after this call?  broadcast from 2, ranks 0-2, float32 [3], 12 B a rank\n"
+        "  rank   before         after\n"
+        "  0      0 0 0      ->  _ _ _\n"
+        "  1      10 10 10   ->  _ _ _\n"
+        "  2*     20 20 20   ->  _ _ _\n"
+        "Without the widget: predict(..., answers=[...])"
+    )
+
+
+def everything_in_the_page(prediction):
+    """All that a browser is sent of it, pictures aside."""
+    data, _ = prediction._repr_mimebundle_()
+    assert VIEW in data and data.pop("image/png")
+    return json.dumps([data, ipywidgets.Widget.get_manager_state(drop_defaults=False)], default=str)
+
+
+def test_the_answer_is_not_in_the_page_before_run(capsys):
+    def secret():
+        x = torch.tensor([770001 + dist.get_rank()])
+        dist.all_reduce(x)
+        print("all hold", x.item())
+        return x
+
+    prediction = predict(secret, world_size=2)
+    before = everything_in_the_page(prediction)
+    assert "770001" in before and "1540003" not in before + capsys.readouterr().out
+    prediction.form.cells[0][0].value = "1"
+    prediction.form.button.click()
+    assert "1540003" in everything_in_the_page(prediction)
+
+
+def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
+    prediction = predict(deserted, ask="verdict")
+    prediction._repr_mimebundle_()
+    assert prediction.run is None and not file.exists()
+
+
+# --- marks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn, options, answers, right, said",
+    [
+        (share_from_last, {}, ["20 20 20", "10 10 10", "20 20 20"], "6 of 9", "what it held before: broadcast writes rank 2's"),
+        (share_from_last, {}, ["30 20 20", "20 20 20", "20 20 20"], "8 of 9", "this is a sum, and broadcast adds nothing up"),
+        (share_from_last, {}, ["? ? ?", "20 20 20", "20 20 20"], "6 of 9", "everybody holds what rank 2 had"),
+        (add_up, {}, ["111 222", "10 20", "? undefined"], "4 of 6", "leaves every buffer but the root's undefined"),
+        (add_up, {}, ["1 222", "? ?", "? ?"], "5 of 6", "rank 0: you gave the rank's own number"),
+        (add_up, {}, ["110 222", "? ?", "? ?"], "5 of 6", "the sum of the others"),
+        (largest, {}, [9, 4, 4], "2 of 3", "this is the sum, and the reduce op is MAX"),
+        (collect, {}, ["5 25 15", "", None], "3 of 5", "in another place: gather gives rank 0 the tensors of all ranks"),
+        (collect, {}, ["5 15 25", "15", ""], "4 of 5", "rank 1: gather gives nothing more here: only rank 0 receives"),
+        (scattered_sums, {}, [300, 300, 306], "2 of 3", "the sum of rank 0's chunk: rank 1 gets 1 + 101 + 201"),
+        (exchange, {"rank": 1}, ["1 101 200"], "2 of 3", "that is what rank 0 gets"),
+        (exchange, {"ask": "chunks", "rank": 1}, ["b0 b_1 c₂"], "2 of 3", "the r-th chunk of every rank"),
+        (scattered_sums, {"ask": "chunks"}, ["sum a", "Σb", "c2"], "2 of 3", "the SUM of all ranks' r-th chunks"),
+        (impatient, {"call": 0, "rank": 0}, ["21 5"], None, "nobody waited for this call"),
+        (ring, {}, [20, 0, 20], "2 of 3", "that is what rank 0 returns"),
+        (squares, {"rank": (0, 2)}, {0: 0, 2: 4}, "All 2 right", ""),
+        (deserted, {"ask": "after"}, ["never never"], "All 2 right", "Stuck: rank 0 waits in broadcast #1"),
+        (deserted, {"ask": "after"}, ["0 0"], "0 of 2", "never completed here"),
+    ],
+)  # fmt: skip
+def test_marks_each_cell_and_says_why(fn, options, answers, right, said):
+    text = repr(predict(fn, answers=answers, world_size=3, **options))
+    assert said in text
+    assert right is None or f"\n{right}" in text
+
+
+@pytest.mark.parametrize(
+    "words, value, same",
+    [
+        ("1110", 1111.0, False), ("1111.0", 1111.0, True), ("0.333", 1 / 3, True), ("1/3", 1 / 3, True),
+        ("0.3", 1 / 3, False), ("inf", float("inf"), True), ("NaN", float("nan"), True), ("nan", 1.0, False),
+        ("1e6", 1000000, True), ("true", True, True), ("T", True, False), ("7 ", 7, True), ("seven", 7, False),
+    ],
+)  # fmt: skip
+def test_reads_numbers_as_people_write_them(words, value, same):
+    prediction = predict(
+        lambda: value, ask="What is it?", answer=lambda run: run.results[0], world_size=1, answers=words
+    )
+    assert (prediction.right == 1) is same
+
+
+def test_the_widget_marks_wanted_beside_given_and_again_when_mended():
+    prediction = predict(share_from_last, world_size=2)
+    form = prediction.form
+    for cell in form.cells[0]:
+        cell.value = "10"
+    form.cells[1][0].value = "10 10 0"  # a whole row in its first cell
+    form.button.click()
+    assert (prediction.right, prediction.of) == (5, 6)
+    assert [cell.value for cell in form.cells[1]] == ["10", "10", "0"]
+    page = everything_in_the_page(prediction)
+    assert "5 of 6 right" in page and "rank 0 held this, but it does not come here" in page
+    assert "[0] I hold" in page  # what the ranks print is seen now
+    form.cells[1][2].value = "10"
+    form.button.click()
+    assert prediction.right == 6 and "All 6 right" in everything_in_the_page(prediction)
+
+
+def test_run_without_an_answer_asks_once_and_then_shows(file):
+    prediction = predict(share_from_last, world_size=2)
+    prediction.form.button.click()
+    assert prediction.run is None
+    prediction.form.button.click()
+    assert prediction.run.results[0].tolist() == [10, 10, 10]
+    assert prediction.right == 0 and "Nothing was predicted" in repr(prediction)
+    assert not file.exists()
+
+
+# --- other questions ----------------------------------------------------------------------
+
+ENDS = {"an error": RankFailed, "a hang": Stuck, "they disagree": Mismatch, "a result": Run}
+
+
+@pytest.mark.parametrize("fn, end", list(zip((fail, deserted, disagree, squares), ENDS)))
+def test_a_program_that_ends_badly_is_an_answer(fn, end):
+    prediction = predict(fn, ask="What happens?", choices=ENDS, world_size=2)
+    prediction.form.choice.value = end
+    prediction.form.button.click()
+    assert prediction.right == 1 and isinstance(prediction.run, ENDS[end])
+    assert f"✓ {list(ENDS).index(end) + 1}  {end}" in repr(prediction)
+    wrong = predict(fn, ask="verdict", answers=3 if end != "they disagree" else 1, world_size=2)
+    assert wrong.right == 0 and "Not so." in repr(wrong)
+
+
+def test_choices_with_a_function_that_answers():
+    def right(run):
+        return "yes" if run.results == [0, 1] else "no"
+
+    assert predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="yes").right == 1
+    assert predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="n").right == 0
+    with pytest.raises(ValueError, match="none of the choices"):
+        predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="maybe")
+
+
+@pytest.mark.parametrize(
+    "ask, answer, answers, right",
+    [
+        ("waits", None, "0", 1), ("waits", None, [0, 1], 0), ("waits", None, "none", 0),
+        ("How many calls did rank 0 make?", lambda error: len(error.run.events[0]), 1, 1),
+        ("On which line?", lambda error: error.run.events[0][0].line.function, "deserted", 1),
+    ],
+)  # fmt: skip
+def test_questions_whose_answer_is_no_tensor(ask, answer, answers, right):
+    assert predict(deserted, ask=ask, answer=answer, answers=answers, world_size=2).right == right
+
+
+def test_who_waits_when_nobody_does():
+    assert predict(squares, ask="waits", world_size=2, answers="none").right == 1
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, options, kind, said",
+    [
+        (("share",), {}, TypeError, "needs a function"),
+        ((squares,), {"world_size": 0}, ValueError, "world_size"),
+        ((squares,), {"ask": "retruned"}, ValueError, "has no answer"),
+        ((squares,), {"choices": ["a", "b"]}, ValueError, "need answer"),
+        ((squares,), {"ask": "after"}, IndexError, "no call"),
+        ((share_from_last,), {"rank": 7}, ValueError, "no part in this call"),
+        ((share_from_last,), {"answers": ["1 1 1"]}, ValueError, "1 rows, and 4 ranks"),
+        ((lambda: dist.all_reduce(torch.zeros(100)),), {}, ValueError, "too many to fill in"),
+    ],
+)  # fmt: skip
+def test_says_what_is_wrong_with_a_question(arguments, options, kind, said):
+    with pytest.raises(kind, match=said):
+        predict(*arguments, **options)
+
+
+# --- without a browser --------------------------------------------------------------------
+
+
+def test_works_without_ipywidgets(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.delitem(sys.modules, "helpers.form", raising=False)
+    prediction = predict(share_from_last, world_size=2)
+    assert set(prediction._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
+    assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
+
+
+def test_importing_helpers_stays_light():
+    code = (
+        "import sys, helpers\n"
+        "assert not {'ipywidgets', 'matplotlib'} & set(sys.modules)\n"
+        "import helpers.prediction\n"
+        "from helpers import predict, explore\n"
+        "assert callable(predict) and callable(explore) and 'ipywidgets' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- progress -----------------------------------------------------------------------------
+
+
+def test_predictions_are_noted_beside_the_exercises(file):
+    progress.remember("01_distributed_mean", 2, 3)
+    predict(squares, world_size=2, answers=[0, 5])
+    predict(squares, world_size=2, answers=[0, 1])
+    (record,) = progress.predictions().values()
+    assert record == {"first": 1, "best": 2, "of": 2, "tries": 2}
+    assert progress.recall() == {"01_distributed_mean": {"points": 2, "best": 2, "of": 3, "tries": 0}}
+    assert repr(progress.progress()).endswith("1, 0 right at the first try")
+    progress.forget()
+    assert progress.recall() == progress.predictions() == {}
+
+
+def test_a_file_that_cannot_be_read_is_kept(file):
+    file.write_text('{"01_distributed_mean": {"po')
+    predict(squares, world_size=2, answers=[0, 1])
+    assert len(progress.predictions()) == 1
+    assert file.with_name("progress.json.unreadable").read_text() == '{"01_distributed_mean": {"po'
+
+
+def note(file, name):
+    for k in range(20):
+        progress.predicted(name, str(k), 1, 1, file)
+
+
+def test_two_notebooks_at_once_lose_nothing(file):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=note, args=(file, name)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert len(progress.predictions(file)) == 40
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "FILE", tmp_path / "gone" / "progress.json")
+    assert isinstance(predict(squares, world_size=2, answers=[0, 1]), Prediction)
