@@ -112,7 +112,7 @@ def reasons(op: str) -> dict[str, str]:
     if op not in ROOTED:
         found["root"] = f"{op} has no root: every rank has the same part in it"
     if op not in REDUCING:
-        found["reduce_op"] = f"{op} only moves data (or none): there is nothing to combine"
+        found["reduce_op"] = f"{op} combines nothing: it has no reduce op"
     if op == "barrier":
         found |= {name: "a barrier carries no tensor" for name in ("dtype", "size")}
     return found

@@ -12,10 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-import time
 from typing import Any, Callable
-
-import torch.distributed as dist
 
 from ..errors import RankFailed, RunError
 from ..launch import run
@@ -24,12 +21,12 @@ from ..traffic import count
 from ..twin import size
 from .cases import WORLD_SIZES, Case, ranks
 from .judge import Attempt, Task, Verdict, judge
+from .perform import perform
 from .puzzle import Puzzle
 from .tasks import TASKS
 from .words import spent
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
-LATE = 0.05  # seconds
 
 
 class CheckFailed(AssertionError):
@@ -115,7 +112,8 @@ def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> li
 
 def _run(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> Run:
     with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
-        return run(perform, answer, cases, given, world_size=cases[0].world_size, timeout=SECONDS)
+        late = [case.late for case in cases]
+        return run(perform, answer, late, given, world_size=cases[0].world_size, timeout=SECONDS)
 
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:
@@ -125,18 +123,6 @@ def attempts_of(done: Run, count: int) -> list[Attempt]:
         Attempt([r[k][0] for r in done.results], [r[k][1] for r in done.results], [mine[k] for mine in events])
         for k in range(count)
     ]
-
-
-def perform(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> list[tuple[Any, tuple]]:
-    """On a rank: calls the answer once a case; per case, what it returned, and its arguments afterwards."""
-    rank, came = dist.get_rank(), []
-    for case, arguments in zip(cases, given):
-        if case is not cases[0]:
-            dist.barrier()  # between two cases: nobody runs ahead
-        if case.late == rank:
-            time.sleep(LATE)  # what is tried here: peers that have to wait
-        came.append((answer(*arguments[rank]), arguments[rank]))
-    return came
 
 
 def _split(events: list[Event], count: int) -> list[list[Event]]:
