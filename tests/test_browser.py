@@ -234,7 +234,7 @@ def test_explore_each_control_with_the_mouse(open_, theme, width):
     changed(page, seen)
     reduce_op = control(page, "reduce op")
     assert reduce_op.locator("select").is_disabled()
-    page.locator(".jp-CodeCell").get_by_text("reduce op: all_gather only moves data").wait_for()
+    page.locator(".jp-CodeCell").get_by_text("reduce op: all_gather combines nothing").wait_for()
     picture(notebook, f"explore-{theme.split()[1].lower()}-{width}-disabled")
 
 
