@@ -53,7 +53,7 @@ def test_each_collective_runs_and_its_code_can_be_copied(op, monkeypatch):
 def test_what_does_not_apply_is_disabled_and_says_why():
     explorer = explore("broadcast")
     off = lambda: {name for name, c in explorer.controls.items() if c.disabled}  # noqa: E731
-    assert off() == {"reduce_op"} and "nothing to combine" in explorer.controls["reduce_op"].tooltip
+    assert off() == {"reduce_op"} and "combines nothing" in explorer.controls["reduce_op"].tooltip
     explorer.controls["op"].value = "all_reduce"
     assert off() == {"root"} and "no root" in explorer.controls["root"].tooltip
     explorer.controls["op"].value = "barrier"
