@@ -34,7 +34,8 @@ GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
-STACK = re.compile(r"Stack \(most recent call first\):\n((?:  File .*\n)+)")  # as faulthandler writes it
+# As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
+STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
 FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 

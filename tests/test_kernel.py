@@ -160,7 +160,7 @@ def test_no_rank_outlives_its_kernel(how, tmp_path):
         else:
             kernel.process.children()[0].kill()
             outputs = kernel.finish(number)
-            assert outputs[-1][1]["ename"] == "RuntimeError" and "Run the cell again" in outputs[-1][1]["evalue"]
+            assert outputs[-1][1]["ename"] == "ServerLost" and "Run the cell again" in outputs[-1][1]["evalue"]
             assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
         kernel.until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in everyone))
 
