@@ -48,11 +48,13 @@ class Output:
             self._lost += excess
         return bool(data)
 
-    def close(self) -> None:
+    def rest(self) -> None:
         """Takes in what is left, which is at most what a pipe holds."""
+        for _ in range(4):
+            self.read()
+
+    def close(self) -> None:
         if self.stream >= 0:
-            for _ in range(4):
-                self.read()
             os.close(self.stream)
             self.stream = -1
 
@@ -104,6 +106,11 @@ class Crew:
     def ask_where(self) -> None:
         """Has every rank write its Python stack to its err; it does even in a loop or a C++ wait."""
         self.server.sock.sendall(frame(("where", self.number)))
+
+    def read(self) -> None:
+        """Takes in what the ranks have written."""
+        for output in (*self.out, *self.err):
+            output.rest()
 
     def end(self) -> None:
         """Has the server end the ranks with all they started. They are gone moments later."""

@@ -33,6 +33,7 @@ MOST_RANKS = 256
 GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
+CALLERS_TURN = 0.005  # seconds in which the caller has the processor, before the next ranks are made
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 # As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
 STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
@@ -68,6 +69,7 @@ def run(
     payload = _ship(fn, args, kwargs)
     with _one_at_a_time, _Interrupts() as interrupts:
         for again in (True, False):
+            _wait_for_successors()
             crew = take(world_size)
             session = _Session(crew, fn, payload, timeout, check, whole, record, interrupts)
             try:
@@ -77,8 +79,37 @@ def run(
                     raise
                 # It was lost while nobody looked, and nothing has run yet: the next one will do.
             finally:
-                with suppress(OSError):
-                    crew.server.prepare(world_size)
+                _replace(crew)
+
+
+# --- between two runs ---------------------------------------------------------------------
+
+_replacing: threading.Thread | None = None
+_next_call = threading.Event()
+
+
+def _replace(crew: Crew) -> None:
+    """Ends the ranks and makes their successors, while the caller goes on with the results."""
+
+    def work():
+        _next_call.wait(CALLERS_TURN)
+        crew.end()
+        with suppress(OSError):
+            crew.server.prepare(len(crew.socks))
+
+    global _replacing
+    _next_call.clear()
+    _replacing = threading.Thread(target=work)
+    _replacing.start()
+
+
+def _wait_for_successors() -> None:
+    _next_call.set()
+    if _replacing is not None:
+        _replacing.join()
+
+
+os.register_at_fork(before=_wait_for_successors)  # a fork must not find the server half spoken to
 
 
 # --- arguments ----------------------------------------------------------------------------
@@ -215,7 +246,7 @@ class _Session:
             try:
                 self._listen()
             finally:
-                self._crew.end()
+                self._crew.read()
         if self._interrupts.came:
             return None
         self._print()

@@ -30,11 +30,12 @@ import torch.distributed as dist
 from .record import LOST, Failure, Line
 from .sockets import traffic
 from .trace import Tracer, is_learners
-from .wire import Channel, pack, unpack
+from .wire import Channel, frame, pack, unpack
 
 GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
 # What torch puts into some messages and differs from run to run: times, addresses.
 NOISE = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] | at 0x[0-9a-f]+")
+A_MOMENT = 0.02  # seconds without work after which a rank is on standby
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -70,6 +71,8 @@ def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:
             _join(birth)
             before = traffic()  # as long as not all are ready, nobody sends
             channel.send("ready")
+            if channel.quiet(A_MOMENT):
+                _rehearse(birth.rank)
             job = channel.receive()
         except EOFError:
             os._exit(0)
@@ -120,6 +123,21 @@ def _join(birth: Birth) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     store = dist.FileStore(birth.rendezvous, birth.world_size)
     dist.init_process_group("gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT)
+
+
+def _rehearse(rank: int) -> None:
+    """Does what a run does, alone and for nothing.
+
+    A fork copies each page of memory when it first writes to it. This is most of what a run's
+    first call would take, and a rank on standby has the time.
+    """
+    alone = dist.new_group([rank], backend="fake", use_local_synchronization=True)
+    fn, args, kwargs = unpack(pack((dist.all_reduce, (torch.ones(1),), {})))
+    with Tracer(rank, lambda *message: frame(message), 0.0) as tracer:
+        fn(*args, **kwargs, group=alone)
+    tracer.finish()
+    frame(("returned", pack(args)))
+    dist.destroy_process_group(alone)
 
 
 def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | None) -> None:

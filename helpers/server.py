@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import torch
+import torch.testing._internal.distributed.fake_pg  # the ranks rehearse in such a group
 
 from . import rank, trace
 from .wire import frame, receive_with_descriptors

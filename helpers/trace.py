@@ -86,7 +86,8 @@ class Tracer(TorchDispatchMode):
     rank: this process's global rank.
     emit: called with ("call", Event), ("wait", index, seconds) and
         ("done", index, after, seconds, waited, src) as things happen, so that whoever
-        listens knows where this rank stands even when it hangs or dies.
+        listens knows where this rank stands even when it hangs or dies.  The tensors are
+        the program's own: they must be written down before it returns.
     began: time.perf_counter() when the run began; times are seconds since then.
     whole: keep tensors of more than LARGE elements whole instead of summarising them.
     """
@@ -260,10 +261,10 @@ class Tracer(TorchDispatchMode):
             return None
         if isinstance(value, list):
             return [self._capture(v) for v in value]
-        with torch.no_grad():
-            if value.numel() > LARGE and not self._whole:
-                return summarise(value.detach())
-            return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        value = value.detach()
+        if value.numel() > LARGE and not self._whole:
+            return summarise(value)
+        return value if value.is_cpu else value.cpu()
 
     def _now(self) -> float:
         return time.perf_counter() - self._began

@@ -7,8 +7,10 @@ torch's own pickle; what the learner passes in and out goes through cloudpickle 
 from __future__ import annotations
 
 import copyreg
+import ctypes
 import io
 import pickle
+import select
 import socket
 import struct
 import threading
@@ -23,8 +25,8 @@ _LENGTH = struct.Struct("!Q")
 def _plainly(tensor: torch.Tensor):
     if tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    flat = tensor.detach().contiguous().reshape(-1)
-    raw = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    raw = ctypes.string_at(dense.data_ptr(), dense.nbytes)
     return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
 
 
@@ -83,6 +85,10 @@ class Channel:
         data = frame(message)
         with self._lock:
             self._sock.sendall(data)
+
+    def quiet(self, seconds: float) -> bool:
+        """Whether the kernel sends nothing for so long."""
+        return not select.select([self._sock], [], [], seconds)[0]
 
     def receive(self) -> Any:
         """The next message. Raises EOFError once the kernel is gone."""
