@@ -14,7 +14,7 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222; }}
-pre {{ background: #f5f5f2; padding: .8em 1em; overflow-x: auto; font-size: 14px; line-height: 1.4; }}
+pre {{ background: #f5f5f2; padding: .8em 1em; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 14px; line-height: 1.4; }}
 table {{ border-collapse: collapse; }} th, td {{ text-align: left; padding: .2em 1.2em .2em 0; }}
 td.n, th.n {{ text-align: right; }}
 img {{ max-width: 100%; }} .yes {{ color: #1b6e3c; }} .no {{ color: #a8321b; }} .note {{ color: #666; }}
