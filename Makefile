@@ -10,7 +10,7 @@ ARGS ?=
 
 # Notebooks may call python, torchrun, ...: the environment's own must be found.
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
-PYTEST = $(IN_ENV) -m pytest -n $(JOBS) --dist loadfile
+PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile
 
 .PHONY: help lab test test-all test-browser notebooks mistakes exercises grade bench bench-grade site check env clean
 
@@ -28,7 +28,7 @@ test-all: check ## the same and the long tests too
 
 test-browser: check ## the course in JupyterLab in a real browser; pictures of it in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
-	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA tests/test_browser.py $(ARGS)
+	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA --durations=10 tests/browser $(ARGS)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m helpers.notebooks $(NB)

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from .canvas import Picture
+from .page import Interactive
 from .questions import Outcome, attempt
 
 WORLD_SIZES = range(2, 9)
@@ -118,7 +119,7 @@ def reasons(op: str) -> dict[str, str]:
     return found
 
 
-class Explorer:
+class Explorer(Interactive):
     """The state of the controls and the outcome of the run that belongs to it.
 
     `.controls`: name -> ipywidget.  `.code`: what ran.  `.run`: its Run, or the RunError.
@@ -174,6 +175,9 @@ class Explorer:
 
             self._panel = Panel(self)
         return self._panel
+
+    def unattended(self) -> tuple[Picture, str]:
+        return self._picture, repr(self)
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         image, metadata = self._picture._repr_mimebundle_()

@@ -6,7 +6,6 @@ Until Run it holds nothing but the question: the answer is in no widget and no m
 from __future__ import annotations
 
 import asyncio
-import base64
 from html import escape
 
 import ipywidgets as widgets
@@ -14,14 +13,14 @@ import ipywidgets as widgets
 from .blank import wide
 from .canvas import FAINT, colour, ink_on
 from .lanes import rank_label
+from .markup import SMALL, TEXT, box, failure, image, prose, table
 from .prediction import Prediction, outcome_picture, outcome_text, reasons, summary
 from .questions import Choice, Grid, Mark, Row, Shown
 
-CELL = 52  # pixels
+CELL = 68  # pixels: six digits
+LINE = 28  # pixels: as high as ipywidgets makes an input
 LATE = 0.15  # seconds: how long Enter waits for the text before it, if there is any to come
 RIGHT, WRONG = "var(--jp-success-color1, #2e7d32)", "var(--jp-error-color1, #d32f2f)"
-PRE = "margin: 4px 0; font-size: 12px; line-height: 1.35; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
-TEXT = "font-size: 13px; line-height: 1.45; color: var(--jp-content-font-color1, inherit)"
 GOOD, BAD = f'<b style="color: {RIGHT}">✓</b>', f'<b style="color: {WRONG}">✗</b>'
 
 
@@ -31,7 +30,10 @@ class Form:
         self.cells: list[list[widgets.Text]] = []
         self.choice: widgets.ToggleButtons | None = None
         self.button = widgets.Button(
-            description="Run", button_style="primary", tooltip="Run the ranks and mark the prediction (Enter)"
+            description="Run",
+            button_style="primary",
+            tooltip="Run the ranks and mark the prediction (Enter)",
+            layout={"margin": "6px 2px"},
         )
         self.button.on_click(lambda _: self.submit())
         self._answers: list[list[widgets.HTML]] = []
@@ -45,9 +47,7 @@ class Form:
             parts.append(self.choice)
         else:
             parts.append(self._grid())
-        self.box = widgets.VBox(
-            [*parts, self.button, self._said], layout={"padding": "6px 2px 8px", "max_width": "100%"}
-        )
+        self.box = box(*parts, self.button, self._said)
         self.fill()
 
     def _grid(self) -> widgets.Widget:
@@ -67,8 +67,8 @@ class Form:
             line = [widgets.HTML(_brings(row, room)), cells]
             lines.append(widgets.HBox(line, layout={"flex_flow": "row wrap", "align_items": "flex-start"}))
         if isinstance(question, Grid):
-            hint = "Tab: next cell. Enter: run. A whole row may go into its first cell. ?: undefined. Empty: nothing there."
-            lines.append(widgets.HTML(f'<div style="{TEXT}; font-size: 12px; opacity: 0.75">{hint}</div>'))
+            hint = "Tab: next cell. Enter: run. A whole row may go into its first cell. ?: undefined. never: the call never ends. Empty: nothing there."
+            lines.append(widgets.HTML(f'<div style="{SMALL}">{hint}</div>'))
         return widgets.VBox(lines, layout={"margin": "4px 0"})
 
     def _cell(self, row: Row, k: int) -> widgets.Text:
@@ -129,8 +129,8 @@ class Form:
             self.fill()
         except KeyboardInterrupt:
             self._say(f'<div style="{TEXT}">Interrupted.</div>')
-        except Exception as error:  # in a widget's callback nobody would see it
-            self._say(f'<pre style="{PRE}">{escape(type(error).__name__)}: {escape(str(error))}</pre>')
+        except Exception as error:
+            self._say(failure(error))
         finally:
             self.button.disabled, self.button.description = False, "Run again"
 
@@ -146,23 +146,13 @@ class Form:
         lines += map(escape, reasons(result, question))
         picture = outcome_picture(result.outcome)
         shown = image(picture.png(), picture.alt, picture.pixels) if picture else ""
-        words = f'<pre style="{PRE}">{escape(outcome_text(result.outcome))}</pre>'
-        twin = (
-            f"<details><summary>as text</summary>{words}</details>" if picture and not result.outcome.error else words
-        )
-        self._say(f'<div role="status" style="{TEXT}">{"<br>".join(lines)}</div>{shown}{twin}')
+        words = (prose if result.outcome.error else table)(outcome_text(result.outcome))
+        if picture and not result.outcome.error:
+            words = f"<details><summary>as text</summary>{words}</details>"
+        self._say(f'<div role="status" style="{TEXT}">{"<br>".join(lines)}</div>{shown}{words}')
 
     def _say(self, html: str) -> None:
         self._said.value = html
-
-
-def image(png: bytes, alt: str, pixels: tuple[int, int]) -> str:
-    """A picture as HTML, with its words for those who do not see it, never wider than the page."""
-    data = base64.b64encode(png).decode()
-    return (
-        f'<img alt="{escape(alt)}" src="data:image/png;base64,{data}" '
-        f'style="display: block; width: {pixels[0]}px; max-width: 100%; height: auto; margin: 6px 0">'
-    )
 
 
 def _brings(row: Row, room: float) -> str:
@@ -172,7 +162,7 @@ def _brings(row: Row, room: float) -> str:
     bar = f'<span style="width: 4px; height: 26px; border-radius: 2px; background: {colour(row.rank)}; margin: 0 6px"></span>'
     name = f'<span style="width: 62px; text-align: right; font-weight: {700 if row.root else 400}">{rank_label(row.rank, row.root)}</span>'
     before = f'<span style="display: flex; width: {room:.0f}px">{cells}</span><span style="margin: 0 8px; opacity: 0.6">→</span>'
-    return f'<div style="{TEXT}; display: flex; align-items: center; height: 32px; white-space: nowrap">{name}{bar}{before if room else ""}</div>'
+    return f'<div style="{TEXT}; display: flex; align-items: center; height: {LINE}px; white-space: nowrap">{name}{bar}{before if room else ""}</div>'
 
 
 def _cell(cell: Shown) -> str:

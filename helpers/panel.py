@@ -7,25 +7,28 @@ from html import escape
 import ipywidgets as widgets
 
 from .explorer import CALLS, DTYPES, REDUCE_OPS, SIZES, WORLD_SIZES, Explorer, reasons
-from .form import PRE, TEXT, image
+from .markup import SMALL, box, failure, image, prose, table
 
 LABEL = {"description_width": "84px"}
-WIDE = {"width": "310px", "max_width": "100%"}
+WIDE = {"width": "310px", "max_width": "100%", "margin": "2px"}
 
 
 class Panel:
     def __init__(self, explorer: Explorer) -> None:
         self.explorer, now = explorer, explorer._chosen
         made = dict(style=LABEL, layout=WIDE)
+        # Buttons and sliders, no Dropdown: JupyterLab takes its arrow keys for itself.
         self.controls = {
-            "op": widgets.Dropdown(options=list(CALLS), value=now["op"], description="collective", **made),
+            "op": widgets.ToggleButtons(options=list(CALLS), value=now["op"], style={"button_width": "auto"}),
             "world_size": widgets.IntSlider(
                 now["world_size"], WORLD_SIZES[0], WORLD_SIZES[-1], description="world size", **made
             ),
             "root": widgets.IntSlider(now["root"], 0, now["world_size"] - 1, description="root", **made),
-            "reduce_op": widgets.Dropdown(options=REDUCE_OPS, value=now["reduce_op"], description="reduce op", **made),
-            "dtype": widgets.Dropdown(options=DTYPES, value=now["dtype"], description="dtype", **made),
-            "size": widgets.Dropdown(
+            "reduce_op": widgets.SelectionSlider(
+                options=REDUCE_OPS, value=now["reduce_op"], description="reduce op", **made
+            ),
+            "dtype": widgets.SelectionSlider(options=DTYPES, value=now["dtype"], description="dtype", **made),
+            "size": widgets.SelectionSlider(
                 options=[(f"{size:,}", size) for size in SIZES], value=now["size"], description="numbers", **made
             ),
         }
@@ -38,18 +41,19 @@ class Panel:
             "size": "numbers in the tensor, or in each rank's chunk of it",
         }
         self._busy = False
-        self.notes = widgets.HTML(layout=WIDE)  # a Dropdown shows no tooltip: the reasons stand here too
-        self.code = widgets.Textarea(layout={"width": "100%", "height": "250px"}, tooltip="The code that runs, to copy")
+        self.notes = widgets.HTML(layout=WIDE)  # the reasons stand here too: who does not use a mouse sees no tooltip
+        self.code = widgets.Textarea(layout={"width": "auto", "height": "250px"}, tooltip="The code that runs, to copy")
         self.code.add_class("collectives-code")
         self._seen = widgets.HTML()
         for control in self.controls.values():
             control.observe(self._moved, "value")
         self.code.observe(lambda _: self._restore(), "value")
         self._show()
-        left = widgets.VBox([*self.controls.values(), self.notes])
-        right = widgets.VBox([_code_style(), self.code], layout={"flex": "1 1 330px", "min_width": "0"})
+        op, *others = self.controls.values()
+        left = widgets.VBox([*others, self.notes])
+        right = widgets.VBox([self.code], layout={"flex": "1 1 330px", "min_width": "0"})
         top = widgets.HBox([left, right], layout={"flex_flow": "row wrap"})
-        self.box = widgets.VBox([top, self._seen], layout={"padding": "6px 2px 8px", "max_width": "100%"})
+        self.box = box(op, top, self._seen)
 
     def _moved(self, change) -> None:
         # The browser sends a control's next value only when this one has been dealt with, and
@@ -62,8 +66,8 @@ class Panel:
             self._show()
         except KeyboardInterrupt:
             self._seen.value = "Interrupted."
-        except Exception as error:  # in a widget's callback nobody would see it
-            self._seen.value = f'<pre style="{PRE}">{escape(type(error).__name__)}: {escape(str(error))}</pre>'
+        except Exception as error:
+            self._seen.value = failure(error)
 
     def _show(self) -> None:
         explorer, now = self.explorer, self.explorer._chosen
@@ -77,20 +81,11 @@ class Panel:
         finally:
             self._busy = False
         lines = "<br>".join(escape(f"{self.controls[name].description}: {reason}") for name, reason in why.items())
-        self.notes.value = f'<div style="{TEXT}; font-size: 12px; opacity: 0.75">{lines}</div>'
+        self.notes.value = f'<div style="{SMALL}">{lines}</div>'
         self._restore()
         picture = explorer._picture
         shown = image(explorer.png, picture.alt, picture.pixels) if any(explorer._outcome.run.events) else ""
-        self._seen.value = f'{shown}<pre style="{PRE}">{escape(explorer.words)}</pre>'
+        self._seen.value = shown + (prose if explorer._outcome.error else table)(explorer.words)
 
     def _restore(self) -> None:
         self.code.value = self.explorer.code
-
-
-def _code_style() -> widgets.HTML:
-    """Code in the font of code: ipywidgets has no way to ask for it."""
-    return widgets.HTML(
-        "<style>.collectives-code textarea {font-family: var(--jp-code-font-family, monospace) !important; "
-        "font-size: 12px; line-height: 1.35}</style>",
-        layout={"height": "0", "margin": "0", "overflow": "hidden"},
-    )

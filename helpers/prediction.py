@@ -7,7 +7,8 @@
 The cell shows what each rank brings, and cells to fill in.  Run (or Enter) runs the ranks,
 marks what was filled in, and says why a wrong number is wrong.  Nothing that would give the
 answer away is in the page before.  Where there are no widgets, `predict(share, answers=[...])`
-does the same.
+does the same.  Where nobody sits who could answer, because a program executes the notebook
+(nbval, nbconvert, the website), it shows what the ranks did.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 from . import progress
 from .blank import blank
 from .canvas import Picture
-from .errors import RunError, Stuck, _ranks
+from .errors import RankFailed, RunError, Stuck, _ranks
+from .page import Interactive
 from .questions import VERDICTS, Choice, Grid, Mark, Open, Outcome, attempt, waiting, wants
 from .record import Run
 
@@ -121,7 +123,7 @@ class Result:
         return any(mark.right is not None for row in self.marks for mark in row)
 
 
-class Prediction:
+class Prediction(Interactive):
     """A question about a run, the answer that was given, and the run that marked it.
 
     `.run` is that Run, or the RunError that it ended with; None before there is one.
@@ -156,12 +158,15 @@ class Prediction:
 
     def mark(self) -> Result:
         """Runs the ranks and marks what is filled in."""
-        outcome = self._attempt()
         self.filled = [_spread(cells) for cells in self.filled]
-        self.result = Result(self.question.mark(self.filled, outcome), outcome)
+        self.result = self._ran()
         if self.result.tried:
             progress.predicted(self.name, self.question.title, self.right, self.of)
         return self.result
+
+    def _ran(self) -> Result:
+        outcome = self._attempt()
+        return Result(self.question.mark(self.filled, outcome), outcome)
 
     def _read(self, answers: Any) -> list[list[str]]:
         rows = self.question.rows
@@ -195,7 +200,7 @@ class Prediction:
             if result:
                 lines[-1] = "  " + _marked(result.marks[0][0])
         else:
-            lines += self._table()
+            lines += self._table(result and result.marks, _marked)
         if not result:
             example = "answers=" + ("[...]" if isinstance(question, Grid) else "...")
             return "\n".join([*lines, f"Without the widget: predict(..., {example})"])
@@ -212,22 +217,31 @@ class Prediction:
             lines.append(f"  {sign}{k + 1}  {option}")
         return lines
 
-    def _table(self) -> list[str]:
-        rows, result = self.question.rows, self.result
-        names = [f"{row.rank}{'*' * row.root}" for row in rows]
+    def _table(self, marked: list[list[Mark]] | None, say: Callable[[Mark], str]) -> list[str]:
+        names = [f"{row.rank}{'*' * row.root}" for row in self.question.rows]
         head = self.question.before
-        wide = max(len(head), *(len(row.before) for row in rows)) if head else 0
+        wide = max(len(head), *(len(row.before) for row in self.question.rows)) if head else 0
         lines = []
-        for k, row in enumerate(rows):
-            if not row.asked:
-                after = "-" if not result else ""
-            elif result:
-                after = "  ".join(map(_marked, result.marks[k]))
+        for k, row in enumerate(self.question.rows):
+            if marked:
+                after = "  ".join(map(say, marked[k]))
             else:
-                after = " ".join("_" * row.cells)
+                after = " ".join("_" * row.cells) if row.asked else ""
             lines.append((f"  {names[k]:<4}   " + (f"{row.before:<{wide}}   ->  " if head else "") + after).rstrip())
         what = "returned" if self.question.kind == "returned" else "after"
         return [f"  rank   {head:<{wide}}       {what}" if head else f"  rank   {what}", *lines]
+
+    def unattended(self) -> tuple[Picture | None, str]:
+        """What the ranks did, for those who are not asked. Mostly the run's own table says it."""
+        if self.result:
+            return outcome_picture(self.result.outcome), repr(self)
+        question, result = self.question, self._ran()
+        lines = []
+        if not isinstance(question, Grid):
+            lines = [question.title, f"  {result.marks[0][0].want.text}", ""]
+        elif question.kind == "chunks":
+            lines = [question.title, *self._table(result.marks, lambda mark: mark.want.text), ""]
+        return outcome_picture(result.outcome), "\n".join([*lines, outcome_text(result.outcome)]).rstrip()
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, metadata = {"text/plain": repr(self)}, {}
@@ -322,4 +336,6 @@ def outcome_text(outcome: Outcome) -> str:
 def outcome_picture(outcome: Outcome) -> Picture | None:
     if isinstance(outcome.error, Stuck) and outcome.error.waits:
         return outcome.error.draw()
+    if isinstance(outcome.error, RankFailed):
+        return None  # the call that raised was not made: a picture would say "never called"
     return outcome.run.draw() if any(outcome.run.events) else None

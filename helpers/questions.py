@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 
 from . import slots
-from .errors import Mismatch, RankFailed, RunError, Stuck
+from .errors import Mismatch, RankFailed, RunError, Stuck, _ranks
 from .launch import run
 from .record import Call, Event, Run, Summary
 from .twin import before_text, call_title, number, short, text
@@ -45,6 +45,15 @@ class Outcome:
     def done(self) -> Run | RunError:
         """What an author's `answer` is asked about: the error if there is one, else the run."""
         return self.error or self.run
+
+    def answer(self, of: Callable[[Run | RunError], Any]) -> Any:
+        """An author's answer; the error itself where the author did not think of one."""
+        try:
+            return of(self.done)
+        except Exception:
+            if self.error:
+                raise self.error from None
+            raise
 
 
 def attempt(fn: Callable, args: Sequence, kwargs: dict) -> Outcome:
@@ -211,13 +220,14 @@ class Grid:
         answers, done = self.wants(outcome), outcome.run
         rows = []
         if self.kind == "returned":
-            title = f"What does {self.fn_name} return on each rank?"
+            title = f"What does {self.fn_name} return on {self._who}?"
             for rank, mine in enumerate(done.events):
                 shown, words = _brings(mine[0]) if mine else ([], "-")
                 rows.append(Row(f"rank {rank}", words, shown, len(answers.get(rank, ())) or 1, rank))
         else:
             call = self.call(done)
-            title = f"What does each rank hold after this call?  {call_title(call)}"
+            verb = "do" if self._who.startswith("ranks") else "does"
+            title = f"What {verb} {self._who} hold after this call?  {call_title(call)}"
             before, _ = slots.read(call)
             for e, row in zip(call, before):
                 letters = self.kind == "chunks"
@@ -227,6 +237,10 @@ class Grid:
         for row in rows:
             row.asked = self.ranks is None or row.rank in self.ranks
         return title, rows
+
+    @property
+    def _who(self) -> str:
+        return "each rank" if self.ranks is None else _ranks(sorted(self.ranks))
 
     def call(self, done: Run) -> Call:
         return done.chosen(self.which)[0]
@@ -315,8 +329,8 @@ class Open:
 
     def mark(self, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
         words = filled[0][0]
-        right = wants(self.answer(outcome.done))
-        said = [given(word) for word in re.split(r"[,;\s]+|\band\b", words) if word]
+        right = wants(outcome.answer(self.answer))
+        said = [given(word) for word in re.split(r"[,;\s]+|\band\b|\branks?\b", words) if word]
         want = Want("answer", ", ".join(cell.text for cell in right) or "none")
         if not said:
             return [[Mark(given(""), want, None)]]
@@ -351,7 +365,7 @@ class Choice:
         return found[0] if words else ""
 
     def mark(self, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
-        picked, right = filled[0][0], self.right(outcome.done)
+        picked, right = filled[0][0], outcome.answer(self.right)
         if right not in self.options:
             raise ValueError(f"predict: the answer is {right!r}, and that is none of the choices {self.options}")
         answer = Given(picked, "word" if picked else "blank", picked)

@@ -27,6 +27,8 @@ def why(grid: Grid, outcome: Outcome, rank: int, k: int, given: Given, want: Wan
         )
     call = grid.call(outcome.run)
     e = next(e for e in call if e.rank == rank)
+    if want.kind in ("number", "word") and _broken(call, e):
+        return _BROKEN.format(e.op)
     if grid.kind == "chunks":
         return _contract(e, given, want) or _letters(e)
     return _contract(e, given, want) or _value(call, e, k, given, want)
@@ -40,9 +42,25 @@ def _last(outcome: Outcome, rank: int) -> tuple[Call, Event]:
 def why_event(last: tuple[Call, Event], given: Given, want: Want, k: int) -> str:
     """Of a result: only if it is what the rank's last call left."""
     call, e = last
-    if not isinstance(e.after, torch.Tensor) or want.value not in _flat(e.after):
+    left = _flat(e.after) if isinstance(e.after, torch.Tensor) else []
+    if want.value not in left:
         return ""
-    return _value(call, e, k, given, want)
+    if e.is_undefined:
+        return f"{e.op} promises nothing to any rank but {e.dst}: this is what the backend happens to leave"
+    at = k if k < len(left) and left[k] == want.value else left.index(want.value)  # a result may hold more
+    return _BROKEN.format(e.op) if _broken(call, e) else _value(call, e, at, given, want)
+
+
+_BROKEN = "{} does not do here what it promises: something is wrong with what it is given"
+
+
+def _broken(call: Call, e: Event) -> bool:
+    """Whether a mistake (that check=False let pass) left numbers that the op does not promise."""
+    if e.is_message or e.end is None or e.async_op and not e.waited:
+        return False
+    _, after = slots.read(call)
+    promised = "reduced" if e.reduce_op else "data"
+    return any(slot.kind != promised for slot in after[call.events.index(e)])
 
 
 def _returned(grid: Grid, outcome: Outcome, rank: int, given: Given, want: Want) -> str:
@@ -55,7 +73,8 @@ def _returned(grid: Grid, outcome: Outcome, rank: int, given: Given, want: Want)
             r for r, cells in grid.wants(outcome).items() if r != rank and given.value in [c.value for c in cells]
         ]
         if others and given.value not in [c.value for c in grid.wants(outcome)[rank]]:
-            return f"that is what rank {others[0]} returns"
+            alone = len(grid.wants(outcome)[others[0]]) == 1
+            return f"that is {'what' if alone else 'among what'} rank {others[0]} returns"
     return ""
 
 
@@ -98,6 +117,10 @@ def _letters(e: Event) -> str:
     return _says(e)
 
 
+def _near(a, b) -> bool:
+    return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
+
+
 def _flat(value) -> list:
     """All numbers in a captured value; none of a Summary."""
     if isinstance(value, (list, tuple)):
@@ -118,7 +141,7 @@ def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
     if g in after:
         return f"this number does arrive, in another place: {_says(e)}"
     row = [numbers[k] for numbers in before.values() if k < len(numbers)]
-    if len(row) == len(call.events) and len(row) > 1 and g == sum(row):
+    if len(row) == len(call.events) and len(row) > 1 and g == sum(row) and g not in row:
         return f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
     for other in call:
         if other is not e and g in _flat(other.after) and not other.is_undefined:
@@ -140,10 +163,13 @@ def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list
         return ""
     mine = own[at]
     total = sum(parts)
+    if e.reduce_op == "SUM" and not _near(total, want.value):  # it wraps, overflows or is rounded
+        return ""
     sum_of = " + ".join(map(number, parts)) if len(parts) <= 8 and all(p >= 0 for p in parts) else "all ranks' numbers"
     if g == mine:
         here = f": here {sum_of}" if e.reduce_op == "SUM" and len(parts) <= 8 else ""
-        return f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over all ranks{here}"
+        everybody = "all ranks" if call.group == tuple(range(len(call.group))) else "the ranks of its group"
+        return f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over {everybody}{here}"
     if e.reduce_op != "SUM" and g == total:
         return f"this is the sum, and the reduce op is {e.reduce_op}"
     if e.reduce_op == "SUM":

@@ -13,6 +13,7 @@ from typing import Any, Iterator, NamedTuple
 
 import torch
 
+from .page import show
 from .twin import block_table, numbers, short
 
 LOST = 97  # exit code of a rank that can no longer reach the kernel
@@ -211,11 +212,7 @@ class Run:
         return "\n".join([f"  rank   {self.name} returned", *lines])
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        if any(self.events):
-            display(self.draw())
-        display({"text/plain": repr(self)}, raw=True)
+        show(self.draw() if any(self.events) else None, repr(self))
 
 
 class Pairs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from functools import lru_cache
 from typing import TYPE_CHECKING, Callable, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 from .canvas import Picture
 from .lanes import space_time
 from .messages import Message, read
+from .page import Interactive
 from .record import Run, blocks
 from .twin import size, text
 
@@ -26,7 +26,7 @@ class Frame(NamedTuple):
     says: str  # what happens, in words
 
 
-class Steps:
+class Steps(Interactive):
     """What `step` returns: `.frames`, `.still` (the picture of all steps), and in Jupyter a slider over them.
 
     Where there are no widgets (a preview, a file that was only opened) the still and the text show.
@@ -57,25 +57,45 @@ class Steps:
     def _made(self):
         import ipywidgets as widgets
 
+        from .markup import TEXT, box, image
+
         last = len(self.frames) - 1
-        play = widgets.Play(min=0, max=last, interval=PAUSE, description="Play the steps")
+        # Play keeps the time, out of sight: its own buttons have no names for a screen reader.
+        clock = widgets.Play(min=0, max=last, interval=PAUSE, layout={"display": "none"})
+        button = widgets.Button(tooltip="Play the steps, or pause", layout={"width": "90px"})
         slider = widgets.IntSlider(
-            min=0, max=last, description="step", readout=False, layout=widgets.Layout(width="60%")
+            min=0,
+            max=last,
+            description="step",
+            readout=False,
+            tooltip="The arrow keys move it too",
+            style={"description_width": "32px"},
+            layout={"flex": "0 1 420px", "min_width": "0"},
         )
-        widgets.jslink((play, "value"), (slider, "value"))
+        widgets.jslink((clock, "value"), (slider, "value"))
         picture, says = widgets.HTML(), widgets.HTML()
+
+        def name(*_) -> None:
+            button.description, button.icon = ("Pause", "pause") if clock.playing else ("Play", "play")
+
+        def toggle(*_) -> None:
+            clock.playing = not clock.playing
 
         def show(*_) -> None:
             k = slider.value
-            drawn = self.draw(k)
-            image = base64.b64encode(drawn.png()).decode()
-            words = html.escape(f"{self.title}: {self.frames[k].says}", quote=True)
-            picture.value = f'<img src="data:image/png;base64,{image}" width="{drawn.pixels[0]}" alt="{words}" style="max-width:100%">'
-            says.value = f'<div aria-live="polite">{html.escape(self.frames[k].says)}</div>'
+            drawn, words = self.draw(k), self.frames[k].says
+            picture.value = image(drawn.png(), f"{self.title}: {words}", drawn.pixels)
+            says.value = f'<div aria-live="polite" style="{TEXT}">{html.escape(words)}</div>'
 
+        button.on_click(toggle)
+        clock.observe(name, "playing")
         slider.observe(show, "value")
+        name()
         show()
-        return widgets.VBox([widgets.HBox([play, slider]), says, picture])
+        return box(widgets.HBox([button, slider, clock]), says, picture)
+
+    def unattended(self) -> tuple[Picture, str]:
+        return self.still, repr(self)
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         data, metadata = self.still._repr_mimebundle_()

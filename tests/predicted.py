@@ -36,6 +36,31 @@ def exchange():
     dist.all_to_all_single(torch.zeros_like(x), x)
 
 
+def hot():
+    dist.broadcast(torch.tensor([5 * (dist.get_rank() == 1)]), src=0)
+
+
+def aliased():
+    dist.all_gather([torch.zeros(1)] * dist.get_world_size(), torch.tensor([1.0 * dist.get_rank()]))
+
+
+def two_sums():
+    sums = [torch.tensor([k + dist.get_rank()]) for k in (0, 100)]
+    for x in sums:
+        dist.all_reduce(x)
+    return sums
+
+
+def overflowing():
+    dist.all_reduce(torch.tensor([200], dtype=torch.uint8))
+
+
+def leftovers():
+    x = torch.tensor([2 ** dist.get_rank()])
+    dist.reduce(x, dst=0)
+    return x.item()
+
+
 def impatient():
     x = torch.full((2,), 7.0 * dist.get_rank())
     dist.all_reduce(x, async_op=True)

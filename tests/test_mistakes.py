@@ -1,6 +1,7 @@
 """Every known mistake ends in the verdict it deserves; no right program is accused."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -8,6 +9,7 @@ from mistakes import MISTAKES
 
 from helpers import RunError, run
 
+PAGE = (Path(__file__).parent.parent / "notebooks" / "mistakes.md").read_text()
 SLOW = {"groups_in_other_order"}  # nothing tells but the clock
 
 
@@ -24,3 +26,11 @@ def test_a_mistake_is_recognised(mistake, n):
     assert type(caught.value) is mistake.error, verdict
     assert re.search(mistake.words, verdict.splitlines()[0]), verdict
     assert re.search(r"\b\w+, line \d+:  \S", verdict), f"no line of the program in: {verdict}"
+    if n == 3:  # as on the page
+        [row] = re.findall(rf"^\| {re.escape(mistake.what)} \|.*: `(.*)` \|$", PAGE, re.MULTILINE)
+        told = re.sub(r" at 0x\w+", "", verdict.splitlines()[0])
+        assert told.startswith(row.removesuffix(" ...")), "make mistakes: the page says something else"
+
+
+def test_the_page_has_a_row_for_each_mistake():
+    assert len(re.findall(r"^\| .*(?:Stuck|Mismatch|RankFailed)\*\*: `", PAGE, re.MULTILINE)) == len(MISTAKES)

@@ -6,22 +6,29 @@ import subprocess
 import sys
 
 import ipywidgets
+import nbformat
 import pytest
 import torch
 import torch.distributed as dist
+from nbclient import NotebookClient
 from predicted import (
     add_up,
+    aliased,
     collect,
     deserted,
     disagree,
     exchange,
     fail,
+    hot,
     impatient,
     largest,
+    leftovers,
+    overflowing,
     ring,
     scattered_sums,
     share_from_last,
     squares,
+    two_sums,
 )
 
 from helpers import Mismatch, RankFailed, Run, Stuck, predict, progress
@@ -30,8 +37,25 @@ from helpers.prediction import Prediction
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
+PROGRAM = """\
+import torch
+import torch.distributed as dist
+from helpers import explore, predict
+
+def f():
+    x = torch.tensor([dist.get_rank()])
+    dist.all_reduce(x)
+    return dist.get_rank() + 7
+
+def g():
+    if dist.get_rank() == 0:
+        dist.barrier()
+"""
+
+
 @pytest.fixture(autouse=True)
 def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLLECTIVES_PROGRESS", str(tmp_path / "progress.json"))
     monkeypatch.setattr(progress, "FILE", tmp_path / "progress.json")
     return progress.FILE
 
@@ -98,6 +122,11 @@ def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
         (exchange, {"ask": "chunks", "rank": 1}, ["b0 b_1 c₂"], "2 of 3", "the r-th chunk of every rank"),
         (scattered_sums, {"ask": "chunks"}, ["sum a", "Σb", "c2"], "2 of 3", "the SUM of all ranks' r-th chunks"),
         (impatient, {"call": 0, "rank": 0}, ["21 5"], None, "nobody waited for this call"),
+        (hot, {}, [5, 5, 5], "0 of 3", "rank 1 held this, but it does not come here"),
+        (aliased, {"rank": 0, "check": False}, ["0 1 2"], "1 of 3", "something is wrong with what it is given"),
+        (two_sums, {"ask": "returned", "rank": 0}, ["3 30"], "1 of 2", "it is 100 + 101 + 102"),
+        (overflowing, {}, [600, 88, 88], "2 of 3", "rank 0: all_reduce leaves the SUM over all ranks on every rank."),
+        (leftovers, {"ask": "returned", "rank": 1}, [2], None, "promises nothing to any rank but 0: this is what"),
         (ring, {}, [20, 0, 20], "2 of 3", "that is what rank 0 returns"),
         (squares, {"rank": (0, 2)}, {0: 0, 2: 4}, "All 2 right", ""),
         (deserted, {"ask": "after"}, ["never never"], "All 2 right", "Stuck: rank 0 waits in broadcast #1"),
@@ -181,7 +210,7 @@ def test_choices_with_a_function_that_answers():
 @pytest.mark.parametrize(
     "ask, answer, answers, right",
     [
-        ("waits", None, "0", 1), ("waits", None, [0, 1], 0), ("waits", None, "none", 0),
+        ("waits", None, "0", 1), ("waits", None, "rank 0", 1), ("waits", None, [0, 1], 0), ("waits", None, "none", 0),
         ("How many calls did rank 0 make?", lambda error: len(error.run.events[0]), 1, 1),
         ("On which line?", lambda error: error.run.events[0][0].line.function, "deserted", 1),
     ],
@@ -224,6 +253,26 @@ def test_works_without_ipywidgets(monkeypatch):
     prediction = predict(share_from_last, world_size=2)
     assert set(prediction._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
+
+
+def test_a_program_that_executes_the_notebook_is_not_asked(file):
+    asked = [
+        "predict(f, world_size=2)",
+        'predict(f, ask="returned", world_size=2)',
+        'predict(g, ask="verdict", world_size=2)',
+        "explore()",
+    ]
+    cells = [nbformat.v4.new_code_cell(source) for source in [PROGRAM, *asked]]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=60).execute()
+    for cell in notebook.cells[1:]:
+        picture, words = cell.outputs  # two: where a picture is shown, its words are too
+        assert "image/png" in picture.data and set(words.data) == {"text/plain"}
+    after, returned, verdict, _ = [cell.outputs[1].data["text/plain"] for cell in notebook.cells[1:]]
+    assert after.startswith("all_reduce SUM") and "0      0       ->  1" in after
+    assert returned.endswith("rank   f returned\n     0   7\n     1   8")
+    assert verdict.startswith("How does it end?\n  some ranks wait for ever (Stuck)\n\nStuck: rank 0")
+    assert not file.exists()
 
 
 def test_importing_helpers_stays_light():

@@ -50,7 +50,7 @@ def variants(n: int, roots=None):
         if algorithm in (hierarchical_all_reduce, multi_ring_all_reduce):
             yield from (algorithm(n, node) for node in range(1, min(n, 8) + 1) if n % node == 0)
         elif algorithm is double_tree_all_reduce:
-            yield from (algorithm(n, pieces) for pieces in (1, 3))
+            yield from (algorithm(n, pieces, node) for pieces, node in ((1, 1), (3, 1), (2, 4)) if n % node == 0)
         elif algorithm in (doubling_all_gather, halving_reduce_scatter):
             if n & n - 1 == 0:
                 yield algorithm(n)
@@ -230,7 +230,11 @@ def test_a_wrong_schedule_is_told_what_is_wrong(what):
 
 IMPOSSIBLE = {
     "no rank 3": lambda: all_reduce([[add(0, 3, 0)]]),
-    "no chunk 1": lambda: all_reduce([[add(0, 1, 1)]]),
+    "no chunk 1: the buffer is cut in 1": lambda: all_reduce([[add(0, 1, 1)]]),
+    "step 1 is one message, 0 -> 1: a step is a list": lambda: all_reduce([add(0, 1, 0)]),
+    r"\(0, 1, 0\) is no message": lambda: all_reduce([[(0, 1, 0)]]),
+    "whole numbers, not 0, 1.0": lambda: all_reduce([[add(0, 1.0, 0)]]),
+    "not 0, 1, .'a',.": lambda: all_reduce([[add(0, 1, "a")]]),
     "sends to itself": lambda: all_reduce([[add(0, 0, 0)]]),
     "carries no chunk": lambda: all_reduce([[add(0, 1, [])]]),
     "a chunk twice": lambda: all_reduce([[add(0, 1, [0, 0])]]),
@@ -246,6 +250,11 @@ IMPOSSIBLE = {
 def test_what_is_no_schedule_at_all_is_refused(words):
     with pytest.raises(ValueError, match=words):
         IMPOSSIBLE[words]()
+
+
+def test_steps_may_be_generated():
+    s = Schedule("broadcast", 3, ((copy(0, r, 0) for _ in "x") for r in (1, 2)))
+    assert s.prove() and s.count().messages == [2, 0, 0]
 
 
 def by_numbers(s: Schedule, seed: int) -> bool:

@@ -43,7 +43,7 @@ def test_a_schedule_steps_to_its_end():
 
 def test_the_slider_shows_each_step_and_the_still_stands_in_for_it():
     steps = step(run(chain, world_size=3))
-    controls, says, picture = steps.widget().children
+    controls, says, picture, _ = steps.widget().children
     slider = controls.children[1]
     seen = set()
     for k in range(slider.max + 1):

@@ -5,14 +5,16 @@ The model is α-β with contention.  All messages of a step start together; each
 where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
 The step takes as long as its slowest message, and the next begins after it.
 
-One exception, where that would be wrong by a factor: a step repeated round a ring.  There
-each rank waits for its neighbour only, so differing hops are paid once a round: a step takes
-the mean of its hops, but never less than its slowest link needs for the bytes alone.
+One exception, where that would be wrong by a factor: a step repeated round a ring, or round
+several.  There each rank waits for its neighbour only, so differing hops are paid once a
+round: a step takes the mean of its ring's hops, but never less than its slowest link needs
+for the bytes alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -89,8 +91,10 @@ class Price:
     def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
         """nbytes: S, the whole buffer (as in busbw).  protocol: None takes the fastest.
 
-        Raises ValueError for a protocol that the machine has not.
+        Raises ValueError for a protocol that the machine has not, or a negative size.
         """
+        if nbytes < 0:
+            raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")
         names = [p.name for p in self.machine.protocols]
         if protocol not in (None, *names):
             raise ValueError(f"{self.machine.name} has no protocol {protocol!r}, only {', '.join(names)}.")
@@ -109,7 +113,7 @@ class Price:
             limits[line.limit] = limits.get(line.limit, 0.0) + times * line.transfer * nbytes
         what = self.what
         return Cost(repr(what), self.machine.name, what.collective, what.world_size, nbytes, how.name, self.steps,
-                    sum(parts), *parts, limits)  # fmt: skip
+                    float(sum(parts)), *map(float, parts), limits)  # fmt: skip
 
 
 def price(what: Schedule | Outline, machine: Machine) -> Price:
@@ -140,11 +144,10 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[Line]]:
     handled = np.ones(len(source), int)
     if machine.overhead:
         handled = np.maximum(np.bincount(source, minlength=n)[source], np.bincount(target, minlength=n)[target])
-    lap = _cycles(source, target, n) if phase.times > 1 else None
     found = []
     for k, protocol in enumerate(machine.protocols):
         hop, slope = machine.latency(k), transfer / protocol.rate
-        if lap is None:
+        if phase.ring is None:
             lines = [
                 Line(
                     hop[level[i]] + machine.overhead * float(handled[i]),
@@ -157,8 +160,10 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[Line]]:
         else:
             i = int(np.argmax(slope))
             lines = [Line(0.0, float(slope[i]), 0.0, limits[limit[i]])]
-            laps = np.bincount(lap)
-            a, b, c = (np.bincount(lap, v) / laps for v in (hop[level] + machine.overhead * handled, slope, addition))
+            hops = np.bincount(phase.ring)
+            a, b, c = (
+                np.bincount(phase.ring, v) / hops for v in (hop[level] + machine.overhead * handled, slope, addition)
+            )
             kinds = np.unique(np.round(a, 15), return_inverse=True)[1]  # rings with the same mix of hops
             lines += [Line(float(a[j]), float(b[j]), float(c[j]), limits[limit[i]]) for j in _steepest(kinds, b + c)]
         found.append(lines)
@@ -207,26 +212,12 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
     return slowest, limit, names
 
 
-def _cycles(source: np.ndarray, target: np.ndarray, n: int) -> np.ndarray | None:
-    """For each message the number of the ring it is part of; None if some rank sends or receives more than one."""
-    if len(np.unique(source)) < len(source) or not np.array_equal(np.sort(source), np.sort(target)):
-        return None
-    next_, which = dict(zip(source.tolist(), target.tolist())), {}
-    for first in next_:
-        rank, lap = first, len(which)
-        while rank not in which:
-            which[rank] = lap
-            rank = next_[rank]
-    numbers = {lap: k for k, lap in enumerate(dict.fromkeys(which.values()))}
-    return np.array([numbers[which[rank]] for rank in source.tolist()])
-
-
 # --- bandwidths ---------------------------------------------------------------------------
 
 
 def algbw(nbytes: float, seconds: float) -> float:
     """Algorithm bandwidth in bytes/s: the buffer's size over the time."""
-    return nbytes / seconds
+    return nbytes / seconds if seconds else inf
 
 
 def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> float:
@@ -240,7 +231,7 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     factors |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather"), (n - 1) / n)
     if collective not in factors:
         raise ValueError(f"there is no bus bandwidth for {collective!r}, only for {', '.join(factors)}.")
-    return nbytes / seconds * factors[collective]
+    return algbw(nbytes, seconds) * factors[collective] if n > 1 else 0.0
 
 
 def said_seconds(seconds: float) -> str:

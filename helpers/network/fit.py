@@ -56,13 +56,13 @@ def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[i
     """A rank function: ranks 0 and 1 send each other every size to and fro.
 
     Returns (bytes, seconds one way) on rank 0, the fastest of `repeats` round trips, halved;
-    None on the others.
+    None on the others.  The sizes take turns: what disturbs the machine for a while then
+    costs each of them some trips, and none of them all.
     """
-    rank, found = dist.get_rank(), []
-    for nbytes in sizes:
-        x = torch.zeros(nbytes, dtype=torch.uint8)
-        best = float("inf")
-        for _ in range(repeats):
+    rank, best = dist.get_rank(), dict.fromkeys(sizes, float("inf"))
+    buffers = {nbytes: torch.zeros(nbytes, dtype=torch.uint8) for nbytes in sizes}
+    for _ in range(repeats):
+        for nbytes, x in buffers.items():
             start = time.perf_counter()
             if rank == 0:
                 dist.send(x, 1)
@@ -70,25 +70,23 @@ def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[i
             elif rank == 1:
                 dist.recv(x, 0)
                 dist.send(x, 0)
-            best = min(best, time.perf_counter() - start)
-        found.append((nbytes, best / 2))
-    return found if rank == 0 else None
+            best[nbytes] = min(best[nbytes], time.perf_counter() - start)
+    return [(nbytes, seconds / 2) for nbytes, seconds in best.items()] if rank == 0 else None
 
 
 def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[int, float]]:
     """A rank function: every rank sends every size to the next one and receives from the one before, all at once.
 
-    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  Each
-    time another part of two large buffers is sent and filled, as in a collective: the same part
-    again would be in the processor's cache.
+    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  The
+    sizes take turns.  Each time another part of two large buffers is sent and filled, as in a
+    collective: the same part again would be in the processor's cache.
     """
-    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    rank, n, best = dist.get_rank(), dist.get_world_size(), dict.fromkeys(sizes, float("inf"))
     room = max(2 * max(sizes), COLD)
     out, into = torch.ones(2, room, dtype=torch.uint8)
     place = 0
-    for nbytes in sizes:
-        best = float("inf")
-        for _ in range(repeats):
+    for _ in range(repeats):
+        for nbytes in sizes:
             place = place + nbytes if place + 2 * nbytes <= room else 0
             x, y = out[place : place + nbytes], into[place : place + nbytes]
             dist.barrier()
@@ -98,6 +96,5 @@ def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[in
                 work.wait()
             taken = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(taken, dist.ReduceOp.MAX)
-            best = min(best, taken.item())
-        found.append((nbytes, best))
-    return found
+            best[nbytes] = min(best[nbytes], taken.item())
+    return list(best.items())

@@ -14,6 +14,7 @@ from typing import Callable, Iterator, NamedTuple
 import numpy as np
 
 from ..schedule import (
+    Message,
     Schedule,
     double_tree_all_reduce,
     doubling_all_reduce,
@@ -26,19 +27,24 @@ from ..schedule import (
     tree_all_reduce,
 )
 from ..schedule.algorithms import doublings, need_positive
-from ..schedule.reductions import double_tree_names, largest_power_of_two, tree_parents, tree_times, whole_nodes
+from ..schedule.reductions import double_tree_names, largest_power_of_two, tree_links, whole_nodes
 
 MOST_UNROLLED = 2048  # ranks of a schedule that is made in full
 
 
 class Phase(NamedTuple):
-    """One step, done `times` times in a row.  Arrays have one entry a message."""
+    """One step, done `times` times in a row.  Arrays have one entry a message.
+
+    ring: the number of the ring that each message is part of, where what goes round is passed
+        on: in every step each rank sends what came in the step before.  None elsewhere.
+    """
 
     times: int
     source: np.ndarray  # ranks
     target: np.ndarray
     share: np.ndarray  # of the whole buffer S
     adds: np.ndarray  # bool
+    ring: np.ndarray | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,20 +84,37 @@ def outline(what: Schedule | Callable[..., Schedule], *args, **kwargs) -> Outlin
 
 
 def _unrolled(s: Schedule) -> Iterator[Phase]:
-    steps = (sorted((m.source, m.target, len(m.chunks), m.adds) for m in step) for step in s.steps)
-    for rows, alike in groupby(steps):
-        if rows:  # a step without messages takes no time
-            yield _phase(len(list(alike)), rows, s.cuts)
+    steps = (sorted(step, key=_what) for step in s.steps if step)  # a step without messages takes no time
+    for rows, same in groupby(steps, lambda step: [_what(m) for m in step]):
+        alike = list(same)
+        source, target, chunks, adds = map(np.array, zip(*rows))
+        yield Phase(len(alike), source, target, chunks / s.cuts, adds, _passed_on(alike))
 
 
-def _phase(times: int, rows: list[tuple], cuts: int) -> Phase:
-    source, target, chunks, adds = map(np.array, zip(*rows))
-    return Phase(times, source, target, chunks / cuts, adds)
+def _what(m: Message) -> tuple:
+    """All of a message but which chunks it carries."""
+    return m.source, m.target, len(m.chunks), m.adds
 
 
-def _same(times: int, source, target, share: float, adds: bool) -> Phase:
-    """A phase whose messages are all alike."""
-    return Phase(times, source, target, np.full(len(source), share), np.full(len(source), adds))
+def _passed_on(steps: list[list[Message]]) -> np.ndarray | None:
+    """The rings of steps that are alike; None if some rank sends in the second what did not come in the first."""
+    if len(steps) < 2:
+        return None
+    sends = {(m.source, m.chunks): k for k, m in enumerate(steps[1])}
+    next_ = [sends.get((m.target, m.chunks)) for m in steps[0]]
+    if None in next_ or len(set(next_)) < len(next_):
+        return None
+    ring, rings = [-1] * len(next_), 0
+    for k in range(len(ring)):
+        rings += ring[k] < 0
+        while ring[k] < 0:
+            ring[k], k = rings - 1, next_[k]
+    return np.array(ring)
+
+
+def _same(times: int, source, target, share: float, adds, ring=None) -> Phase:
+    """A phase whose messages are all of one size."""
+    return Phase(times, source, target, np.full(len(source), share), np.full(len(source), adds), ring)
 
 
 # --- the regular ones ---------------------------------------------------------------------
@@ -102,7 +125,7 @@ def _ring(n: int, name: str = "all_reduce") -> Outline:
         ranks = np.arange(n)
         for half, adds in (("reduce_scatter", True), ("all_gather", False)):
             if n > 1 and name in ("all_reduce", half):
-                yield _same(n - 1, ranks, (ranks + 1) % n, 1 / n, adds)
+                yield _same(n - 1, ranks, (ranks + 1) % n, 1 / n, adds, np.zeros(n, int))
 
     return Outline(name, "ring", n, make)
 
@@ -115,7 +138,7 @@ def _multi_ring(n: int, node: int) -> Outline:
         rings = [(m * node + (first - m + i) % node).ravel() for first in range(node)]
         source, target = np.concatenate(rings), np.concatenate([np.roll(ring, -1) for ring in rings])
         for adds in (True, False) if n > 1 else ():
-            yield _same(n - 1, source, target, 1 / (n * node), adds)
+            yield _same(n - 1, source, target, 1 / (n * node), adds, np.arange(node).repeat(n))
 
     return Outline("all_reduce", f"{node} ring{'s' * (node > 1)}", n, make)
 
@@ -127,11 +150,11 @@ def _hierarchical(n: int, node: int) -> Outline:
         ranks = np.arange(n)
         inside = ranks // node * node + (ranks + 1) % node
         if node > 1:
-            yield _same(node - 1, ranks, inside, 1 / node, True)
+            yield _same(node - 1, ranks, inside, 1 / node, True, ranks // node)
         for adds in (True, False) if nodes > 1 else ():
-            yield _same(nodes - 1, ranks, (ranks + node) % n, 1 / n, adds)
+            yield _same(nodes - 1, ranks, (ranks + node) % n, 1 / n, adds, ranks % node)
         if node > 1:
-            yield _same(node - 1, ranks, inside, 1 / node, False)
+            yield _same(node - 1, ranks, inside, 1 / node, False, ranks // node)
 
     return Outline("all_reduce", f"rings in and between nodes of {node}", n, make)
 
@@ -173,27 +196,27 @@ def _tree(n: int) -> Outline:
     return Outline("all_reduce", "binomial tree", n, make)
 
 
-def _double_tree(n: int, pieces: int = 4) -> Outline:
+def _double_tree(n: int, pieces: int = 4, node: int = 1) -> Outline:
     need_positive(pieces)
+    nodes = whole_nodes(n, node)
 
     def make():
         if n < 2:
             return
-        parent = tree_parents(n)
-        rank, up, down = np.array(tree_times(parent)).T
-        above = np.array(parent)[rank]
+        place, above, up, down = np.array(tree_links(nodes, node)).T
         edges = []
-        for name in map(np.array, double_tree_names(n)):
-            edges.append((name[rank], name[above], up, np.ones(n - 1, bool)))
-            edges.append((name[above], name[rank], down, np.zeros(n - 1, bool)))
+        for name in map(np.array, double_tree_names(nodes, node)):
+            edges.append((name[place], name[above], up, np.ones(n - 1, bool)))
+            edges.append((name[above], name[place], down, np.zeros(n - 1, bool)))
         source, target, start, adds = map(np.concatenate, zip(*edges))
         # An edge is busy from its start for as many steps as there are pieces.
         changes = np.unique(np.concatenate([start, start + pieces]))
         for k, until in zip(changes, changes[1:]):
             busy = (start <= k) & (k < start + pieces)
-            yield Phase(int(until - k), source[busy], target[busy], np.full(busy.sum(), 0.5 / pieces), adds[busy])
+            yield _same(int(until - k), source[busy], target[busy], 0.5 / (node * pieces), adds[busy])
 
-    return Outline("all_reduce", "double binary tree", n, make)
+    between = f" between nodes of {node}" if node > 1 else ""
+    return Outline("all_reduce", "double binary tree" + between, n, make)
 
 
 _REGULAR = {

@@ -98,7 +98,7 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     if nbytes is None:
         sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts
     else:
-        if nbytes < 0 or nbytes % itemsize:
+        if nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
             raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
         sizes = [k * itemsize for k in s.sizes(nbytes // itemsize)]
     n = s.world_size

@@ -61,8 +61,9 @@ class Schedule:
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown collective, a rank or
-    a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is
+    no list of messages, a rank or a chunk that does not exist.  Whether it does what the
+    collective promises, `prove` says.
     """
 
     collective: str
@@ -86,18 +87,29 @@ class Schedule:
             raise ValueError(
                 f"all_to_all of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}."
             )
-        if self.chunks < 1 or self.has_pieces and self.chunks % n:
+        if not isinstance(self.chunks, int) or self.chunks < 1 or self.has_pieces and self.chunks % n:
             raise ValueError(
                 f"{self.collective} gives each of {n} ranks an equal piece, so chunks must be a multiple of {n}, "
                 f"not {self.chunks}."
                 if self.has_pieces
                 else f"chunks must be 1 or more, not {self.chunks}."
             )
-        for k, step in enumerate(self.steps, 1):
+        steps = [step if isinstance(step, Message) else list(step) for step in self.steps]  # generators too, once
+        object.__setattr__(self, "steps", steps)
+        for k, step in enumerate(steps, 1):
+            if isinstance(step, Message):
+                raise ValueError(
+                    f"step {k} is one message, {step}: a step is a list of messages, so write [[...], [...]]."
+                )
             for m in step:
                 self._check(k, m)
 
     def _check(self, k: int, m: Message) -> None:
+        if not isinstance(m, Message):
+            raise ValueError(f"step {k}: {m!r} is no message; copy(source, target, chunk) and add(...) make one.")
+        if not all(isinstance(number, int) for number in (m.source, m.target, *m.chunks)):
+            raise ValueError(f"step {k}, message {m}: ranks and chunks are whole numbers, not {m.source!r}, {m.target!r}, "
+                             f"{m.chunks!r}.")  # fmt: skip
         for rank in (m.source, m.target):
             if not 0 <= rank < self.world_size:
                 raise ValueError(
@@ -109,7 +121,10 @@ class Schedule:
             raise ValueError(f"step {k}, message {m}: it carries no chunk.")
         for c in m.chunks:
             if not 0 <= c < self.chunks:
-                raise ValueError(f"step {k}, message {m}: there is no chunk {c}, chunks are 0 to {self.chunks - 1}.")
+                raise ValueError(
+                    f"step {k}, message {m}: there is no chunk {c}: the buffer is cut in {self.chunks}, numbered from 0. "
+                    "Schedule(..., chunks=...) says into how many."
+                )
         if len(set(m.chunks)) < len(m.chunks):
             raise ValueError(f"step {k}, message {m}: it carries a chunk twice.")
 
@@ -217,10 +232,9 @@ class Schedule:
         return table(self, brief=True)
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
+        from ..page import show
 
-        display(self.draw())
-        display({"text/plain": repr(self)}, raw=True)
+        show(self.draw(), repr(self))
 
 
 def _cut(numel: int, parts: int) -> list[int]:

@@ -25,6 +25,10 @@ class WrongSchedule(ValueError):
         super().__init__(message)
         self.step = step
 
+    def _render_traceback_(self) -> list[str]:
+        # Jupyter shows this in place of a traceback through the proof.
+        return f"{type(self).__name__}: {self}".splitlines()
+
 
 @dataclass(frozen=True, repr=False)
 class Proof:
@@ -42,7 +46,7 @@ class Proof:
             "all_reduce": "every rank has the sum of all ranks, every part exactly once",
             "all_to_all": "every rank has from every rank the chunk meant for it",
         }[s.collective]
-        return f"proved: after {n} step{'s' * (n != 1)} of {s.name}, {what} ({s.world_size} ranks)"
+        return f"proved: after {n} step{'s' * (n != 1)} of {s.name}, {what} ({s.world_size} rank{'s' * (s.world_size > 1)})"
 
 
 def prove(s: Schedule) -> Proof:

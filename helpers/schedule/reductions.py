@@ -158,26 +158,29 @@ def whole_nodes(n: int, node: int) -> int:
 # --- the double binary tree ---------------------------------------------------------------
 
 
-def double_tree_all_reduce(n: int, pieces: int = 4) -> Schedule:
+def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Schedule:
     """Half of the buffer goes up and down one binary tree, half another whose leaves are the first one's inner ranks.
 
     pieces: into how many each half is cut; they follow each other through the tree, one a step.
+    node: more than 1: the trees are between nodes, with a chain through the ranks of each; and
+        there are as many pairs of trees as a node has ranks, each with its share of the
+        buffer and with another rank of the node at the head of the chain.
     NCCL's algorithm "Tree" is this one.  P. Sanders, J. Speck, J. L. Träff, "Two-tree
     algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12),
     2009, doi 10.1016/j.parco.2009.09.001.
     """
     need_positive(pieces)
-    steps: list[list[Message]] = []
-    for tree, (parent, name) in enumerate(zip([tree_parents(n)] * 2, double_tree_names(n))):
-        for rank, start_up, start_down in tree_times(parent):
-            child, above = name[rank], name[parent[rank]]
+    nodes = whole_nodes(n, node)
+    links = tree_links(nodes, node)
+    steps: list[list[Message]] = [[] for _ in range(max((down for *_, down in links), default=-pieces) + pieces)]
+    for number, name in enumerate(double_tree_names(nodes, node)):
+        for place, above, up, down in links:
             for piece in range(pieces):
-                chunk = tree * pieces + piece
-                for k, message in ((start_up, add(child, above, chunk)), (start_down, copy(above, child, chunk))):
-                    while len(steps) <= k + piece:
-                        steps.append([])
-                    steps[k + piece].append(message)
-    return Schedule("all_reduce", n, steps, 2 * pieces, name="double binary tree")
+                chunk = number * pieces + piece
+                steps[up + piece].append(add(name[place], name[above], chunk))
+                steps[down + piece].append(copy(name[above], name[place], chunk))
+    between = f" between nodes of {node}" if node > 1 else ""
+    return Schedule("all_reduce", n, steps, 2 * node * pieces, name="double binary tree" + between)
 
 
 def tree_parents(n: int) -> list[int]:
@@ -194,25 +197,35 @@ def tree_parents(n: int) -> list[int]:
     return parent
 
 
-def double_tree_names(n: int) -> tuple[list[int], list[int]]:
-    """Which rank stands at each place of the first tree, and of the second.
+def double_tree_names(nodes: int, node: int = 1) -> list[list[int]]:
+    """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
-    The second is the first one backwards, so that even and odd change places; with an odd
-    number of ranks that takes a shift by one instead, and one rank is an inner one twice.
+    The second of a pair is the first one backwards, so that even and odd change places; with
+    an odd number of nodes that takes a shift by one instead, and one node is an inner one twice.
     """
-    return list(range(n)), [n - 1 - r if n % 2 == 0 else (r + 1) % n for r in range(n)]
+    backwards = [nodes - 1 - r if nodes % 2 == 0 else (r + 1) % nodes for r in range(nodes)]
+    return [
+        [m * node + (head + i) % node for m in order for i in range(node)]
+        for head in range(node) for order in (range(nodes), backwards)
+    ]  # fmt: skip
 
 
-def tree_times(parent: list[int]) -> list[tuple[int, int, int]]:
-    """(rank, step of its first message up, step of the first message down to it) of all but the root.
+def tree_links(nodes: int, node: int = 1) -> list[tuple[int, int, int, int]]:
+    """(place, the place above it, step of the first message up, step of the first message down) of all but the root.
 
-    A rank sends up once it has heard all its children, and down comes what the root has.
+    A tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's
+    chain.  A rank sends up once it has heard all below it, and down comes what the root has.
     """
-    n = len(parent)
-    depth = [0] * n
-    for r in sorted(range(1, n), key=lambda r: r & -r, reverse=True):  # parents before children
-        depth[r] = depth[parent[r]] + 1
-    height = [0] * n
-    for r in sorted(range(1, n), key=lambda r: r & -r):
-        height[parent[r]] = max(height[parent[r]], height[r] + 1)
-    return [(r, height[r], height[0] + depth[r] - 1) for r in range(1, n)]
+    parent = tree_parents(nodes)
+    depth, height = [0] * nodes, [node - 1] * nodes
+    for m in sorted(range(1, nodes), key=lambda m: m & -m, reverse=True):  # parents before children
+        depth[m] = depth[parent[m]] + 1
+    for m in sorted(range(1, nodes), key=lambda m: m & -m):
+        height[parent[m]] = max(height[parent[m]], height[m] + 1)
+    links = []
+    for m in range(nodes):
+        down = height[0] + depth[m] - 1
+        if m:
+            links.append((m * node, parent[m] * node, height[m], down))
+        links += [(m * node + i, m * node + i - 1, node - 1 - i, down + i) for i in range(1, node)]
+    return links

@@ -1,0 +1,75 @@
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from .lab import QUIET, ROOT, SCREENSHOTS, WIDTHS, Notebook, chromium, end_kernels, jupyterlab, missing
+
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def pytest_collection_modifyitems(items):
+    if missing() and os.environ.get("BROWSER_TESTS") != "required":
+        for item in items:
+            if item.path.parent == Path(__file__).parent:
+                item.add_marker(pytest.mark.skip(reason=f"browser tests: {missing()}"))
+
+
+@pytest.fixture(scope="session")
+def chrome():
+    """One browser window for all: what it has loaded once stays in its cache."""
+    assert not missing(), missing()
+    from playwright.sync_api import sync_playwright
+
+    SCREENSHOTS.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=QUIET)
+        yield browser.new_context(viewport={"width": 1280, "height": WIDTHS[1280]})
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab(chrome, tmp_path_factory):
+    """Address, token and folder of one JupyterLab for all."""
+    folder = tmp_path_factory.mktemp("course")
+    for name in ("notebooks", "exercises"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(".*"))
+    with jupyterlab(folder) as (address, token):
+        yield address, token, folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.failed = report.failed
+    return report
+
+
+@pytest.fixture
+def open_(chrome, lab, request):
+    """Opens a notebook of the course, by its path, or a new one with these cells, each time with a kernel of its own."""
+    pages, (address, token, folder) = [], lab
+
+    def open_notebook(what: str | Path, *more: str, frames: list | None = None) -> Notebook:
+        if isinstance(what, Path):
+            copy = folder / what.relative_to(ROOT).with_stem(f"{what.stem}-{uuid.uuid4().hex[:6]}")
+            shutil.copy(what, copy)
+        else:
+            copy = folder / f"{uuid.uuid4().hex}.ipynb"
+            cells = [nbformat.v4.new_code_cell(source) for source in (what, *more)]
+            nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL}), copy)
+        page = chrome.new_page()
+        pages.append(page)
+        if frames is not None:
+            page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(str(frame))))
+        return Notebook(page, address, token, str(copy.relative_to(folder)))
+
+    yield open_notebook
+    for page in pages:
+        if request.node.failed:
+            page.screenshot(path=SCREENSHOTS / f"failed-{request.node.name}.png")
+        page.close()
+    end_kernels(address, token)

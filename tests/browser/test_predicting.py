@@ -1,0 +1,86 @@
+"""predict(): filled in wrong, then right; with the mouse, and with the keyboard alone."""
+
+PREDICT = """\
+import torch
+import torch.distributed as dist
+
+from helpers import predict
+
+
+def share_from_last():
+    x = torch.full((2,), 7100.0 + 111 * dist.get_rank())
+    dist.all_reduce(x)
+    return x
+
+
+predict(share_from_last, world_size=3)"""
+CHOOSE = """\
+def deserted():
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+predict(deserted, ask="verdict", world_size=2)"""
+SUM = str(3 * 7100 + 333)
+
+
+def test_wrong_then_right_with_the_mouse(open_):
+    frames = []
+    notebook = open_(PREDICT, CHOOSE, frames=frames)
+    notebook.run_all()
+    page, cell = notebook.page, notebook.cell(0)
+    inputs = cell.locator("input[type=text]")
+    inputs.nth(5).wait_for()
+    assert inputs.count() == 6
+    notebook.pictures("predict-before")
+    assert SUM not in page.content() + "".join(frames), "the answer is in the page before the run"
+    for k, words in enumerate(["7100", "7100", SUM, SUM, SUM, "?"]):
+        inputs.nth(k).click()
+        notebook.keyboard.type(words)
+    cell.get_by_role("button", name="Run").click()
+    cell.get_by_text("3 of 6 right").wait_for()
+    assert cell.get_by_text("you gave the rank's own number; all_reduce takes the SUM").count() == 1
+    assert cell.locator("img[alt^='Picture: all_reduce SUM']").count() == 1
+    assert any(SUM in frame for frame in frames)
+    notebook.pictures("predict-wrong")
+    for k in (0, 1, 5):
+        inputs.nth(k).fill(SUM)
+    cell.get_by_role("button", name="Run again").click()
+    cell.get_by_text("All 6 right").wait_for()
+
+    choice = notebook.cell(1)
+    choice.locator("button", has_text="it finishes").click()
+    choice.get_by_role("button", name="Run").click()
+    choice.get_by_text("Not so.").wait_for()
+    choice.locator("button", has_text="wait for ever").click()
+    choice.get_by_role("button", name="Run again").click()
+    choice.get_by_text("Right.", exact=True).wait_for()
+    assert "rank 1  returned after 0 calls" in choice.inner_text()
+    choice.scroll_into_view_if_needed()
+    notebook.pictures("predict-verdict")
+
+
+def test_with_the_keyboard_alone(open_):
+    notebook = open_(PREDICT, CHOOSE)
+    notebook.run_all()
+    press = notebook.keyboard.press
+    first, second = notebook.cell(0), notebook.cell(1)
+    first.locator("input[type=text]").nth(5).wait_for()
+    notebook.page.evaluate("document.activeElement.blur()")
+    notebook.tab_to(".jp-CodeCell input[type=text]")
+    notebook.keyboard.type("1")
+    press("Enter")
+    first.get_by_text("0 of 6 right").wait_for()
+    for row in range(3):  # a whole row into its first cell
+        press("Control+A")
+        notebook.keyboard.type(f"{SUM} {SUM}")
+        for _ in range(2 if row < 2 else 0):
+            press("Tab")
+    press("Enter")
+    first.get_by_text("All 6 right").wait_for()
+    notebook.tab_to(".widget-toggle-buttons button")
+    press("Tab")
+    press("Space")
+    notebook.tab_to("button.mod-primary")
+    press("Space")
+    second.get_by_text("Right.", exact=True).wait_for()

@@ -1,0 +1,113 @@
+"""step() and timeline(): played, paused and scrubbed, with the mouse and with the keyboard alone."""
+
+import pytest
+
+STEP = """\
+import time
+
+import torch
+import torch.distributed as dist
+
+from helpers import run, step, timeline
+
+
+def chain():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = torch.arange(3.0) if rank == 0 else torch.zeros(3)
+    if rank > 0:
+        dist.recv(x, rank - 1)
+    if rank < n - 1:
+        dist.send(x, rank + 1)
+
+
+step(run(chain, world_size=4))"""
+RING = """\
+from helpers.schedule import ring_all_reduce
+
+step(ring_all_reduce(4))"""
+TIMELINE = """\
+def straggler():
+    rank = dist.get_rank()
+    dist.barrier()
+    time.sleep(0.4 if rank == 1 else 0.01)
+    dist.all_reduce(torch.ones(2))
+    send = dist.isend(torch.ones(2), (rank + 1) % dist.get_world_size())
+    dist.recv(torch.zeros(2), (rank - 1) % dist.get_world_size())
+    send.wait()
+
+
+timeline(run(straggler, world_size=4))"""
+STEPS = ["before", "step 1: 0 -> 1", "step 2: 1 -> 2", "step 3: 2 -> 3"]
+
+
+@pytest.fixture
+def notebook(open_):
+    notebook = open_(STEP, RING, TIMELINE)
+    notebook.run_all()
+    at(notebook, 0)
+    return notebook
+
+
+def at(notebook, k):
+    """Until the words and the picture are those of step k."""
+    cell = notebook.cell(0)
+    cell.locator(".widget-html [aria-live]", has_text=STEPS[k]).wait_for()
+    cell.locator(f"img[alt*='{STEPS[k].split(':')[0]}:']").wait_for()
+    return cell.locator(".widget-html img").get_attribute("src")
+
+
+def test_played_paused_and_scrubbed_with_the_mouse(notebook):
+    cell, page = notebook.cell(0), notebook.page
+    cell.get_by_role("button", name="Play").click()
+    at(notebook, 1)
+    cell.get_by_role("button", name="Pause").click()
+    cell.get_by_role("button", name="Play").click()
+    pictures = {at(notebook, 3)}
+    cell.get_by_role("button", name="Play").wait_for()  # it stops by itself at the end
+    track = cell.locator(".noUi-target").bounding_box()
+    middle = track["y"] + track["height"] / 2
+    page.mouse.click(track["x"] + track["width"] * 0.34, middle)
+    pictures.add(at(notebook, 1))
+    cell.locator(".noUi-state-tap").wait_for(state="detached")  # the handle glides there
+    page.mouse.move(track["x"] + track["width"] * 0.34, middle)
+    page.mouse.down()
+    page.mouse.move(track["x"] + track["width"] * 0.66, middle, steps=8)
+    pictures.add(at(notebook, 2))
+    page.mouse.move(track["x"] - 5, middle, steps=8)
+    pictures.add(at(notebook, 0))
+    page.mouse.up()
+    assert len(pictures) == 4, "two steps look the same"
+    page.mouse.click(track["x"] + track["width"] * 0.66, middle)
+    at(notebook, 2)
+    notebook.pictures("step")
+
+
+def test_played_and_scrubbed_with_the_keyboard_alone(notebook):
+    press = notebook.keyboard.press
+    notebook.page.evaluate("document.activeElement.blur()")
+    notebook.tab_to(".jp-OutputArea-output button")
+    press("Space")
+    at(notebook, 1)
+    press("Space")
+    notebook.cell(0).get_by_role("button", name="Play").wait_for()
+    notebook.tab_to(".noUi-handle", 3)
+    press("End")
+    at(notebook, 3)
+    press("ArrowLeft")
+    at(notebook, 2)
+    press("Home")
+    at(notebook, 0)
+    press("ArrowRight")
+    at(notebook, 1)
+
+
+def test_a_schedule_and_a_timeline_are_shown(notebook):
+    ring, times = notebook.cell(1), notebook.cell(2)
+    ring.locator(".noUi-handle").focus()
+    notebook.keyboard.press("End")
+    ring.locator(".widget-html [aria-live]", has_text="the end; 6 S so far").wait_for()
+    notebook.pictures("step-ring")
+    image = times.locator(".jp-OutputArea-output img")
+    image.scroll_into_view_if_needed()
+    assert image.evaluate("e => e.complete && e.naturalWidth > 800")
+    notebook.pictures("timeline")
