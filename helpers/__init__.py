@@ -6,6 +6,7 @@ from helpers import run
 from .crew import start_early
 from .errors import Mismatch, RankFailed, RunError, Stuck
 from .launch import run
+from .progress import follow
 from .record import Call, Event, Line, Run, Summary
 
 __all__ = ["run", "Run", "Event", "Call", "Line", "Summary", "RunError", "RankFailed", "Mismatch", "Stuck"]
@@ -25,3 +26,4 @@ def __getattr__(name: str):
 
 
 start_early()
+follow()

@@ -3,7 +3,9 @@ and its words to everybody else."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -22,9 +24,23 @@ def attended() -> bool:
     A program that executes a notebook (nbval, nbconvert, the website) says that it takes no
     questions: its requests have allow_stdin=False.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    request = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    at = shell()
+    request = at.get_parent() if hasattr(at, "get_parent") else {}
     return request.get("content", {}).get("allow_stdin", True)
+
+
+def notebook() -> str | None:
+    """The name of the notebook that somebody works in, without its ending; None where the front end does not tell."""
+    at = shell()
+    if at is None or not attended():
+        return None
+    path = os.environ.get("JPY_SESSION_NAME") or at.user_ns.get("__vsc_ipynb_file__")  # JupyterLab, VS Code
+    return Path(path).stem if path else None
+
+
+def shell():
+    """IPython's, if this is one."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 class Interactive:

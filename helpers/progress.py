@@ -1,13 +1,15 @@
-"""What a learner has solved and predicted so far, remembered in `.progress.json` beside README.md.
+"""What a learner has run, predicted and solved so far, remembered in `.progress.json` beside README.md.
 
     from helpers.progress import progress
     progress()
 
-The file maps the name of each exercise that was graded to a record, and "predictions" to
-those made, by function and question:
+The file maps the name of each exercise that was graded to a record, "cells" to the ids of a
+chapter's cells that were run, and "predictions" to those made, by chapter, function and question:
 
     {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
-     "predictions": {"share: How does it end?": {"first": 0, "best": 1, "of": 1, "tries": 2}}}
+     "cells": {"03_one_to_many": ["3c8f2a61", "90d1e4b7"]},
+     "predictions": {"03_one_to_many, share: How does it end?":
+                     {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
 points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points
 were last gained; of a prediction, how often it was made.  first: right at the first try.
@@ -20,18 +22,20 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
+
+from . import page
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or ROOT / ".progress.json")
-_PREDICTIONS = "predictions"
+_PREDICTIONS, _CELLS = "predictions", "cells"
 _KEYS = ("points", "best", "of", "tries")
 _PREDICTED = ("first", "best", "of", "tries")
 
 
 def recall(file: Path | None = None) -> dict[str, dict[str, float]]:
     """The exercises' records; none if there is no file, or none that can be read."""
-    return _of_keys({k: v for k, v in _read(file or FILE).items() if k != _PREDICTIONS}, _KEYS)
+    return _of_keys(_read(file or FILE), _KEYS)
 
 
 def predictions(file: Path | None = None) -> dict[str, dict[str, float]]:
@@ -55,9 +59,36 @@ def predicted(name: str, question: str, right: int, of: int, file: Path | None =
     """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
     with suppress(OSError), _changing(file or FILE) as everything:
         made = everything.setdefault(_PREDICTIONS, {})
-        key = f"{name}: {question}"
+        key = f"{page.notebook()}, {name}: {question}"
         old = _of_keys(made, _PREDICTED).get(key, {"first": right, "best": 0, "tries": 0})
         made[key] = {"first": old["first"], "best": max(right, old["best"]), "of": of, "tries": old["tries"] + 1}
+
+
+def cells_run(file: Path | None = None) -> dict[str, list[str]]:
+    """The ids of the cells that were run, by chapter."""
+    found = _read(file or FILE).get(_CELLS)
+    return {str(k): v for k, v in found.items() if isinstance(v, list)} if isinstance(found, dict) else {}
+
+
+def ran(chapter: str, cell: str, file: Path | None = None) -> None:
+    """Notes that a cell of a chapter was run."""
+    file = file or FILE
+    if cell in cells_run(file).get(chapter, ()):
+        return
+    with suppress(OSError), _changing(file) as everything:
+        everything[_CELLS] = {**cells_run(file), chapter: sorted({*cells_run(file).get(chapter, ()), cell})}
+
+
+def follow() -> None:
+    """In a chapter that somebody works in: notes from now on which cells are run."""
+    if page.notebook() in _chapters():
+        page.shell().events.register("post_run_cell", _note)
+
+
+def _note(result: Any) -> None:
+    cell, name = getattr(result.info, "cell_id", None), page.notebook()
+    if cell and name:
+        ran(name, cell)
 
 
 def forget(file: Path | None = None) -> None:
@@ -101,21 +132,42 @@ def _changing(file: Path) -> Iterator[dict]:
         os.replace(beside, file)  # whole or not at all
 
 
-class Progress(dict):
-    """The records of the exercises, and how many predictions were made, which show themselves as a table."""
+def _chapters() -> list[str]:
+    return sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
-    def __init__(self, records: dict[str, dict[str, float]], made: dict[str, dict[str, float]] | None = None) -> None:
+
+class Progress(dict):
+    """The records of the exercises, `.cells` run and `.predictions` made, which show themselves as a table."""
+
+    def __init__(self, records: dict, cells: dict | None = None, made: dict | None = None) -> None:
         super().__init__(records)
-        self.predictions = made or {}
+        self.cells, self.predictions = cells or {}, made or {}
 
     def __repr__(self) -> str:
-        names = sorted(path.stem for path in (ROOT / "exercises").glob("*.ipynb"))
-        width = max(map(len, names), default=0)
-        lines = [f"{name:<{width}}   {_state(self.get(name))}" for name in names] or ["There are no exercises."]
+        exercises = sorted(path.stem for path in (ROOT / "exercises").glob("*.ipynb"))
+        parts = {
+            "Chapters": {name: self._read(name) for name in _chapters()},
+            "Exercises": {name: _state(self.get(name)) for name in exercises},
+        }
+        width = max((len(name) for part in parts.values() for name in part), default=0)
+        lines = []
+        for title, part in parts.items():
+            lines += [title, *(f"  {name:<{width}}   {state}" for name, state in part.items()), ""]
         if self.predictions:
             right = sum(record["first"] == record["of"] for record in self.predictions.values())
-            lines.append(f"{'predictions made':<{width}}   {len(self.predictions)}, {right} right at the first try")
-        return "\n".join(lines)
+            lines.append(f"{len(self.predictions)} predictions made, {right} right at the first try")
+        return "\n".join(lines).rstrip()
+
+    def _read(self, name: str) -> str:
+        """How much of a chapter was run and predicted."""
+        cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+        code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
+        run = code & set(self.cells.get(name, ()))
+        made = sum(key.startswith(f"{name}, ") for key in self.predictions)
+        if not run and not made:
+            return "not begun"
+        state = "all cells run" if run == code else f"{len(run)} of {len(code)} cells run"
+        return state + (f", {made} prediction{'s' * (made > 1)} made" if made else "")
 
     def _repr_pretty_(self, printer, cycle: bool) -> None:
         printer.text(repr(self))
@@ -128,5 +180,5 @@ def _state(record: dict[str, float] | None) -> str:
 
 
 def progress() -> Progress:
-    """How far you are: a table of the exercises, and the predictions made."""
-    return Progress(recall(), predictions())
+    """How far you are: a table of the chapters and the exercises, and the predictions made."""
+    return Progress(recall(), cells_run(), predictions())

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import nbformat
 import pytest
 import torch
 import torch.distributed as dist
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 from predicted import (
     add_up,
@@ -296,9 +298,29 @@ def test_predictions_are_noted_beside_the_exercises(file):
     (record,) = progress.predictions().values()
     assert record == {"first": 1, "best": 2, "of": 2, "tries": 2}
     assert progress.recall() == {"01_distributed_mean": {"points": 2, "best": 2, "of": 3, "tries": 0}}
-    assert repr(progress.progress()).endswith("1, 0 right at the first try")
+    assert repr(progress.progress()).endswith("1 predictions made, 0 right at the first try")
     progress.forget()
     assert progress.recall() == progress.predictions() == {}
+
+
+def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
+    """As JupyterLab runs it: cells with ids, and somebody who could answer."""
+    chapter = nbformat.read(progress.ROOT / "notebooks" / "01_ranks.ipynb", 4)
+    ids = [cell.id for cell in chapter.cells if cell.cell_type == "code"]
+    manager, client = start_new_kernel(env={**os.environ, "JPY_SESSION_NAME": str(tmp_path / "01_ranks.ipynb")})
+    try:
+        for cell, source in zip(ids, ["from helpers import predict", "f = lambda: 7", "1 + 1"]):
+            said = client.session.msg("execute_request", {"code": source, "silent": False, "allow_stdin": True})
+            said["metadata"] = {"cellId": cell}
+            client.shell_channel.send(said)
+            assert client.get_shell_msg(timeout=60)["content"]["status"] == "ok"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert progress.cells_run() == {"01_ranks": sorted(ids[:3])}
+    assert f"  01_ranks                    3 of {len(ids)} cells run\n" in repr(progress.progress())
+    progress.forget()
+    assert "  01_ranks                    not begun\n" in repr(progress.progress())
 
 
 def test_a_file_that_cannot_be_read_is_kept(file):
