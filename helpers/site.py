@@ -60,7 +60,11 @@ def main() -> int:
                 fold_predictions(notebook)
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         index = "\n\n".join(
-            [readme, *map(contents, FOLDERS), "```{toctree}\n:hidden:\n:caption: Tables\n\nnotebooks/mistakes\n```"]
+            [
+                readme,
+                *map(contents, FOLDERS),
+                "```{toctree}\n:hidden:\n:caption: Tables\n\nnotebooks/mistakes\nnotebooks/bench\n```",
+            ]
         )
         (source / "index.md").write_text(index, encoding="utf-8")
         command = [

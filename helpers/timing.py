@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 
 class Timeline(Picture):
-    """The picture, with `.spans` (see Span) and `.save(path)`."""
+    """The picture, with `.spans` (see Span), `.text` (the same as a table) and `.save(path)`."""
 
     def __init__(self, run: Run, spans: list[Span], sketch: Sketch, text: str, alt: str) -> None:
         super().__init__([sketch], text, alt)
