@@ -116,7 +116,7 @@ def _at(rank: int, state: State) -> str:
 
 def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
     stuck_in = {state.blocked[r].op for r in waits}
-    if stuck_in == {"send"}:
+    if stuck_in == {"send"} and not gone:
         return (
             "A send completes only when its recv is posted. Let some ranks receive first, or use "
             "isend, or batch_isend_irecv for a whole exchange."
@@ -125,7 +125,8 @@ def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
     if tags:
         return tags
     if stuck_in <= {"send", "recv"}:
-        return "Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
+        over = f"{_ranks(gone).capitalize()} will make no more calls. " * bool(gone)
+        return f"{over}Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
     if gone:
         return (
             "Every rank of a group must make the same calls in the same order. Look for a call inside "
@@ -272,7 +273,8 @@ def failed(failures: dict[int, Failure], state: State, run: Run) -> RankFailed:
     parts = []
     for (kind, message, frames, started), ranks in _group(causes).items():
         verb = "raised" if started else "could not start:"
-        hint = [_NONE] * ("NoneType" in message and any("dist." in frame for frame in frames))
+        used = "NoneType" in message and "not iterable" not in message  # as what a call returned
+        hint = [_NONE] * (used and any("dist." in frame for frame in frames))
         parts.append("\n".join([f"{_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
     first = min(causes)
     return RankFailed("\n".join([*parts, *_left_waiting(set(causes), state)]), run, first, causes[first].chain)

@@ -288,7 +288,7 @@ def top_of(x):
 def merge_statistics(x):
     top = top_of(x)
     safe = top.masked_fill(top == -torch.inf, 0.0)
-    stats = torch.stack([safe, (x.float() - safe[:, None]).exp().sum(1)])
+    stats = torch.stack([top, (x.float() - safe[:, None]).exp().sum(1)])
     rows = torch.stack(gathered(stats))
     highest = rows[:, 0].amax(0)
     total = (rows[:, 1] * (rows[:, 0] - highest).exp()).sum(0)
@@ -302,6 +302,16 @@ def by_logarithms(x):
     total = (x.float() - top[:, None]).exp().sum(1)
     dist.all_reduce(total)
     return (x.float() - top[:, None] - total.log()[:, None]).exp().to(x.dtype)
+
+
+@wrong(SOFTMAX, "must never win")
+def zero_where_there_is_nothing(x):
+    top = x.float().amax(1) if x.shape[1] else torch.zeros(len(x))
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
 
 
 @wrong(SOFTMAX, "inf / inf is nan|is wrong on rank")
@@ -978,6 +988,13 @@ def gradient_by_all_reduce(x):
 @wrong("summed_gradient", "are enough")
 def gradient_by_all_gather(x):
     return table_by_single(x).sum(0).to(x.dtype)
+
+
+@wrong("summed_gradient", "takes 2 steps; 1 are enough")
+def gradient_in_two_calls(x):
+    dist.reduce(x, 0)
+    dist.broadcast(x, 0)
+    return x
 
 
 @wrong("summed_gradient", "All ranks step their optimizer|is wrong on rank")

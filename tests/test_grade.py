@@ -51,7 +51,7 @@ def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, cap
     before = path.read_bytes()
     assert graded(path) == 1
     said = capsys.readouterr().out
-    assert "0 of 3 points" in said and "Think: this is the sum" in said and "hint 1" in said
+    assert "0 of 3 points" in said and "Think: this is the sum" in said and "open the next of the hints" in said
     assert path.read_bytes() == before
 
     # What the file says about itself counts for nothing.
@@ -77,6 +77,19 @@ def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
     assert "not begun" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        ("def distributed_mean(x)\n    return x", "not Python yet. Line 1: expected ':'"),
+        ("def mean(x):\n    return x", "must define distributed_mean. It defines mean"),
+    ],
+)
+def test_a_slip_is_named_without_running_anything(tmp_path, capsys, answer, words):
+    assert graded(answered(tmp_path / "mine.ipynb", answer)) == 1
+    said = capsys.readouterr().out
+    assert words in said and "0 of 3 points" in said
+
+
 def unusable():
     plain, damaged, missing, twice, text = (exercise() for _ in range(5))
     cell(missing, "mean-answer")["id"] = "0badcafe"
@@ -89,6 +102,9 @@ def unusable():
     yield "no cells", "mine.ipynb", "[1, 2]", "no list of cells"
     yield "renamed", "mine.ipynb", missing, "There is a distributed_mean in cell 4"
     yield "missing", "mine.ipynb", gone, "answer cell of distributed_mean is missing"
+    beside = exercise()
+    beside["cells"].append(dict(copy.deepcopy(cell(beside, "mean-answer")), id="0badcafe"))
+    yield "beside", "mine.ipynb", beside, "is not the answer cell"
     yield "twice", "mine.ipynb", twice, "2 cells with the id mean-answer"
     yield "text", "mine.ipynb", text, "press Y"
     yield (

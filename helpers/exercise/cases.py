@@ -43,6 +43,7 @@ KINDS = {
     "ties": lambda shape, g: torch.randint(0, 2, shape, generator=g).double(),
     "close together, above 2**30": lambda shape, g: 2.0**30 + torch.randint(0, 60, shape, generator=g).double(),
     "all equal": lambda shape, g: torch.full(shape, 5.0).double(),
+    "around -10,000": lambda shape, g: torch.randint(-9, 10, shape, generator=g).double() - 1e4,
     "up to 10,000 and down to -10,000": lambda shape, g: (
         torch.randint(-1, 2, shape, generator=g) * 1e4 + torch.randint(-9, 10, shape, generator=g).double()
     ),

@@ -59,17 +59,17 @@ def grade(path: Path, progress: Path) -> int:
         print(f"{problem}\n", file=sys.stderr)
         return 2
     if submitted.untouched:
-        print(f"{submitted.exercise}: not begun\n")
+        print(f"{submitted.exercise}: not begun. Write into the answer cell, save, and grade again.\n")
         return 1
     given = feedback.give(submitted, lambda done, of: bar(submitted.exercise, done, of))
     bar("", 0, 0)
-    record = remember(given.exercise, given.points, given.of, progress)
-    print(report(given, int(record["tries"])), end="\n\n", flush=True)
+    remember(given.exercise, given.points, given.of, progress)
+    print(report(given), end="\n\n", flush=True)
     return 0 if given.solved else 1
 
 
-def report(given: Feedback, tries: int) -> str:
-    """In words. tries: gradings since points were last gained."""
+def report(given: Feedback) -> str:
+    """In words."""
     state = "solved" if given.solved else "not solved yet"
     lines = [f"{given.exercise}: {given.points:g} of {given.of:g} points, {state}"]
     for check in given.checks:
@@ -77,10 +77,12 @@ def report(given: Feedback, tries: int) -> str:
             f"  {'✓' if check.passed else '✗'} {check.points if check.passed else 0:g} of {check.points:g}   {check.what}"
         )
     if given.reason:
+        if sum(not check.passed for check in given.checks) > 1:
+            lines += ["", "  The first that fails says why; the others may follow from it:"]
         lines += ["", textwrap.indent(given.reason, "    ")]
     if given.hints:
-        which = "the hint" if given.hints == 1 else f"hint {min(max(tries, 1), given.hints)}"
-        lines += ["", f"  If that does not help: open {which} below the check in the notebook."]
+        which = "hint" if given.hints == 1 else "next of the hints"
+        lines += ["", f"  If that does not help: open the {which} below the check in the notebook."]
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from nbformat import NotebookNode
 
 from ..notebooks import ROOT
 from ..release import is_check
-from .submission import Submission, graft
+from .submission import Submission, graft, slips
 
 CELL_SECONDS = 60
 NOTEBOOK = "exercise.ipynb"
@@ -33,7 +33,7 @@ COMMAND = [
     *("--nbval-cell-timeout", str(CELL_SECONDS), "--junit-xml", "outcome.xml", "-v", "--color", "no", NOTEBOOK),
 ]
 OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COLOURS = re.compile(r"(\x1b|#x1B)\[[0-9;]*m")  # as such, and as XML holds them
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,11 @@ class Feedback:
 def give(submission: Submission, progress: Callable[[int, int], None] = lambda done, of: None) -> Feedback:
     """Grades one submission.  progress: called with the cells done, and how many there are."""
     notebook = graft(submission)
+    slip = slips(submission)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if slip:
+        checks = [Check(cell.source, cell.metadata.nbgrader.points, False) for cell in cells if is_check(cell)]
+        return Feedback(submission.exercise, checks, slip, 0)
     with tempfile.TemporaryDirectory(prefix="grade-") as folder:
         here = Path(folder)
         nbformat.write(notebook, here / NOTEBOOK)

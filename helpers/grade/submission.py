@@ -6,6 +6,7 @@ course's own notebook, whose checks, metadata and kernel stay what they are.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import dataclass
@@ -35,6 +36,35 @@ class Submission:
         return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
 
 
+def slips(submission: Submission) -> str:
+    """What keeps the answer cells from being run at all; "" if nothing."""
+    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like are no slips
+
+    for wanted in filter(is_answer, pristine(submission.exercise).cells):
+        source = submission.answers[wanted.id]
+        names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
+        try:
+            tree = ast.parse(TransformerManager().transform_cell(source))
+        except SyntaxError as error:
+            line = (error.text or "").strip()
+            return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()
+        bound = {name for node in ast.walk(tree) if (name := _bound(node))}
+        if missing := [name for name in names if name not in bound]:
+            defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+            also = f" It defines {', '.join(defined)}: keep the name that the statement gives." * bool(defined)
+            return f"the answer cell must define {missing[0]}.{also}"
+    return ""
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a statement binds, in any of the usual ways."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return node.name
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    return node.asname or node.name if isinstance(node, ast.alias) else None
+
+
 def exercises() -> list[str]:
     return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
 
@@ -58,7 +88,10 @@ def read(path: Path) -> Submission:
                 "Select it in JupyterLab and press Y, which makes it one."
             )
         answers[wanted.id] = _source(found[0])
-    return Submission(path, exercise, answers)
+    submission = Submission(path, exercise, answers)
+    if submission.untouched and (elsewhere := _elsewhere(exercise, cells)):
+        raise Unusable(f"{path}: {elsewhere} Put your code into the answer cell itself, in place of what stands there.")
+    return submission
 
 
 def graft(submission: Submission) -> NotebookNode:
@@ -105,6 +138,17 @@ def _which(path: Path, ids: set[str]) -> str:
 
 def _function(cell: NotebookNode) -> str:
     return ", ".join(re.findall(r"^def (\w+)", cell.source, re.MULTILINE)) or cell.id
+
+
+def _elsewhere(exercise: str, cells: list[dict[str, Any]]) -> str:
+    """Whether an answer stands in a cell that is not the answer cell."""
+    own = {str(cell.id) for cell in pristine(exercise).cells}
+    for wanted in filter(is_answer, pristine(exercise).cells):
+        name = _function(wanted)
+        for k, cell in enumerate(cells, 1):
+            if str(cell.get("id")) not in own and re.search(rf"^def {name}\b", _source(cell), re.MULTILINE):
+                return f"there is a {name} in cell {k}, and that is not the answer cell."
+    return ""
 
 
 def _missing(path: Path, exercise: str, wanted: NotebookNode, cells: list[dict[str, Any]]) -> str:

@@ -41,14 +41,14 @@ def on_zero(value, args):
     return [value] + [ANY] * (len(args) - 1)
 
 
-def limits(words, zero, others):
+def limits(words, zero, others, steps=None):
     """A budget; zero and others: what rank 0 and any other rank may (send, receive), in buffers of `size` numbers."""
 
     def budget(case, args):
         n, whole = case.world_size, case.size * case.dtype.itemsize
         sent, received = ([whole * times(n)] + [whole * more(n)] * (n - 1) for times, more in zip(zero, others))
         sent, received = ([0], [0]) if n == 1 else (sent, received)
-        return Budget(words, sent, received, least=max(sent + received))
+        return Budget(words, sent, received, steps=steps, least=max(sent + received))
 
     return budget
 
@@ -69,12 +69,13 @@ def around(n):
     return 2 * (n - 1) / n
 
 
-def same(words, times):
-    return limits(words, (times, times), (times, times))
+def same(words, times, steps=None):
+    return limits(words, (times, times), (times, times), steps)
 
 
 def job(name, draw, reference, budget, thought, **more):
-    thoughts = {"sent": thought, "received": thought, "values": thought}
+    one_call = "one collective does the job of these in one go, and shares the work among all ranks."
+    thoughts = {"sent": thought, "received": thought, "values": thought, "steps": one_call}
     return Task(name, CASES, draw, reference, budget, after=None, thoughts=thoughts, **more)
 
 
@@ -118,7 +119,7 @@ TASKS = (
         "summed_gradient",
         one,
         lambda args: [total(args) for _ in args],
-        same("2(N-1)/N of a tensor sent and received by each rank", around),
+        same("2(N-1)/N of a tensor sent and received by each rank, in one call", around, steps=1),
         "every rank needs the sum, and the sum only: not everybody's gradient, and no rank should do all the work.",
         suspects=(
             Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),

@@ -11,6 +11,7 @@ CASES = (
     Case(2, "fractions", 2, uneven=True),
     Case(3, "up to 10,000 and down to -10,000", 3),
     Case(3, "negative numbers", 2, uneven=True),
+    Case(3, "around -10,000", 2, uneven=True),
     Case(4, "masked: rank 1 has only -inf in its first row", 3),
     Case(4, "fractions", 12, torch.bfloat16),
     Case(5, "up to 10,000 and down to -10,000", 4, uneven=True),
@@ -53,6 +54,15 @@ def own_maximum(args):
     return [(e / total).to(x.dtype) for e, (x,) in zip(raised, args)]
 
 
+def nothing_brings_zero(args):
+    """A rank without columns brings 0 as its maximum."""
+    largest = rows(args).amax(1, keepdim=True)
+    if any(not x.shape[1] for (x,) in args):
+        largest = largest.clamp(min=0)
+    raised = (rows(args) - largest).float().exp()
+    return split_like(raised / raised.sum(1, keepdim=True), args)
+
+
 def without_maximum(args):
     raised = rows(args).float().exp()
     return split_like(raised / raised.sum(1, keepdim=True), args)
@@ -75,6 +85,10 @@ TASKS = (
             Suspect(
                 local,
                 "each rank's block adds up to 1 by itself; the whole row should. Whose exponentials must the sum count?",
+            ),
+            Suspect(
+                nothing_brings_zero,
+                "a rank without columns has no maximum. What it brings must never win, not even where all logits are far below 0.",
             ),
             Suspect(
                 without_maximum,
