@@ -125,7 +125,7 @@ def _advice(state: State, waits: dict[int, set[int]], gone: list[int]) -> str:
     if tags:
         return tags
     if stuck_in <= {"send", "recv"}:
-        over = f"{_ranks(gone).capitalize()} will make no more calls. " * bool(gone)
+        over = f"{_ranks(gone).capitalize()} will make no more calls. " if gone else ""
         return f"{over}Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
     if gone:
         return (

@@ -195,7 +195,15 @@ def attempt(name: str, world_size: int, chance: random.Random) -> str:
 
 
 def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """All that this process started, but for the helper that multiprocessing leaves running."""
+    return [p for p in psutil.Process().children(recursive=True) if not _is_tracker(p)]
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def settled(count: int) -> int:

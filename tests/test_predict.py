@@ -313,7 +313,9 @@ def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
             said = client.session.msg("execute_request", {"code": source, "silent": False, "allow_stdin": True})
             said["metadata"] = {"cellId": cell}
             client.shell_channel.send(said)
-            assert client.get_shell_msg(timeout=60)["content"]["status"] == "ok"
+            while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != said["msg_id"]:
+                pass  # an answer to what was asked when the kernel started
+            assert reply["content"]["status"] == "ok"
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
