@@ -35,9 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.score:
         return instructor.score(options)
     try:
+        seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed
         status = max(map(lambda path: grade(path, options.progress), _notebooks(options.paths)), default=2)
         if options.watch:
-            watch(options.paths, options.progress)
+            watch(options.paths, options.progress, seen)
         return status
     except KeyboardInterrupt:
         print()
@@ -86,17 +87,16 @@ def report(given: Feedback) -> str:
     return "\n".join(lines)
 
 
-def watch(paths: list[Path], progress: Path) -> None:
-    """Grades a file whenever it has been saved."""
+def watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]]) -> None:
+    """Grades a file whenever it has been saved.  seen: as _saved found them before the last grading."""
     print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
-    seen = _saved(paths)
     while True:
-        time.sleep(0.3)
         now = _saved(paths)
         for path in now:
             if now[path] != seen.get(path):
                 grade(path, progress)
         seen = now
+        time.sleep(0.3)
 
 
 def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
