@@ -59,7 +59,7 @@ def predicted(name: str, question: str, right: int, of: int, file: Path | None =
     """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
     with suppress(OSError), _changing(file or FILE) as everything:
         made = everything.setdefault(_PREDICTIONS, {})
-        key = f"{page.notebook()}, {name}: {question}"
+        key = ", ".join(filter(None, [page.notebook(), f"{name}: {question}"]))
         old = _of_keys(made, _PREDICTED).get(key, {"first": right, "best": 0, "tries": 0})
         made[key] = {"first": old["first"], "best": max(right, old["best"]), "of": of, "tries": old["tries"] + 1}
 

@@ -48,6 +48,8 @@ def slips(submission: Submission) -> str:
         except SyntaxError as error:
             line = (error.text or "").strip()
             return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()
+        except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, a thousand brackets
+            return f"the answer cell cannot be read as Python: {error}"
         bound = {name for node in ast.walk(tree) if (name := _bound(node))}
         if missing := [name for name in names if name not in bound]:
             defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
