@@ -3,26 +3,33 @@
 from helpers import run
 """
 
+from importlib import import_module
+
 from .crew import start_early
-from .errors import Mismatch, RankFailed, RunError, Stuck
-from .launch import run
 from .progress import follow
-from .record import Call, Event, Line, Run, Summary
 
-__all__ = ["run", "Run", "Event", "Call", "Line", "Summary", "RunError", "RankFailed", "Mismatch", "Stuck"]
-__all__ += ["predict", "explore", "step", "timeline"]
-
-# Loaded when first used: ranks import this package too, and need no widgets and no pictures.
-_LATER = {"predict": "prediction", "explore": "explorer", "step": "stepping", "timeline": "timing"}
+# Each name's module, loaded when it is asked for: the grader starts without torch, ranks without pictures.
+_HOME = {
+    "run": "launch",
+    **dict.fromkeys(("Run", "Event", "Call", "Line", "Summary"), "record"),
+    **dict.fromkeys(("RunError", "RankFailed", "Mismatch", "Stuck"), "errors"),
+    "predict": "prediction",
+    "explore": "explorer",
+    "step": "stepping",
+    "timeline": "timing",
+}
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str):
-    if name not in _LATER:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    globals()[name] = value = getattr(import_module(f".{_LATER[name]}", __name__), name)
+    globals()[name] = value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 start_early()

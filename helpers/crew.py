@@ -16,8 +16,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from .rank import Birth
-from .wire import Frames, frame, send_with_descriptors
+from .wire import Birth, Frames, frame, send_with_descriptors
 
 KEPT_OUTPUT = 1 << 20  # bytes of a rank's printed output that are kept
 # Puts the server's memory into huge pages where Linux has them: a fork has fewer pages to map.

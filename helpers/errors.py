@@ -66,6 +66,22 @@ class Stuck(RunError):
         return super()._render_traceback_()
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run that somebody interrupted. `.run` holds what was recorded until then."""
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+    def _render_traceback_(self) -> list[str]:
+        return f"KeyboardInterrupt: {self}".splitlines()
+
+
+def interrupted(state: State, run: Run, started: bool) -> Interrupted:
+    where = f"The ranks were here:\n{_standing(state)}" if started else "The ranks had not started yet."
+    return Interrupted(f"interrupted. {where}", run)
+
+
 # --- stuck --------------------------------------------------------------------------------
 
 

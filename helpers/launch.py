@@ -24,10 +24,9 @@ import torch
 
 from . import diagnose, errors
 from .crew import Crew, Output, ServerLost, take
-from .rank import Job
 from .record import Call, Event, Failure, Line, Run
 from .trace import is_learners
-from .wire import Frames, pack, unpack
+from .wire import Frames, Job, pack, unpack
 
 MOST_RANKS = 256
 GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
@@ -179,24 +178,31 @@ class _Interrupts:
     """
 
     def __enter__(self) -> _Interrupts:
-        self.came = False
-        self.wakes, self._wake = os.pipe()  # readable once one came: a select() returns
+        self.count = 0
+        self.wakes, self._wake = os.pipe()  # readable when one came: a select() returns
         self._usual = None
         if threading.current_thread() is threading.main_thread():  # no other thread is interrupted
             self._usual = signal.signal(signal.SIGINT, self._note)
         return self
 
     def _note(self, *_: Any) -> None:
-        if not self.came:
-            self.came = True
-            os.write(self._wake, b"!")
+        self.count += 1
+        os.write(self._wake, b"!")
 
-    def __exit__(self, *_: Any) -> None:
+    def taken_in(self) -> None:
+        os.read(self.wakes, 64)
+
+    @property
+    def usual(self) -> bool:
+        """Whether an interrupt is to become a KeyboardInterrupt."""
+        return self._usual is signal.default_int_handler
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
         if self._usual is not None:
             signal.signal(signal.SIGINT, self._usual)
         os.close(self.wakes)
         os.close(self._wake)
-        if self.came:
+        if self.count and not (self.usual and kind):  # a KeyboardInterrupt is on its way
             signal.raise_signal(signal.SIGINT)
 
 
@@ -235,9 +241,9 @@ class _Session:
         self._lines: dict[Line, Line] = {}
 
     def go(self) -> Run | None:
-        """What came of it; None if it was interrupted. Raises the verdict if there is one."""
+        """What came of it; None if it was interrupted and somebody else deals with that. Raises the verdict if there is one."""
         with selectors.DefaultSelector() as self._select:
-            self._listen_to(self._interrupts.wakes, lambda: None)
+            self._listen_to(self._interrupts.wakes, self._interrupts.taken_in)
             self._listen_to(self._crew.server.sock, self._from_server)
             for rank, sock in enumerate(self._crew.socks):
                 self._listen_to(sock, partial(self._from_rank, rank, sock, Frames()))
@@ -247,9 +253,11 @@ class _Session:
                 self._listen()
             finally:
                 self._crew.read()
-        if self._interrupts.came:
+        if self._interrupts.count and not self._interrupts.usual:
             return None
         self._print()
+        if self._interrupts.count:
+            raise errors.interrupted(self._state, self._run(), self.started)
         if self._verdict is not None:
             raise self._verdict
         return self._run()
@@ -258,16 +266,21 @@ class _Session:
         self._select.register(source, selectors.EVENT_READ, on_readable)
 
     def _listen(self) -> None:
-        """Until every rank has returned and counted, or there is a verdict."""
+        """Until every rank has returned and counted, there is a verdict, or an interrupt."""
         deadline = time.monotonic() + START_TIMEOUT
         counting = False
-        while self._verdict is None and not self._complete and not self._interrupts.came:
+        while self._verdict is None and not self._complete and not self._interrupts.count:
             if not counting and self.started:
                 counting, deadline = True, time.monotonic() + self._timeout
             until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
-            for key, _ in self._select.select(max(0.0, until - time.monotonic())):
-                key.data()
+            self._take_in(until)
             self._judge(time.monotonic() >= deadline)
+        while self._interrupts.count == 1 and self.started and not self._know_where():
+            self._take_in(self._asked)
+
+    def _take_in(self, until: float) -> None:
+        for key, _ in self._select.select(max(0.0, until - time.monotonic())):
+            key.data()
 
     @property
     def started(self) -> bool:
@@ -371,8 +384,8 @@ class _Session:
         waits = diagnose.hopeless(self._state) if self._check and self._state.blocked else {}
         if not (self._failures or dead or waits or self._mismatch):
             self._grace = None
-            if late:
-                self._out_of_time()
+            if late and self._know_where():
+                self._verdict = errors.out_of_time(self._state, self._run(), self._timeout)
             return
         still = (set(self._failures) | self._state.settled()) - dead | dead & set(self._exits)
         self._grace = self._grace or time.monotonic() + (GRACE if self._failures or dead else PATIENCE)
@@ -392,7 +405,8 @@ class _Session:
         else:
             self._verdict = errors.stuck(self._state, self._run(), waits)
 
-    def _out_of_time(self) -> None:
+    def _know_where(self) -> bool:
+        """Asks the ranks that are in no call for their lines; True once all have said, or had the time to."""
         if self._asked is None:
             self._asked = time.monotonic() + ANSWER
             self._crew.ask_where()
@@ -403,8 +417,7 @@ class _Session:
                 mine = next((k for k, frame in enumerate(frames) if is_learners(frame.file)), len(frames))
                 self._state.where[rank] = self._with_text(frames[mine]) if mine < len(frames) else None
                 self._state.inside[rank] = [frame.function for frame in frames[:mine]]
-        if running <= set(self._state.where) or time.monotonic() > self._asked:
-            self._verdict = errors.out_of_time(self._state, self._run(), self._timeout)
+        return running <= set(self._state.where) or time.monotonic() > self._asked
 
     def _with_text(self, line: Line | None) -> Line | None:
         """Adds the source text, which only the kernel has for a notebook's cells."""

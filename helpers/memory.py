@@ -1,13 +1,16 @@
-"""Tensors as memory: where they lie, whether they overlap, and what stands for a large one."""
+"""Tensors as memory: where they lie, whether they overlap, how they travel, and what stands for a large one."""
 
 from __future__ import annotations
 
+import ctypes
+import pickle
 import zlib
 from typing import Any
 
 import torch
 
 from .record import Summary
+from .wire import pickle_by
 
 LARGE = 1024  # tensors with more elements are summarised
 
@@ -47,3 +50,21 @@ def summarise(tensor: torch.Tensor) -> Summary:
     checksum = zlib.crc32(raw[raw.numel() // columns * columns :].numpy(), zlib.crc32(body.numpy()))
     head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
     return Summary(tuple(tensor.shape), tensor.dtype, raw.numel(), checksum, head, tail)
+
+
+def _plainly(tensor: torch.Tensor):
+    """What pickle makes a tensor of: its raw bytes, where it is plain."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    raw = ctypes.string_at(dense.data_ptr(), dense.nbytes)
+    return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
+
+
+def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+
+
+pickle_by(torch.Tensor, _plainly)

@@ -19,7 +19,6 @@ import sys
 import traceback
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -30,35 +29,13 @@ import torch.distributed as dist
 from .record import LOST, Failure, Line
 from .sockets import traffic
 from .trace import Tracer, is_learners
-from .wire import Channel, frame, pack, unpack
+from .wire import Birth, Channel, Job, frame, pack, unpack
 
 GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
 # What torch puts into some messages and differs from run to run: times, addresses.
 NOISE = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] | at 0x[0-9a-f]+")
 A_MOMENT = 0.02  # seconds without work after which a rank is on standby
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-
-@dataclass
-class Birth:
-    """What the server tells a rank before it starts."""
-
-    rank: int
-    world_size: int
-    rendezvous: str  # path of the FileStore that the ranks of this run share
-
-
-@dataclass
-class Job:
-    """What the kernel sends a rank to do."""
-
-    payload: bytes  # (fn, args, kwargs), packed by wire.pack
-    cwd: str
-    path: list[str]  # sys.path of the kernel
-    environ: dict[str, str]  # of the kernel
-    began: float  # time.perf_counter() of the kernel when the run began
-    whole: bool
-    record: bool
 
 
 def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:

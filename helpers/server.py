@@ -24,7 +24,7 @@ import torch
 import torch.testing._internal.distributed.fake_pg  # the ranks rehearse in such a group
 
 from . import rank, trace
-from .wire import frame, receive_with_descriptors
+from .wire import Birth, frame, receive_with_descriptors
 
 
 class Server:
@@ -94,7 +94,7 @@ class Server:
                 settle_memory()
         return True
 
-    def _fork(self, run: int, birth: rank.Birth, descriptors: list[int]) -> None:
+    def _fork(self, run: int, birth: Birth, descriptors: list[int]) -> None:
         birth.rendezvous = os.path.join(self._folder, str(run))
         sock, out, err = descriptors
         pid = os.fork()

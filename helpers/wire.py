@@ -1,43 +1,56 @@
 """How a rank and the kernel talk: length-prefixed pickles over a Unix socket.
 
-Captured tensors travel as raw bytes, which is an order of magnitude cheaper than
+Captured tensors travel as raw bytes (memory.py), which is an order of magnitude cheaper than
 torch's own pickle; what the learner passes in and out goes through cloudpickle untouched.
+Nothing here needs torch: the kernel's server shall load it while the kernel does.
 """
 
 from __future__ import annotations
 
 import copyreg
-import ctypes
 import io
 import pickle
 import select
 import socket
 import struct
 import threading
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Callable
 
 import cloudpickle
-import torch
 
 _LENGTH = struct.Struct("!Q")
 
 
-def _plainly(tensor: torch.Tensor):
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
-    raw = ctypes.string_at(dense.data_ptr(), dense.nbytes)
-    return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
+@dataclass
+class Birth:
+    """What the server tells a rank before it starts."""
+
+    rank: int
+    world_size: int
+    rendezvous: str  # path of the FileStore that the ranks of this run share
+
+
+@dataclass
+class Job:
+    """What the kernel sends a rank to do."""
+
+    payload: bytes  # (fn, args, kwargs), packed by pack
+    cwd: str
+    path: list[str]  # sys.path of the kernel
+    environ: dict[str, str]  # of the kernel
+    began: float  # time.perf_counter() of the kernel when the run began
+    whole: bool
+    record: bool
 
 
 class _Pickler(pickle.Pickler):
-    dispatch_table = {**copyreg.dispatch_table, torch.Tensor: _plainly}
+    dispatch_table = dict(copyreg.dispatch_table)
 
 
-def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    if not raw:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+def pickle_by(kind: type, reduce: Callable) -> None:
+    """Has frames take objects of a type apart by `reduce`, as copyreg.pickle has every pickle."""
+    _Pickler.dispatch_table[kind] = reduce
 
 
 def frame(message: Any) -> bytes:

@@ -62,6 +62,35 @@ def test_an_unchunked_ring_has_its_values_right():
     check_values(named(wrong, "ring_all_reduce"))
 
 
+def test_the_budget_is_judged_on_the_runs_whose_values_were_right(tmp_path):
+    calls = tmp_path / "calls"
+
+    def sums(divide):
+        def distributed_mean(x):
+            with calls.open("a") as file:
+                file.write("+")
+            mean = x.clone() if x.is_floating_point() else x.float()
+            torch.distributed.all_reduce(mean)
+            return divide(mean)
+
+        return distributed_mean
+
+    def ran(check, answer):
+        calls.write_text("")
+        check(answer)
+        return len(calls.read_text())
+
+    right, other = (sums(lambda sum, k=k: k * sum / torch.distributed.get_world_size()) for k in (1, 2))
+    once = ran(check_values, right)
+    assert once > 0
+    assert ran(check_budget, right) == 0
+    assert ran(check_budget, right) == once  # asked for by itself, it runs by itself
+    check_values(right)
+    with pytest.raises(CheckFailed, match="differ"):  # what it uses has changed since
+        check_budget(other)
+    assert ran(check_budget, right) == once
+
+
 def test_no_built_in_schedule_is_an_answer():
     for made in (
         schedule.ring_all_reduce, schedule.tree_all_reduce, schedule.doubling_all_reduce, schedule.naive_all_reduce,

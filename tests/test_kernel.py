@@ -132,13 +132,19 @@ def test_output_goes_to_the_cell_that_ran(kernel):
 def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     mark = tmp_path / "mark"
     number = kernel.start(
-        f"def hang():\n    open({str(mark)!r} + str(dist.get_rank()), 'w').close()\n    while True: pass\nrun(hang, world_size=2)"
+        f"mark = {str(mark)!r}\ndef hang():\n    print('on my way')\n"
+        "    while True: os.close(os.open(mark + str(dist.get_rank()), os.O_CREAT))\nrun(hang, world_size=2)"
     )
     kernel.until(lambda: len(list(tmp_path.iterdir())) == 2)
     running = kernel.ranks()
     kernel.manager.interrupt_kernel()
     outputs = kernel.finish(number)
-    assert outputs[-1][0] == "error" and outputs[-1][1]["ename"] == "KeyboardInterrupt"
+    assert outputs[0] == ("stdout", "[0] on my way\n[1] on my way\n")
+    assert outputs[-1][0] == "error" and outputs[-1][1]["traceback"] == [
+        "KeyboardInterrupt: interrupted. The ranks were here:",
+        "  ranks 0 and 1  running your code, after 0 calls  "
+        "hang, line 4:  while True: os.close(os.open(mark + str(dist.get_rank()), os.O_CREAT))",
+    ]
     kernel.until(lambda: sum(p.is_running() and p.cpu_times().user > 0.5 for p in running if p.is_running()) == 0)
     assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
 

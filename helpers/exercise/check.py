@@ -19,6 +19,7 @@ from ..launch import run
 from ..record import Event, Run
 from ..traffic import count
 from ..twin import size
+from ..wire import pack
 from .cases import WORLD_SIZES, Case, ranks
 from .judge import Attempt, Task, Verdict, judge
 from .perform import perform
@@ -87,20 +88,37 @@ def attempt_all(
 ) -> tuple[Case, list[tuple], Attempt]:
     """Tries every case; returns the most telling one of those that passed, raises CheckFailed for the first that fails."""
     tried = []
+    kept = _kept.pop(_key(answer, seed), {}) if budget else {}
+    _kept.clear()
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         given = [task.arguments(case, seed) for case in cases]
         try:
-            attempts = attempt(answer, cases, given)
+            attempts = kept.get(world_size) or attempt(answer, cases, given)
             fine = not any(judge(task, *each, budget) for each in zip(cases, given, attempts))
         except RunError:
             fine = False
         if not fine:
             _alone(task, answer, cases, given, budget)
         tried += zip(cases, given, attempts)
+        kept[world_size] = attempts
+    if not budget:
+        _kept[_key(answer, seed)] = kept
     if isinstance(task, Puzzle):
         return tried[-1]
     return max(tried, key=lambda each: (each[0].world_size, count(each[2].events).busiest))
+
+
+# What check_values saw last, by world size: a check_budget that comes next judges the same runs.
+_kept: dict[tuple | None, dict[int, list[Attempt]]] = {}
+
+
+def _key(answer: Callable, seed: str) -> tuple | None:
+    """Differs when the answer does, or anything in the notebook that it uses."""
+    try:
+        return pack(answer), seed
+    except Exception:
+        return None  # run says better what is wrong with it
 
 
 def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:

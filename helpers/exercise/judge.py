@@ -55,6 +55,7 @@ class Task:
     after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # TOLERANCE is a part of this
+    parameters: tuple[str, ...] = ("x",)  # of the function
     suspects: tuple[Suspect, ...] = ()
     thoughts: dict[str, str] = field(default_factory=dict)  # aspect -> one thing to think about
 
@@ -115,7 +116,7 @@ def _values(task: Task, case: Case, given: list[tuple], attempt: Attempt, traffi
         return None
     rank, what = next(iter(wrong.items()))
     headline = f"{task.name} is wrong on rank {rank} of {ranks(case.world_size)}: {what}"
-    details = words.values(case, given, wanted[rank], attempt.results[rank], list(wrong))
+    details = words.values(case, task.parameters, given, wanted[rank], attempt.results[rank], list(wrong))
     details += "\n" + words.cost(traffic, task.budget(case, given))
     return Verdict("values", headline, details, _suspicion(task, given, attempt.results, list(wrong)))
 
@@ -211,7 +212,7 @@ def _inputs(task: Task, case: Case, given: list[tuple], attempt: Attempt) -> Ver
     else:
         headline = f"{task.name} leaves the wrong numbers in its tensor on rank {rank} of {ranks(case.world_size)}."
         thought = _after_suspicion(task, given, attempt.arguments, list(wrong), k)
-    details = words.values(case, given, wanted[rank][k], attempt.arguments[rank][k], list(wrong))
+    details = words.values(case, task.parameters, given, wanted[rank][k], attempt.arguments[rank][k], list(wrong))
     if not to_be_kept:
         details += "\n" + words.cost(count(attempt.events), task.budget(case, given))
     return Verdict("inputs" if to_be_kept else "values", headline, details, thought)

@@ -39,15 +39,21 @@ def source(e: Event) -> str:
     return line_of(e.line)
 
 
-def values(case: Case, given: list[tuple], wanted: Any, got: Any, wrong: list[int]) -> str:
+def values(case: Case, parameters: tuple[str, ...], given: list[tuple], wanted: Any, got: Any, wrong: list[int]) -> str:
     """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
     lines = [f"  input: {case}"]
     for r, arguments in enumerate(given[:INPUTS]):
-        lines.append(f"    rank {r}   {'; '.join(map(_input, arguments))}".rstrip())
+        lines.append(f"    rank {r}   {_inputs(parameters, arguments)}".rstrip())
     lines += _pairs(wanted, got, wrong[0])
     if wrong[1:]:
         lines.append(f"Also wrong on {these(wrong[1:])}.")
     return "\n".join(lines)
+
+
+def _inputs(parameters: tuple[str, ...], arguments: tuple) -> str:
+    if len(arguments) == 1:
+        return _input(arguments[0])
+    return ", ".join(f"{name} = {_input(value)}" for name, value in zip(parameters, arguments))
 
 
 def _input(value: Any) -> str:
@@ -98,9 +104,9 @@ def _aligned(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
 
 def cost(traffic: Traffic, budget: Budget) -> str:
     """One line: the busiest rank, the steps, and the budget in the statement's words."""
-    if not traffic.ops:
-        return f"Traffic: none. The budget: {budget.words}."
-    return f"Traffic: {spent(traffic)}. The budget: {budget.words}."
+    most = max([*(budget.sent or ()), *(budget.received or ())], default=None)
+    here = "" if most is None else f"; here at most {size_of(most)}"
+    return f"Traffic: {spent(traffic) if traffic.ops else 'none'}. The budget: {budget.words}{here}."
 
 
 def spent(traffic: Traffic) -> str:

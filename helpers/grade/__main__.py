@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ..progress import FILE, remember
-from . import feedback, instructor, submission
+from . import feedback, submission
 from .feedback import Feedback
 from .submission import Unusable
 from .terminal import bar
@@ -29,10 +29,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C"
     )
-    instructor.add_options(parser)
+    scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
+    scoring.add_argument("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
+    scoring.add_argument(
+        "--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it"
+    )
+    scoring.add_argument("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
+    scoring.add_argument("--jobs", type=int, help="submissions at a time (default: one a core)")
+    scoring.add_argument(
+        "--gradescope", action="store_true", help="also write Gradescope's results.json for each student"
+    )
+    scoring.add_argument("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
+    scoring.add_argument("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.score:
+        from . import instructor  # and with it torch: a learner is not made to wait for that
+
         return instructor.score(options)
     try:
         seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed

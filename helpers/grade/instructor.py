@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from contextlib import closing
-from pathlib import Path
 
 from . import batch, report, sandbox
 from .terminal import bar, printable
@@ -15,21 +14,6 @@ NO_SANDBOX = (
     "Submitted code would run with all your rights: it could read, change and send whatever you can. "
     "Only for code you trust, on a machine you can lose: --no-sandbox."
 )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
-    scoring.add_argument("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
-    scoring.add_argument(
-        "--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it"
-    )
-    scoring.add_argument("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
-    scoring.add_argument("--jobs", type=int, default=len(_cores()), help="submissions at a time (default: one a core)")
-    scoring.add_argument(
-        "--gradescope", action="store_true", help="also write Gradescope's results.json for each student"
-    )
-    scoring.add_argument("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
-    scoring.add_argument("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
 
 
 def score(options: argparse.Namespace) -> int:
@@ -54,7 +38,7 @@ def score(options: argparse.Namespace) -> int:
         print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
     with closing(folder):
         try:
-            records = folder.grade(entries, max(1, options.jobs), _progress)
+            records = folder.grade(entries, _jobs(options.jobs), _progress)
         except KeyboardInterrupt:
             print(f"\nStopped. What is graded is kept in {options.out}; the same command goes on.", file=sys.stderr)
             return 130
@@ -72,5 +56,7 @@ def _progress(done: int, of: int, student: str) -> None:
         print(f"{done}/{of} {printable(student)}".rstrip(), flush=True)
 
 
-def _cores() -> set[int]:
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+def _jobs(asked: int | None) -> int:
+    if asked is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, asked)

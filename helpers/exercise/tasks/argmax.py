@@ -99,7 +99,8 @@ TASKS = (
             "values": "which ranks hold the maximum, where in the whole vector does each of them see it first, and which of these places is wanted?",
             "sent": "the vector itself need not travel. What does a rank have to tell the others about its shard?",
             "received": "the vector itself need not travel. What does a rank have to tell the others about its shard?",
-            "RankFailed": "what does a rank with an empty shard do? It has no maximum, but it must take part.",
+            "RankFailed": "what does a rank with an empty shard do? It has no maximum, but it must take part. "
+            "And does what it brings exist in x's dtype? No integer is -inf; torch.iinfo and torch.finfo name the smallest number.",
             "Stuck": "does a rank with an empty shard make all the calls that the others make?",
             "Mismatch": "do all ranks pass the same dtype and shape, also one with an empty shard?",
         },

@@ -75,7 +75,13 @@ def same(words, times, steps=None):
 
 def job(name, draw, reference, budget, thought, **more):
     one_call = "one collective does the job of these in one go, and shares the work among all ranks."
-    thoughts = {"sent": thought, "received": thought, "values": thought, "steps": one_call}
+    thoughts = {
+        **{"sent": thought, "received": thought, "values": thought, "steps": one_call},
+        "RankFailed": "which arguments does this call take on this rank? A list to gather into or to scatter from "
+        "belongs on its root only, and a buffer must be as large as what arrives in it.",
+        "Stuck": "do all ranks make the call? Those that need no result have to take part too.",
+        "Mismatch": "every rank must name the same collective and the same root, with tensors of one shape and dtype.",
+    }
     return Task(name, CASES, draw, reference, budget, after=None, thoughts=thoughts, **more)
 
 
@@ -107,6 +113,7 @@ TASKS = (
         lambda args: [args[0][0][rank] for rank in range(len(args))],
         limits("rank 0 sends N-1 rows, the others receive one", (buffers, nothing), (nothing, single)),
         "each rank needs one row, another one each. Why should the other rows travel to it?",
+        parameters=("table", "row"),
     ),
     job(
         "rows_for_checkpoint",

@@ -54,6 +54,7 @@ TASKS = (
         lambda args: [None for _ in args],
         budget,
         after=after,
+        parameters=("x", "src"),
         allowed=frozenset({"send", "recv"}),
         suspects=(
             Suspect(
