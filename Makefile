@@ -39,7 +39,7 @@ mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
 exercises: env ## make exercises/ from solutions/
 	@$(IN_ENV) -m helpers.release $(ARGS)
 
-grade: check ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
+grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
 bench: check ## measure run(), and the same cell done by other tools; writes notebooks/bench.md

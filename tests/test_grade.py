@@ -158,7 +158,11 @@ def test_watch_grades_again_on_each_save(tmp_path):
         str(tmp_path / "progress.json"),
     ]
     watching = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(release.ROOT)}
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(release.ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     try:
         assert any("Watching" in line for line in watching.stdout)

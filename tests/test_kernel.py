@@ -16,7 +16,8 @@ from helpers import run
 class Kernel:
     def __init__(self):
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
+        # Kernels that start together may find IPython's database of past input locked, and then say so.
+        self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])
         self._connect()
 
     def _connect(self):
