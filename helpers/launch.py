@@ -25,6 +25,7 @@ import torch
 from . import diagnose, errors
 from .crew import Crew, Output, ServerLost, take
 from .record import Call, Event, Failure, Line, Run
+from .sockets import Traffic, arrived
 from .trace import is_learners
 from .wire import Frames, Job, pack, unpack
 
@@ -230,7 +231,8 @@ class _Session:
         self._state = diagnose.State(self._n)
         self._ready: set[int] = set()
         self._results: dict[int, bytes] = {}
-        self._moved: dict[int, tuple[int | None, int | None]] = {}
+        self._moved: dict[int, tuple[int | None, int | None]] = {}  # bytes (sent, received)
+        self._traffic: list[Traffic | None] = []
         self._failures: dict[int, Failure] = {}
         self._exits: dict[int, int] = {}
         self._closed: set[int] = set()  # ranks whose socket has ended
@@ -355,16 +357,20 @@ class _Session:
         if self._state.blocked.get(rank) is event:
             del self._state.blocked[rank]
 
-    def _on_returned(self, rank: int, result: bytes) -> None:
-        self._results[rank] = result
+    def _on_returned(
+        self, rank: int, result: bytes, moved: tuple, traffic: Traffic | None, imported: list[str]
+    ) -> None:
+        self._results[rank], self._moved[rank] = result, moved
+        self._traffic.append(traffic)
         self._state.returned.add(rank)
-        if len(self._results) == self._n:
-            self._crew.tell("count")
-
-    def _on_counted(self, rank: int, moved: tuple[int | None, int | None], imported: list[str]) -> None:
-        self._moved[rank] = moved
         if rank == 0 and imported:
             self._crew.server.learn(imported)
+        if len(self._results) == self._n and not arrived(self._traffic):
+            self._moved.clear()
+            self._crew.tell("count")
+
+    def _on_counted(self, rank: int, moved: tuple) -> None:
+        self._moved[rank] = moved
 
     def _on_failed(self, rank: int, failure: Failure) -> None:
         failure.frames = [self._with_text(line) for line in failure.frames]

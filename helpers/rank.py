@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from .record import LOST, Failure, Line
-from .sockets import traffic
+from .sockets import Traffic, moved, traffic
 from .trace import Tracer, is_learners
 from .wire import Birth, Channel, Job, frame, pack, unpack
 
@@ -109,15 +109,15 @@ def _rehearse(rank: int) -> None:
     first call would take, and a rank on standby has the time.
     """
     alone = dist.new_group([rank], backend="fake", use_local_synchronization=True)
-    fn, args, kwargs = unpack(pack((dist.all_reduce, (torch.ones(1),), {})))
+    fn, args = unpack(pack((dist.all_reduce, (torch.ones(1),))))
     with Tracer(rank, lambda *message: frame(message), 0.0) as tracer:
-        fn(*args, **kwargs, group=alone)
+        fn(torch.ones(1), group=alone)  # inside, for all of torch takes another way there
     tracer.finish()
     frame(("returned", pack(args)))
     dist.destroy_process_group(alone)
 
 
-def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | None) -> None:
+def _work(birth: Birth, job: Job, channel: Channel, before: Traffic | None) -> None:
     """Runs the learner's function; exactly one of "returned" and "failed" is sent."""
     os.environ.clear()  # the server's own settings are not the learner's
     os.environ.update(
@@ -137,12 +137,11 @@ def _work(birth: Birth, job: Job, channel: Channel, before: tuple[int, int] | No
             result = fn(*args, **kwargs)
         tracer.finish()
         _flush()
-        channel.send("returned", _packed(result))
-        channel.receive()  # all ranks have returned: nothing is on its way any more
-        after = traffic()
-        moved = (None, None) if after is None else (after[0] - before[0], after[1] - before[1])
-        imported = islice(reversed(sys.modules), len(sys.modules) - known)  # touches only the new ones
-        channel.send("counted", moved, sorted(m for m in imported if m.startswith("torch.")))
+        result, imported = _packed(result), islice(reversed(sys.modules), len(sys.modules) - known)  # only the new ones
+        now = traffic()
+        channel.send("returned", result, moved(before, now), now, sorted(m for m in imported if m.startswith("torch.")))
+        channel.receive()  # all have returned, but something was on its way when one of them looked
+        channel.send("counted", moved(before, traffic()))
     except BaseException as error:
         _flush()
         channel.send("failed", _failure(error, started))

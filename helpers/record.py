@@ -37,7 +37,7 @@ class Line(NamedTuple):
 class Summary:
     """Stands for a tensor too large to keep: `run(..., whole=True)` keeps it instead.
 
-    checksum: the tensor's bytes added up in 1024 columns, then CRC32 of the columns.
+    checksum: the sum of each block of 1024 int64 that the tensor's bytes make, then CRC32 of the sums.
     Equal tensors have equal checksums; different ones, in practice, different checksums.
     """
 

@@ -11,17 +11,20 @@ import os
 import socket
 import struct
 import sys
+from typing import Iterable
 
 # Offsets in struct tcp_info, /usr/include/linux/tcp.h: u64 fields after the u32 block.
 _BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS = 128, 200, 208
 _SIZE = 232
 
+Traffic = dict[tuple[tuple, tuple], tuple[int, int]]  # (own address, the other's) -> bytes (sent, received)
 
-def traffic() -> tuple[int, int] | None:
-    """Bytes (sent, received) so far by all TCP connections of this process; None off Linux."""
+
+def traffic() -> Traffic | None:
+    """What each TCP connection of this process has carried so far; None off Linux."""
     if sys.platform != "linux":
         return None
-    sent = received = 0
+    carried = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -29,6 +32,7 @@ def traffic() -> tuple[int, int] | None:
             with socket.socket(fileno=os.dup(int(name))) as sock:
                 if sock.type != socket.SOCK_STREAM or sock.family == socket.AF_UNIX:
                     continue
+                ends = sock.getsockname(), sock.getpeername()
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
         except OSError:
             continue  # closed meanwhile, or listening
@@ -37,5 +41,24 @@ def traffic() -> tuple[int, int] | None:
         (out,) = struct.unpack_from("Q", info, _BYTES_SENT)
         (again,) = struct.unpack_from("Q", info, _BYTES_RETRANS)
         (came,) = struct.unpack_from("Q", info, _BYTES_RECEIVED)
-        sent, received = sent + out - again, received + came
+        carried[ends] = out - again, came
+    return carried
+
+
+def moved(before: Traffic | None, after: Traffic | None) -> tuple[int | None, int | None]:
+    """Bytes (sent, received) between two looks; None where they are not counted."""
+    if before is None or after is None:
+        return None, None
+    sent, received = (sum(c[k] for c in after.values()) - sum(c[k] for c in before.values()) for k in (0, 1))
     return sent, received
+
+
+def arrived(everyone: Iterable[Traffic | None]) -> bool:
+    """Whether all that was sent has been received, if each rank has looked at its connections once.
+
+    If not, something may be on its way, or have been when the first rank looked: they must look again.
+    """
+    ends = {}
+    for carried in everyone:
+        ends.update(carried or {})
+    return all(ends.get((there, here)) == (received, sent) for (here, there), (sent, received) in ends.items())

@@ -1,7 +1,7 @@
 """How a rank and the kernel talk: length-prefixed pickles over a Unix socket.
 
-Captured tensors travel as raw bytes (memory.py), which is an order of magnitude cheaper than
-torch's own pickle; what the learner passes in and out goes through cloudpickle untouched.
+Tensors travel as raw bytes (memory.py), which is an order of magnitude cheaper than torch's own
+pickle: captured ones always, those that a learner passes in and out if nothing is lost by it.
 Nothing here needs torch: the kernel's server shall load it while the kernel does.
 """
 
@@ -13,9 +13,12 @@ import pickle
 import select
 import socket
 import struct
+import sys
 import threading
+from collections import ChainMap
 from dataclasses import dataclass
-from typing import Any, Callable
+from types import CodeType, ModuleType
+from typing import Any, Callable, Iterable
 
 import cloudpickle
 
@@ -48,9 +51,14 @@ class _Pickler(pickle.Pickler):
     dispatch_table = dict(copyreg.dispatch_table)
 
 
-def pickle_by(kind: type, reduce: Callable) -> None:
-    """Has frames take objects of a type apart by `reduce`, as copyreg.pickle has every pickle."""
-    _Pickler.dispatch_table[kind] = reduce
+class _Packer(cloudpickle.Pickler):
+    dispatch_table = ChainMap({}, cloudpickle.Pickler.dispatch_table)
+
+
+def pickle_by(kind: type, captured: Callable, passed: Callable) -> None:
+    """How to take objects of a type apart: in frames, and in pack. As copyreg.pickle does for every pickle."""
+    _Pickler.dispatch_table[kind] = captured
+    _Packer.dispatch_table[kind] = passed
 
 
 def frame(message: Any) -> bytes:
@@ -139,9 +147,31 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
+    """The loaded modules that a function reaches through a package it uses: concurrent.futures through concurrent."""
+    found = []
+
+    def add_below(package: str) -> None:
+        for name in code.co_names:
+            if module := sys.modules.get(f"{package}.{name}"):
+                found.append(module)
+                add_below(module.__name__)
+
+    for value in used:
+        if isinstance(value, ModuleType) and value.__package__:
+            add_below(value.__name__)
+    return found
+
+
+# cloudpickle's own looks through all loaded modules, and torch loads a thousand: most of what packing a function takes.
+cloudpickle.cloudpickle._find_imported_submodules = _submodules
+
+
 def pack(value: Any) -> bytes:
     """Functions, classes and objects of a notebook as bytes, by value where they must be."""
-    return cloudpickle.dumps(value)
+    buffer = io.BytesIO()
+    _Packer(buffer).dump(value)
+    return buffer.getvalue()
 
 
 unpack = pickle.loads

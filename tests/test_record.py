@@ -1,5 +1,7 @@
 """What run() records of each collective, against values known beforehand, and its text twin."""
 
+import socket
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -296,6 +298,19 @@ def test_bytes_are_counted_by_the_sockets():
     # gloo broadcasts by a binomial tree: rank 0 sends twice, rank 1 once; headers are small.
     assert [round(b / 1e6, 2) for b in done.sent] == [2, 1, 0, 0]
     assert [round(b / 1e6, 2) for b in done.received] == [0, 1, 1, 1]
+
+
+def test_bytes_of_other_connections_are_counted_too():
+    def visit(port):
+        dist.kept = socket.create_connection(("127.0.0.1", port))  # open until the ranks are counted
+        dist.kept.sendall(bytes(5000))
+        dist.barrier()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        done = run(visit, server.getsockname()[1], world_size=2)
+    if done.sent[0] is None:
+        pytest.skip("only Linux counts bytes per socket")
+    assert all(5000 <= sent < 5500 for sent in done.sent) and max(done.received) < 500
 
 
 def test_a_subgroup_is_recorded_with_its_own_ranks():
