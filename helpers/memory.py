@@ -7,6 +7,7 @@ import pickle
 import zlib
 from typing import Any
 
+import numpy as np
 import torch
 
 from .record import Summary
@@ -45,9 +46,10 @@ def summarise(tensor: torch.Tensor) -> Summary:
     raw = flat.view(torch.uint8)
     if raw.storage_offset() % 8:  # int64 below wants aligned bytes
         raw = raw.clone()
-    block = 8 * LARGE  # bytes. Adding up along memory is twice as fast as across it, and sees chunks change places.
-    sums = raw[: raw.numel() // block * block].view(torch.int64).reshape(-1, LARGE).sum(1)
-    checksum = zlib.crc32(raw[raw.numel() // block * block :].numpy(), zlib.crc32(sums.numpy()))
+    data, whole = raw.numpy(), raw.numel() // (8 * LARGE) * 8 * LARGE
+    # Added up along memory: twice as fast as across it, and it sees when chunks have changed places.
+    sums = np.add.reduce(data[:whole].view(np.int64).reshape(-1, LARGE), axis=1)
+    checksum = zlib.crc32(data[whole:], zlib.crc32(sums))
     head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
     return Summary(tuple(tensor.shape), tensor.dtype, raw.numel(), checksum, head, tail)
 

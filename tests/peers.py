@@ -33,6 +33,7 @@ from jupyter_client.manager import start_new_kernel
 
 RANKS = 4
 PAUSE = 0.3  # seconds a reader leaves between two cells, at the very least
+RESTED, AT_ONCE = "later, after a pause", "later, at once"  # two series of calls
 PATIENCE = 4.0  # seconds of silence, above three usual calls, after which a reader interrupts
 BUDGET = 10.0  # seconds for the later calls of one way: as many of the wanted ones as fit, and three at least
 
@@ -71,11 +72,10 @@ class Way(NamedTuple):
     begin: str  # from the import of the tool to ranks that can be called
     call: str  # leaves the results in `got`, or prints them; {task} is one of TASKS, {n} the number of ranks
     kernel: bool = True  # run in a Jupyter kernel, otherwise as a script
-    pauses: tuple[float, ...] = (0.0,)  # before each later call, one series of calls for each
 
 
 WAYS = {
-    "run": Way("from helpers import run", "got = run({task}, world_size={n}).results", pauses=(PAUSE, 0.0)),
+    "run": Way("from helpers import run", "got = run({task}, world_size={n}).results"),
     "run_alone": Way(
         "from helpers import crew, run; crew.STANDBY_RANKS = 0",
         "got = run({task}, world_size={n}).results",
@@ -211,8 +211,8 @@ class Bench:
 
     def everything(self, calls: int, ranks: list[int]) -> None:
         self.first()
-        for pause in self.way.pauses:
-            self.later(calls, pause)
+        self.later(AT_ONCE, calls)
+        self.later(RESTED, calls, PAUSE)
         self.note("memory", max(self.call(weigh)[1]))
         self.note("kept", kept())
         for n in ranks:
@@ -233,7 +233,7 @@ class Bench:
                     raise
         self.note("first", [time.perf_counter() - start, lost])
 
-    def later(self, calls: int, pause: float) -> None:
+    def later(self, what: str, calls: int, pause: float = 0.0) -> None:
         times: list[float] = []
         ranks: list[int] = []  # process ids
         while len(times) < calls and (sum(times) < BUDGET or len(times) < 3):
@@ -243,7 +243,7 @@ class Bench:
             ranks += pids
         self.note("fresh", len(set(ranks)) == len(ranks))
         self.usual = statistics.median(times)
-        self.note(f"later {pause}", times)
+        self.note(what, times)
 
     def at(self, n: int) -> None:
         """A later call with n ranks; without the first of that size, where there is time for more than one."""
@@ -252,7 +252,7 @@ class Bench:
         times: list[float] = []
         end = time.perf_counter() + 2
         while len(times) < 10 and time.perf_counter() < end:
-            time.sleep(max(self.way.pauses) * max(1, n / 8))
+            time.sleep(PAUSE * max(1, n / 8))
             times.append(self.call(n=n)[0])
         self.note(f"ranks {n}", statistics.median(times[1:] or times))
 
