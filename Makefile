@@ -42,10 +42,11 @@ exercises: env ## make exercises/ from solutions/
 grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
-bench: check ## measure run(), and the same cell done by other tools; writes notebooks/bench.md
+bench: check ## measure run(), its peers (writes notebooks/bench.md), and the grader beside nbgrader
 	@$(IN_ENV) -m tests.bench
 	@$(IN_ENV) -m tests.bench_schedule
 	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) -m tests.bench_peers $(ARGS)
+	@$(IN_ENV) -m tests.bench_grade
 
 bench-grade: check ## measure scoring a class beside nbgrader
 	@$(IN_ENV) -m tests.bench_grade $(ARGS)
