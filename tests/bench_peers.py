@@ -330,7 +330,6 @@ def by_ranks(found: dict) -> dict[int, float]:
 
 
 def goals(found: dict, sizes: dict[int, tuple[float, float]], overhead: float) -> str:
-    median = {r.way: statistics.median(found[r.way][RESTED]) for r in ROWS if RESTED in found[r.way]}
     lines = []
 
     def goal(what: str, value: float, limit: float, form: str) -> None:
@@ -338,10 +337,15 @@ def goals(found: dict, sizes: dict[int, tuple[float, float]], overhead: float) -
         lines.append(f"- {met}: {what}: {form.format(value)} (goal: at most {form.format(limit)})")
 
     for way, limit in (("ipyparallel_apply", 1 / 2), ("nbdistributed", 1 / 10), ("spawn", 1 / 200)):
-        if {"run", way} <= set(median):
+        if RESTED in found["run"] and AT_ONCE in found[way]:
             title = next(r.title for r in ROWS if r.way == way)
-            what = f"a later call of `run`, of what {title} takes, both after a pause"
-            goal(what, median["run"] / median[way], limit, "{:.1%}")
+            part = statistics.median(found["run"][RESTED]) / statistics.median(found[way][AT_ONCE])
+            goal(
+                f"a later call of `run`, after a pause, in per cent of {title}, at once",
+                100 * part,
+                100 * limit,
+                "{:.2g}",
+            )
     for row in ROWS[:2]:
         for series in (RESTED, AT_ONCE):
             if series in found[row.way]:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from multiprocessing.resource_tracker import _resource_tracker
 
 import psutil
 import torch
@@ -195,15 +196,8 @@ def attempt(name: str, world_size: int, chance: random.Random) -> str:
 
 
 def processes() -> list[psutil.Process]:
-    """All that this process started, but for the helper that multiprocessing leaves running."""
-    return [p for p in psutil.Process().children(recursive=True) if not _is_tracker(p)]
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    try:
-        return any("resource_tracker" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
+    """All that this process started, but for the helper that its own multiprocessing leaves running."""
+    return [p for p in psutil.Process().children(recursive=True) if p.pid != _resource_tracker._pid]
 
 
 def settled(count: int) -> int:

@@ -410,13 +410,13 @@ def test_a_fit_finds_the_line():
 
 
 def test_this_machine_is_measured_by_real_ranks():
-    sizes = (16, 2**16, 2**20)
+    sizes = (16, 2**20, 2**24)  # the largest takes longer than what disturbs a busy machine
     pair = fit(run(ping_pong, sizes, 3, world_size=2).results[0])
     every = run(exchange, sizes, 3, world_size=3).results
     assert every[0] == every[1] == every[2]  # the slowest rank's time, for all alike
     crowd = fit(every[0])
     for found in (pair, crowd):
-        assert found.latency >= 0 and found.bandwidth > 0  # how large: the machine's own business
+        assert 1e-6 < found.latency < 1 and 1e6 < found.bandwidth < 1e12
     machine = loopback(pair, crowd, 3)
     whole_ring = cost(Schedule("all_gather", 3, ring_all_gather(3).steps[:1], 3), 3 * 2**20, machine)
     assert whole_ring.seconds == pytest.approx(crowd.seconds(2**20))
