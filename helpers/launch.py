@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import math
 import os
 import re
 import selectors
@@ -33,6 +34,7 @@ MOST_RANKS = 256
 GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
+AT_ONCE = 0.5  # the same, once interrupted
 CALLERS_TURN = 0.005  # seconds in which the caller has the processor, before the next ranks are made
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 # As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
@@ -277,7 +279,7 @@ class _Session:
             until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
             self._take_in(until)
             self._judge(time.monotonic() >= deadline)
-        while self._interrupts.count == 1 and self.started and not self._know_where():
+        while self._interrupts.count == 1 and self.started and not self._know_where(AT_ONCE):
             self._take_in(self._asked)
 
     def _take_in(self, until: float) -> None:
@@ -411,11 +413,12 @@ class _Session:
         else:
             self._verdict = errors.stuck(self._state, self._run(), waits)
 
-    def _know_where(self) -> bool:
+    def _know_where(self, within: float = ANSWER) -> bool:
         """Asks the ranks that are in no call for their lines; True once all have said, or had the time to."""
         if self._asked is None:
-            self._asked = time.monotonic() + ANSWER
+            self._asked = math.inf
             self._crew.ask_where()
+        self._asked = min(self._asked, time.monotonic() + within)
         running = set(range(self._n)) - self._state.returned - set(self._state.blocked)
         for rank in running - set(self._state.where):
             if stack := STACK.findall(str(self._crew.err[rank])):
