@@ -16,8 +16,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from .wire import Birth, Frames, frame, send_with_descriptors
+from .wire import Birth, Frames, Surroundings, frame, send_with_descriptors
 
+UNREAD = 1 << 18  # bytes that a rank may be ahead of the kernel before it must wait
 KEPT_OUTPUT = 1 << 20  # bytes of a rank's printed output that are kept
 # Puts the server's memory into huge pages where Linux has them: a fork has fewer pages to map.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -63,7 +64,7 @@ class Output:
 
 
 class Crew:
-    """The ranks of one run: a socket and two output streams each."""
+    """The ranks of one run: a socket and two output streams each, and one bell for all."""
 
     _numbers = itertools.count()
 
@@ -73,22 +74,29 @@ class Crew:
         self.out: list[Output] = []
         self.err: list[Output] = []
         self._ended = False
+        self.surroundings = Surroundings.here()
+        self.bell, ringing = os.pipe()  # readable when a rank has something to say that the kernel waits for
         try:
             for rank in range(world_size):
-                self._start(Birth(rank, world_size, ""))
+                self._start(Birth(rank, world_size, self.surroundings), ringing)
         except BaseException:
             self.end()
             raise
+        finally:
+            os.close(ringing)
 
-    def _start(self, birth: Birth) -> None:
+    def _start(self, birth: Birth, ringing: int) -> None:
         ours, theirs = socket.socketpair()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
         self.socks.append(ours)
         out, out_end = os.pipe()
         self.out.append(Output(out))
         err, err_end = os.pipe()
         self.err.append(Output(err))
         try:
-            send_with_descriptors(self.server.sock, ("fork", self.number, birth), [theirs.fileno(), out_end, err_end])
+            send_with_descriptors(
+                self.server.sock, ("fork", self.number, birth), [theirs.fileno(), out_end, err_end, ringing]
+            )
         finally:
             theirs.close()
             os.close(out_end)
@@ -124,6 +132,7 @@ class Crew:
             output.close()
         for sock in self.socks:
             sock.close()
+        os.close(self.bell)
 
 
 class ServerLost(RuntimeError):

@@ -47,10 +47,10 @@ _FROM_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrie
 def needs(event: Event, call: Call) -> set[int]:
     """The ranks whose call `event` waits for: without them it cannot complete, on any backend
     for those that need data, on gloo for those that must be received from."""
-    if event.is_message:
-        return set() if len(call.events) == 2 else {event.dst if event.op == "send" else event.src}
-    if len(call.events) == len(event.group):
+    if call.is_complete:
         return set()
+    if event.is_message:
+        return {event.dst if event.op == "send" else event.src}
     if event.dtype is not None and event.nbytes == 0 and not event.op.startswith("all_to_all"):
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - {e.rank for e in call}

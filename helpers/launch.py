@@ -14,7 +14,6 @@ import re
 import selectors
 import signal
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -28,12 +27,13 @@ from .crew import Crew, Output, ServerLost, take
 from .record import Call, Event, Failure, Line, Run
 from .sockets import Traffic, arrived
 from .trace import is_learners
-from .wire import Frames, Job, pack, unpack
+from .wire import Frames, Job, Surroundings, pack, unpack
 
 MOST_RANKS = 256
 GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
+LOOK = 0.01  # seconds between two looks at what the ranks do; one that ends rings
 AT_ONCE = 0.5  # the same, once interrupted
 CALLERS_TURN = 0.005  # seconds in which the caller has the processor, before the next ranks are made
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
@@ -238,19 +238,22 @@ class _Session:
         self._failures: dict[int, Failure] = {}
         self._exits: dict[int, int] = {}
         self._closed: set[int] = set()  # ranks whose socket has ended
-        self._mismatch: Callable[[Run], errors.Mismatch] | None = None
+        self._mismatch: tuple[Call, Callable[[Run], errors.Mismatch]] | None = None
         self._grace: float | None = None
         self._asked: float | None = None  # until when to wait for the ranks' stacks
         self._verdict: errors.RunError | None = None
         self._lines: dict[Line, Line] = {}
+        self._next_look = 0.0
+        self._attentive = False  # whether each message is taken in as it comes
 
     def go(self) -> Run | None:
         """What came of it; None if it was interrupted and somebody else deals with that. Raises the verdict if there is one."""
-        with selectors.DefaultSelector() as self._select:
+        with selectors.DefaultSelector() as self._select, selectors.DefaultSelector() as self._ranks:
+            for rank, sock in enumerate(self._crew.socks):
+                self._ranks.register(sock, selectors.EVENT_READ, partial(self._from_rank, rank, sock, Frames()))
             self._listen_to(self._interrupts.wakes, self._interrupts.taken_in)
             self._listen_to(self._crew.server.sock, self._from_server)
-            for rank, sock in enumerate(self._crew.socks):
-                self._listen_to(sock, partial(self._from_rank, rank, sock, Frames()))
+            self._listen_to(self._crew.bell, self._rung)
             for output in (*self._crew.out, *self._crew.err):
                 self._listen_to(output.stream, partial(self._from_stream, output))
             try:
@@ -279,12 +282,17 @@ class _Session:
             until = self._asked or (deadline if self._grace is None else min(deadline, self._grace))
             self._take_in(until)
             self._judge(time.monotonic() >= deadline)
+        if self._interrupts.count:
+            self._attend()
+            self._look()
         while self._interrupts.count == 1 and self.started and not self._know_where(AT_ONCE):
             self._take_in(self._asked)
 
     def _take_in(self, until: float) -> None:
-        for key, _ in self._select.select(max(0.0, until - time.monotonic())):
+        for key, _ in self._select.select(max(0.0, min(until, self._next_look) - time.monotonic())):
             key.data()
+        if time.monotonic() >= self._next_look:
+            self._look()
 
     @property
     def started(self) -> bool:
@@ -297,11 +305,22 @@ class _Session:
 
     # What arrives.
 
+    def _rung(self) -> None:
+        os.read(self._crew.bell, 1 << 12)
+        self._look()
+
+    def _look(self) -> None:
+        """Takes in all that the ranks have sent until now."""
+        self._next_look = time.monotonic() + LOOK
+        for key, _ in self._ranks.select(0):
+            key.data()
+
     def _from_server(self) -> None:
         for kind, *rest in self._crew.server.replies():
             if kind == "exited" and rest[0] == self._crew.number:
                 _, rank, status = rest
                 self._exits[rank] = status
+                self._look()
 
     def _from_stream(self, output: Output) -> None:
         if not output.read():
@@ -313,17 +332,20 @@ class _Session:
         except ConnectionError:
             data = b""
         if not data:
-            self._select.unregister(sock)
+            self._ranks.unregister(sock)
             self._closed.add(rank)
             return
         for kind, *rest in frames.feed(data):
             getattr(self, f"_on_{kind}")(rank, *rest)
+        if frames.partial:
+            self._attend()
 
     def _on_ready(self, rank: int) -> None:
         self._ready.add(rank)
         if self.started:  # nobody starts before all are connected
-            job = Job(self._payload, os.getcwd(), sys.path, dict(os.environ), self._began, self._whole, self._record)
-            self._crew.tell(job)
+            now = Surroundings.here()
+            changed = None if now == self._crew.surroundings else now
+            self._crew.tell(Job(self._payload, changed, self._began, self._whole, self._record))
 
     def _on_call(self, rank: int, event: Event) -> None:
         event.line = self._with_text(event.line)
@@ -340,9 +362,9 @@ class _Session:
         if not self._check or self._mismatch:
             return
         if what := diagnose.mismatch(call):
-            self._mismatch = partial(errors.mismatched, call, what)
+            self._mismatch = call, partial(errors.mismatched, call, what)
         elif other := diagnose.crossed(call, self._state.pairs.before(call)):
-            self._mismatch = partial(errors.out_of_order, other, call)
+            self._mismatch = call, partial(errors.out_of_order, other, call)
 
     def _on_wait(self, rank: int, index: int, now: float, limited: bool) -> None:
         event = self._state.events[rank][index]
@@ -388,8 +410,11 @@ class _Session:
         """
         if self._verdict is not None:
             return
-        dead = {r for r in self._closed if r not in self._results and r not in self._failures}
-        waits = diagnose.hopeless(self._state) if self._check and self._state.blocked else {}
+        dead, waits = self._trouble()
+        if self._failures or dead or waits or self._mismatch or late:
+            self._attend()
+            self._look()  # what they did last may not have been seen
+            dead, waits = self._trouble()
         if not (self._failures or dead or waits or self._mismatch):
             self._grace = None
             if late and self._know_where():
@@ -397,10 +422,13 @@ class _Session:
             return
         still = (set(self._failures) | self._state.settled()) - dead | dead & set(self._exits)
         self._grace = self._grace or time.monotonic() + (GRACE if self._failures or dead else PATIENCE)
-        if len(still) < self._n and time.monotonic() < self._grace:
+        call, mismatched = self._mismatch or (None, None)
+        # Of a call that all have made there is no more to learn, but who else misuses its tensors.
+        all_told = len(still) == self._n or call and call.is_complete and not any(e.flaw for e in call)
+        if not all_told and time.monotonic() < self._grace:
             return
-        if self._mismatch:
-            self._verdict = self._mismatch(self._run())
+        if mismatched:
+            self._verdict = mismatched(self._run())
             return
         causes = [f for f in self._failures.values() if not diagnose.is_consequence(f)]
         if causes or self._failures and not dead:
@@ -412,6 +440,17 @@ class _Session:
             )
         else:
             self._verdict = errors.stuck(self._state, self._run(), waits)
+
+    def _trouble(self) -> tuple[set[int], dict[int, set[int]]]:
+        """The ranks that died, and those that wait for ever with the ranks they wait for."""
+        dead = {r for r in self._closed if r not in self._results and r not in self._failures}
+        return dead, diagnose.hopeless(self._state) if self._check and self._state.blocked else {}
+
+    def _attend(self) -> None:
+        """From now on takes in what the ranks send as it comes: there is much of it, or each word counts."""
+        if not self._attentive:
+            self._attentive = True
+            self._listen_to(self._ranks, self._look)
 
     def _know_where(self, within: float = ANSWER) -> bool:
         """Asks the ranks that are in no call for their lines; True once all have said, or had the time to."""

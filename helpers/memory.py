@@ -30,19 +30,24 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def has_gaps(tensor: torch.Tensor) -> bool:
+    if tensor.layout == torch.strided and tensor.is_contiguous():
+        return False
     start, end = extent(tensor)
     return end - start > tensor.numel() * tensor.element_size()
 
 
 def overlap(tensors: Any) -> bool:
     """Whether tensors of a list share memory."""
-    extents = sorted(extent(t) for t in each(tensors) if t.numel())
+    tensors = each(tensors)
+    if len(tensors) < 2:
+        return False
+    extents = sorted(extent(t) for t in tensors if t.numel())
     return any(end > start for (_, end), (start, _) in zip(extents, extents[1:]))
 
 
 def summarise(tensor: torch.Tensor) -> Summary:
     """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed."""
-    flat = tensor.contiguous().reshape(-1)
+    flat = tensor.detach().contiguous().reshape(-1)
     raw = flat.view(torch.uint8)
     if raw.storage_offset() % 8:  # int64 below wants aligned bytes
         raw = raw.clone()
@@ -58,7 +63,9 @@ def _plainly(tensor: torch.Tensor):
     """What pickle makes a tensor of: its raw bytes, where it is plain."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    dense = tensor
+    if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+        dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
     raw = ctypes.string_at(dense.data_ptr(), dense.nbytes)
     return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
 

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from .record import LOST, Failure, Line
 from .sockets import Traffic, moved, traffic
 from .trace import Tracer, is_learners
-from .wire import Birth, Channel, Job, frame, pack, unpack
+from .wire import Birth, Channel, Frames, Job, Surroundings, frame, pack, unpack
 
 GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
 # What torch puts into some messages and differs from run to run: times, addresses.
@@ -38,23 +38,24 @@ A_MOMENT = 0.02  # seconds without work after which a rank is on standby
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def live(birth: Birth, sock: socket.socket, out: int, err: int) -> None:
+def live(birth: Birth, sock: socket.socket, out: int, err: int, bell: int) -> None:
     """Runs in the freshly forked process, and never returns."""
     status = LOST
     try:
         _settle(out, err)
-        channel = Channel(sock)
+        channel = Channel(sock, bell)
         try:
             _join(birth)
+            _settle_in(birth, birth.surroundings)
             before = traffic()  # as long as not all are ready, nobody sends
-            channel.send("ready")
+            channel.announce("ready")
             if channel.quiet(A_MOMENT):
                 _rehearse(birth.rank)
             job = channel.receive()
         except EOFError:
             os._exit(0)
         except BaseException as error:
-            channel.send("failed", _failure(error, started=False))
+            channel.announce("failed", _failure(error, started=False))
         else:
             _work(birth, job, channel, before)
         try:
@@ -102,6 +103,18 @@ def _join(birth: Birth) -> None:
     dist.init_process_group("gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT)
 
 
+def _settle_in(birth: Birth, surroundings: Surroundings) -> None:
+    os.chdir(surroundings.cwd)
+    sys.path[:] = surroundings.path
+    os.environ.clear()  # the server's own settings are not the learner's
+    os.environ.update(
+        surroundings.environ,
+        RANK=str(birth.rank), LOCAL_RANK=str(birth.rank),
+        WORLD_SIZE=str(birth.world_size), LOCAL_WORLD_SIZE=str(birth.world_size),
+        GLOO_SOCKET_IFNAME=LOOPBACK,
+    )  # fmt: skip
+
+
 def _rehearse(rank: int) -> None:
     """Does what a run does, alone and for nothing.
 
@@ -109,7 +122,8 @@ def _rehearse(rank: int) -> None:
     first call would take, and a rank on standby has the time.
     """
     alone = dist.new_group([rank], backend="fake", use_local_synchronization=True)
-    fn, args = unpack(pack((dist.all_reduce, (torch.ones(1),))))
+    (job,) = Frames().feed(frame(Job(pack((dist.all_reduce, (torch.ones(1),))), None, 0.0, False, True)))
+    fn, args = unpack(job.payload)
     with Tracer(rank, lambda *message: frame(message), 0.0) as tracer:
         fn(torch.ones(1), group=alone)  # inside, for all of torch takes another way there
     tracer.finish()
@@ -119,17 +133,10 @@ def _rehearse(rank: int) -> None:
 
 def _work(birth: Birth, job: Job, channel: Channel, before: Traffic | None) -> None:
     """Runs the learner's function; exactly one of "returned" and "failed" is sent."""
-    os.environ.clear()  # the server's own settings are not the learner's
-    os.environ.update(
-        job.environ,
-        RANK=str(birth.rank), LOCAL_RANK=str(birth.rank),
-        WORLD_SIZE=str(birth.world_size), LOCAL_WORLD_SIZE=str(birth.world_size),
-        GLOO_SOCKET_IFNAME=LOOPBACK,
-    )  # fmt: skip
     started, known = False, len(sys.modules)
     try:
-        os.chdir(job.cwd)
-        sys.path[:] = job.path
+        if job.surroundings:
+            _settle_in(birth, job.surroundings)
         fn, args, kwargs = unpack(job.payload)
         tracer = Tracer(birth.rank, channel.send, job.began, job.whole)
         started = True
@@ -139,12 +146,14 @@ def _work(birth: Birth, job: Job, channel: Channel, before: Traffic | None) -> N
         _flush()
         result, imported = _packed(result), islice(reversed(sys.modules), len(sys.modules) - known)  # only the new ones
         now = traffic()
-        channel.send("returned", result, moved(before, now), now, sorted(m for m in imported if m.startswith("torch.")))
+        channel.announce(
+            "returned", result, moved(before, now), now, sorted(m for m in imported if m.startswith("torch."))
+        )
         channel.receive()  # all have returned, but something was on its way when one of them looked
-        channel.send("counted", moved(before, traffic()))
+        channel.announce("counted", moved(before, traffic()))
     except BaseException as error:
         _flush()
-        channel.send("failed", _failure(error, started))
+        channel.announce("failed", _failure(error, started))
 
 
 def _flush() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Iterator, NamedTuple
 
 import torch
@@ -89,6 +90,9 @@ class Event:
     touched: Line | None = None  # where it read or wrote them too early
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
 
+    def __reduce__(self):  # a third of the size, and of the time, of a pickle with the fields' names
+        return Event, _values(self)
+
     @property
     def is_message(self) -> bool:
         return self.op in ("send", "recv")
@@ -111,6 +115,9 @@ class Event:
         return self.src if self.src is not None else self.dst
 
 
+_values = attrgetter(*(f.name for f in fields(Event)))
+
+
 @dataclass(eq=False)
 class Call:
     """One collective over all its ranks, or one message: the events that belong together."""
@@ -123,6 +130,11 @@ class Call:
     @property
     def is_message(self) -> bool:
         return self.events[0].is_message
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank it needs has made it."""
+        return len(self.events) == (2 if self.is_message else len(self.group))
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ class Server:
     """Forks ranks on request.
 
     Requests:
-        ("fork", run, Birth) with the descriptors (socket, stdout, stderr) of the new rank
+        ("fork", run, Birth) with the descriptors (socket, stdout, stderr, bell) of the new rank
         ("kill", run): end all ranks of that run, with everything they started
         ("where", run): have its ranks write their stack to their standard error
         ("import", modules): load these for the ranks to come
@@ -74,7 +74,7 @@ class Server:
             self._reap()
         if self._control in readable:
             try:
-                (kind, what, *rest), descriptors = receive_with_descriptors(self._control, 3)
+                (kind, what, *rest), descriptors = receive_with_descriptors(self._control, 4)
             except (EOFError, ConnectionError):
                 return False
             if kind == "fork":
@@ -96,11 +96,11 @@ class Server:
 
     def _fork(self, run: int, birth: Birth, descriptors: list[int]) -> None:
         birth.rendezvous = os.path.join(self._folder, str(run))
-        sock, out, err = descriptors
+        sock, out, err, bell = descriptors
         pid = os.fork()
         if pid == 0:
             self._leave_behind()
-            rank.live(birth, socket.socket(fileno=sock), out, err)
+            rank.live(birth, socket.socket(fileno=sock), out, err, bell)
         for descriptor in descriptors:
             os.close(descriptor)
         self._living[pid] = (run, birth.rank)

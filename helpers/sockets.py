@@ -26,16 +26,17 @@ def traffic() -> Traffic | None:
         return None
     carried = {}
     for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as sock:
-                if sock.type != socket.SOCK_STREAM or sock.family == socket.AF_UNIX:
-                    continue
-                ends = sock.getsockname(), sock.getpeername()
-                info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        try:  # what family it is is not asked, for that takes long: as IPv6 it has room for either's addresses
+            sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, int(name))
         except OSError:
-            continue  # closed meanwhile, or listening
+            continue  # no socket, or closed meanwhile
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+            ends = sock.getsockname(), sock.getpeername()
+        except OSError:
+            continue  # not TCP, or listening
+        finally:
+            sock.detach()
         if len(info) < _SIZE:
             return None  # a kernel before 4.19 does not count bytes sent
         (out,) = struct.unpack_from("Q", info, _BYTES_SENT)

@@ -111,12 +111,11 @@ class Tracer(TorchDispatchMode):
         if any(t.__name__ == "AsyncCollectiveTensor" for t in types):
             return NotImplemented  # it waits first, and then comes here with what it waited for
         kwargs = kwargs or {}
-        if func.namespace == "c10d":
-            name = func._schema.name.removeprefix("c10d::")
+        namespace, name = _name_of(func)
+        if namespace == "c10d":
             if name in OPS:
                 return self._collective(name, func, args, kwargs)
-        elif func.namespace == "_c10d_functional":
-            name = func._schema.name.removeprefix("_c10d_functional::")
+        elif namespace == "_c10d_functional":
             if name == "wait_tensor":
                 return self._wait_tensor(func, args, kwargs)
             if name in FUNCTIONAL:
@@ -167,7 +166,9 @@ class Tracer(TorchDispatchMode):
             func(*args, **kwargs)
             self._emit("done", event.index, None, self._now(), True, None)
             return None
-        out = func(*args, **kwargs)
+        out = func._op(
+            *args, **kwargs
+        )  # as func does after a slow look for torch.compile's stand-ins, of which there are none
         boxed = out[-1] if isinstance(out, (tuple, list)) else out
         any_source = name == "recv_any_source_"
         traced = TracedWork(self, Work.unbox(boxed), event.index, outputs, ranks if any_source else None)
@@ -261,7 +262,8 @@ class Tracer(TorchDispatchMode):
             return None
         if isinstance(value, list):
             return [self._capture(v) for v in value]
-        value = value.detach()
+        if type(value) is not torch.Tensor:
+            value = value.detach()  # a Parameter, say: what travels is a tensor
         if value.numel() > LARGE and not self._whole:
             return summarise(value)
         return value if value.is_cpu else value.cpu()
@@ -355,13 +357,21 @@ class _Pending:
 
 
 @functools.cache
-def _parameters(func) -> list[tuple[str, Any]]:
-    return [(a.name, a.default_value) for a in func._schema.arguments]
+def _name_of(func) -> tuple[str, str]:
+    """'c10d', 'allreduce_'"""
+    namespace, _, name = func._schema.name.partition("::")
+    return namespace, name
+
+
+@functools.cache
+def _parameters(func) -> dict[str, Any]:
+    return {a.name: a.default_value for a in func._schema.arguments}
 
 
 def _arguments(func, args, kwargs) -> dict[str, Any]:
     """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
-    return dict(_parameters(func)) | {name: value for (name, _), value in zip(_parameters(func), args)} | kwargs
+    parameters = _parameters(func)
+    return {**parameters, **dict(zip(parameters, args)), **kwargs}
 
 
 def _unwrap(op: str, value: Any) -> Any:
@@ -372,6 +382,7 @@ def _unwrap(op: str, value: Any) -> Any:
     return list(value[0]) if isinstance(value[0], (list, tuple)) else value[0]
 
 
+@functools.cache
 def is_learners(file: str) -> bool:
     """Whether a source file is the learner's own: not torch's, Python's or ours."""
     if file.startswith((_TORCH, _HERE, "<frozen")):
@@ -397,7 +408,8 @@ def _name(frame) -> str | None:
     """'all_reduce', 'Tensor.backward', 'DistributedDataParallel.forward'"""
     if frame is None:
         return None
-    name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+    name = frame.f_code.co_name
+    owner = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
     if owner is None:
         return name
     return f"{type(owner).__name__}.{'forward' if name in ('_wrapped_call_impl', '_call_impl') else name}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import os
 import pickle
 import select
 import socket
@@ -16,6 +17,7 @@ import struct
 import sys
 import threading
 from collections import ChainMap
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any, Callable, Iterable
@@ -23,6 +25,20 @@ from typing import Any, Callable, Iterable
 import cloudpickle
 
 _LENGTH = struct.Struct("!Q")
+_MUCH = 1 << 16  # bytes
+
+
+@dataclass
+class Surroundings:
+    """What a function may find around it: the kernel's, so that it finds the same in a rank."""
+
+    cwd: str
+    path: list[str]  # sys.path
+    environ: dict[str, str]
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        return cls(os.getcwd(), list(sys.path), dict(os.environ))
 
 
 @dataclass
@@ -31,7 +47,8 @@ class Birth:
 
     rank: int
     world_size: int
-    rendezvous: str  # path of the FileStore that the ranks of this run share
+    surroundings: Surroundings
+    rendezvous: str = ""  # path of the FileStore that the ranks of this run share
 
 
 @dataclass
@@ -39,9 +56,7 @@ class Job:
     """What the kernel sends a rank to do."""
 
     payload: bytes  # (fn, args, kwargs), packed by pack
-    cwd: str
-    path: list[str]  # sys.path of the kernel
-    environ: dict[str, str]  # of the kernel
+    surroundings: Surroundings | None  # None: what they were when the rank was born
     began: float  # time.perf_counter() of the kernel when the run began
     whole: bool
     record: bool
@@ -78,6 +93,11 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def partial(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes) -> list[Any]:
         self._buffer += data
         messages, at = [], 0
@@ -95,17 +115,32 @@ class Frames:
 
 
 class Channel:
-    """The rank's end: blocking, and safe to send on from several threads."""
+    """The rank's end: blocking, and safe to send on from several threads.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    What is sent lies in the socket until the kernel looks, and outlives the rank.  To wake the
+    kernel for each event would cost a small call more than all that the recorder does for it.
+    """
+
+    def __init__(self, sock: socket.socket, bell: int) -> None:
+        self._sock, self._bell = sock, bell
         self._lock = threading.Lock()
         self._frames = Frames()
 
     def send(self, *message: Any) -> None:
         data = frame(message)
         with self._lock:
+            if len(data) > _MUCH:  # more than the socket may hold: to be read while it is written
+                self._ring()
             self._sock.sendall(data)
+
+    def announce(self, *message: Any) -> None:
+        """Sends what the kernel waits for."""
+        self.send(*message)
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # without the bell, it looks a moment later
+            os.write(self._bell, b"!")
 
     def quiet(self, seconds: float) -> bool:
         """Whether the kernel sends nothing for so long."""

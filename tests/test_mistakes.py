@@ -1,13 +1,15 @@
 """Every known mistake ends in the verdict it deserves; no right program is accused."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from mistakes import MISTAKES
 
-from helpers import RunError, run
+from helpers import Mismatch, RunError, run
 
 PAGE = (Path(__file__).parent.parent / "notebooks" / "mistakes.md").read_text()
 SLOW = {"groups_in_other_order"}  # nothing tells but the clock
@@ -34,3 +36,17 @@ def test_a_mistake_is_recognised(mistake, n):
 
 def test_the_page_has_a_row_for_each_mistake():
     assert len(re.findall(r"^\| .*(?:Stuck|Mismatch|RankFailed)\*\*: `", PAGE, re.MULTILINE)) == len(MISTAKES)
+
+
+def test_a_mismatch_waits_for_nobody_once_all_have_made_the_call(monkeypatch):
+    monkeypatch.setattr(sys.modules["helpers.launch"], "PATIENCE", 60.0)
+
+    def program():
+        rank = dist.get_rank()
+        dist.all_reduce(torch.ones(2), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM, async_op=True)
+        while True:  # no rank ever stands still
+            pass
+
+    with pytest.raises(Mismatch, match="ranks disagree on the reduce op of all_reduce") as caught:
+        run(program, world_size=3)
+    assert caught.value.run.seconds < 30

@@ -58,6 +58,22 @@ def test_environment_is_what_torchrun_sets():
     assert run(env, world_size=2).results[1] == ["1", "1", "2", "2", os.getcwd()]
 
 
+def test_surroundings_are_those_of_the_call_not_of_the_standby(monkeypatch, tmp_path):
+    def seen():
+        return os.getcwd(), os.environ.get("COURSE"), "HOME" in os.environ, sys.path[0], os.environ["RANK"]
+
+    monkeypatch.setenv("HOME", "/somewhere")
+    threads = threading.active_count()
+    run(seen, world_size=2)
+    while threading.active_count() > threads:  # now there are two more, born in what is around now
+        pass
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COURSE", "Collectives")
+    monkeypatch.delenv("HOME")
+    monkeypatch.syspath_prepend("/first")
+    assert run(seen, world_size=2).results[1] == (str(tmp_path), "Collectives", False, "/first", "1")
+
+
 def test_output_comes_in_rank_order_and_labelled(capfd):
     def talk():
         import warnings
