@@ -156,7 +156,7 @@ class Tracer(TorchDispatchMode):
             elif name == "recv_":
                 event.src = ranks[given["src"]]
         self._describe(event, inputs if inputs is not None else outputs)
-        event.gaps = tuple(side for side, ts in (("in", inputs), ("out", outputs)) if any(map(has_gaps, each(ts))))
+        event.gaps = ("in",) * any(map(has_gaps, each(inputs))) + ("out",) * any(map(has_gaps, each(outputs)))
         event.flaw = "aliased" if overlap(outputs) else None
         event.before = self._capture(inputs)
         self._emit("call", event)
@@ -383,25 +383,38 @@ def _unwrap(op: str, value: Any) -> Any:
 
 
 @functools.cache
+def _owner(file: str) -> str:
+    """Whose source file it is: "torch", "rank" (of what runs the learner's function), "other" or "learner"."""
+    if file.startswith(_TORCH):
+        return "torch"
+    if file == _RANK:
+        return "rank"
+    return "other" if file.startswith((_HERE, "<frozen")) or _in_stdlib(file) else "learner"
+
+
+def _in_stdlib(file: str) -> bool:
+    return file.startswith(_STDLIB) and "-packages" not in file
+
+
 def is_learners(file: str) -> bool:
     """Whether a source file is the learner's own: not torch's, Python's or ours."""
-    if file.startswith((_TORCH, _HERE, "<frozen")):
-        return False
-    return not file.startswith(_STDLIB) or "-packages" in file
+    return _owner(file) == "learner"
 
 
 def _callers() -> tuple[Line | None, str | None]:
     """The learner's line that led to this call, and the torch function it called."""
     frame, entry = sys._getframe(1), None
-    while frame is not None and not is_learners(frame.f_code.co_filename):
-        if frame.f_code.co_filename == _RANK:
+    while frame is not None:
+        code = frame.f_code
+        owner = _owner(code.co_filename)
+        if owner == "learner":
+            return Line(code.co_filename, frame.f_lineno, code.co_name), _name(entry)
+        if owner == "rank":
             return None, _name(entry)  # below are only ourselves
-        if frame.f_code.co_filename.startswith(_TORCH) and frame.f_code.co_name != "wrapper":
+        if owner == "torch" and code.co_name != "wrapper":
             entry = frame
         frame = frame.f_back
-    if frame is None:
-        return None, None
-    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name), _name(entry)
+    return None, None
 
 
 def _name(frame) -> str | None:
