@@ -35,10 +35,14 @@ class Output:
 
     def read(self) -> bool:
         """Takes in what there is to read now; False at the end of the stream."""
+        return self._take() != b""
+
+    def _take(self) -> bytes | None:
+        """What there was to read now, taken in; None if there was nothing."""
         try:
             data = os.read(self.stream, 1 << 18)
         except BlockingIOError:
-            return True
+            return None
         room = max(0, KEPT_OUTPUT // 2 - len(self._head))
         self._head += data[:room]
         self._tail += data[room:]
@@ -46,12 +50,13 @@ class Output:
         if excess > 0:
             del self._tail[:excess]
             self._lost += excess
-        return bool(data)
+        return data
 
     def rest(self) -> None:
         """Takes in what is left, which is at most what a pipe holds."""
         for _ in range(4):
-            self.read()
+            if not self._take():
+                break
 
     def close(self) -> None:
         if self.stream >= 0:
