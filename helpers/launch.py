@@ -33,8 +33,8 @@ MOST_RANKS = 256
 GRACE = 1.0  # seconds for other ranks' messages to arrive once one has failed
 PATIENCE = 2.0  # seconds for ranks that still move, once others are stuck or disagree
 ANSWER = 3.0  # seconds for ranks to say on which line they are, once out of time
-LOOK = 0.01  # seconds between two looks at what the ranks do; one that ends rings
 AT_ONCE = 0.5  # the same, once interrupted
+LOOK = 0.01  # seconds between two looks at what the ranks do; one that returns rings
 CALLERS_TURN = 0.005  # seconds in which the caller has the processor, before the next ranks are made
 START_TIMEOUT = 60.0  # seconds for the ranks to start and find each other
 # As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
@@ -306,7 +306,8 @@ class _Session:
     # What arrives.
 
     def _rung(self) -> None:
-        os.read(self._crew.bell, 1 << 12)
+        if not os.read(self._crew.bell, 1 << 12):
+            self._select.unregister(self._crew.bell)  # nobody is left to ring
         self._look()
 
     def _look(self) -> None:

@@ -166,9 +166,8 @@ class Tracer(TorchDispatchMode):
             func(*args, **kwargs)
             self._emit("done", event.index, None, self._now(), True, None)
             return None
-        out = func._op(
-            *args, **kwargs
-        )  # as func does after a slow look for torch.compile's stand-ins, of which there are none
+        # What func itself calls, after a slow look for stand-ins of torch.compile, of which there are none here.
+        out = func._op(*args, **kwargs)
         boxed = out[-1] if isinstance(out, (tuple, list)) else out
         any_source = name == "recv_any_source_"
         traced = TracedWork(self, Work.unbox(boxed), event.index, outputs, ranks if any_source else None)
