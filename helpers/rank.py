@@ -46,7 +46,7 @@ def live(birth: Birth, sock: socket.socket, out: int, err: int, bell: int) -> No
         channel = Channel(sock, bell)
         try:
             _join(birth)
-            _settle_in(birth, birth.surroundings)
+            _surround(birth, birth.surroundings)
             before = traffic()  # as long as not all are ready, nobody sends
             channel.announce("ready")
             if channel.quiet(A_MOMENT):
@@ -103,7 +103,8 @@ def _join(birth: Birth) -> None:
     dist.init_process_group("gloo", store=store, rank=birth.rank, world_size=birth.world_size, timeout=GROUP_TIMEOUT)
 
 
-def _settle_in(birth: Birth, surroundings: Surroundings) -> None:
+def _surround(birth: Birth, surroundings: Surroundings) -> None:
+    """Puts around the function what is around the kernel, and what torchrun sets."""
     os.chdir(surroundings.cwd)
     sys.path[:] = surroundings.path
     os.environ.clear()  # the server's own settings are not the learner's
@@ -136,7 +137,7 @@ def _work(birth: Birth, job: Job, channel: Channel, before: Traffic | None) -> N
     started, known = False, len(sys.modules)
     try:
         if job.surroundings:
-            _settle_in(birth, job.surroundings)
+            _surround(birth, job.surroundings)
         fn, args, kwargs = unpack(job.payload)
         tracer = Tracer(birth.rank, channel.send, job.began, job.whole)
         started = True

@@ -388,11 +388,9 @@ def _owner(file: str) -> str:
         return "torch"
     if file == _RANK:
         return "rank"
-    return "other" if file.startswith((_HERE, "<frozen")) or _in_stdlib(file) else "learner"
-
-
-def _in_stdlib(file: str) -> bool:
-    return file.startswith(_STDLIB) and "-packages" not in file
+    if file.startswith((_HERE, "<frozen")) or file.startswith(_STDLIB) and "-packages" not in file:
+        return "other"
+    return "learner"
 
 
 def is_learners(file: str) -> bool:

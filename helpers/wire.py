@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterable
 import cloudpickle
 
 _LENGTH = struct.Struct("!Q")
-_MUCH = 1 << 16  # bytes
+_LARGE_MESSAGE = 1 << 16  # bytes
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Channel:
     def send(self, *message: Any) -> None:
         data = frame(message)
         with self._lock:
-            if len(data) > _MUCH:  # more than the socket may hold: to be read while it is written
+            if len(data) > _LARGE_MESSAGE:  # the socket may not hold it: to be read while it is written
                 self._ring()
             self._sock.sendall(data)
 
