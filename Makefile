@@ -12,60 +12,70 @@ ARGS ?=
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile
 
-.PHONY: help lab test test-all test-browser notebooks mistakes exercises grade bench bench-grade site check env clean
+# For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
+RUN ?=
+
+.PHONY: help lab test test-all test-sizes test-browser notebooks mistakes exercises grade hosts bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 lab: check ## open the course in JupyterLab
-	@$(IN_ENV) -I helpers/lab.py $(ARGS)
+	@$(IN_ENV) -I helpers/tools/lab.py $(ARGS)
 
 test: check ## test helpers, validate every notebook
 	$(PYTEST) $(ARGS)
 
 test-all: check ## the same and the long tests too
-	$(PYTEST) -m "slow or not slow" $(ARGS)
+	$(PYTEST) -m "not sizes" $(ARGS)
+
+test-sizes: check ## the chapters at 6, 7 and 8 ranks, which test-all leaves out
+	$(IN_ENV) -m pytest -rs -n $(JOBS) -m sizes tests/test_chapters.py $(ARGS)
 
 test-browser: check ## the course in JupyterLab in a real browser; pictures of it in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
 	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA --durations=10 tests/browser $(ARGS)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
-	@$(IN_ENV) -m helpers.notebooks $(NB)
+	@$(IN_ENV) -m helpers.tools.notebooks $(NB)
 
 mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
-	@$(IN_ENV) -m tests.mistakes_table
+	@$(IN_ENV) -m tests.bench.mistakes_table
 
 exercises: env ## make exercises/ from solutions/
-	@$(IN_ENV) -m helpers.release $(ARGS)
+	@$(IN_ENV) -m helpers.tools.release $(ARGS)
 
 grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
+hosts: env ## two hosts with a wire between them, on this machine: a shell on the first, or RUN="torchrun ..." on each
+	@$(IN_ENV) -m helpers.cluster.hosts $(ARGS) -- $(RUN)
+
 bench: check ## measure run(), its peers (writes notebooks/bench.md), and the grader beside nbgrader
-	@$(IN_ENV) -m tests.bench
-	@$(IN_ENV) -m tests.bench_schedule
-	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) -m tests.bench_peers $(ARGS)
-	@$(IN_ENV) -m tests.bench_grade
+	@$(IN_ENV) -m tests.bench.run
+	@$(IN_ENV) -m tests.bench.notebook
+	@$(IN_ENV) -m tests.bench.schedules
+	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) -m tests.bench.peers_table $(ARGS)
+	@$(IN_ENV) -m tests.bench.grading
 
 bench-grade: check ## measure scoring a class beside nbgrader
-	@$(IN_ENV) -m tests.bench_grade $(ARGS)
+	@$(IN_ENV) -m tests.bench.grading $(ARGS)
 
 site: .venv-site/made ## build the course as a website, in _site
-	@.venv-site/bin/python -I helpers/site.py
+	@.venv-site/bin/python -I helpers/tools/website.py
 
 .venv-site/made: Makefile
 	@$(PYTHON) -m venv --clear .venv-site
-	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5"
+	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5" "latex2mathml>=3.77"
 	@touch $@
 
 check: env ## is the environment fit? ends with a real all_reduce
-	@$(IN_ENV) -I helpers/check.py
+	@$(IN_ENV) -I helpers/tools/check.py
 
 env: ## make or update the environment in .venv
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer (python.org), or name one: make lab PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -I helpers/install.py $(VENV) "$(TORCH_INDEX)"
+	@$(PYTHON) -I helpers/tools/install.py $(VENV) "$(TORCH_INDEX)"
 
 clean: ## remove the environment and everything that was generated beside it
-	rm -rf .venv .venv-* _site screenshots .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .venv-* _site screenshots .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -3,34 +3,26 @@
 from helpers import run
 """
 
-from importlib import import_module
-
-from .crew import start_early
+from .launch.pool import start_early
+from .lazy import lazy
 from .progress import follow
 
-# Each name's module, loaded when it is asked for: the grader starts without torch, ranks without pictures.
-_HOME = {
-    "run": "launch",
-    **dict.fromkeys(("Run", "Event", "Call", "Line", "Summary"), "record"),
-    **dict.fromkeys(("RunError", "RankFailed", "Mismatch", "Stuck"), "errors"),
-    "predict": "prediction",
-    "explore": "explorer",
-    "step": "stepping",
-    "timeline": "timing",
-}
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
+# Each module and its names, loaded when one is asked for: the grader starts without torch, ranks without pictures.
+__all__ = lazy(
+    __name__,
+    {
+        "launch.run": "run",
+        "record.calls": "Call",
+        "record.event": "Event Line Summary",
+        "results.errors": "Mismatch RankFailed RunError Stuck",
+        "results.run": "Run",
+        "views.costs": "costs",
+        "views.explore.explorer": "explore",
+        "views.predict.predict": "predict",
+        "views.step": "step",
+        "views.timeline": "timeline",
+    },
+)
 
 start_early()
 follow()

@@ -4,10 +4,12 @@
     progress()
 
 The file maps the name of each exercise that was graded to a record, "cells" to the ids of a
-chapter's cells that were run, and "predictions" to those made, by chapter, function and question:
+chapter's cells that were run, "practice" to the short tasks solved, by chapter and function, and
+"predictions" to those made, by chapter, function and question:
 
     {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
      "cells": {"03_one_to_many": ["3c8f2a61", "90d1e4b7"]},
+     "practice": {"03_one_to_many": ["hand_out"]},
      "predictions": {"03_one_to_many, share: How does it end?":
                      {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
@@ -24,11 +26,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Iterator
 
-from . import page
+from . import course, frontend
 
-ROOT = Path(__file__).resolve().parent.parent
-FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or ROOT / ".progress.json")
-_PREDICTIONS, _CELLS = "predictions", "cells"
+FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or course.ROOT / ".progress.json")
+_PREDICTIONS, _CELLS, _PRACTICE = "predictions", "cells", "practice"
 _KEYS = ("points", "best", "of", "tries")
 _PREDICTED = ("first", "best", "of", "tries")
 
@@ -40,8 +41,7 @@ def recall(file: Path | None = None) -> dict[str, dict[str, float]]:
 
 def predictions(file: Path | None = None) -> dict[str, dict[str, float]]:
     """The records of the predictions made, by function and question."""
-    found = _read(file or FILE).get(_PREDICTIONS)
-    return _of_keys(found, _PREDICTED) if isinstance(found, dict) else {}
+    return _of_keys(_read(file or FILE).get(_PREDICTIONS), _PREDICTED)
 
 
 def remember(exercise: str, points: float, of: float, file: Path | None = None) -> dict[str, float]:
@@ -58,35 +58,50 @@ def remember(exercise: str, points: float, of: float, file: Path | None = None) 
 def predicted(name: str, question: str, right: int, of: int, file: Path | None = None) -> None:
     """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
     with suppress(OSError), _changing(file or FILE) as everything:
-        made = everything.setdefault(_PREDICTIONS, {})
-        key = ", ".join(filter(None, [page.notebook(), f"{name}: {question}"]))
+        made = everything[_PREDICTIONS] = _dict(everything.get(_PREDICTIONS))
+        key = ", ".join(filter(None, [frontend.notebook(), f"{name}: {question}"]))
         old = _of_keys(made, _PREDICTED).get(key, {"first": right, "best": 0, "tries": 0})
         made[key] = {"first": old["first"], "best": max(right, old["best"]), "of": of, "tries": old["tries"] + 1}
 
 
 def cells_run(file: Path | None = None) -> dict[str, list[str]]:
     """The ids of the cells that were run, by chapter."""
-    found = _read(file or FILE).get(_CELLS)
-    return {str(k): v for k, v in found.items() if isinstance(v, list)} if isinstance(found, dict) else {}
+    return _lists(_read(file or FILE).get(_CELLS))
 
 
 def ran(chapter: str, cell: str, file: Path | None = None) -> None:
     """Notes that a cell of a chapter was run."""
-    file = file or FILE
-    if cell in cells_run(file).get(chapter, ()):
+    _add(_CELLS, chapter, cell, file or FILE)
+
+
+def practice(file: Path | None = None) -> dict[str, list[str]]:
+    """The short tasks solved, by chapter."""
+    return _lists(_read(file or FILE).get(_PRACTICE))
+
+
+def practised(name: str, file: Path | None = None) -> None:
+    """Notes that a short task of the notebook at hand was solved."""
+    if chapter := frontend.notebook():
+        _add(_PRACTICE, chapter, name, file or FILE)
+
+
+def _add(kind: str, chapter: str, entry: str, file: Path) -> None:
+    """Notes an entry once.  A course that cannot be written to is no hindrance."""
+    if entry in _lists(_read(file).get(kind)).get(chapter, ()):
         return
     with suppress(OSError), _changing(file) as everything:
-        everything[_CELLS] = {**cells_run(file), chapter: sorted({*cells_run(file).get(chapter, ()), cell})}
+        noted = _lists(everything.get(kind))
+        everything[kind] = {**noted, chapter: sorted({*noted.get(chapter, ()), entry})}
 
 
 def follow() -> None:
     """In a chapter that somebody works in: notes from now on which cells are run."""
-    if page.notebook() in _chapters():
-        page.shell().events.register("post_run_cell", _note)
+    if frontend.notebook() in _chapters():
+        frontend.shell().events.register("post_run_cell", _note)
 
 
 def _note(result: Any) -> None:
-    cell, name = getattr(result.info, "cell_id", None), page.notebook()
+    cell, name = getattr(result.info, "cell_id", None), frontend.notebook()
     if cell and name:
         ran(name, cell)
 
@@ -98,21 +113,30 @@ def forget(file: Path | None = None) -> None:
         os.replace(file, file.with_name(f"{file.name}.old"))
 
 
-def _of_keys(records: dict, keys: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Those records that have these keys, and nothing else."""
+def _of_keys(records: Any, keys: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Those records that have a number for each of these keys, and nothing else."""
     return {
         str(name): {key: record[key] for key in keys}
-        for name, record in records.items()
-        if isinstance(record, dict) and all(key in record for key in keys)
+        for name, record in _dict(records).items()
+        if isinstance(record, dict) and all(isinstance(record.get(key), (int, float)) for key in keys)
     }
+
+
+def _lists(value: Any) -> dict[str, list[str]]:
+    return {name: list(map(str, entries)) for name, entries in _dict(value).items() if isinstance(entries, list)}
+
+
+def _dict(value: Any) -> dict:
+    """The value where it is a dict, an empty one where the file was edited into something else."""
+    return value if isinstance(value, dict) else {}
 
 
 def _read(file: Path) -> dict:
     try:
         everything = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return everything if isinstance(everything, dict) else {}
+    return _dict(everything)
 
 
 @contextmanager
@@ -128,23 +152,28 @@ def _changing(file: Path) -> Iterator[dict]:
             os.replace(file, file.with_name(f"{file.name}.unreadable"))
         yield everything
         beside = file.with_name(f"{file.name}.{os.getpid()}")
-        beside.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(beside, file)  # whole or not at all
+        try:
+            beside.write_text(json.dumps(everything, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            os.replace(beside, file)  # whole or not at all
+        finally:
+            beside.unlink(missing_ok=True)  # cut short: the disk is full
 
 
 def _chapters() -> list[str]:
-    return sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    return [path.stem for path in course.chapters()]
 
 
 class Progress(dict):
-    """The records of the exercises, `.cells` run and `.predictions` made, which show themselves as a table."""
+    """The records of the exercises, `.cells` run, `.practice` done and `.predictions` made, which show themselves as a table."""
 
-    def __init__(self, records: dict, cells: dict | None = None, made: dict | None = None) -> None:
+    def __init__(
+        self, records: dict, cells: dict | None = None, made: dict | None = None, practice: dict | None = None
+    ) -> None:
         super().__init__(records)
-        self.cells, self.predictions = cells or {}, made or {}
+        self.cells, self.predictions, self.practice = cells or {}, made or {}, practice or {}
 
     def __repr__(self) -> str:
-        exercises = sorted(path.stem for path in (ROOT / "exercises").glob("*.ipynb"))
+        exercises = sorted(path.stem for path in course.EXERCISES.glob("*.ipynb"))
         parts = {
             "Chapters": {name: self._read(name) for name in _chapters()},
             "Exercises": {name: _state(self.get(name)) for name in exercises},
@@ -160,14 +189,20 @@ class Progress(dict):
 
     def _read(self, name: str) -> str:
         """How much of a chapter was run and predicted."""
-        cells = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-        code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
+        path = course.NOTEBOOKS / f"{name}.ipynb"
+        try:
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
+        except (OSError, ValueError, RecursionError, LookupError, TypeError):  # merge marks, cut short, no notebook
+            return f"cannot be read: is it damaged? git diff notebooks/{path.name} shows what was changed"
         run = code & set(self.cells.get(name, ()))
         made = sum(key.startswith(f"{name}, ") for key in self.predictions)
-        if not run and not made:
+        practised = name in self.practice
+        if not run and not made and not practised:
             return "not begun"
         state = "all cells run" if run == code else f"{len(run)} of {len(code)} cells run"
-        return state + (f", {made} prediction{'s' * (made > 1)} made" if made else "")
+        state += f", {made} prediction{'s' * (made > 1)} made" if made else ""
+        return state + ", practice done" * practised
 
     def _repr_pretty_(self, printer, cycle: bool) -> None:
         printer.text(repr(self))
@@ -181,4 +216,4 @@ def _state(record: dict[str, float] | None) -> str:
 
 def progress() -> Progress:
     """How far you are: a table of the chapters and the exercises, and the predictions made."""
-    return Progress(recall(), cells_run(), predictions())
+    return Progress(recall(), cells_run(), predictions(), practice())

@@ -6,15 +6,16 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "check.py")]
+from tests import ROOT
+
+CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "check.py")]
 
 
 def call(command, **options):
@@ -33,7 +34,7 @@ def test_check_passes_here_and_ends_with_two_ranks():
 
 
 def test_check_names_a_course_that_is_not_installed(tmp_path):
-    result = call([new_venv(tmp_path), "-I", ROOT / "helpers" / "check.py"])
+    result = call([new_venv(tmp_path), "-I", ROOT / "helpers" / "tools" / "check.py"])
     assert result.returncode == 1
     assert "not installed in this Python" in result.stderr and "pip install -e ." in result.stderr
 
@@ -44,7 +45,7 @@ def test_check_names_a_missing_package(tmp_path):
     for name, text in {"collectives_course": "Requires-Dist: nbval\nRequires-Dist: torch", "nbval": ""}.items():
         (site / f"{name}-0.1.dist-info").mkdir()
         (site / f"{name}-0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.1\n{text}\n")
-    result = call([python, "-I", ROOT / "helpers" / "check.py"])
+    result = call([python, "-I", ROOT / "helpers" / "tools" / "check.py"])
     assert result.returncode == 1
     assert "torch is missing" in result.stderr
 
@@ -53,7 +54,7 @@ def test_check_names_a_torch_that_does_not_load(tmp_path):
     """As when a file of it is damaged, or a library of the system is missing."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
-    command = [sys.executable, str(ROOT / "helpers" / "check.py")]
+    command = [sys.executable, str(ROOT / "helpers" / "tools" / "check.py")]
     result = call(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
     assert result.returncode == 1
     assert "does not load: OSError: libgomp.so.1" in result.stderr and "make clean" in result.stderr
@@ -70,7 +71,7 @@ def test_check_names_a_machine_that_cannot_talk_to_itself():
 
 def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_path):
     venv = tmp_path / "env"
-    command = [sys.executable, "-I", str(ROOT / "helpers" / "install.py"), str(venv), ""]
+    command = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "install.py"), str(venv), ""]
     for _ in range(2):
         # No index, no wheels of one's own: what a machine without network comes to, at once.
         result = call(command, env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)})
@@ -94,18 +95,29 @@ def asked(address, server):
 def test_lab_opens_the_first_chapter_though_its_port_is_taken(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-I", str(ROOT / "helpers" / "lab.py"), "--no-browser", f"--ServerApp.port={port}"]
+        command = [
+            sys.executable,
+            "-I",
+            str(ROOT / "helpers" / "tools" / "lab.py"),
+            "--no-browser",
+            f"--ServerApp.port={port}",
+        ]
         homes = {name: str(tmp_path) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
         lab = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **homes}
         )
+        impatient = threading.Timer(120, lab.kill)  # its output ends then, and with it the search
+        impatient.start()
         try:
-            address = r"(http://127.0.0.1:(\d+))/lab/tree/notebooks/00_start_here.ipynb\?(token=\w+)"
+            address = (
+                r"(http://127.0.0.1:(\d+))/lab/workspaces/collectives/tree/notebooks/00_start_here.ipynb\?(token=\w+)"
+            )
             seen = next((found for line in lab.stdout if (found := re.search(address, line))), None)
             assert seen and int(seen[2]) != port
             assert asked(seen[0], lab).status == 200
             # The whole course is there, so links from a chapter to other folders work.
             assert asked(f"{seen[1]}/api/contents/README.md?{seen[3]}", lab).status == 200
         finally:
+            impatient.cancel()
             lab.terminate()
             lab.communicate(timeout=60)

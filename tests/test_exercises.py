@@ -2,28 +2,49 @@
 
 import os
 import re
+import threading
 
-import answers
 import nbformat
-import puzzles
 import pytest
 import torch
 
-from helpers import release, schedule
-from helpers.exercise import CheckFailed, check_budget, check_values
-from helpers.exercise.tasks import EXERCISES, TASKS, beat
+from helpers import RankFailed, course, run, schedule
+from helpers.exercise import CheckFailed, check_budget, check_practice, check_values, notebook, points
+from helpers.exercise.feedback import explain
+from helpers.exercise.judge import judge
+from helpers.exercise.task import Attempt, Puzzle, Verdict
+from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, beat, within_memory
+from helpers.tools import release
+from tests.corpus import answers, practice, puzzles
+from tests.corpus.cells import RIGHT as RIGHT_MEAN
+from tests.kernels import SETUP, kernels
 
-RIGHT, WRONG = answers.RIGHT | puzzles.RIGHT, answers.WRONG | puzzles.WRONG
+CALLS = [
+    notebook.CHECK.match(cell.source).groups()
+    for path in sorted(course.SOLUTIONS.glob("*.ipynb"))
+    for cell in nbformat.read(path, as_version=4).cells
+    if notebook.is_check(cell)
+]
+RIGHT = answers.RIGHT | puzzles.RIGHT | practice.RIGHT
+WRONG = answers.WRONG | puzzles.WRONG | practice.WRONG
 SLOW = dict.fromkeys(
-    ["distributed_argmax", "distributed_softmax", "reduce_scatter_by_hand", "settle"], pytest.mark.slow
+    ["distributed_argmax", "distributed_softmax", "reduce_scatter_by_hand", "settle", "parallel_mlp"], pytest.mark.slow
 )
 
 
-def cases(table, answer_of):
+QUICK_RIGHT, QUICK_WRONG = 3, 10  # of each task; the others are slow
+
+
+def cases(table, answer_of, quick):
     return [
-        pytest.param(name, entry, marks=SLOW.get(name, ()), id=f"{name}-{answer_of(entry).__name__}")
+        pytest.param(
+            name,
+            entry,
+            marks=pytest.mark.slow if k >= quick else SLOW.get(name, ()),
+            id=f"{name}-{answer_of(entry).__name__}",
+        )
         for name, entries in table.items()
-        for entry in entries
+        for k, entry in enumerate(entries)
     ]
 
 
@@ -35,14 +56,14 @@ def named(answer, name):
     return renamed
 
 
-@pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
+@pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer, QUICK_RIGHT))
 def test_a_right_answer_passes(name, answer, capsys):
     check_budget(named(answer, name))
     said = capsys.readouterr()
     assert said.out.startswith("Right") and re.search("With (8|16) ranks", said.out) and not said.err
 
 
-@pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0]))
+@pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0], QUICK_WRONG))
 def test_a_mistake_fails_and_is_told_why(name, entry):
     answer, words = entry
     with pytest.raises(CheckFailed) as caught:
@@ -53,7 +74,9 @@ def test_a_mistake_fails_and_is_told_why(name, entry):
 def test_there_are_enough_mistakes_for_every_task():
     assert set(RIGHT) == set(WRONG) == set(TASKS)
     single = {task.name for task in EXERCISES["08_choose_the_collective"]}
-    assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single)
+    short = {task.name for task in PRACTICE.values()}
+    assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single - short)
+    assert all(len(WRONG[name]) >= 3 for name in short)
     assert sum(len(WRONG[name]) for name in single) >= 6
 
 
@@ -91,6 +114,20 @@ def test_the_budget_is_judged_on_the_runs_whose_values_were_right(tmp_path):
     assert ran(check_budget, right) == once
 
 
+def test_only_what_cannot_travel_counts_as_another_answer():
+    class Full:
+        def __reduce__(self):
+            raise MemoryError
+
+    def using(value):
+        return named(lambda x: (x, value), "distributed_mean")
+
+    with pytest.raises(TypeError, match="cannot travel"):
+        check_budget(using(threading.Lock()))
+    with pytest.raises(MemoryError):
+        check_budget(using(Full()))
+
+
 def test_no_built_in_schedule_is_an_answer():
     for made in (
         schedule.ring_all_reduce, schedule.tree_all_reduce, schedule.doubling_all_reduce, schedule.naive_all_reduce,
@@ -117,6 +154,189 @@ def test_a_schedule_in_numbers_is_not_believed(lie, words):
         beat.schedule_of(lie, 4)
 
 
+@pytest.mark.parametrize(
+    "lie, words",
+    [
+        ([["F0"], ["F99999999999999999999"]], "microbatches are 0 to 1"),
+        ([["F0"], ["F0"] * 1000], "6 are possible at most"),
+        ([["F0"], "F0"], "a list of lists"),
+        ([["F0"], ["0F0"]], "rank 1 holds stage 1 alone"),
+        ([["F0"], [None]], "None is no action"),
+        ([["F0"], []], "rank 1 has nothing to do"),
+    ],
+)
+def test_an_order_is_not_believed(lie, words):
+    with pytest.raises(ValueError, match=words):
+        within_memory.pipeline_of(lie, 2, 2)
+
+
+ODD = [
+    None, True, 2**63, 10**400, float("nan"), -float("inf"), "text", b"x", [], (), (1, 2, 3), [[1, [2]]], {"a": 1}, object(),
+    torch.tensor(3.0), torch.zeros(0), torch.ones(2, 2), torch.ones(3) * float("nan"), torch.ones(3, dtype=torch.complex64),
+    torch.ones(3, dtype=torch.bool), torch.ones(1000), [torch.ones(2)] * 2, torch.ones(3).to_sparse(), [torch.ones(3).to_sparse()],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_whatever_an_answer_returns_it_gets_a_verdict_in_words(name):
+    task = TASKS[name]
+    for case in {case.world_size: case for case in task.cases if case.world_size in (1, 3)}.values():
+        given, n = task.arguments(case), case.world_size
+        puzzle = isinstance(task, Puzzle)
+        right = [None] if puzzle else task.reference(given)
+        after = given if puzzle or task.after is None else task.after(given)
+        for odd in ODD:
+            results = [[odd] * n, [*right[:-1], odd]]
+            if isinstance(right[0], tuple):
+                results += [[(*r[:k], odd, *r[k + 1 :]) for r in right] for k in range(len(right[0]))]
+            attempts = [Attempt(came, after, [[] for _ in range(n)]) for came in results]
+            attempts.append(Attempt(right, [tuple(odd for _ in mine) for mine in given], [[] for _ in range(n)]))
+            for attempt in attempts:
+                if verdict := judge(task, case, given, attempt, budget=False):
+                    assert explain(task, case, given, verdict).startswith(name)
+
+
+# --- the chapters' short tasks --------------------------------------------------------------
+
+
+def practice_of(chapter):
+    """The code under a chapter's heading Practice: the placeholder, the check, and the answer folded below them."""
+    cells = nbformat.read(course.NOTEBOOKS / f"{chapter}.ipynb", as_version=4).cells
+    (begin,) = [k for k, cell in enumerate(cells) if cell.source.startswith("## Practice")]
+    placeholder, check = (cell.source for cell in cells[begin + 1 : begin + 3])
+    (answer,) = re.findall(r"<details>.*?```python\n(.*?)```", cells[begin + 3].source, re.DOTALL)
+    return placeholder, check, answer
+
+
+@pytest.mark.parametrize("chapter, task", PRACTICE.items(), ids=lambda entry: getattr(entry, "name", entry))
+def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys):
+    placeholder, check, answer = practice_of(chapter)
+    assert check == f"check_practice({task.name})"
+    names = {"torch": torch, "dist": torch.distributed, "check_practice": check_practice}
+    exec(placeholder, names)
+    exec(check, names)
+    assert capsys.readouterr().out.startswith(f"{task.name} is still to be written.")
+    exec(answer, names)
+    exec(check, names)
+    assert capsys.readouterr().out.startswith("Right, in")
+
+
+def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
+    monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 1.0)
+
+    def in_sync(x):
+        threading.Event().wait(0.6)  # two cases for each world size
+        return practice.RIGHT["in_sync"][0](x)
+
+    with pytest.raises(CheckFailed, match="all of them took longer than 1 s"):
+        check_practice(in_sync)
+
+
+# --- messages as a learner reads them -------------------------------------------------------
+
+
+def failing(answer, name):
+    with pytest.raises(CheckFailed) as caught:
+        check_values(named(answer, name))
+    return str(caught.value)
+
+
+def test_what_fails_with_whole_numbers_says_so_and_fails_when_it_is_pasted():
+    def averages_as_it_is(x):
+        y = x.clone()
+        torch.distributed.all_reduce(y, op=torch.distributed.ReduceOp.AVG)
+        return y
+
+    said = failing(averages_as_it_is, "distributed_mean")
+    assert "The numbers are whole ones here (int64), and it was right with float32." in said
+    names = {"run": run, "torch": torch, "dist": torch.distributed, "distributed_mean": averages_as_it_is}
+    with pytest.raises(RankFailed, match="can't be cast"):
+        eval(said.splitlines()[-1], names)
+
+
+@pytest.mark.parametrize("name", ["distributed_softmax", "reduce_scatter_by_hand", "tree_broadcast", "crossover"])
+def test_a_line_to_paste_makes_the_very_case(name):
+    task = TASKS[name]
+    for case in task.cases:
+        given = task.arguments(case)
+        *_, line = explain(task, case, given, Verdict("waits", words="wrong")).splitlines()
+        if not line.startswith(("run(", name)):
+            assert case.late is not None or len(str(given)) > 500
+            continue
+        came = {}
+        names = {"run": lambda fn, world_size: [fn() for came["rank"] in range(world_size)], "torch": torch}
+        names["dist"] = type("dist", (), {"get_rank": lambda: came["rank"]})
+        names[name] = lambda *arguments: arguments
+        made = eval(line, names)
+        assert repr(made if line.startswith("run(") else [made]) == repr(given)
+
+
+def test_only_what_is_right_is_told_of_its_traffic():
+    said = failing(answers.divide_first, "distributed_argmax")
+    assert "Budget" not in said and "budget" not in said and "Traffic" not in said
+
+
+def test_the_ranks_that_are_right_are_named():
+    def reduced(x):
+        y = answers.floats(x)
+        torch.distributed.reduce(y, 0)
+        return y / torch.distributed.get_world_size()
+
+    said = failing(reduced, "distributed_mean")
+    assert "is wrong on rank 1 of 2" in said and "Rank 0 is right." in said
+    assert "Think: rank 0 alone gets the result of reduce. Which collective gives it to all ranks?" in said
+    task, case = (
+        TASKS["distributed_mean"],
+        next(case for case in TASKS["distributed_mean"].cases if case.world_size == 4),
+    )
+    given = task.arguments(case)
+    for wrong, words in {
+        (1, 2, 3): "Rank 0 is right, the others are not.",
+        (2,): "Ranks 0, 1 and 3 are right.",
+        (0, 1, 2, 3): "Ranks 1, 2 and 3 are wrong too.",
+    }.items():
+        results = [value + (rank in wrong) for rank, value in enumerate(task.reference(given))]
+        verdict = judge(task, case, given, Attempt(results, given, [[] for _ in range(4)]))
+        assert words in explain(task, case, given, verdict).splitlines()
+
+
+def test_numbers_that_are_right_in_another_dtype():
+    said = failing(lambda x: answers.divide_first(x).float(), "distributed_mean")
+    assert "the numbers are right, their dtype is not. y.to(torch.bfloat16) gives the same" in said
+
+
+def test_a_ring_that_goes_wrong_is_followed_chunk_by_chunk():
+    task = TASKS["ring_all_reduce"]
+    words, schedule = task.follow(answers.first_half_only, 4)
+    assert words == "Chunk by chunk, with 4 ranks: at the end rank 0 has chunk a without the parts of ranks 1-3."
+    assert len(schedule.steps) == 3 and schedule.draw().png()
+    assert words in failing(answers.first_half_only, "ring_all_reduce")
+    assert task.follow(answers.the_other_way_round, 4) is None and task.follow(answers.deadlock, 4) is None
+
+
+def test_a_check_before_its_answer_says_what_to_run_and_a_right_one_what_is_next():
+    with kernels(1) as (k,):
+        k.run(f"{SETUP}\nimport torch.distributed as dist\nfrom helpers.exercise import check_budget, check_values")
+        ((kind, missing),) = k.run("check_values(distributed_mean)")
+        assert kind == "error" and missing["ename"] == "NameError"
+        assert "Run the cell with `def distributed_mean` first" in "".join(missing["traceback"])
+        ((kind, other),) = k.run("check_values(something_else)")
+        assert "Traceback" in "".join(other["traceback"])
+        k.run(RIGHT_MEAN)
+        ((_, said),) = k.run("check_values(distributed_mean)")
+        assert "2 of 2 points. Next: the check in the cell below." in said
+        (_, said), *shown = k.run("check_budget(distributed_mean)")
+        assert "1 of 1 point. Next: exercise 02: where is the largest number? (02_distributed_argmax.ipynb)." in said
+        assert any("image/png" in data for _, data in shown) and "all_reduce SUM, ranks 0-3" in str(shown)
+
+
+def test_every_check_cell_knows_its_points_and_what_is_next():
+    cells = [points.cell_of(*reversed(call)) for call in CALLS]
+    assert all(cell.points > 0 and cell.next for cell in cells) and len(cells) >= 30
+    assert cells[-1].next == "That was the last exercise."
+    assert points.cell_of("distributed_mean", "beauty") is None and points.cell_of("nothing", "values") is None
+
+
 def test_what_is_no_answer_is_refused():
     with pytest.raises(ValueError, match="no exercise asks for a function named other"):
         check_values(named(print, "other"))
@@ -124,23 +344,23 @@ def test_what_is_no_answer_is_refused():
         check_values(3)
 
 
-@pytest.mark.parametrize("path", sorted(release.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(course.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
 def test_exercises_are_made_from_solutions(path):
-    wanted = release.released(nbformat.read(path, as_version=4))
-    exercise = release.EXERCISES / path.name
+    wanted = notebook.released(nbformat.read(path, as_version=4))
+    exercise = course.EXERCISES / path.name
     if not os.environ.get("CI") and release.is_worked_in(exercise, wanted):
         pytest.skip("somebody works on this exercise here")
     assert exercise.read_text(encoding="utf-8") == release.text(wanted), "run `make exercises`"
 
 
-@pytest.mark.parametrize("path", sorted(release.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(course.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
 def test_a_solution_carries_what_graders_need(path):
     solution = nbformat.read(path, as_version=4)
     marked = [cell for cell in solution.cells if "nbgrader" in cell.metadata]
-    assert any(map(release.is_answer, marked)) and any(map(release.is_check, marked))
+    assert any(map(notebook.is_answer, marked)) and any(map(notebook.is_check, marked))
     for cell in marked:
         assert cell.metadata.nbgrader.grade_id == cell.id and cell.metadata.nbgrader.schema_version == 3
-    for cell in release.released(solution).cells:
+    for cell in notebook.released(solution).cells:
         assert "BEGIN" not in cell.source and (cell.cell_type != "code" or not cell.outputs)
     links = re.findall(
         r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")

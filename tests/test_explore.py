@@ -1,42 +1,31 @@
 """`explore()` on real ranks, its controls moved as a browser moves them."""
 
-import io
 import re
 
-import ipywidgets
 import pytest
 import torch
-from PIL import Image
 
 from helpers import RankFailed, explore, run
-from helpers.explorer import CALLS
+from helpers.views.explore.experiment import CALLS
+from tests.moving import Moved
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-def values(explorer):
-    return {name: control.value for name, control in explorer.controls.items()}
-
-
-def shown(explorer):
-    """The HTML below the controls."""
-    return next(w.value for w in explorer.panel.box.children if isinstance(w, ipywidgets.HTML))
-
-
 def test_every_control_makes_a_real_run_of_the_code_beside_it():
     explorer = explore("reduce", world_size=3, size=2)
-    moves = dict(op="all_reduce", world_size=5, reduce_op="MAX", dtype="int64", size=4)
-    for name, value in moves.items():
+    moved = Moved(explorer.widget())
+    moves = dict(op="all_reduce", world_size="5", reduce_op="MAX", dtype="int64", size="4")
+    for name, option in moves.items():
         before = explorer.run
-        explorer.controls[name].value = value
-        assert explorer.run is not before
+        now = moved.move(**{name: option})
+        assert explorer.run is not before and now["code"] == explorer.code
     (call,) = explorer.run.calls
     e = call.events[4]
     assert (call.op, len(call.group), e.reduce_op, e.dtype, e.shape) == ("all_reduce", 5, "MAX", torch.int64, (4,))
     assert e.after.tolist() == [40, 41, 42, 43]
-    assert explorer.run.table() in shown(explorer).replace("&gt;", ">")
-    explorer.controls["op"].value = "broadcast"
-    explorer.controls["root"].value = 3
+    assert now["text"] == explorer.run.table() and now["picture"]["src"].startswith("data:image/png")
+    moved.move(op="broadcast", root="3")
     assert "src=3" in explorer.code and explorer.run.calls[0].events[0].after.tolist() == [30, 31, 32, 33]
 
 
@@ -50,50 +39,37 @@ def test_each_collective_runs_and_its_code_can_be_copied(op, monkeypatch):
     assert names["again"].table() == explorer.run.table()
 
 
-def test_what_does_not_apply_is_disabled_and_says_why():
-    explorer = explore("broadcast")
-    off = lambda: {name for name, c in explorer.controls.items() if c.disabled}  # noqa: E731
-    assert off() == {"reduce_op"} and "combines nothing" in explorer.controls["reduce_op"].tooltip
-    explorer.controls["op"].value = "all_reduce"
-    assert off() == {"root"} and "no root" in explorer.controls["root"].tooltip
-    explorer.controls["op"].value = "barrier"
-    assert off() == {"root", "reduce_op", "dtype", "size"}
-    explorer.controls["op"].value = "reduce"
-    assert off() == set() and "no root" not in explorer.controls["root"].tooltip
+def test_what_does_not_apply_is_off_and_says_why():
+    moved = Moved(explore("broadcast").widget())
+    off = moved.move()["off"]
+    assert set(off) == {"reduce_op"} and "combines nothing" in off["reduce_op"]
+    off = moved.move(op="all_reduce")["off"]
+    assert set(off) == {"root"} and "no root" in off["root"]
+    assert set(moved.move(op="barrier")["off"]) == {"root", "reduce_op", "dtype", "size"}
+    assert moved.move(op="reduce")["off"] == {}
 
 
 def test_the_root_stays_a_rank():
     explorer = explore("broadcast", world_size=6, root=5)
-    explorer.controls["world_size"].value = 3
-    assert values(explorer)["root"] == explorer.controls["root"].max == 2
+    now = Moved(explorer.widget()).move(world_size="3")
+    assert now["at"] == now["most"] == {"root": 2}
     assert explorer.run.calls[0].events[0].src == 2
 
 
 def test_a_refusal_of_gloo_is_shown_and_the_next_move_works():
     explorer = explore()
-    explorer.controls["reduce_op"].value = "BAND"
-    assert isinstance(explorer.run, RankFailed) and "non-integral dtype" in shown(explorer)
-    explorer.controls["dtype"].value = "int32"
+    moved = Moved(explorer.widget())
+    refused = moved.move(reduce_op="BAND")
+    assert isinstance(explorer.run, RankFailed) and "non-integral dtype" in refused["text"] and refused["prose"]
+    moved.move(dtype="int32")
     assert explorer.run.calls[0].events[0].after.tolist() == [0, 1, 0]
 
 
-def test_the_code_stays_what_ran():
-    explorer = explore()
-    explorer.panel.code.value = "something else"
-    assert explorer.panel.code.value == explorer.code
-
-
-def test_stands_in_a_file_as_picture_and_text():
+def test_has_its_words_beside_the_widget():
     data, _ = explore(world_size=2)._repr_mimebundle_()
-    assert set(data) == {"text/plain", "image/png", VIEW}
+    assert set(data) == {"text/plain", VIEW}
     assert data["text/plain"] == repr(explore(world_size=2))
     assert "run(collective, world_size=2)" in data["text/plain"] and "10 11 12  ->  10 12 14" in data["text/plain"]
-
-
-def test_the_fast_picture_shows_what_the_kept_one_shows():
-    explorer = explore(world_size=2)
-    with Image.open(io.BytesIO(explorer.png)) as fast, Image.open(io.BytesIO(explorer.run.draw().png())) as kept:
-        assert fast.size == kept.size
 
 
 @pytest.mark.parametrize(

@@ -8,23 +8,22 @@ import signal
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
-from helpers import progress, release
+from helpers import progress
+from helpers.course import ROOT, SOLUTIONS
+from helpers.exercise.notebook import released
 from helpers.grade import __main__ as grade
-
-MEAN = "01_distributed_mean"
-RIGHT = """def distributed_mean(x):
-    y = x.clone() if x.is_floating_point() else x.float()
-    dist.all_reduce(y)
-    return y / dist.get_world_size()"""
-WRONG = RIGHT.replace(" / dist.get_world_size()", "")
+from helpers.grade import learner
+from helpers.tools import release
+from tests.corpus.cells import MEAN, RIGHT, WRONG
 
 
 def exercise(name=MEAN):
     """As a learner gets it, also where somebody has solved it in exercises/."""
-    solution = release.nbformat.read(release.SOLUTIONS / f"{name}.ipynb", as_version=4)
-    return json.loads(release.text(release.released(solution)))
+    solution = nbformat.read(SOLUTIONS / f"{name}.ipynb", as_version=4)
+    return json.loads(release.text(released(solution)))
 
 
 def cell(notebook, name):
@@ -49,7 +48,7 @@ def graded(path, *options):
 def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, capsys):
     path = answered(tmp_path / "mine.ipynb", WRONG)
     before = path.read_bytes()
-    assert graded(path) == 1
+    assert graded(path) == 0
     said = capsys.readouterr().out
     assert "0 of 3 points" in said and "Think: this is the sum" in said and "open the next of the hints" in said
     assert path.read_bytes() == before
@@ -68,13 +67,41 @@ def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, cap
 @pytest.mark.slow
 def test_an_answer_without_end_fails_in_time(tmp_path, capsys):
     path = answered(tmp_path / "mine.ipynb", "def distributed_mean(x):\n    while True:\n        pass")
-    assert graded(path) == 1
+    assert graded(path) == 0
     assert "out of time" in capsys.readouterr().out
 
 
 def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
-    assert graded(saved(tmp_path / "mine.ipynb", exercise())) == 1
-    assert "not begun" in capsys.readouterr().out
+    assert graded(saved(tmp_path / "mine.ipynb", exercise())) == 0
+    assert "01_distributed_mean: not begun. Write into the answer cell" in capsys.readouterr().out
+
+
+def test_all_exercises_end_in_one_table(tmp_path, capsys):
+    for name in (MEAN, "02_distributed_argmax", "10_find_the_crossover"):
+        saved(tmp_path / f"{name}.ipynb", exercise(name))
+    answered(tmp_path / f"{MEAN}.ipynb", RIGHT)
+    slip = exercise("02_distributed_argmax")
+    cell(slip, "argmax-answer")["source"] = "def distributed_argmax(x):\n    return ("
+    saved(tmp_path / "02_distributed_argmax.ipynb", slip)
+    assert grade.main([str(tmp_path), "--progress", str(tmp_path / "progress.json")]) == 0
+    *_, first, second, third, total, then = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"✓ 01_distributed_mean +3 of 3", first)
+    assert re.fullmatch(r"✗ 02_distributed_argmax +0 of \d", second)
+    assert re.fullmatch(r"· 10_find_the_crossover +0 of \d  not begun", third)
+    assert re.fullmatch(r"  all +3 of 1\d points", total) and then == "Next: 02_distributed_argmax."
+    saved(tmp_path / "cut.ipynb", "{")
+    assert grade.main([str(tmp_path / "cut.ipynb"), str(tmp_path / "02_distributed_argmax.ipynb")]) == 2
+
+
+@pytest.mark.slow
+def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypatch):
+    assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nimport os; os._exit(0)")) == 0
+    said = capsys.readouterr().out
+    assert "ended the kernel that it ran in" in said and "0 of 3 points" in said
+    monkeypatch.setattr(learner, "CELL_SECONDS", 4)
+    assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nwhile True: pass")) == 0
+    said = capsys.readouterr().out
+    assert "took longer than 4 seconds" in said and "0 of 3 points" in said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +113,7 @@ def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
     ],
 )
 def test_a_slip_is_named_without_running_anything(tmp_path, capsys, answer, words):
-    assert graded(answered(tmp_path / "mine.ipynb", answer)) == 1
+    assert graded(answered(tmp_path / "mine.ipynb", answer)) == 0
     said = capsys.readouterr().out
     assert re.search(words, said) and "0 of 3 points" in said
 
@@ -161,13 +188,15 @@ def test_watch_grades_again_on_each_save(tmp_path):
         command,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(release.ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     try:
         assert any("Watching" in line for line in watching.stdout)
         answered(path, RIGHT)
         assert any("3 of 3 points, solved" in line for line in watching.stdout)
+        answered(path, WRONG)  # in another kernel, which has not met the answer before
+        assert any("0 of 3 points" in line for line in watching.stdout)
     finally:
         watching.send_signal(signal.SIGINT)
         watching.communicate(timeout=30)

@@ -1,83 +1,9 @@
 """run() in real Jupyter kernels: what a notebook defines, interrupts, restarts, kills, neighbours."""
 
-import time
-from contextlib import contextmanager
-
 import psutil
 import pytest
-from jupyter_client.manager import KernelManager
 
-SETUP = """
-import torch, torch.distributed as dist, os, time
-from helpers import run
-"""
-
-
-class Kernel:
-    def __init__(self):
-        self.manager = KernelManager(kernel_name="python3")
-        # Kernels that start together may find IPython's database of past input locked, and then say so.
-        self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])
-        self._connect()
-
-    def _connect(self):
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-        self.process = psutil.Process(self.manager.provisioner.process.pid)
-
-    def start(self, code):
-        return self.client.execute(code, store_history=True)
-
-    def finish(self, number, timeout=60):
-        """Everything the cell put out: text by stream or kind, in order."""
-        outputs = []
-        while True:
-            message = self.client.get_iopub_msg(timeout=timeout)
-            if message["parent_header"].get("msg_id") != number:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "status" and content["execution_state"] == "idle":
-                return outputs
-            if kind == "stream":
-                # A kernel may send one text in several pieces.
-                sofar = outputs.pop()[1] if outputs and outputs[-1][0] == content["name"] else ""
-                outputs.append((content["name"], sofar + content["text"]))
-            elif kind in ("display_data", "execute_result"):
-                outputs.append((kind, content["data"]))
-            elif kind == "error":
-                outputs.append(("error", content))
-
-    def run(self, code, timeout=60):
-        return self.finish(self.start(code), timeout)
-
-    def text(self, code):
-        return "".join(text for kind, text in self.run(code) if kind == "stdout")
-
-    def until(self, condition):
-        """Waits for something to be true of the kernel's processes."""
-        deadline = time.monotonic() + 30
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert condition()
-
-    def ranks(self):
-        (server,) = self.process.children()
-        return server.children()
-
-    def close(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-
-@contextmanager
-def kernels(count):
-    made = [Kernel() for _ in range(count)]
-    try:
-        yield made
-    finally:
-        for kernel in made:
-            kernel.close()
+from tests.kernels import SETUP, kernels
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +40,50 @@ def test_a_failure_shows_our_words_and_no_launcher(kernel):
         "RankFailed: rank 2 raised KeyError: 'lost'",
         "    f, line 3:  raise KeyError('lost')",
     ]
+
+
+def test_a_bad_argument_shows_our_words_and_no_launcher(kernel):
+    for code, said in (
+        ("run(lambda: 1, world_size='four')", "TypeError: world_size is a number of processes, a whole number like 4"),
+        ("run(lambda: 1, world_size=0)", "ValueError: world_size must be from 1 to 256, not 0"),
+        ("run('share')", "TypeError: run() needs a function to run on every rank"),
+        ("run(lambda x: 1, __import__('threading').Lock())", "TypeError: argument 1"),
+    ):
+        ((kind, error),) = kernel.run(code)
+        assert kind == "error" and error["traceback"][0].startswith(said) and len(error["traceback"]) == 1
+
+
+LONG = """
+def until(end):
+    dist.barrier()
+    while not (time.sleep(0.01) or os.path.exists(end)):
+        pass
+
+def some_time():
+    time.sleep(2.5)  # longer than a run says nothing
+"""
+
+
+def test_a_run_that_takes_its_time_says_what_the_ranks_do(kernel, tmp_path):
+    kernel.run(LONG)
+    end = tmp_path / "end"
+    kernel.start(f"end = {str(end)!r}\ndone = run(until, end, world_size=2)")
+    said, state = [], "busy"
+    while state != "idle":
+        message = kernel.client.get_iopub_msg(timeout=60)
+        state = message["content"].get("execution_state")
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            said.append(message["content"])
+            if "2 ranks running until: after barrier #1 (line 2) ..." in message["content"]["data"]["text/plain"]:
+                end.touch()
+    assert end.exists() and said[-1]["data"] == {"text/plain": ""}
+    assert len({content["transient"]["display_id"] for content in said}) == 1
+
+
+def test_a_program_that_executes_a_notebook_is_told_nothing_of_it(kernel):
+    kernel.run(LONG)
+    number = kernel.client.execute("done = run(some_time, world_size=2)", allow_stdin=False)
+    assert kernel.finish(number) == []
 
 
 def test_a_hang_shows_who_waits_for_whom(kernel):
@@ -154,7 +124,7 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
 def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)
-        kernel.run("run(lambda: 1, world_size=2)")  # a crew on standby, too
+        kernel.run("run(lambda: 1, world_size=2)")  # a worker group on standby, too
         number = kernel.start(
             f"run(lambda: os.mkdir({str(tmp_path)!r} + '/' + str(dist.get_rank())) or time.sleep(1000))"
         )

@@ -2,16 +2,16 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from mistakes import MISTAKES
 
 from helpers import Mismatch, RunError, run
+from tests import ROOT
+from tests.corpus.mistakes import MISTAKES
 
-PAGE = (Path(__file__).parent.parent / "notebooks" / "mistakes.md").read_text()
+PAGE = (ROOT / "notebooks" / "mistakes.md").read_text()
 SLOW = {"groups_in_other_order"}  # nothing tells but the clock
 
 
@@ -39,7 +39,7 @@ def test_the_page_has_a_row_for_each_mistake():
 
 
 def test_a_mismatch_waits_for_nobody_once_all_have_made_the_call(monkeypatch):
-    monkeypatch.setattr(sys.modules["helpers.launch"], "PATIENCE", 60.0)
+    monkeypatch.setattr(sys.modules["helpers.results.monitor"], "DEADLOCK_GRACE_SECONDS", 60.0)
 
     def program():
         rank = dist.get_rank()

@@ -1,17 +1,14 @@
 """The exercises in a course kept with nbgrader, as they are: generate, hand in, autograde."""
 
 import pytest
-from beside_nbgrader import Course, NotInstalled, environment
 
-from helpers import release
+from helpers.exercise.notebook import is_answer, released
 from helpers.grade.submission import pristine
+from helpers.tools import release
+from tests.bench.beside_nbgrader import Course, NotInstalled, environment
+from tests.corpus.cells import MEAN, RIGHT
 
 pytestmark = pytest.mark.slow
-MEAN = "01_distributed_mean"
-RIGHT = """def distributed_mean(x):
-    y = x.clone() if x.is_floating_point() else x.float()
-    dist.all_reduce(y)
-    return y / dist.get_world_size()"""
 UNCHUNKED = """def distributed_mean(x):
     y = x.clone() if x.is_floating_point() else x.float()
     rows = [torch.zeros_like(y) for _ in range(dist.get_world_size())]
@@ -21,9 +18,9 @@ UNCHUNKED = """def distributed_mean(x):
 
 def answered(source):
     """Our own exercise, not nbgrader's version of it, with an answer in it."""
-    exercise = release.released(pristine(MEAN))
+    exercise = released(pristine(MEAN))
     for cell in exercise.cells:
-        if release.is_answer(cell):
+        if is_answer(cell):
             cell.source = source
     return release.text(exercise)
 
@@ -35,9 +32,9 @@ def test_nbgrader_generates_and_grades_our_exercises(tmp_path):
         pytest.skip(f"nbgrader cannot be installed here: {why}")
     course = Course(tmp_path / "course", python, MEAN)
     generated = course.generate()
-    ours = release.released(pristine(MEAN))
+    ours = released(pristine(MEAN))
     assert [cell.id for cell in generated.cells] == [cell.id for cell in ours.cells]
-    (answer,) = filter(release.is_answer, generated.cells)
+    (answer,) = filter(is_answer, generated.cells)
     assert "NotImplementedError" in answer.source and "SOLUTION" not in answer.source
 
     course.submit("right", answered(RIGHT))

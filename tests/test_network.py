@@ -1,30 +1,41 @@
-"""Costs: against the literature's formulas, against a little simulator, and by what must always hold."""
+"""Costs: against formulas, a little simulator, NCCL's known choices, published figures, and what must always hold."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from math import ceil, inf, log2
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedule import variants
 
 from helpers import run
 from helpers.network import (
+    GROUPS,
     Level,
     Machine,
     Port,
     Protocol,
+    bill,
     busbw,
     calibration,
+    compute_seconds,
     cost,
+    draw,
+    efa,
     exchange,
     fat_tree,
     fit,
     flat,
+    in_switch_seconds,
     loopback,
+    matmul_flops,
+    nccl,
     nvl72,
     nvlink_node,
     outline,
@@ -32,7 +43,9 @@ from helpers.network import (
     ping_pong,
     price,
     rails,
+    training_flops,
 )
+from helpers.network.tuning import GPUS
 from helpers.schedule import (
     ALGORITHMS,
     Schedule,
@@ -65,6 +78,7 @@ from helpers.schedule import (
     scatter_ring_broadcast,
     tree_all_reduce,
 )
+from tests.corpus.schedules import variants
 
 A, B, G = 5e-6, 1 / 12e9, 1 / 40e9  # seconds, seconds a byte, seconds a byte added
 S = 3_000_000
@@ -388,6 +402,281 @@ def test_an_oversubscribed_tree_costs_its_share():
     assert cost(ring_all_reduce(8), 2**30, pcie_node()).busbw < cost(ring_all_reduce(8), 2**30, nvlink_node()).busbw / 4
 
 
+# --- what NCCL runs -----------------------------------------------------------------------
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@pytest.mark.parametrize(
+    "collective, machine, choices",
+    [
+        # stas00/ml-engineering, network/README.md: 8 x H200, and fewer of its GPUs
+        ("all_reduce", nvlink_node("H200"), {32 * KIB: "Ring/LL", MIB: "Ring/LL", 2 * MIB: "NVLS/Simple", 16 * GIB: "NVLS/Simple"}),
+        ("all_gather", nvlink_node("H200"), {16 * GIB: "Ring/Simple"}),
+        ("reduce_scatter", nvlink_node("H200"), {16 * GIB: "Ring/Simple"}),
+        ("all_reduce", nvlink_node("H200", 4), {8 * GIB: "Ring/Simple"}),
+        ("all_reduce", nvlink_node("H200", 5), {8 * GIB: "NVLS/Simple"}),
+        ("all_reduce", nvlink_node("B200", 5), {8 * GIB: "Ring/Simple"}),
+        ("all_reduce", nvlink_node("B200", 7), {8 * GIB: "NVLS/Simple"}),
+        # NVIDIA/nccl-tests#309: 8 x H100 alone, then several nodes: "some TREE for really small, NVLSTree"
+        ("all_reduce", nvlink_node("H100"), {8: "Ring/LL", MIB: "Ring/LL", 2 * MIB: "NVLS/Simple"}),
+        ("all_reduce", rails(2), {8: "Tree/LL", GIB: "NVLSTree/Simple"}),
+        ("all_reduce", rails(4), {8: "Tree/LL", 256 * MIB: "NVLSTree/Simple", 16 * GIB: "Ring/Simple"}),
+        # stas00/ml-engineering, todo.md: EFA
+        ("all_reduce", efa(4), {16 * GIB: "Ring/Simple"}),
+        ("all_reduce", efa(2), {16 * GIB: "NVLSTree/Simple"}),
+        # src/graph/tuning.cc: neither adders in an A100's switch, nor trees for anything but all_reduce
+        ("all_reduce", nvlink_node("A100"), {8: "Ring/LL", 16 * GIB: "Ring/Simple"}),
+        ("broadcast", rails(8), {8: "Ring/LL", GIB: "Ring/Simple"}),
+    ],
+)  # fmt: skip
+def test_nccl_chooses_what_it_was_seen_to_choose(collective, machine, choices):
+    priced = nccl(collective, machine)
+    for nbytes, choice in choices.items():
+        assert "/".join(priced.choice(nbytes)) == choice, (machine.name, nbytes)
+        assert priced(nbytes).algorithm == choice.split("/")[0] and priced(nbytes).protocol == choice.split("/")[1]
+        assert min(priced.estimates(nbytes), key=priced.estimates(nbytes).get) == priced.choice(nbytes)
+
+
+def test_an_older_nccl_turned_to_the_switch_earlier():
+    """The times of NVIDIA/nccl-tests#309 (NCCL 2.26.2) jump by half from 1 to 2 MiB on 4 nodes, from 4 to 8 on 8."""
+    before = {4: {MIB: "Tree/LL128", 2 * MIB: "NVLSTree/Simple", 128 * MIB: "NVLSTree/Simple", 256 * MIB: "Ring/Simple"},
+              8: {4 * MIB: "Tree/LL128", 8 * MIB: "NVLSTree/Simple", GIB: "Ring/Simple"}}  # fmt: skip
+    for nodes, choices in before.items():
+        old, new = (nccl("all_reduce", rails(nodes), version=v) for v in ("2.26", "2.30"))
+        assert {nbytes: "/".join(old.choice(nbytes)) for nbytes in choices} == choices
+        assert new.choice(8 * MIB) == ("Tree", "LL128")  # its constants of 2.28.9 put this off
+        for nbytes in choices:  # it chooses otherwise; what runs takes as long
+            assert old(nbytes, "NVLSTree").seconds == new(nbytes, "NVLSTree").seconds
+    old, new = (nccl("all_reduce", nvlink_node("H100"), version=v) for v in ("2.26", "2.30"))
+    assert old.estimates(GIB)["NVLS", "Simple"] == pytest.approx(25e-6 + GIB / (8 * 40e9 * 5 / 6))
+    assert old(GIB).seconds == new(GIB).seconds
+
+
+@pytest.mark.parametrize("gpus", [8, 16, 64, 256])
+def test_a_schedule_and_nccls_ring_cost_the_same(gpus):
+    """NCCL adds latency and bytes and takes the latency 1.4 times, so its ring is the dearer one, by little."""
+    machine = rails(gpus // 8) if gpus > 8 else nvlink_node()
+    rings = price(outline(multi_ring_all_reduce, gpus, 8) if gpus > 8 else outline(ring_all_reduce, 8), machine)
+    by_nccl = nccl("all_reduce", machine)
+    for nbytes, least in ((2**30, 0.88), (2**34, 0.95)):
+        assert least < rings(nbytes).seconds / by_nccl(nbytes, "Ring").seconds <= 1
+
+
+def test_a_ring_over_several_nodes_leaves_every_node_once_a_round():
+    """The longest way round skips a hop inside a node; NCCL counts as if it skipped one between nodes."""
+    for collective, rounds in (("all_reduce", 2), ("all_gather", 1)):
+        price_of = nccl(collective, rails(4))
+        estimate = price_of.estimates(1024)["Ring", "LL"]
+        assert price_of(1024, "Ring", "LL").seconds - estimate == pytest.approx(rounds * (2.7e-6 - 1e-6))
+        one_gpu_each = nccl(collective, rails(4), range(0, 32, 8))
+        assert one_gpu_each(1024, "Ring", "LL").seconds == pytest.approx(one_gpu_each.estimates(1024)["Ring", "LL"])
+
+
+def test_nccls_estimates_are_its_own():
+    """Its log on 2 nodes of 8 x H100 (NVIDIA/nccl#1453): Tree/LL takes 25.874907 µs for 4 KiB, 26.549810 for 8 KiB."""
+    tree = nccl("all_reduce", rails(2))
+    assert tree.estimates(0)["Tree", "LL"] == pytest.approx(25.874907e-6 - (26.549810e-6 - 25.874907e-6))
+    # 8 GPUs, one switch: 14 hops of 0.6 µs after 6.6; 8 channels of 40 GB/s, of which 0.85, 7 of 8 at a time, both ways.
+    node = nccl("all_reduce", nvlink_node("H100")).estimates(GIB)
+    assert node["Ring", "LL"] == pytest.approx(15e-6 + GIB / (141e9 * 8 / 14))
+    assert node["NVLS", "Simple"] == pytest.approx(25e-6 + GIB / (8 * 40e9 * 0.85 * 7 / 8 * 2 * 8 / 14))
+
+
+def test_chunks_are_cut_as_nccl_cuts_them():
+    """src/enqueue.cc, calcCollChunking: 16 channels, 8 heads."""
+    (way,) = (way for way in nccl("all_reduce", nvlink_node("H100")).ways if way.algorithm == "NVLS")
+    sizes = {2 * MIB: 16, 8 * MIB - 1: 16, 8 * MIB: 32, 64 * MIB: 64, GIB - 1: 64, GIB: 128, 16 * GIB: 128}
+    assert {nbytes: way.chunks.chunk(nbytes) // KIB for nbytes in sizes} == sizes
+    assert way.chunks.rounds(2 * MIB) == 1 and way.chunks.rounds(2 * MIB + 1) == 2 and way.chunks.rounds(GIB) == 64
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(GPUS)), st.integers(1, 5), st.integers(2, 9), st.floats(1, 3e10),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"]),
+    st.sampled_from([12.5e9, 25e9, 50e9, 100e9]),
+)  # fmt: skip
+def test_nccl_beats_no_wire(gpu, nodes, ranks, nbytes, collective, nic):
+    """No choice, nor any other way, is faster than its start and the bytes that a rank and its node have to move."""
+    machine = rails(nodes, gpu, nic, ranks) if nodes > 1 else nvlink_node(gpu, ranks)
+    priced, n = nccl(collective, machine), nodes * ranks
+    nvlink = 1.25 * GPUS[gpu].nvlink  # as sold: NCCL's figure leaves out the links' headers
+    least = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1, "reduce": 1}.get(collective, (n - 1) / n)
+    for algorithm, protocol in priced.estimates(nbytes):
+        c = priced(nbytes, algorithm, protocol)
+        inside = (
+            in_switch_seconds(nbytes, n, nvlink)
+            if algorithm == "NVLS" and collective == "all_reduce"
+            else least * nbytes / nvlink
+        )
+        assert c.seconds >= inside * (nodes == 1) + 6e-6
+        if nodes > 1:  # a node's cards have to let in what its ranks have not, once at least
+            away = {"all_to_all": (nodes - 1) / nodes * ranks, "broadcast": 1, "reduce": 1}.get(
+                collective, (nodes - 1) / nodes
+            )
+            assert c.seconds >= away * nbytes / (ranks * nic)
+        assert c.start + c.latency + c.transfer == pytest.approx(c.seconds) and c.steps > 0
+    assert priced(2 * nbytes, algorithm, protocol).transfer >= c.transfer
+
+
+def test_nccl_is_faster_on_faster_machines():
+    for collective in ("all_reduce", "all_to_all", "all_gather"):
+        for nbytes in (8, MIB, GIB):
+            slow, fast, inside = (
+                nccl(collective, m)(nbytes).seconds for m in (rails(4, nic=25e9), rails(4), nvlink_node("H100", 32))
+            )
+            assert fast <= slow, (collective, nbytes)
+            if collective != "all_gather":  # its ring between nodes spares each GPU one of eight NVLink hops
+                assert inside < fast, (collective, nbytes)
+
+
+def test_nccl_prices_some_of_the_ranks():
+    machine = rails(4)
+    column, node, all_ = (nccl("all_gather", machine, ranks) for ranks in (range(0, 32, 8), range(8, 16), None))
+    assert (column.world_size, column.nodes, node.world_size, node.nodes) == (4, 4, 8, 1)
+    assert (all_.world_size, all_.nodes) == (32, 4)
+    assert column(GIB).seconds == pytest.approx(0.75 * GIB / 48e9, rel=0.01)  # one GPU a node, one card
+    assert node(GIB).seconds == nccl("all_gather", nvlink_node("H100"))(GIB).seconds
+    message = nccl("send", machine, (0, 8))(GIB)  # of a card's 400 Gb/s, as much as the channels of a ring use
+    assert message.transfer == pytest.approx(GIB / 48e9) and message.algorithm == "pairs"
+    assert ("PAT", "Simple") in column.estimates(8) and ("PAT", "Simple") not in all_.estimates(8)
+    alone = nccl("all_reduce", machine, [3])
+    assert alone(GIB).seconds == 0 and alone.choice(GIB) == ("none", "none")
+    assert "all_reduce by none, 1 ranks on 4 nodes" in repr(alone(8))
+
+
+def test_nccl_on_a_hundred_thousand_gpus():
+    machine = rails(16_384)
+    price_, far = nccl("all_reduce", machine), nccl("all_reduce", rails(16))
+    assert price_.world_size == 131_072
+    assert price_.choice(8) == ("Tree", "LL") and price_(8).steps == 2 * (7 + 14)
+    assert 1 < price_(8).seconds / far(8).seconds < 4  # 14 levels instead of 4
+    assert nccl("all_reduce", machine)(8, "Ring").seconds > 500 * price_(8).seconds
+
+
+def test_what_nccl_cannot_run_is_refused():
+    with pytest.raises(ValueError, match="NCCL has no 'scan', only all_reduce"):
+        nccl("scan", nvlink_node())
+    with pytest.raises(ValueError, match="no figures for NCCL '2.4', only for 2.26, 2.30"):
+        nccl("all_reduce", nvlink_node(), version="2.4")
+    with pytest.raises(ValueError, match="flat does not say which GPUs it has"):
+        nccl("all_reduce", flat(1e-6, 1e9))
+    with pytest.raises(ValueError, match="has the ranks 0 to 7"):
+        nccl("all_reduce", nvlink_node(), [0, 8])
+    with pytest.raises(ValueError, match="does not run by NVLS/any protocol, only by Ring/LL, Ring/LL128, Ring/Simple"):
+        nccl("all_reduce", nvlink_node("A100"))(8, "NVLS")
+    with pytest.raises(ValueError, match="0 bytes or more, not -1"):
+        nccl("all_reduce", nvlink_node())(-1)
+    with pytest.raises(ValueError, match="too slow for any channel"):
+        nccl("all_reduce", rails(2, nic=1e6))
+
+
+# --- bills --------------------------------------------------------------------------------
+
+
+def a_step():
+    """What a rank of a 2 x 2 grid does: both dimensions' collectives, a message, a barrier."""
+    rank = dist.get_rank()
+    rows, columns = [[dist.new_group(ranks) for ranks in pairs] for pairs in (((0, 1), (2, 3)), ((0, 2), (1, 3)))]
+    x, both = torch.ones(1000), torch.zeros(2000)
+    for _ in range(3):
+        dist.all_reduce(x, group=rows[rank // 2])
+    dist.all_gather_single(both, x, group=columns[rank % 2])
+    dist.reduce_scatter_single(x, both, group=columns[rank % 2])
+    dist.all_to_all_single(torch.zeros(1000), x)
+    if rank < 2:
+        dist.send(x, rank + 2)
+    else:
+        dist.recv(x, rank - 2)
+    dist.barrier()
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return run(a_step, world_size=4)
+
+
+def test_a_run_is_billed_as_it_was_recorded(recorded):
+    machine = nvlink_node("H100", 4)
+    found = bill(recorded, machine)
+    prices = {(item.op, item.over): item for item in found}
+    assert prices["all_reduce", "2 of 4"].seconds == pytest.approx(
+        3 * nccl("all_reduce", machine, (0, 1))(4000).seconds
+    )
+    assert prices["all_gather_single", "2 of 4"].nbytes == 8000  # what a rank ends with
+    assert prices["reduce_scatter_single", "2 of 4"].nbytes == 8000
+    assert prices["barrier", "all"].seconds == nccl("all_reduce", machine)(4).seconds
+    assert prices["all_to_all_single", "all"].calls == 1 and prices["all_reduce", "2 of 4"].calls == 3
+    assert found.seconds == pytest.approx(sum(item.seconds for item in found)) and found.latency <= found.seconds
+    assert len(found) == 6 and f"one of 4 on {machine.name}" in repr(found)
+    some = bill([call for call in recorded.calls if call.op == "all_reduce"], machine)
+    assert [item.op for item in some] == ["all_reduce"] and some.seconds == prices["all_reduce", "2 of 4"].seconds
+
+
+def test_a_bill_grows_with_the_job(recorded):
+    machine = rails(64)
+    found = {item.op: item for item in
+             bill(recorded, machine, grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)}  # fmt: skip
+    assert {op: (item.over, item.ranks, item.nodes) for op, item in found.items()} == {
+        "all_reduce": ("tp", 8, 1), "all_gather_single": ("dp", 64, 64), "reduce_scatter_single": ("dp", 64, 64),
+        "all_to_all_single": ("dp x tp", 512, 64), "send": ("dp", 2, 2), "barrier": ("dp x tp", 512, 64),
+    }  # fmt: skip
+    assert found["all_reduce"].seconds == 3 * nccl("all_reduce", machine, range(8))(4e6).seconds
+    assert found["all_gather_single"].seconds == nccl("all_gather", machine, range(0, 512, 8))(8e6).seconds
+    assert found["send"].seconds == nccl("send", machine, (0, 8))(4e6).seconds
+    assert found["barrier"].nbytes == 4  # a barrier is no larger in a larger job
+    other = {item.op: item for item in bill(recorded, machine, grid={"tp": 2, "dp": 2}, scale={"dp": 4, "tp": 32})}
+    assert (other["all_reduce"].over, other["all_reduce"].nodes) == ("dp", 1)
+
+
+def neighbours():
+    """Every rank sends to the next one, the last to the first."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    both = [
+        dist.P2POp(dist.isend, torch.ones(8), (rank + 1) % n),
+        dist.P2POp(dist.irecv, torch.zeros(8), (rank - 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
+def test_messages_pass_each_other_and_neighbours_stay_neighbours():
+    machine = rails(3)
+    found = bill(run(neighbours, world_size=3), machine, scale=8)
+    (item,) = found  # rank 0 receives from the last rank, in another node, while it sends to its neighbour
+    assert (found.rank, item.op, item.calls, item.over, item.nodes) == (0, "recv", 1, "all", 2)
+    assert found.seconds == nccl("send", machine, (23, 0))(32).seconds > nccl("send", machine, (0, 1))(32).seconds
+
+
+def test_a_bill_that_cannot_be_made_says_why(recorded):
+    with pytest.raises(ValueError, match=r"the grid \{'dp': 3\} has 3 ranks, and 4 were recorded"):
+        bill(recorded, rails(4), grid={"dp": 3})
+    with pytest.raises(ValueError, match="is no row, plane or block of the grid"):
+        bill(recorded, rails(4), scale=2)
+    with pytest.raises(ValueError, match="scale names pp, the grid only dp, tp"):
+        bill(recorded, rails(4), grid={"dp": 2, "tp": 2}, scale={"pp": 2})
+    with pytest.raises(ValueError, match="has 8 ranks, and the job would have 16"):
+        bill(recorded, nvlink_node(), grid={"dp": 2, "tp": 2}, scale=2)
+    with pytest.raises(ValueError, match="scaled by 1 or more, not by 0"):
+        bill(recorded, nvlink_node(), scale=0)
+    with pytest.raises(ValueError, match="does not say which GPUs"):
+        bill(recorded, pcie_node())
+    empty = bill([], nvlink_node(), grid={"all": 1})
+    assert empty == [] and empty.seconds == 0 and "0 s" in repr(empty) or "0 µs" in repr(empty)
+
+
+def test_computing_takes_flops_over_the_share_of_the_peak():
+    """NVIDIA/dgxc-benchmarking: Nemotron4 15B, 256 sequences of 4096 on 64 H100 in 2.693 s, 57.82 % of their peak."""
+    assert matmul_flops(2, 3, 5) == 60
+    flops = 256 * 3.85e14
+    assert compute_seconds(flops / 64, "H100", 0.5782) == pytest.approx(2.693, rel=1e-3)
+    assert training_flops(15.6e9, 4096) == pytest.approx(3.85e14, rel=0.01)
+    for wrong in (0, 1.1, -1):
+        with pytest.raises(ValueError, match="more than 0 and at most 1"):
+            compute_seconds(1, utilisation=wrong)
+
+
 # --- protocols, fits, calibration ---------------------------------------------------------
 
 
@@ -398,6 +687,18 @@ def test_the_cheapest_protocol_is_taken():
         assert p(nbytes).seconds == min(p(nbytes, name).seconds for name in ("LL", "LL128", "Simple"))
     with pytest.raises(ValueError, match="no protocol 'NVLS', only LL, LL128, Simple"):
         p(8, "NVLS")
+
+
+def test_a_protocol_is_capped():
+    """LL on 8 x A100 carries 87.7 GB/s, not half of 240; on the fly, a cap above the wire changes nothing."""
+    ring = price(ring_all_reduce(8), nvlink_node("A100"))
+    assert ring(2**36, "LL").busbw == pytest.approx(87.7e9, rel=0.01)
+    assert max(ring(2**36, "LL").limits, key=ring(2**36, "LL").limits.get) == "protocol LL"
+    assert ring(2**36, "Simple").busbw == pytest.approx(240e9, rel=0.01)
+    machine = flat(1e-6, 1e9)
+    for cap, seconds in ((inf, 4e-6 + 1.5), (2e9, 4e-6 + 1.5), (5e8, 4e-6 + 3)):
+        capped = machine.with_(protocols=(Protocol("p", cap=cap),))
+        assert cost(rabenseifner_all_reduce(4), 1e9, capped).seconds == pytest.approx(seconds)
 
 
 def test_a_fit_finds_the_line():
@@ -438,19 +739,35 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 def test_published_figures_are_met():
+    """Within 10 % by the median, and within 15 % group by group, also of what was held out; see Table.of for both words."""
     table = calibration()
-    assert table.median < 0.2
-    assert sum(row.note == "fitted" for row in table) == 3  # as many as there are fitted figures
-    # Where the model fails it is said: a large error has a note.
-    assert all(row.note for row in table if abs(row.error) > 0.2)
-    assert f"{table.median:.0%}" in repr(table).splitlines()[-1] and len(repr(table).splitlines()) == len(table) + 2
+    reached = {"one node, below 1 MiB": 0.13, "one node, 1 to 64 MiB": 0.11, "several nodes, below 64 MiB": 0.13,
+               "64 MiB and more": 0.07}  # fmt: skip
+    assert list(reached) == list(GROUPS)
+    for group, bound in reached.items():
+        assert table.of(group).median < bound, group
+        held_out = table.of(group, "held out")
+        assert not held_out or held_out.median < 0.14, group
+    assert table.median < 0.10 and table.of(role="held out").median < 0.12
+    assert sum(row.counts for row in table) > 450 and len(table.of(role="held out")) > 100
+    # LAUNCH_SECONDS is the median of what the three rows it was fitted to take beyond the model.
+    fitted = table.of(role="fitted")
+    assert [row.what for row in fitted] == ["8 x A100", "8 x H200", "8 x B200"]
+    assert sorted(row.error for row in fitted)[1] == pytest.approx(0, abs=0.01)
+    # What counts nowhere says why, and what is displayed says which.
+    assert all(row.source.startswith("github.com/") for row in table)
+    assert all(bool(row.note) == (row.role == "suspect") for row in table)
+    assert {row.role for row in table} == {"", "fitted", "form", "held out", "suspect"}
+    text = repr(table)
+    assert all(group in text for group in GROUPS) and f"{table.median:.0%}" in text.splitlines()[-1]
 
 
 def test_what_cannot_be_priced_is_refused():
     with pytest.raises(ValueError, match="8 x H100 has 8 ranks, and the algorithm 9"):
         cost(ring_all_reduce(9), 1, nvlink_node())
-    with pytest.raises(ValueError, match="no figures for 'V100'"):
-        nvlink_node("V100")
+    for make in (nvlink_node, lambda gpu: rails(2, gpu), lambda gpu: compute_seconds(1, gpu)):
+        with pytest.raises(ValueError, match="no figures for 'V100'"):
+            make("V100")
     with pytest.raises(ValueError, match="multiple of the one inside"):
         Machine("odd", (Level("a", 3, 0.0, NIC), Level("b", 4, 0.0, NIC)))
     with pytest.raises(ValueError, match="2 latencies for 1 protocols"):
@@ -473,3 +790,36 @@ def test_an_empty_step_takes_no_time():
         cost(Schedule("broadcast", 3, steps), 1000, machine).seconds for steps in ([a, b], [a, [], b], [[], a, b])
     }
     assert len(prices) == 1
+
+
+# --- pictures -----------------------------------------------------------------------------
+
+
+def test_the_words_of_a_picture_say_what_it_draws():
+    """Each has a text twin with the numbers drawn, and an image that is the same every time."""
+    prices = {8: nccl("all_reduce", nvlink_node()), 64: nccl("all_reduce", rails(8))}
+    sizes = [2**k for k in range(8, 31)]
+    choices = draw.draw_choices(prices, sizes)
+    for line, of in zip(choices.words.splitlines()[1:], prices.values()):
+        borders = [b for a, b in zip(sizes, sizes[1:]) if of.choice(a) != of.choice(b)]
+        assert line.split(" | ")[1::2] == [draw.said_bytes(b) for b in borders]
+        assert line.split(" | ")[0].endswith(" ".join(of.choice(sizes[0])))
+    curves = draw.draw_seconds({"ring": {"r": lambda n: 2e-6 * n}}, [8, 64, 512], "GPUs", growth=True)
+    assert curves.words.splitlines()[1].split() == ["r", "16", "µs", "128", "µs", "1.02", "ms", "64", "x"]
+    (line,) = curves.picture.panels[0].lines[:1]
+    assert list(line.get_ydata()) == pytest.approx([16e-6, 128e-6, 1024e-6])
+    table = calibration().of(GROUPS[0])
+    errors = draw.draw_errors(table)
+    assert errors.words == repr(table) and f"{table.median:.0%}" in errors.words
+    drawn = sorted(float(dot.get_ydata()[0]) for dot in errors.picture.panels[0].lines if dot.get_xdata()[0] >= 8)
+    assert drawn[-len(table) :] == pytest.approx(sorted(1 + row.error for row in table))
+    message = draw.draw_message([(16, 5e-5), (2**20, 3e-4), (2**22, 1e-3)], fit([(16, 5e-5), (2**22, 1e-3)]))
+    assert "latency α        50.0 µs" in message.words
+    for shown in (choices, curves, errors, message, draw.draw_machines()):
+        first, again = (shown.picture._repr_mimebundle_()[0] for _ in range(2))
+        assert first["image/png"] == again["image/png"] and first["text/plain"].startswith("Picture: ")
+
+
+def test_ranks_that_import_the_package_do_not_load_matplotlib():
+    program = "import helpers.network, sys; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

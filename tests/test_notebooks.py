@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from helpers import notebooks
+from helpers.tools import notebooks
 
 
 def write(path, *sources, **metadata):
@@ -59,3 +59,38 @@ def test_names_what_is_wrong(tmp_path, blemish, said):
     nbformat.write(new_notebook(cells=[new_code_cell(**clean | blemish)], metadata=notebooks.METADATA), path)
     (problem,) = notebooks.problems(path)
     assert said in problem
+
+
+# --- what a folded output shows -----------------------------------------------------------
+
+CHAPTERS = sorted(notebooks.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_folded_output_shows_a_question_or_a_heading_and_no_answer(path):
+    told = []
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "code" and notebooks.hidden(cell):
+            line = notebooks.first_line(cell)
+            if not (line.endswith("?") or "?  " in line or "? (" in line or line in cell.source):
+                told.append(line)
+            if not cell.metadata.get("collapsed"):
+                told.append(f"opening it changes the file: {cell.source[:60]}")
+    assert told == []
+
+
+def test_the_line_of_a_folded_output_is_the_one_that_jupyterlab_takes():
+    empty = new_output("display_data", {"text/plain": "\n"})
+    picture = new_output("display_data", {"image/png": "", "text/plain": "Picture: who waits"})
+    words = new_output("display_data", {"text/plain": "\n  How does it end?\n  Stuck"})
+    assert notebooks.first_line(new_code_cell("", outputs=[words, picture])) == "How does it end?"
+    assert notebooks.first_line(new_code_cell("", outputs=[picture, words])) == "Picture: who waits"
+    assert notebooks.first_line(new_code_cell("", outputs=[empty, words])) == ""
+
+
+def test_folded_in_both_ways_of_saying_it():
+    folded = new_code_cell("", metadata={"jupyter": {"outputs_hidden": True}})
+    unfolded = new_code_cell("", metadata={"collapsed": True})
+    for cell in (folded, unfolded):
+        notebooks.fold(cell)
+    assert folded.metadata["collapsed"] is True and "collapsed" not in unfolded.metadata

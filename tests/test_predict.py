@@ -1,5 +1,6 @@
 """`predict()` on real ranks: what it shows before, how it marks, what it says about a wrong answer."""
 
+import base64
 import json
 import multiprocessing
 import os
@@ -13,7 +14,10 @@ import torch
 import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
-from predicted import (
+
+from helpers import Mismatch, RankFailed, Run, Stuck, course, predict, progress
+from helpers.views.predict.prediction import Prediction
+from tests.corpus.predicted import (
     add_up,
     aliased,
     collect,
@@ -32,9 +36,7 @@ from predicted import (
     squares,
     two_sums,
 )
-
-from helpers import Mismatch, RankFailed, Run, Stuck, predict, progress
-from helpers.prediction import Prediction
+from tests.kernels import LocalAsyncKernelManager
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -79,7 +81,7 @@ def test_shows_before_and_an_empty_after_in_words():
 def everything_in_the_page(prediction):
     """All that a browser is sent of it, pictures aside."""
     data, _ = prediction._repr_mimebundle_()
-    assert VIEW in data and data.pop("image/png")
+    assert VIEW in data
     return json.dumps([data, ipywidgets.Widget.get_manager_state(drop_defaults=False)], default=str)
 
 
@@ -93,9 +95,13 @@ def test_the_answer_is_not_in_the_page_before_run(capsys):
     prediction = predict(secret, world_size=2)
     before = everything_in_the_page(prediction)
     assert "770001" in before and "1540003" not in before + capsys.readouterr().out
-    prediction.form.cells[0][0].value = "1"
-    prediction.form.button.click()
-    assert "1540003" in everything_in_the_page(prediction)
+    assert "1540003" not in json.dumps(prediction.form.submit([["1"], [""]])), (
+        "the first stage says what is wrong, not what is right"
+    )
+    assert "1540003" in json.dumps(prediction.form.submit([["1"], [""]], show=True))
+    assert "1540003" not in json.dumps(ipywidgets.Widget.get_manager_state(drop_defaults=False), default=str), (
+        "it is in no model"
+    )
 
 
 def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
@@ -156,31 +162,57 @@ def test_reads_numbers_as_people_write_them(words, value, same):
     assert (prediction.right == 1) is same
 
 
-def test_the_widget_marks_wanted_beside_given_and_again_when_mended():
+def test_the_form_marks_in_two_stages():
     prediction = predict(share_from_last, world_size=2)
-    form = prediction.form
-    for cell in form.cells[0]:
-        cell.value = "10"
-    form.cells[1][0].value = "10 10 0"  # a whole row in its first cell
-    form.button.click()
+    first = prediction.form.submit([["10", "10", "10"], ["10 10 0", "", ""]])  # a whole row in its first cell
     assert (prediction.right, prediction.of) == (5, 6)
-    assert [cell.value for cell in form.cells[1]] == ["10", "10", "0"]
-    page = everything_in_the_page(prediction)
-    assert "5 of 6 right" in page and "rank 0 held this, but it does not come here" in page
-    assert "[0] I hold" in page  # what the ranks print is seen now
-    form.cells[1][2].value = "10"
-    form.button.click()
-    assert prediction.right == 6 and "All 6 right" in everything_in_the_page(prediction)
+    assert first["marks"] == [[True] * 3, [True, True, False]] and first["summary"] == "5 of 6 right."
+    assert "rank 0 held this, but it does not come here" in first["reasons"][0]
+    assert not {"wants", "after"} & set(first), "the answer comes on the second stage only"
+    shown = prediction.form.submit([["10", "10", "10"], ["10", "10", "0"]], show=True)
+    assert shown["wants"] == [["10"] * 3] * 2 and shown["after"]["text"].startswith("[0] I hold")
+    assert shown["after"]["picture"]["src"].startswith("data:image/png;base64,")
+    right = prediction.form.submit([["10"] * 3] * 2)
+    assert right["right"] and right["summary"] == "All 6 right." and right["wants"] == [["10"] * 3] * 2
 
 
-def test_run_without_an_answer_asks_once_and_then_shows(file):
+def test_shown_without_an_answer_nothing_is_noted(file):
     prediction = predict(share_from_last, world_size=2)
-    prediction.form.button.click()
-    assert prediction.run is None
-    prediction.form.button.click()
+    prediction.form.submit([[""] * 3] * 2, show=True)
     assert prediction.run.results[0].tolist() == [10, 10, 10]
     assert prediction.right == 0 and "Nothing was predicted" in repr(prediction)
     assert not file.exists()
+
+
+def key_of(prediction):
+    prediction.unattended()
+    recording = prediction.recording()
+    return recording, json.loads(base64.b64decode(recording["key"]))
+
+
+def test_a_recording_has_its_answer_in_the_encoded_key_alone():
+    def secret():
+        x = torch.tensor([770001 + dist.get_rank()])
+        dist.all_reduce(x)
+
+    recording, key = key_of(predict(secret, world_size=2))
+    assert "770001" in json.dumps(recording) and "1540003" not in json.dumps(recording)
+    assert [[want["value"] for want in row] for row in key["wants"]] == [[1540003]] * 2
+    own = key["why"][key["reasons"]["0 0"]["770001"]]
+    assert own.startswith("you gave the rank's own number; all_reduce takes the SUM")
+    assert "1540003" in key["after"]["text"] and len(json.dumps(recording)) < 5000
+
+
+def test_a_wrong_choice_has_a_reason():
+    recording, key = key_of(predict(deserted, ask="verdict", world_size=2))
+    stuck, *_ = [option for option in recording["options"] if "Stuck" in option]
+    assert key["wants"][0][0]["text"] == stuck and key["reasons"].pop(stuck) == ""
+    assert all("rank 0 waits in broadcast" in reason for reason in key["reasons"].values()) and len(key["reasons"]) == 3
+    asked = dict(choices=["yes", "no"], answer=lambda run: "yes", world_size=2)
+    told = predict(squares, because={"no": "Two squared is four."}, answers="no", **asked)
+    assert "Two squared is four." in repr(told)
+    with pytest.raises(ValueError, match="none of the choices"):
+        predict(squares, because={"maybe": "?"}, **asked)
 
 
 # --- other questions ----------------------------------------------------------------------
@@ -191,8 +223,7 @@ ENDS = {"an error": RankFailed, "a hang": Stuck, "they disagree": Mismatch, "a r
 @pytest.mark.parametrize("fn, end", list(zip((fail, deserted, disagree, squares), ENDS)))
 def test_a_program_that_ends_badly_is_an_answer(fn, end):
     prediction = predict(fn, ask="What happens?", choices=ENDS, world_size=2)
-    prediction.form.choice.value = end
-    prediction.form.button.click()
+    prediction.form.submit([[end]])
     assert prediction.right == 1 and isinstance(prediction.run, ENDS[end])
     assert f"✓ {list(ENDS).index(end) + 1}  {end}" in repr(prediction)
     wrong = predict(fn, ask="verdict", answers=3 if end != "they disagree" else 1, world_size=2)
@@ -249,9 +280,10 @@ def test_says_what_is_wrong_with_a_question(arguments, options, kind, said):
 # --- without a browser --------------------------------------------------------------------
 
 
-def test_works_without_ipywidgets(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    monkeypatch.delitem(sys.modules, "helpers.form", raising=False)
+def test_works_without_anywidget(monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "helpers.views.web.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "helpers.views.predict.widget", raising=False)
     prediction = predict(share_from_last, world_size=2)
     assert set(prediction._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
@@ -266,13 +298,15 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
     ]
     cells = [nbformat.v4.new_code_cell(source) for source in [PROGRAM, *asked]]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=60).execute()
-    for cell in notebook.cells[1:]:
-        picture, words = cell.outputs  # two: where a picture is shown, its words are too
+    NotebookClient(notebook, timeout=60, kernel_manager_class=LocalAsyncKernelManager).execute()
+    for cell in notebook.cells[1:4]:
+        words, picture = cell.outputs  # two: where a picture is shown, its words are too; the question leads
         assert "image/png" in picture.data and set(words.data) == {"text/plain"}
-    after, returned, verdict, _ = [cell.outputs[1].data["text/plain"] for cell in notebook.cells[1:]]
-    assert after.startswith("all_reduce SUM") and "0      0       ->  1" in after
-    assert returned.endswith("rank   f returned\n     0   7\n     1   8")
+    picture, words = notebook.cells[4].outputs
+    assert "image/png" in picture.data and set(words.data) == {"text/plain"}
+    after, returned, verdict = [cell.outputs[0].data["text/plain"] for cell in notebook.cells[1:4]]
+    assert after.startswith("What does each rank hold after this call?") and "0      0       ->  1" in after
+    assert returned.startswith("What does f return on each rank?") and returned.endswith("0   7\n     1   8")
     assert verdict.startswith("How does it end?\n  some ranks wait for ever (Stuck)\n\nStuck: rank 0")
     assert not file.exists()
 
@@ -280,8 +314,8 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
 def test_importing_helpers_stays_light():
     code = (
         "import sys, helpers\n"
-        "assert not {'ipywidgets', 'matplotlib'} & set(sys.modules)\n"
-        "import helpers.prediction\n"
+        "assert not {'anywidget', 'ipywidgets', 'matplotlib'} & set(sys.modules)\n"
+        "import helpers.views.predict.prediction\n"
         "from helpers import predict, explore\n"
         "assert callable(predict) and callable(explore) and 'ipywidgets' not in sys.modules"
     )
@@ -305,7 +339,7 @@ def test_predictions_are_noted_beside_the_exercises(file):
 
 def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
     """As JupyterLab runs it: cells with ids, and somebody who could answer."""
-    chapter = nbformat.read(progress.ROOT / "notebooks" / "01_ranks.ipynb", 4)
+    chapter = nbformat.read(course.NOTEBOOKS / "01_ranks.ipynb", 4)
     ids = [cell.id for cell in chapter.cells if cell.cell_type == "code"]
     manager, client = start_new_kernel(env={**os.environ, "JPY_SESSION_NAME": str(tmp_path / "01_ranks.ipynb")})
     try:
@@ -320,9 +354,11 @@ def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     assert progress.cells_run() == {"01_ranks": sorted(ids[:3])}
-    assert f"  01_ranks                    3 of {len(ids)} cells run\n" in repr(progress.progress())
+    lines = [line.split(maxsplit=1) for line in repr(progress.progress()).splitlines()]
+    assert ["01_ranks", f"3 of {len(ids)} cells run"] in lines
     progress.forget()
-    assert "  01_ranks                    not begun\n" in repr(progress.progress())
+    lines = [line.split(maxsplit=1) for line in repr(progress.progress()).splitlines()]
+    assert ["01_ranks", "not begun"] in lines
 
 
 def test_a_file_that_cannot_be_read_is_kept(file):

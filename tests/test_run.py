@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from contextlib import suppress
@@ -13,9 +12,9 @@ from contextlib import suppress
 import pytest
 import torch
 import torch.distributed as dist
-from module_for_ranks import Net, share
 
 from helpers import Mismatch, RankFailed, Stuck, run
+from tests.corpus.module_for_ranks import Net, share
 
 # --- what may be run, and what comes back -------------------------------------------------
 
@@ -63,10 +62,10 @@ def test_surroundings_are_those_of_the_call_not_of_the_standby(monkeypatch, tmp_
         return os.getcwd(), os.environ.get("COURSE"), "HOME" in os.environ, sys.path[0], os.environ["RANK"]
 
     monkeypatch.setenv("HOME", "/somewhere")
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     run(seen, world_size=2)
-    while threading.active_count() > threads:  # now there are two more, born in what is around now
-        pass
+    for thread in set(threading.enumerate()) - before:
+        thread.join()  # its work is the next two ranks, born in what is around now
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COURSE", "Collectives")
     monkeypatch.delenv("HOME")
@@ -198,6 +197,8 @@ def close_unix_sockets():
         (lambda: os._exit(3), "rank 1 ended itself with exit code 3"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 1 was killed by SIGKILL"),
         (lambda: os.abort(), "rank 1 was killed by SIGABRT"),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "rank 1 was killed by SIGTERM"),
+        (lambda: os.kill(os.getpid(), 40), "rank 1 was killed by signal 40"),  # a real-time signal: most have no name
         (lambda: sys.exit("enough"), "rank 1 raised SystemExit: it called sys.exit('enough')"),
         (lambda: close_unix_sockets(), "rank 1 cut its connection"),
     ],
@@ -343,14 +344,6 @@ def test_without_check_the_program_goes_on_as_gloo_would():
 # --- from anywhere, and nothing left behind -----------------------------------------------
 
 
-def script(tmp_path, code, **environ):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(code))
-    return subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=120, cwd=tmp_path, env={**os.environ, **environ}
-    )
-
-
 SCRIPT = """
     import torch, torch.distributed as dist
     from helpers import run
@@ -369,8 +362,8 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("guard", ["", 'if __name__ == "__main__": pass'])
-def test_a_script_runs_once_with_or_without_a_guard(tmp_path, guard):
-    done = script(tmp_path, SCRIPT.format(guard=guard))
+def test_a_script_runs_once_with_or_without_a_guard(script, guard):
+    done = script(SCRIPT.format(guard=guard))
     assert (done.stdout, done.stderr) == ("once\n[2.0, 2.0] True\n", "")
 
 
@@ -380,18 +373,17 @@ def test_python_dash_c():
     assert (done.stdout, done.stderr) == ("[1, 1]\n", "")
 
 
-def test_an_uncaught_failure_of_a_script_reads_well(tmp_path):
-    done = script(tmp_path, "from helpers import run\ndef f():\n    1 / 0\nrun(f, world_size=2)")
+def test_an_uncaught_failure_of_a_script_reads_well(script):
+    done = script("from helpers import run\ndef f():\n    1 / 0\nrun(f, world_size=2)")
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith(
         "RankFailed: ranks 0 and 1 raised ZeroDivisionError: division by zero\n    f, line 3:  1 / 0"
     )
 
 
-def test_many_calls_leave_nothing_behind(tmp_path):
+def test_many_calls_leave_nothing_behind(script, tmp_path):
     """No open file, process or temporary file more after 40 calls than after 5, failures included."""
     done = script(
-        tmp_path,
         """
         import glob, os, tempfile, threading, time
         import psutil, torch, torch.distributed as dist

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from inspect import signature
 from math import ceil, log2
 
 import pytest
@@ -14,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import run
+from helpers.record import collectives
 from helpers.schedule import (
     ALGORITHMS,
+    COLLECTIVES,
     Schedule,
     WrongSchedule,
     add,
@@ -41,28 +42,18 @@ from helpers.schedule import (
     scatter_ring_broadcast,
     tree_all_reduce,
 )
-
-
-def variants(n: int, roots=None):
-    """Every built-in algorithm at this world size, with differing roots, pieces and nodes."""
-    roots = roots or {0, n // 2, n - 1}
-    for algorithm in ALGORITHMS:
-        if algorithm in (hierarchical_all_reduce, multi_ring_all_reduce):
-            yield from (algorithm(n, node) for node in range(1, min(n, 8) + 1) if n % node == 0)
-        elif algorithm is double_tree_all_reduce:
-            yield from (algorithm(n, pieces, node) for pieces, node in ((1, 1), (3, 1), (2, 4)) if n % node == 0)
-        elif algorithm in (doubling_all_gather, halving_reduce_scatter):
-            if n & n - 1 == 0:
-                yield algorithm(n)
-        elif "root" in signature(algorithm).parameters:
-            yield from (algorithm(n, root) for root in roots)
-            if "pieces" in signature(algorithm).parameters:
-                yield algorithm(n, n - 1, 3)
-        else:
-            yield algorithm(n)
-
+from tests.corpus.schedules import variants
 
 # --- proof and count ----------------------------------------------------------------------
+
+
+def test_facts_about_collectives_are_those_of_the_table():
+    facts = {op: of for op, of in collectives.COLLECTIVES.items() if of.gives}
+    assert set(COLLECTIVES) == set(facts)
+    for op, of in facts.items():
+        schedule = Schedule(op, 2, [], chunks=4)
+        assert schedule.rooted == (of.root is not None)
+        assert schedule.has_pieces == ("own" in (of.gives, of.gets))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 31, 32])

@@ -1,5 +1,7 @@
 """Scores that cannot be had by cheating, from a grader that cannot be hurt and loses nothing."""
 
+import ast
+import importlib.util
 import json
 import os
 import re
@@ -9,25 +11,23 @@ import sys
 import time
 from pathlib import Path
 
-import answers
 import psutil
-import puzzles
 import pytest
-from hostile import HOSTILE, MEAN
 
-from helpers import release
+from helpers.course import ROOT, SOLUTIONS
+from helpers.exercise.notebook import is_answer, released
 from helpers.exercise.tasks import EXERCISES
-from helpers.grade import batch, sandbox, score, submission
+from helpers.grade import batch, sandbox, score, shipped, submission
+from helpers.tools import release
+from tests.corpus import answers, puzzles
+from tests.corpus.cells import MEAN, RIGHT
+from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 
 try:
     sandbox.check()
 except sandbox.Unavailable as why:
     pytestmark = pytest.mark.skip(reason=str(why))
 
-RIGHT = """def distributed_mean(x):
-    y = x.clone() if x.is_floating_point() else x.float()
-    dist.all_reduce(y)
-    return y / dist.get_world_size()"""
 QUICK = {
     "object that equals everything", "patched grader", "os._exit", "looks for solutions", "kills its parent",
     "fork bomb", "files in /tmp", "other processes' memory", "result that unpickles into code", "two results",
@@ -36,39 +36,26 @@ QUICK = {
 EXERCISE_OF = {task.name: exercise for exercise, tasks in EXERCISES.items() for task in tasks}
 
 
-class Room:
-    """A sandbox, and another if that one has ended."""
-
-    def __init__(self, walls=True):
-        self.walls, self.room = walls, None
-
-    def __call__(self):
-        if self.room is None or not self.room.alive:
-            self.room = sandbox.Sandbox(self.walls)
-        return self.room
-
-
 @pytest.fixture(scope="module")
-def room():
-    room = Room()
-    yield room
-    if room.room is not None:
-        room.room.close()
+def sandboxes():
+    pool = sandbox.SandboxPool()
+    yield pool
+    pool.close()
 
 
 def submitted(source, exercise=MEAN):
-    cells = [cell for cell in submission.pristine(exercise).cells if release.is_answer(cell)]
+    cells = [cell for cell in submission.pristine(exercise).cells if is_answer(cell)]
     return submission.Submission(Path("mine.ipynb"), exercise, {cell.id: source for cell in cells})
 
 
-def scored(source, room, exercise=MEAN):
-    return score.score(submitted(source, exercise), room, "a secret", pictures=False)
+def scored(source, sandboxes, exercise=MEAN):
+    return score.score(submitted(source, exercise), sandboxes, "a secret", pictures=False)
 
 
 def notebook(source, exercise=MEAN):
-    made = release.released(submission.pristine(exercise))
+    made = released(submission.pristine(exercise))
     for cell in made.cells:
-        if release.is_answer(cell) and source is not None:
+        if is_answer(cell) and source is not None:
             cell.source = source
     return release.text(made)
 
@@ -81,35 +68,40 @@ def marked(entries):
 
 
 @pytest.mark.parametrize("name", marked(HOSTILE))
-def test_no_cheat_gets_a_point(name, room):
+def test_no_cheat_gets_a_point(name, sandboxes):
     entry = HOSTILE[name]
     before = time.monotonic()
-    result = scored(entry.source, room, entry.exercise)
-    assert result["points"] == 0
-    for check in result["checks"]:
-        assert re.search(entry.reason, check["reason"]), check["reason"]
-        assert "FOUND" not in check["reason"] and all(c == "\n" or c.isprintable() for c in check["reason"])
+    result = scored(entry.source, sandboxes, entry.exercise)
+    assert result.points == 0
+    for check in result.checks:
+        assert re.search(entry.reason, check.reason), check.reason
+        assert "FOUND" not in check.reason and all(c == "\n" or c.isprintable() for c in check.reason)
     assert time.monotonic() - before < 200  # each of its limits is far below; a busy machine is allowed for
     # The machine and the grader are as they were, and the next student is graded rightly.
     left = [p for p in psutil.process_iter(["cmdline"]) if "987654" in (p.info["cmdline"] or [])]
     assert not left and not list(Path("/tmp").glob("hostile-was-here*"))
-    if room().alive:
-        assert len(psutil.Process(room().pid).children(recursive=True)) <= 2  # nobody but those who make ranks
+    # Nobody is in the sandbox but those who make ranks.
+    assert len(psutil.Process(sandboxes.sandbox.pid).children(recursive=True)) <= 2
     if name in QUICK:
-        assert scored(RIGHT, room)["points"] == 3
+        assert scored(RIGHT, sandboxes).points == 3
 
 
 def test_the_corpus_is_large():
-    assert len(HOSTILE) >= 30
+    assert len(HOSTILE) >= 120
+
+
+def test_numbers_in_tags_are_traffic(sandboxes):
+    values, budget = scored(NUMBERS_IN_TAGS, sandboxes).checks
+    assert not values.reason and "calls that carry no number" in budget.reason
 
 
 @pytest.mark.parametrize("name", ["files in /tmp", "sockets with abstract names"])
 def test_these_cheats_would_work_without_walls(name):
-    room = Room(walls=False)
+    sandboxes = sandbox.SandboxPool(walls=False)
     try:
-        assert scored(HOSTILE[name].source, room)["points"] == 3
+        assert scored(HOSTILE[name].source, sandboxes).points == 3
     finally:
-        room().close()
+        sandboxes.close()
         for file in Path("/tmp").glob("hostile-was-here*"):
             file.unlink()
 
@@ -118,7 +110,7 @@ def test_these_cheats_would_work_without_walls(name):
 
 
 def from_answers(name, answer):
-    """An answer of tests/answers.py or puzzles.py as the source of an answer cell."""
+    """An answer of tests/corpus/answers.py or puzzles.py as the source of an answer cell."""
     return Path(sys.modules[answer.__module__].__file__).read_text() + f"\n{name} = {answer.__name__}\n"
 
 
@@ -130,41 +122,99 @@ def every(table, answer_of):
     ]
 
 
-def checked(name, answer, room):
+def checked(name, answer, sandboxes):
     source = from_answers(name, answer)
     of = {
         cell.id: source if f"def {name}(" in cell.source else "pass"
         for cell in submission.pristine(EXERCISE_OF[name]).cells
-        if release.is_answer(cell)
+        if is_answer(cell)
     }
     mine = submission.Submission(Path("mine.ipynb"), EXERCISE_OF[name], of)
-    result = score.score(mine, room, "a secret", pictures=False)
-    return [check for check in result["checks"] if check["what"].startswith(f"{name}:")]
+    result = score.score(mine, sandboxes, "a secret", pictures=False)
+    return [check for check in result.checks if check.what.startswith(f"{name}:")]
 
 
 @pytest.mark.parametrize("name, answer", every(answers.RIGHT | puzzles.RIGHT, lambda answer: answer))
-def test_a_right_answer_gets_all_points(name, answer, room):
-    assert [check["reason"] for check in checked(name, answer, room)] == [""] * len(checked(name, answer, room))
+def test_a_right_answer_gets_all_points(name, answer, sandboxes):
+    assert [check.reason for check in checked(name, answer, sandboxes) if check.reason] == []
 
 
-# A rank's own uses of its memory do not go over the wire: that it read too early shows in the values.
-ON_THE_WIRE = {"before waiting for it": "is wrong on rank|leaves the wrong numbers"}
+BACKWARD = """
+import sys
+right = distributed_mean
+
+def distributed_mean(x):
+    before, w = set(sys.modules), torch.ones(2, requires_grad=True)
+    torch.tanh(w).backward(torch.ones(2))
+    assert set(sys.modules) == before, "imports"
+    return right(x)
+"""
+
+
+SHUT = """
+import ctypes, os, sys
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+PAGE = LIBC.mmap(None, ctypes.c_size_t(4096), 1, 1, os.open(os.path.realpath(sys.executable), os.O_RDONLY), ctypes.c_long(0))
+right = distributed_mean
+
+def meets(rank):
+    \"\"\"Whether a rank wakes another, which waits on a word of a page that both can read.\"\"\"
+    FUTEX, WAIT, WAKE, word = 202 if os.uname().machine == "x86_64" else 98, 0, 1, ctypes.c_void_p(PAGE + 64)
+    value = ctypes.c_int.from_address(PAGE + 64).value
+    second = (ctypes.c_long * 2)(1, 0)
+    for _ in range(1000):
+        if rank == 0 and LIBC.syscall(FUTEX, word, WAIT, value, second) == 0:
+            return True
+        if rank == 1 and LIBC.syscall(FUTEX, word, WAKE, 1) == 1:
+            return True
+    return False
+
+def distributed_mean(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    others = [int(t) for t in gathered_pids()]
+    assert not (n == 2 and meets(rank)), "a futex"
+    for other in others:
+        clock = ~other << 3 | 2  # CPUCLOCK_SCHED, man 3 clock_getcpuclockid
+        assert other == os.getpid() or LIBC.clock_gettime(clock, (ctypes.c_long * 2)()), "a clock"
+    return right(x)
+
+def gathered_pids():
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    return pids
+"""
+
+
+def test_ranks_meet_on_the_wire_alone(sandboxes):
+    values, _ = scored(RIGHT + SHUT, sandboxes).checks
+    assert values.reason == ""
+
+
+def test_a_backward_in_the_sandbox_imports_nothing(sandboxes):
+    assert scored(RIGHT + BACKWARD, sandboxes).points == 3  # hundreds of modules would take each rank seconds
+
+
+# What a rank reads of its own memory does not go over the wire: that it read too early shows in the values.
+ON_THE_WIRE = {
+    "before waiting for it": "is wrong on rank|leaves the wrong numbers|writes? to the tensor of .* before waiting"
+}
 
 
 @pytest.mark.parametrize("name, entry", every(answers.WRONG | puzzles.WRONG, lambda entry: entry[0]))
-def test_a_mistake_does_not_and_is_told_why(name, entry, room):
+def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes):
     answer, words = entry
-    *_, budget = checked(name, answer, room)
-    assert re.search(ON_THE_WIRE.get(words, words), budget["reason"]), budget["reason"]
+    *_, budget = checked(name, answer, sandboxes)
+    assert re.search(ON_THE_WIRE.get(words, words), budget.reason), budget.reason
 
 
-def test_partial_credit(room):
+def test_partial_credit(sandboxes):
     unchunked = next(answer for answer, _ in answers.WRONG["ring_all_reduce"] if answer.__name__ == "unchunked")
-    values, budget = checked("ring_all_reduce", unchunked, room)
-    assert values["points"] == 4 and budget["points"] == 0 and "are enough" in budget["reason"]
+    values, budget = checked("ring_all_reduce", unchunked, sandboxes)
+    assert values.points == 4 and budget.points == 0 and "are enough" in budget.reason
 
 
-def test_the_wire_knows_what_torch_distributed_can_do(room):
+def test_the_wire_knows_what_torch_distributed_can_do(sandboxes):
     """Calls that no exercise's own answer makes, each against what it must give."""
     source = """
 def distributed_mean(x):
@@ -188,12 +238,27 @@ def distributed_mean(x):
     dist.all_to_all_single(into, torch.full((n, 2), float(rank)))
     assert into[:, 0].tolist() == list(range(n))
     dist.barrier()
+    half = torch.ones(3, 3).half()
+    assert (half @ half)[0, 0] == 3
     y = x.clone() if x.is_floating_point() else x.float()
     dist.all_reduce(y, async_op=True).wait()
     return y / n
 """
-    values, _ = scored(source, room)["checks"]
-    assert values["reason"] == ""
+    values, _ = scored(source, sandboxes).checks
+    assert values.reason == ""
+
+
+def test_what_is_shipped_imports_only_what_is_shipped_before_it():
+    known = {"torch", *sys.stdlib_module_names}
+    for name, source in shipped.modules():
+        for node in ast.parse(source).body:  # what is imported when it is executed
+            if isinstance(node, ast.Import):
+                assert {alias.name.partition(".")[0] for alias in node.names} <= known, name
+            elif isinstance(node, ast.ImportFrom):
+                package = name if name == "helpers.schedule" else name.rpartition(".")[0]
+                module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                assert module in known or module.partition(".")[0] in known, f"{name} imports {module}"
+        known.add(name)
 
 
 # --- a class, by the command line -----------------------------------------------------------
@@ -204,7 +269,7 @@ def command(submissions, out, *options):
 
 
 def grade(submissions, out, *options, **more):
-    environ = {**os.environ, "PYTHONPATH": str(release.ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command(submissions, out, *options), env=environ, capture_output=True, text=True, timeout=500, **more
     )
@@ -245,13 +310,13 @@ def class_of_students(tmp_path_factory):
     hand_in("tampered", f"{MEAN}.ipynb", json.dumps(tampered))
     hand_in("cut short", f"{MEAN}.ipynb", notebook(RIGHT)[:500])
     hand_in("nested", f"{MEAN}.ipynb", "[" * 100_000)
-    hand_in("huge", f"{MEAN}.ipynb", " " * (batch.MOST_BYTES + 1))
-    for name, target in (("link", release.SOLUTIONS / f"{MEAN}.ipynb"), ("device", "/dev/zero")):
+    hand_in("huge", f"{MEAN}.ipynb", " " * (batch.MAX_NOTEBOOK_BYTES + 1))
+    for name, target in (("link", SOLUTIONS / f"{MEAN}.ipynb"), ("device", "/dev/zero")):
         (folder / name).mkdir()
         (folder / name / f"{MEAN}.ipynb").symlink_to(target)
     (folder / "pipe").mkdir()
     os.mkfifo(folder / "pipe" / f"{MEAN}.ipynb")
-    (folder / "linked folder").symlink_to(release.SOLUTIONS)
+    (folder / "linked folder").symlink_to(SOLUTIONS)
     return folder
 
 
@@ -304,7 +369,7 @@ def test_stopped_at_any_moment_it_goes_on_to_the_same_report(signum, tmp_path):
     out, graded = tmp_path / "stopped", {}
     for stop_after in (1, 2, 4):  # records, at least
         process = subprocess.Popen(
-            command(folder, out, "--seed", "s"), env={**os.environ, "PYTHONPATH": str(release.ROOT)},
+            command(folder, out, "--seed", "s"), env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         with process:
@@ -331,7 +396,7 @@ def test_without_a_sandbox_it_says_so_and_needs_a_word(tmp_path):
         "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
     )
     (tmp_path / "bin" / "bwrap").chmod(0o755)
-    environ = {**os.environ, "PYTHONPATH": str(release.ROOT), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     ask = command(tmp_path / "ann.ipynb", tmp_path / "report")
     refused = subprocess.run(ask, env=environ, capture_output=True, text=True)
     assert refused.returncode == 2 and "--no-sandbox" in refused.stderr and "namespace" in refused.stderr

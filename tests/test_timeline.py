@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 
 from helpers import run, timeline
+from helpers.format import duration
+from tests import reading
 
 
 def straggler():
@@ -32,7 +34,37 @@ def test_a_straggler_is_seen(picture):
     assert sums[0].late == sums[2].late == 1 and sums[1].late is None
     assert all(span.start <= span.blocked <= span.met <= span.end for span in picture.spans)
     assert repr(picture) == "Picture: timeline of straggler, 3 ranks, 5 calls"
-    assert len(picture.text.splitlines()) == 1 + 3 * 4
+    assert len(picture.text.splitlines()) == 1 + 3 + 1 + 1 + 3 * 4
+
+
+def test_a_rank_works_waits_or_moves(picture):
+    for rank, share in enumerate(picture.shares):
+        mine = [span for span in picture.spans if span.event.rank == rank]
+        assert sum(share[:3]) == pytest.approx(max(span.end for span in mine)) and min(share[:3]) >= 0
+        assert share.waited == pytest.approx(sum(span.waits for span in mine))
+    shapes = reading.drawn(picture)
+    for (y, rank, _), share in zip(reading.ranks(shapes), picture.shares):  # the first rows are the totals
+        told = [w.text for w in shapes.words if abs(w.y - y) < 1 and w.text.startswith("worked ")]
+        assert told == [f"worked {duration(share.worked)}, waited {duration(share.waited)}"
+                        + f" for rank {share.late}" * (share.late is not None) + f", moved {duration(share.moved)}"]  # fmt: skip
+
+
+def test_a_short_wait_is_shown_from_near():
+    """Of 0.65 s rank 0 waits 50 ms, which alone would be a hair's breadth; the times are set, the rest is a run's."""
+
+    def meet_twice():
+        dist.barrier()
+        dist.barrier()
+
+    done = run(meet_twice, world_size=2)
+    for rank, came in enumerate((0.6, 0.65)):
+        first, second = done.events[rank]
+        first.start, first.end, second.start, second.end = 0.0, 0.001, came, 0.651
+    seen = timeline(done)
+    words = [w.text for w in reading.drawn(seen).words]
+    assert "from near: the longest wait: rank 0, 50 ms in barrier #2, for rank 1" in words
+    assert "worked 599 ms, waited 50 ms for rank 1, moved 2 ms" in words
+    assert seen.text.splitlines()[1].split() == ["0", "599", "ms", "50", "ms", "2", "ms", "rank", "1"]
 
 
 def test_a_call_that_never_ended_waits_until_the_end():

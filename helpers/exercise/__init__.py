@@ -1,12 +1,6 @@
 """Exercises: what is wanted (tasks, cases), whether an answer is right (judge), how a notebook asks (check)."""
 
-__all__ = ["CheckFailed", "check_budget", "check_values"]
+from ..lazy import lazy
 
-
-def __getattr__(name: str):
-    # Not before it is asked for: ranks import this package for perform.py, and need no pictures.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import check
-
-    return getattr(check, name)
+# Not before they are asked for: ranks import this package for on_rank.py, and need no pictures.
+__all__ = lazy(__name__, {"check": "CheckFailed check_budget check_practice check_values"})

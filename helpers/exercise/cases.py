@@ -1,4 +1,4 @@
-"""What an exercise's inputs are drawn from: a case, a seed, a rank."""
+"""The inputs of an exercise, drawn from a case, a seed and a rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..twin import dtype_name
+from ..format import dtype_name
 
 WORLD_SIZES = (2, 3, 4, 5, 8, 1)  # in the order in which they are tried: small pictures first
 
@@ -62,6 +62,10 @@ class Draw:
         """Numbers of the case's kind and dtype; a kind that is not in KINDS has small numbers."""
         kind = KINDS.get(self.case.kind, KINDS["small numbers"])
         return kind(shape, self.common if common else self.mine).to(self.case.dtype)
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Whole numbers from low up to, and not including, high, of the case's dtype."""
+        return torch.randint(low, high, shape, generator=self.mine).to(self.case.dtype)
 
     def integer(self, low: int, high: int, common: bool = False) -> int:
         """From low up to, and not including, high."""

@@ -1,8 +1,10 @@
-"""What an exercise's check cell calls:
+"""The functions of an exercise's check cells:
 
     from helpers.exercise import check_budget, check_values
     check_values(distributed_mean)  # is it right?
     check_budget(distributed_mean)  # ... and does it move no more than it must?
+
+    check_practice(in_sync)  # both at once, for a chapter's short task
 
 An answer runs on real ranks, at six world sizes, on inputs it has not seen.
 """
@@ -11,23 +13,28 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
+import pickle
 from typing import Any, Callable
 
-from ..errors import RankFailed, RunError
-from ..launch import run
-from ..record import Event, Run
-from ..traffic import count
-from ..twin import size
-from ..wire import pack
+from .. import frontend, progress
+from ..format import size
+from ..launch.run import run
+from ..rank.pickling import pack
+from ..record.event import Event
+from ..results.errors import RunError, Stuck
+from ..results.run import Run
+from . import points
 from .cases import WORLD_SIZES, Case, ranks
-from .judge import Attempt, Task, Verdict, judge
-from .perform import perform
-from .puzzle import Puzzle
+from .feedback import broken, explain, spent, to_write, too_slow, unwritten
+from .file import File
+from .judge import judge
+from .on_rank import perform
+from .task import Attempt, Puzzle, Task, Verdict
 from .tasks import TASKS
-from .words import spent
 
-SECONDS = 10.0  # an answer may take for the cases of one world size
+TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size
+MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
+LEAST_RANKS_FOLLOWED = 4  # in a picture of what became of each chunk
 
 
 class CheckFailed(AssertionError):
@@ -42,28 +49,73 @@ class CheckFailed(AssertionError):
         return f"{type(self).__name__}: {self}".splitlines()
 
 
+class NotWritten(CheckFailed):
+    """An answer that is still the exercise's own placeholder."""
+
+
 def check_values(answer: Callable) -> None:
-    """Whether a function gives what its exercise asks for, by the calls it allows.
+    """Check that a function gives what its exercise asks for, by the calls it allows.
 
     answer: named as the exercise says.  Prints a line if all is well, raises CheckFailed
     with the reason otherwise, and TypeError or ValueError for what is no answer at all.
     """
     task = task_of(answer)
-    attempt_all(task, answer, budget=False)
+    tried = attempt_all(task, answer, budget=False)
     print(f"Right: {task.name} does what it should in {_tried(task)}.")
+    _earned(task, "values", tried)
 
 
 def check_budget(answer: Callable) -> None:
-    """As check_values, and the traffic must stay within the exercise's budget."""
+    """Check values as check_values does, and traffic: it must stay within the exercise's budget."""
     task = task_of(answer)
-    case, given, attempt = attempt_all(task, answer, budget=True)
+    tried = attempt_all(task, answer, budget=True)
     if isinstance(task, Puzzle):
+        case, given, attempt = tried[-1]
         print(f"Right, in {_tried(task)}. {task.praise(case, given[0], attempt.results[0])}")
+        _earned(task, "budget", tried)
         return
-    traffic, budget = count(attempt.events), task.budget(case, given)
+    case, given, attempt = max(tried, key=lambda each: (each[0].world_size, each[2].traffic.busiest))
+    traffic, budget = attempt.traffic, task.budget(case, given)
     best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
     print(f"Right and within its budget, in {_tried(task)}.")
     print(f"With {ranks(case.world_size)}, {spent(traffic)}{best}. The budget: {budget.words}.")
+    _earned(task, "budget", tried)
+
+
+def check_practice(answer: Callable) -> None:
+    """Check the answer to a chapter's short task as check_budget does. One that is not written yet is no error."""
+    task = task_of(answer)
+    try:
+        tried = attempt_all(task, answer, budget=True)
+    except NotWritten:
+        print(to_write(task, "Or open the answer below."))
+        return
+    print(f"Right, in {_tried(task)}. That is this chapter's practice done.")
+    progress.practised(task.name)
+    if isinstance(task, Task):
+        _show_one(task, tried)
+
+
+def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
+    """Print the points of this check and what comes next; after a function's last check show one of its runs."""
+    cell = points.cell_of(task.name, aspect)
+    if cell:
+        print(f"{cell.points:g} of {cell.points:g} point{'s' * (cell.points != 1)}. {cell.next}")
+    if cell and cell.is_last and not isinstance(task, Puzzle):
+        _show_one(task, tried)
+
+
+def _show_one(task: Task, tried: list[Tried]) -> None:
+    """Show the run of a right answer that tells most."""
+    telling = [each for each in tried if _fits_a_picture(*each)]
+    if telling and frontend.shell() is not None:
+        case, _, attempt = max(telling, key=lambda each: (each[0].world_size, -sum(map(len, each[2].events))))
+        _display(Run(case.world_size, [], attempt.events, name=task.name))
+
+
+def _fits_a_picture(case: Case, given: list[tuple], attempt: Attempt) -> bool:
+    events = sum(map(len, attempt.events))
+    return 1 < case.world_size <= MOST_RANKS_SHOWN and case.size > 0 and 0 < events <= MOST_EVENTS_SHOWN
 
 
 def _tried(task: Task | Puzzle) -> str:
@@ -83,30 +135,30 @@ def task_of(answer: Any) -> Task | Puzzle:
     return TASKS[name]
 
 
-def attempt_all(
-    task: Task | Puzzle, answer: Callable, budget: bool, seed: str = ""
-) -> tuple[Case, list[tuple], Attempt]:
-    """Tries every case; returns the most telling one of those that passed, raises CheckFailed for the first that fails."""
-    tried = []
+Tried = tuple[Case, list[tuple], Attempt]
+
+
+def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool, seed: str = "") -> list[Tried]:
+    """Tries every case and returns what came out; raises CheckFailed for the first case that fails."""
+    tried: list[Tried] = []
     kept = _kept.pop(_key(answer, seed), {}) if budget else {}
     _kept.clear()
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         given = [task.arguments(case, seed) for case in cases]
+        ended = None
         try:
             attempts = kept.get(world_size) or attempt(answer, cases, given)
             fine = not any(judge(task, *each, budget) for each in zip(cases, given, attempts))
-        except RunError:
-            fine = False
+        except RunError as error:
+            fine, ended = False, error
         if not fine:
-            _alone(task, answer, cases, given, budget)
+            _alone(task, answer, cases, given, budget, [case for case, *_ in tried], ended)
         tried += zip(cases, given, attempts)
         kept[world_size] = attempts
     if not budget:
         _kept[_key(answer, seed)] = kept
-    if isinstance(task, Puzzle):
-        return tried[-1]
-    return max(tried, key=lambda each: (each[0].world_size, count(each[2].events).busiest))
+    return tried
 
 
 # What check_values saw last, by world size: a check_budget that comes next judges the same runs.
@@ -117,8 +169,8 @@ def _key(answer: Callable, seed: str) -> tuple | None:
     """Differs when the answer does, or anything in the notebook that it uses."""
     try:
         return pack(answer), seed
-    except Exception:
-        return None  # run says better what is wrong with it
+    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError):
+        return None  # it cannot travel; run, which comes next, names the variable
 
 
 def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
@@ -131,14 +183,19 @@ def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> li
 def _run(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> Run:
     with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
         late = [case.late for case in cases]
-        return run(perform, answer, late, given, world_size=cases[0].world_size, timeout=SECONDS)
+        return run(perform, answer, late, given, world_size=cases[0].world_size, timeout=TIMEOUT_SECONDS)
 
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:
     """A run of `perform`, taken apart into its cases."""
     events = [_split(mine, count) for mine in done.events]
     return [
-        Attempt([r[k][0] for r in done.results], [r[k][1] for r in done.results], [mine[k] for mine in events])
+        Attempt(
+            [r[k][0] for r in done.results],
+            [r[k][1] for r in done.results],
+            [mine[k] for mine in events],
+            [[got for a in r[k][1] if isinstance(a, File) for got in a.reads] for r in done.results],
+        )
         for k in range(count)
     ]
 
@@ -147,32 +204,49 @@ def _split(events: list[Event], count: int) -> list[list[Event]]:
     """A rank's events by case: our own barriers lie between."""
     parts: list[list[Event]] = [[]]
     for e in events:
-        if e.op == "barrier" and _is_ours(e) and len(parts) < count:
+        if e.op == "barrier" and e.line is None and len(parts) < count:  # no line of the learner's led to it
             parts.append([])
         else:
             parts[-1].append(e)
     return parts
 
 
-def _is_ours(e: Event) -> bool:
-    # No line of the learner's led to it: what is left is the one that started the process.
-    return e.line is None or e.line.file == "<string>"
-
-
 # --- when it fails ------------------------------------------------------------------------
 
 
-def _alone(task: Task | Puzzle, answer: Callable, cases: list[Case], given: list[list[tuple]], budget: bool) -> None:
-    """Finds the case that fails, by trying each on ranks of its own, shows it and raises."""
+def _alone(
+    task: Task | Puzzle,
+    answer: Callable,
+    cases: list[Case],
+    given: list[list[tuple]],
+    budget: bool,
+    passed: list[Case],
+    ended: RunError | None,
+) -> None:
+    """Finds the case that fails, by trying each on ranks of its own, shows it and raises.
+
+    passed: cases before these.  ended: what ended their common run, if it did not return.
+    """
     for case, arguments in zip(cases, given):
         try:
             done = _run(answer, [case], [arguments])
         except RunError as error:
-            raise _broke(task, case, error) from None
+            if not unwritten(error):
+                _show(error.run)
+            situation = case.kind if isinstance(task, Puzzle) else f"{ranks(case.world_size)} ({case})"
+            raise (NotWritten if unwritten(error) else CheckFailed)(
+                broken(task, situation, error, case, arguments, passed)
+            ) from None
         (one,) = attempts_of(done, 1)
         if verdict := judge(task, case, arguments, one, budget):
-            _show(done, verdict.shows)
-            raise CheckFailed(str(verdict), verdict)
+            words, shows = "", verdict.shows
+            if verdict.aspect == "values" and isinstance(task, Task) and task.follow:
+                words, shows = task.follow(answer, max(case.world_size, LEAST_RANKS_FOLLOWED)) or (words, shows)
+            _show(done, shows)
+            raise CheckFailed(explain(task, case, arguments, verdict, passed, words), verdict)
+        passed = [*passed, case]
+    if isinstance(ended, Stuck) and ended.timed_out:
+        raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS))
     many = "once" if isinstance(task, Puzzle) else f"once with {ranks(cases[0].world_size)}"
     raise CheckFailed(
         f"{task.name} works when it is called {many}, but not when it is called again and again.\n"
@@ -180,48 +254,31 @@ def _alone(task: Task | Puzzle, answer: Callable, cases: list[Case], given: list
     )
 
 
-def _broke(task: Task | Puzzle, case: Case, error: RunError) -> CheckFailed:
-    """The run itself came to no good end."""
-    if not _unwritten(error):
-        _show(error.run)
-    situation = case.kind if isinstance(task, Puzzle) else f"{ranks(case.world_size)} ({case})"
-    return CheckFailed(trouble(task, situation, error))
-
-
-def trouble(task: Task | Puzzle, situation: str, error: RunError) -> str:
-    """What to say about a run that came to no good end.  situation: the ranks and inputs, in words."""
-    if _unwritten(error):
-        return (
-            f"{task.name} is still to be written. Put your code in place of `raise NotImplementedError()` in the cell "
-            "above, run that cell, then this one. The hints below open one at a time."
-        )
-    thought = _forgotten(error.run) or task.thoughts.get(type(error).__name__, "")
-    return f"{task.name} with {situation}: {type(error).__name__}\n{error}" + f"\nThink: {thought}" * bool(thought)
-
-
-def _unwritten(error: RunError) -> bool:
-    last = error.traceback.rstrip().rpartition("\n")[2] if isinstance(error, RankFailed) else ""
-    return last.startswith("NotImplementedError")
-
-
-def _forgotten(broken: Run) -> str:
-    """An isend or irecv that nobody waits for: gloo may never carry it out."""
-    for mine in broken.events:
-        if any(e.waiting is not None for e in mine):  # it has not come so far
-            continue
-        for e in mine:
-            if e.is_message and e.async_op and e.end is None and e.waiting is None:
-                return f"rank {e.rank} never waits for its i{e.op}. Keep what i{e.op} returns, and call its wait()."
-    return ""
-
-
 def _show(done: Run, shows: Any = None) -> None:
-    """What the learner's ranks printed, and, in a notebook, the picture of their run, or of what it made."""
+    """Show what the learner's ranks printed and, in a notebook, the picture of their run, or of what it made."""
     for rank, text in enumerate(done.stdout):
         for line in text.splitlines():
             print(f"[{rank}] {line}")
-    if "IPython" in sys.modules and (shows or any(done.events)):
-        from IPython import display, get_ipython
+    if frontend.shell() is not None and (shows or any(done.events)):
+        _display((shows or done).draw())
 
-        if get_ipython() is not None:
-            display.display((shows or done).draw())
+
+def _display(what: Any) -> None:
+    from IPython.display import display
+
+    display(what)
+
+
+# --- when there is nothing to check ---------------------------------------------------------
+
+
+def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:
+    """Shows a NameError; about an answer that does not exist yet, what to do."""
+    if error.name in TASKS:
+        said = f"{error.name} does not exist yet. Run the cell with `def {error.name}` first, then this one."
+        error._render_traceback_ = lambda: [said]  # in place of the traceback
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+
+if (_shell := frontend.shell()) is not None:  # a check cell's own line fails before any check is called
+    _shell.set_custom_exc((NameError,), _missing)

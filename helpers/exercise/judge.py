@@ -1,92 +1,41 @@
-"""Whether an answer is right, and what it costs: a pure function of what came out of a run.
+"""The judgement of an answer, its values and its cost: a pure function of what came out of a run.
 
-Nothing here runs an answer.  A `Task` says what is wanted, an `Attempt` holds what came
-out of one case, `judge` compares them.
+Nothing here runs an answer, and nothing puts what is wrong into words: a `Task` says what is
+wanted, an `Attempt` holds what came out of one case, `judge` compares them, and
+`feedback.explain` words the verdict.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from dataclasses import replace
+from typing import Any, Callable, Collection
 
 import torch
 
-from ..record import Event
-from ..traffic import Traffic, count
-from . import words
-from .cases import Case, Draw, ranks
-from .puzzle import Puzzle
+from ..format import dtype_name
+from ..record.event import Event
+from ..record.traffic import Traffic
+from .cases import Case
+from .task import ANY, Attempt, Difference, Puzzle, Suspect, Task, Verdict
 
-ANY = object()  # a wanted result that does not matter
 # How far a result may be off, as a part of the largest number that goes in.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
-
-@dataclass(frozen=True)
-class Budget:
-    """The most an answer may move. Lists hold one number a rank; None: not limited."""
-
-    words: str  # as the statement says it
-    sent: list[float] | None = None  # bytes
-    received: list[float] | None = None  # bytes
-    messages: list[int] | None = None  # sent
-    steps: int | None = None
-    links: set[tuple[int, int]] | None = None  # (source, target): who may send to whom
-    least: float | None = None  # bytes: fewer are impossible for the busiest rank
+NOTHING_RETURNED = Suspect(
+    lambda args: [None for _ in args],
+    "the function returns nothing on these ranks. Printing a result does not return it.",
+    where_wrong=True,
+)
 
 
-@dataclass(frozen=True)
-class Suspect:
-    """A mistake people make, known by its result."""
-
-    result: Callable[[list[tuple]], list[Any]]  # from all ranks' arguments, one a rank
-    thought: str
-
-
-@dataclass(frozen=True)
-class Task:
-    """What one function must do."""
-
-    name: str  # of the function
-    cases: tuple[Case, ...]
-    draw: Callable[[Draw], tuple]  # the arguments of one rank
-    reference: Callable[[list[tuple]], list[Any]]  # what each rank must return
-    budget: Callable[[Case, list[tuple]], Budget]
-    after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
-    allowed: frozenset[str] | None = None  # ops; None: all
-    scale: Callable[[list[tuple]], float] | None = None  # TOLERANCE is a part of this
-    parameters: tuple[str, ...] = ("x",)  # of the function
-    suspects: tuple[Suspect, ...] = ()
-    thoughts: dict[str, str] = field(default_factory=dict)  # aspect -> one thing to think about
-
-    def arguments(self, case: Case, seed: str = "") -> list[tuple]:
-        """What each rank's function is called with."""
-        return [self.draw(Draw(seed, self.name, case, rank)) for rank in range(case.world_size)]
-
-
-@dataclass
-class Attempt:
-    """What came out of one case."""
-
-    results: list[Any]  # per rank: what the function returned
-    arguments: list[tuple]  # per rank: its arguments afterwards
-    events: list[list[Event]]  # per rank
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why an answer is not right. aspect: "calls", "inputs", "values", "waits" or "budget"."""
-
-    aspect: str
-    headline: str
-    details: str
-    thought: str
-    shows: Any = None  # what can be drawn of it, besides the run
-
-    def __str__(self) -> str:
-        return "\n".join(
-            part for part in (self.headline, self.details, f"Think: {self.thought}" * bool(self.thought)) if part
-        )
+def untouched(argument: int) -> Suspect:
+    """The mistake of leaving an argument as it was."""
+    return Suspect(
+        lambda args: [mine[argument] for mine in args],
+        "the tensor is as it was before. `x = ...` only gives a new tensor the old name; "
+        "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in.",
+        where_wrong=True,
+    )
 
 
 def judge(task: Task | Puzzle, case: Case, given: list[tuple], attempt: Attempt, budget: bool = True) -> Verdict | None:
@@ -96,69 +45,84 @@ def judge(task: Task | Puzzle, case: Case, given: list[tuple], attempt: Attempt,
     """
     if isinstance(task, Puzzle):
         return task.verdict(case, given[0], attempt.results[0], budget)
-    traffic = count(attempt.events)
+    traffic = attempt.traffic
     return (
         _calls(task, attempt)
-        or _values(task, case, given, attempt, traffic)
-        or _inputs(task, case, given, attempt)
-        or _waits(task, attempt)
-        or (_budget(task, case, given, traffic) if budget else None)
+        or _values(task, given, attempt, traffic)
+        or _inputs(task, given, attempt, traffic)
+        or _waits(attempt)
+        or (_budget(task, case, given, traffic, attempt) if budget else None)
     )
 
 
 # --- values -------------------------------------------------------------------------------
 
 
-def _values(task: Task, case: Case, given: list[tuple], attempt: Attempt, traffic: Traffic) -> Verdict | None:
-    wanted = task.reference(given)
-    wrong = _wrong(task, given, wanted, attempt.results)
+def _values(task: Task, given: list[tuple], attempt: Attempt, traffic: Traffic) -> Verdict | None:
+    wanted, got = task.reference(given), attempt.results
+    wrong = _wrong(task, given, wanted, got)
     if not wrong:
         return None
-    rank, what = next(iter(wrong.items()))
-    headline = f"{task.name} is wrong on rank {rank} of {ranks(case.world_size)}: {what}"
-    details = words.values(case, task.parameters, given, wanted[rank], attempt.results[rank], list(wrong))
-    details += "\n" + words.cost(traffic, task.budget(case, given))
-    return Verdict("values", headline, details, _suspicion(task, given, attempt.results, list(wrong)))
+    first = next(iter(wrong))
+    thought = _thought(task, given, got, wrong, [*task.suspects, NOTHING_RETURNED])
+    thought = thought or _dtype_only(wrong[first], _scale(task, given)) or _root_only(attempt, wrong)
+    return Verdict(
+        "values", tuple(wrong), wanted[first], got[first], difference=wrong[first], traffic=traffic, thought=thought
+    )
 
 
-def _wrong(task: Task, given: list[tuple], wanted: list, got: list) -> dict[int, str]:
-    """The ranks whose result is not the wanted one, each with what is wrong in a few words."""
+def _inputs(task: Task, given: list[tuple], attempt: Attempt, traffic: Traffic) -> Verdict | None:
+    """An argument that is changed and must not be, or must be and holds the wrong numbers."""
+    if task.after is None:
+        return None
+    wanted, got = task.after(given), attempt.arguments
+    wrong = _wrong(task, given, wanted, got)
+    if not wrong:
+        return None
+    first, scale = next(iter(wrong)), _scale(task, given)
+    (k, _), *within = wrong[first].place
+    verdict = Verdict(
+        "inputs", tuple(wrong), wanted[first][k], got[first][k], k, wrong[first]._replace(place=tuple(within)), traffic
+    )
+    if not difference(wanted[first][k], given[first][k], scale):
+        return verdict
+    thought = _thought(task, given, [mine[k] for mine in got], wrong, [untouched(k), *task.suspects, NOTHING_RETURNED])
+    return replace(verdict, aspect="values", thought=thought)
+
+
+def _wrong(task: Task, given: list[tuple], wanted: list, got: list) -> dict[int, Difference]:
+    """The ranks that do not have what is wanted, each with the first difference."""
     scale = _scale(task, given)
     found = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
     return {rank: what for rank, what in found.items() if what}
 
 
-def difference(wanted: Any, got: Any, scale: float) -> str:
-    """In a few words; '' if there is none worth mentioning."""
+def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
+    """The first difference worth mentioning.  scale: TOLERANCE is a part of it."""
     if wanted is ANY:
-        return ""
+        return None
     if isinstance(wanted, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(wanted):
-            return f"it must return {len(wanted)} things, not {words.kind(got)}."
-        each = [difference(w, g, scale) for w, g in zip(wanted, got)]
-        return next((f"result {k + 1} of {len(each)}: {what}" for k, what in enumerate(each) if what), "")
+            return Difference(wanted, got)
+        parts = (difference(w, g, scale) for w, g in zip(wanted, got))
+        within = ((k, part) for k, part in enumerate(parts) if part)
+        return next((part._replace(place=((k, len(wanted)), *part.place)) for k, part in within), None)
     if isinstance(wanted, torch.Tensor):
-        if not isinstance(got, torch.Tensor):
-            return f"it must return a tensor, not {words.kind(got)}."
-        if got.dtype != wanted.dtype or got.shape != wanted.shape:
-            return f"it must return {words.kind(wanted)}, not {words.kind(got)}."
-        bad = int(unequal(wanted, got, scale).sum())
-        return (
-            f"{bad} of {wanted.numel()} number{'s' * (wanted.numel() != 1)} differ{'s' * (wanted.numel() == 1)}."
-            * bool(bad)
-        )
+        alike = ("dtype", "shape", "layout")
+        if not isinstance(got, torch.Tensor) or any(getattr(got, a) != getattr(wanted, a) for a in alike):
+            return Difference(wanted, got)
+        numbers = int(unequal(wanted, got, scale).sum())
+        return Difference(wanted, got, numbers=numbers) if numbers else None
     if isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         got = got.item()
     if isinstance(wanted, float) and type(got) is float:
-        wanted, got = torch.tensor(wanted, dtype=torch.float32), torch.tensor(got, dtype=torch.float32)
-        return f"it returned {got.item():g}, not {wanted.item():g}." * bool(unequal(wanted, got, scale))
-    if type(got) is not type(wanted):
-        return f"it must return {words.kind(wanted)}, not {words.kind(got)}."
-    return f"it returned {got}, not {wanted}." * (got != wanted)
+        single = (torch.tensor(value, dtype=torch.float32) for value in (wanted, got))
+        return Difference(wanted, got) if unequal(*single, scale) else None
+    return Difference(wanted, got) if type(got) is not type(wanted) or got != wanted else None
 
 
 def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tensor:
-    """Where two tensors of one shape and dtype differ."""
+    """The mask of the places where two tensors of one shape and dtype differ."""
     if wanted.dtype not in TOLERANCE:
         return wanted != got
     off = TOLERANCE[wanted.dtype] * scale
@@ -180,107 +144,102 @@ def largest(given: Any) -> float:
     return max(1.0, float(finite.max())) if finite.numel() else 1.0
 
 
-def _suspicion(task: Task, given: list[tuple], got: list, wrong: list[int]) -> str:
-    """What to think about, from the mistake that gives these very results."""
+def _thought(task: Task, given: list[tuple], got: list, wrong: dict[int, Any], suspects: list[Suspect]) -> str:
+    """The thought of the first suspect that gives these very results; "" if none does."""
     scale = _scale(task, given)
-    for suspect in task.suspects:
+    for suspect in suspects:
         would = suspect.result(given)
-        if not any(difference(w, g, scale) for w, g in zip(would, got)):
+        ranks = wrong if suspect.where_wrong else range(len(got))
+        if not any(difference(would[rank], got[rank], scale) for rank in ranks):
             return suspect.thought
-    if all(got[rank] is None for rank in wrong):
-        return "the function returns nothing on these ranks. Printing a result does not return it."
-    return task.thoughts.get("values", "")
+    return ""
 
 
-# --- inputs, calls, waits -----------------------------------------------------------------
+def _dtype_only(difference: Difference, scale: float) -> str:
+    """The thought about numbers that are right in a dtype that is not; "" where they are not right."""
+    wanted, got, *_ = difference
+    if not all(isinstance(value, torch.Tensor) and value.layout == torch.strided for value in (wanted, got)):
+        return ""
+    if wanted.dtype == got.dtype or wanted.shape != got.shape or got.is_complex():
+        return ""
+    if unequal(wanted, got.to(wanted.dtype), scale).any():
+        return ""
+    name = dtype_name(wanted.dtype)
+    return f"the numbers are right, their dtype is not. y.to(torch.{name}) gives the same numbers as {name}."
 
 
-def _inputs(task: Task, case: Case, given: list[tuple], attempt: Attempt) -> Verdict | None:
-    if task.after is None:
-        return None
-    wanted = task.after(given)
-    wrong = _wrong(task, given, wanted, attempt.arguments)
-    if not wrong:
-        return None
-    rank = next(iter(wrong))
-    scale = _scale(task, given)
-    k = next(k for k, (w, g) in enumerate(zip(wanted[rank], attempt.arguments[rank])) if difference(w, g, scale))
-    to_be_kept = not difference(wanted[rank][k], given[rank][k], scale)
-    if to_be_kept:
-        headline = f"{task.name} changes its input on rank {rank} of {ranks(case.world_size)}."
-        thought = "whoever called the function may still need its tensor. Which line writes into it? Work on a copy."
-    else:
-        headline = f"{task.name} leaves the wrong numbers in its tensor on rank {rank} of {ranks(case.world_size)}."
-        thought = _after_suspicion(task, given, attempt.arguments, list(wrong), k)
-    details = words.values(case, task.parameters, given, wanted[rank][k], attempt.arguments[rank][k], list(wrong))
-    if not to_be_kept:
-        details += "\n" + words.cost(count(attempt.events), task.budget(case, given))
-    return Verdict("inputs" if to_be_kept else "values", headline, details, thought)
+def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
+    """The thought about a collective that gives its result to one rank, where that one alone is right."""
+    right = set(range(len(attempt.results))) - set(wrong)
+    for e in (e for mine in attempt.events for e in mine):
+        if e.op in ("reduce", "gather") and right == {e.dst}:
+            return f"rank {e.dst} alone gets the result of {e.op}. Which collective gives it to all ranks?"
+    return ""
 
 
-def _after_suspicion(task: Task, given: list[tuple], after: list[tuple], wrong: list[int], k: int) -> str:
-    if not any(difference(given[rank][k], after[rank][k], _scale(task, given)) for rank in wrong):
-        return (
-            "the tensor is as it was before. `x = ...` only gives a new tensor the old name; "
-            "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in."
-        )
-    return _suspicion(task, given, [arguments[k] for arguments in after], wrong)
+# --- calls and waits ----------------------------------------------------------------------
 
 
 def _calls(task: Task, attempt: Attempt) -> Verdict | None:
-    if task.allowed is None:
-        return None
-    for mine in attempt.events:
-        for e in mine:
-            if e.op not in task.allowed:
-                name = e.within or e.op
-                return Verdict(
-                    "calls",
-                    f"{task.name} calls {name}, which this exercise does without.",
-                    f"  rank {e.rank}   {words.source(e)}",
-                    task.thoughts.get("calls", f"what is left is {', '.join(sorted(task.allowed))}."),
-                )
-    return None
+    allowed = task.allowed
+    return _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
 
 
-def _waits(task: Task, attempt: Attempt) -> Verdict | None:
-    for mine in attempt.events:
-        for e in mine:
-            if not e.waited:
-                return Verdict(
-                    "waits",
-                    f"{task.name} never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}.",
-                    f"  rank {e.rank}   {words.source(e)}",
-                    "until work.wait() returns, nobody knows whether the data has moved. Keep the work, and wait.",
-                )
-    return None
+def _waits(attempt: Attempt) -> Verdict | None:
+    return _first("waits", attempt, lambda e: not e.waited)
+
+
+def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Verdict | None:
+    events = (e for mine in attempt.events for e in mine if at_fault(e))
+    return next((Verdict(aspect, (e.rank,), event=e) for e in events), None)
 
 
 # --- budget -------------------------------------------------------------------------------
 
 
-def _budget(task: Task, case: Case, given: list[tuple], traffic: Traffic) -> Verdict | None:
-    allowed = task.budget(case, given)
+def most_empty(world_size: int) -> int:
+    """How many of a rank's calls may carry no byte.
 
-    def verdict(aspect: str, what: str, also: str = "") -> Verdict:
-        headline = f"{task.name} is right with {ranks(case.world_size)}, but {what}"
-        details = "\n".join(filter(None, [words.traffic(case, traffic, allowed), also]))
-        return Verdict("budget", headline, details, task.thoughts.get(aspect, ""))
+    A ring over ranks most of which have nothing makes 4 (N - 1). Many more could say numbers that no budget counts, by
+    their tags, their order and how many they are.
+    """
+    return 8 * world_size + 16
 
-    if allowed.links is not None and (strangers := sorted(set(traffic.links) - allowed.links)):
-        source, target = strangers[0]
-        return verdict("links", f"rank {source} sends to rank {target}, and may not.")
-    for aspect in ("sent", "received", "messages"):
-        limits, counts = getattr(allowed, aspect), getattr(traffic, aspect)
+
+def _budget(task: Task, case: Case, given: list[tuple], traffic: Traffic, attempt: Attempt) -> Verdict | None:
+    budget = task.budget(case, given)
+    for rank, count in enumerate(traffic.empty):
+        if count > (most := most_empty(case.world_size)):
+            return Verdict("budget", (rank,), most, count, traffic=traffic, limit="empty")
+    if budget.links is not None and (strangers := sorted(set(traffic.links) - budget.links)):
+        return Verdict("budget", strangers[0][:1], got=strangers[0], traffic=traffic, limit="links")
+    for limit in ("read", "reads", "sent", "received", "messages", "largest", "calls"):
+        limits, counts = getattr(budget, limit), getattr(traffic, limit)
         over = [r for r in range(case.world_size) if limits is not None and counts[r] > limits[r] + 1e-6]
         if over:
-            rank = max(over, key=lambda r: counts[r] - limits[r])
-            if aspect == "messages":
-                return verdict(aspect, f"rank {rank} sends {counts[rank]} messages; {limits[rank]} are enough.")
-            verb = {"sent": "sends", "received": "receives"}[aspect]
-            return verdict(
-                aspect, f"rank {rank} {verb} {words.size_of(counts[rank])}; {words.size_of(limits[rank])} are enough."
-            )
-    if allowed.steps is not None and traffic.steps > allowed.steps:
-        return verdict("steps", f"takes {traffic.steps} steps; {allowed.steps} are enough.")
+            most = max(over, key=lambda r: counts[r] - limits[r])
+            return Verdict("budget", (most,), limits[most], counts[most], traffic=traffic, limit=limit)
+    if budget.steps is not None and traffic.steps > budget.steps:
+        return Verdict("budget", (), budget.steps, traffic.steps, traffic=traffic, limit="steps")
+    for before, event in filter(None, map(_waits_between, attempt.events if budget.together else [])):
+        return Verdict("budget", (event.rank,), traffic=traffic, limit="together", event=event, before=before)
+    for measure in budget.measures:
+        counts = measure.count(attempt.events)
+        for rank, (got, most) in enumerate(zip(counts, measure.most)):
+            least = measure.least[rank] if measure.least else got
+            if got > most or got < least:
+                wanted = most if got > most else least
+                return Verdict("budget", (rank,), wanted, got, traffic=traffic, limit=measure.words)
     return None
+
+
+def _waits_between(events: list[Event]) -> tuple[Event, Event] | None:
+    """The call of a rank that it waited for first, and the first one that it made after that.
+
+    A collective whose future was asked for ends when it is complete, whether or not anybody waits then: that is no
+    proof of a wait.  (On the graders' wire it ends when its rank waits, as every call does there.)
+    """
+    shared = [e for e in events if len(e.group) > 1]
+    waited = [e for e in shared if e.end is not None and (e.waiting is not None or e.is_message or not e.async_op)]
+    before = min(waited, key=lambda e: e.end, default=None)
+    return next(((before, e) for e in shared if before and before.end <= e.start), None)

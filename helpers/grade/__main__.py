@@ -13,14 +13,16 @@ import time
 from pathlib import Path
 
 from ..progress import FILE, remember
-from . import feedback, submission
-from .feedback import Feedback
+from . import learner, submission
+from .learner import Feedback, Kernel
 from .submission import Unusable
 from .terminal import bar
 
+NOT_BEGUN = "not begun"
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: all solved. 1: something is not. 2: a file cannot be graded."""
+    """0: all is graded, whatever came out. 2: a file cannot be graded."""
     parser = argparse.ArgumentParser(
         prog="python -m helpers.grade",
         description="Says what is right in your exercises, and what to think about next.",
@@ -49,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         return instructor.score(options)
     try:
         seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed
-        status = max(map(lambda path: grade(path, options.progress), _notebooks(options.paths)), default=2)
+        status = grade_all(_notebooks(options.paths), options.progress)
         if options.watch:
             watch(options.paths, options.progress, seen)
         return status
@@ -65,25 +67,63 @@ def _notebooks(paths: list[Path]) -> list[Path]:
     return found
 
 
-def grade(path: Path, progress: Path) -> int:
-    """Grades one file and says what came out."""
+def grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback | None:
+    """Grades one file and says what came out; None if it cannot be graded.  kernel: one that is up already."""
     try:
         submitted = submission.read(path)
     except Unusable as problem:
         print(f"{problem}\n", file=sys.stderr)
-        return 2
+        return None
     if submitted.untouched:
-        print(f"{submitted.exercise}: not begun. Write into the answer cell, save, and grade again.\n")
-        return 1
-    given = feedback.give(submitted, lambda done, of: bar(submitted.exercise, done, of))
+        return learner.untried(submitted, NOT_BEGUN)
+    try:
+        given = learner.give(submitted, lambda done, of: bar(submitted.exercise, done, of), kernel)
+    except OSError as error:  # no process, no memory, no space in the temporary folder
+        print(f"{submitted.exercise} could not be graded: {error}.\n", file=sys.stderr)
+        return None
     bar("", 0, 0)
-    remember(given.exercise, given.points, given.of, progress)
-    print(report(given), end="\n\n", flush=True)
-    return 0 if given.solved else 1
+    try:
+        remember(given.exercise, given.points, given.of, progress)
+    except OSError as error:
+        print(f"These points are not remembered: {error}.\n", file=sys.stderr)
+    return given
+
+
+def grade_all(paths: list[Path], progress: Path) -> int:
+    """Grades files, says what is wrong in each, and ends with a table of all. 0: all could be graded. 2: not all."""
+    found = []
+    for path in paths:
+        if given := grade(path, progress):
+            if len(paths) == 1 or not given.solved and given.reason != NOT_BEGUN:
+                print(report(given), end="\n\n", flush=True)
+            found.append(given)
+    if len(paths) > 1 and found:
+        print(table(found))
+    return 0 if len(found) == len(paths) > 0 else 2
+
+
+def table(found: list[Feedback]) -> str:
+    """The points of several exercises, one a line, their sum, and the first that is not solved."""
+    wide = max(len(given.exercise) for given in found)
+    rows = [
+        (_mark(given), given.exercise, f"{given.points:g} of {given.of:g}", NOT_BEGUN * (given.reason == NOT_BEGUN))
+        for given in found
+    ]
+    total, of = (sum(getattr(given, what) for given in found) for what in ("points", "of"))
+    rows.append((" ", "all", f"{total:g} of {of:g} points", ""))
+    lines = [f"{mark} {name:<{wide}}  {points:>8}  {note}".rstrip() for mark, name, points, note in rows]
+    left = next((given.exercise for given in found if not given.solved), None)
+    return "\n".join([*lines, f"Next: {left}." if left else "All solved."])
+
+
+def _mark(given: Feedback) -> str:
+    return "✓" if given.solved else "·" if given.reason == NOT_BEGUN else "✗"
 
 
 def report(given: Feedback) -> str:
     """In words."""
+    if given.reason == NOT_BEGUN:
+        return f"{given.exercise}: {NOT_BEGUN}. Write into the answer cell, save, and grade again."
     state = "solved" if given.solved else "not solved yet"
     lines = [f"{given.exercise}: {given.points:g} of {given.of:g} points, {state}"]
     for check in given.checks:
@@ -101,15 +141,24 @@ def report(given: Feedback) -> str:
 
 
 def watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]]) -> None:
-    """Grades a file whenever it has been saved.  seen: as _saved found them before the last grading."""
-    print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
-    while True:
-        now = _saved(paths)
-        for path in now:
-            if now[path] != seen.get(path):
-                grade(path, progress)
-        seen = now
-        time.sleep(0.3)
+    """Grades a file whenever it has been saved.  seen: as _saved found them before the last grading.
+
+    The kernel of the next grading is up before it is needed: torch takes longer to load than most answers to check.
+    """
+    kernel = Kernel()
+    try:
+        print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
+        while True:
+            now = _saved(paths)
+            for path in now:
+                if now[path] != seen.get(path):
+                    if given := grade(path, progress, kernel):
+                        print(report(given), end="\n\n", flush=True)
+                    kernel = kernel if kernel.is_up else Kernel()
+            seen = now
+            time.sleep(0.3)
+    finally:
+        kernel.close()
 
 
 def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:

@@ -4,36 +4,34 @@
     report/graded/*.json      a record per submission, whole or not at all
 
 A grader that was stopped or killed goes on where it was: what has a record is not graded
-again, unless the submission or the course's own files have changed.
+again, unless the submission, the grader, the exercises, torch or Python have changed.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
-import queue
 import re
 import secrets
 import stat
-import subprocess
 import sys
-import threading
-from collections import deque
-from contextlib import closing
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
-from ..exercise import tasks
-from ..notebooks import ROOT
-from ..release import SOLUTIONS
-from .submission import exercises
+import torch
 
-MOST_BYTES = 10_000_000  # of a notebook
-TRIES = 2  # for a submission over which a worker came to its end
+from ..course import SOLUTIONS
+from .grading import Grading
+from .submission import exercises
+from .workers import TRIES, Job, scored
+
+MAX_NOTEBOOK_BYTES = 10_000_000
+PART = ".part"  # ends the name of a file that is being written
 
 
 class Unfit(Exception):
@@ -47,40 +45,58 @@ class Entry:
     student: str
     file: str  # as it was found, below the folder of submissions
     path: Path
+    problem: str = ""  # why it cannot be looked into; "" if it can
 
-    @cached_property
-    def problem(self) -> str:
-        """Why it is not even read; '' if it is."""
+    def read(self) -> tuple[bytes, str]:
+        """The file's content, and the reason why it cannot be had; "" if it can.
+
+        The file is read once, so that the bytes graded are the bytes that name the record.
+        """
+        if self.problem:
+            return b"", self.problem
         try:
-            status = self.path.lstat()
+            # A pipe must not make the grader wait, nor a link lead it elsewhere.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
-            return f"{self.file} cannot be read: {error.strerror}."
-        if stat.S_ISLNK(status.st_mode):
-            return f"{self.file} is a symbolic link, and is not followed. Hand in the notebook itself."
-        if not stat.S_ISREG(status.st_mode):
-            return f"{self.file} is no file."
-        if status.st_size > MOST_BYTES:
-            return f"{self.file} has {status.st_size / 1e6:.0f} MB; a notebook has at most {MOST_BYTES / 1e6:.0f}."
-        return ""
+            if error.errno == errno.ELOOP:
+                return b"", f"{self.file} is a symbolic link, and is not followed. Hand in the notebook itself."
+            return b"", f"{self.file} cannot be read: {error.strerror}."
+        try:
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    return b"", f"{self.file} is no file."
+                content = file.read(MAX_NOTEBOOK_BYTES + 1)
+        except OSError as error:
+            return b"", f"{self.file} cannot be read: {error.strerror}."
+        if len(content) > MAX_NOTEBOOK_BYTES:
+            large = max(status.st_size, len(content)) / 1e6
+            return b"", f"{self.file} has {large:.0f} MB; a notebook has at most {MAX_NOTEBOOK_BYTES / 1e6:.0f}."
+        return content, ""
 
 
 def find(paths: list[Path]) -> list[Entry]:
     """Notebooks in files, in folders, and in folders of students; no links, nothing hidden."""
     found = []
     for path in paths:
-        if path.is_dir():
-            found += [_entry(path, file) for file in _below(path)]
+        if os.path.isdir(path):  # Path.is_dir raises where it may not look
+            found += _below(path)
         else:
             found.append(_entry(path.parent, path))
     return sorted(found, key=lambda entry: (entry.student, entry.file))
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    for here, folders, files in os.walk(folder):
+def _below(root: Path) -> Iterator[Entry]:
+    closed: list[OSError] = []
+    for here, folders, files in os.walk(root, onerror=closed.append):
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and not (Path(here) / name).is_symlink()
         )
-        yield from (Path(here) / name for name in sorted(files) if name.endswith(".ipynb") and not name.startswith("."))
+        names = (name for name in sorted(files) if name.endswith(".ipynb") and not name.startswith("."))
+        yield from (_entry(root, Path(here) / name) for name in names)
+    for error in closed:  # who handed in this folder is not to be missing from the report
+        entry = _entry(root, Path(error.filename))
+        yield replace(entry, problem=f"{entry.file} cannot be read: {error.strerror}.")
 
 
 def _entry(root: Path, path: Path) -> Entry:
@@ -96,153 +112,105 @@ class Report:
 
     def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool = True) -> None:
         self.folder = folder
-        (folder / "graded").mkdir(parents=True, exist_ok=True)
-        self._lock = open(folder / ".lock", "w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            settings = self._settings()
-        except OSError:
+            (folder / "graded").mkdir(parents=True, exist_ok=True)
+            self._lock = open(folder / ".lock", "w")
+        except OSError as error:
+            raise Unfit(f"{folder} cannot be used as a report folder: {error.strerror}.") from None
+        try:
+            settings = self._own()
+            if settings and seed is not None and settings["seed"] != seed:
+                raise Unfit(
+                    f"{folder} holds gradings with another seed. Name another folder with --out, or leave --seed out."
+                )
+            self.seed: str = settings["seed"] if settings else seed if seed is not None else secrets.token_hex(16)
+            self.walls, self.pictures = walls, pictures
+            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
+            write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
+        except Unfit:
             self.close()
-            raise Unfit(f"Another grader is at work on {folder}.") from None
-        if settings and seed is not None and settings["seed"] != seed:
-            self.close()
-            raise Unfit(
-                f"{folder} holds gradings with another seed. Name another folder with --out, or leave --seed out."
-            )
-        self.seed: str = settings["seed"] if settings else seed if seed is not None else secrets.token_hex(16)
-        self.walls, self.pictures = walls, pictures
-        self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
-        write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
-        self._course = _course()
+            raise
+        self._grader = fingerprint(Path(__file__).parents[1], SOLUTIONS)
 
     def close(self) -> None:
         self._lock.close()
 
-    def _settings(self) -> dict[str, Any]:
+    def _own(self) -> dict[str, Any]:
+        """Takes the folder for this grader alone; the settings of the one before, {} if there was none."""
         try:
-            return json.loads((self.folder / "grading.json").read_text())
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Unfit(f"Another grader is at work on {self.folder}.") from None
+        for left in self.folder.rglob(f".*{PART}"):  # of a grader that was killed while it wrote
+            with suppress(OSError):
+                left.unlink()
+        file = self.folder / "grading.json"
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except ValueError:
-            raise Unfit(f"{self.folder / 'grading.json'} is damaged. Name another folder with --out.") from None
+        except (OSError, ValueError):
+            settings = None
+        if not isinstance(settings, dict) or not isinstance(settings.get("seed"), str):
+            raise Unfit(f"{file} is damaged. Name another folder with --out.")
+        return settings
 
-    def _place(self, entry: Entry) -> Path:
-        """Where the record of this very file, graded this very way, lies."""
-        content = b"" if entry.problem else entry.path.read_bytes()
-        of = [entry.student, entry.file, entry.problem, self._course, json.dumps(self.settings), content.hex()]
+    def _place(self, entry: Entry, content: bytes) -> Path:
+        """The path of the record of this content, graded in this way by this grader."""
+        of = [entry.student, entry.file, self._grader, json.dumps(self.settings), content.hex()]
         return self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
 
-    def record(self, entry: Entry) -> dict[str, Any] | None:
-        try:
-            return json.loads(self._place(entry).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return None
+    def grade(self, entries: list[Entry], jobs: int, progress: Callable[[int, int, str], None]) -> list[Grading]:
+        """All gradings, in the order of entries.
 
-    def remember(self, entry: Entry, record: dict[str, Any]) -> None:
-        problem = record["problem"].replace(str(entry.path.absolute()), entry.file)
-        record = {"student": entry.student, "file": entry.file, **record, "problem": problem}
-        write(self._place(entry), json.dumps(record, indent=1, sort_keys=True) + "\n")
+        progress: done, of how many, the last one's student.  Raises workers.NoWorker, and Unfit
+        where a record cannot be written; what was graded before is kept.
+        """
+        gradings: dict[int, Grading] = {}
+        places: dict[int, Path] = {}  # of the records to come
 
-    def grade(self, entries: list[Entry], jobs: int, progress: Callable[[int, int, str], None]) -> list[dict[str, Any]]:
-        """All records, in the order of entries.  progress: done, of how many, the last one's student."""
-        for entry in entries:
-            if entry.problem:
-                self.remember(entry, unusable(entry.problem))
-        left = [entry for entry in entries if self.record(entry) is None]
-        done = len(entries) - len(left)
-        progress(done, len(entries), "")
-        with closing(_scored(left, min(jobs, len(left)), self)) as scored:
-            for done, (entry, record) in enumerate(scored, done + 1):
-                self.remember(entry, record)
-                progress(done, len(entries), entry.student)
-        return [self.record(entry) for entry in entries]
+        def note(k: int, grading: Grading) -> None:
+            gradings[k] = replace(grading, student=entries[k].student, file=entries[k].file)
+
+        def left() -> Iterator[Job]:
+            for k, entry in enumerate(entries):
+                content, problem = entry.read()
+                place = self._place(entry, content)
+                if problem:
+                    note(k, Grading(problem=problem))
+                elif kept := _recall(place):
+                    gradings[k] = kept
+                else:
+                    places[k] = place
+                    yield Job(k, entry.file, content, self.seed, self.pictures)
+
+        progress(0, len(entries), "")
+        with closing(scored(left(), jobs, self.walls)) as done:
+            for job, grading in done:
+                k = job.number
+                if grading is None:  # not kept: it may have been the machine's fault, and not be so again
+                    problem = f"{job.file} could not be graded: the grader itself failed over it, {TRIES} times."
+                    note(k, Grading(problem=problem))
+                else:
+                    note(k, grading)
+                    write(places[k], json.dumps(gradings[k].data(), indent=1, sort_keys=True) + "\n")
+                progress(len(gradings), len(entries), entries[k].student)
+        return [gradings[k] for k in range(len(entries))]
 
 
-def unusable(problem: str) -> dict[str, Any]:
-    return {"exercise": "", "points": 0, "of": 0, "checks": [], "pictures": {}, "problem": problem}
-
-
-def _scored(entries: list[Entry], jobs: int, report: Report) -> Iterator[tuple[Entry, dict[str, Any]]]:
-    """Records as they come, from so many workers."""
-    left, scored = deque(entries), queue.SimpleQueue()
-    workers = [_Worker(left, scored.put, report) for _ in range(jobs)]
+def _recall(place: Path) -> Grading | None:
     try:
-        for worker in workers:
-            worker.start()
-        for _ in entries:
-            yield scored.get()
-    finally:
-        left.clear()
-        for worker in workers:
-            worker.end()
+        return Grading.from_data(json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-class _Worker(threading.Thread):
-    """Hands one worker process a submission after the other."""
-
-    def __init__(
-        self, left: deque[Entry], done: Callable[[tuple[Entry, dict[str, Any]]], None], report: Report
-    ) -> None:
-        super().__init__(daemon=True)
-        self._left, self._done, self._report = left, done, report
-        self._process: subprocess.Popen | None = None
-        self._ended = False
-
-    def run(self) -> None:
-        while not self._ended:
-            try:
-                entry = self._left.popleft()
-            except IndexError:
-                break
-            lines = (self._ask(entry) for _ in range(TRIES))
-            line = next(filter(None, lines), None)
-            if not self._ended:
-                problem = f"{entry.file} could not be graded: the grader itself failed over it, {TRIES} times."
-                self._done((entry, json.loads(line) if line else unusable(problem)))
-        self.end()
-
-    def _ask(self, entry: Entry) -> str:
-        """The answer; "" if the worker came to its end over it."""
-        if self._ended:
-            return ""
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "helpers.grade.worker", "sandbox" if self._report.walls else "open"],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            )  # fmt: skip
-        job = {"path": str(entry.path.absolute()), "seed": self._report.seed, "pictures": self._report.pictures}
-        try:
-            self._process.stdin.write(json.dumps(job) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except (OSError, ValueError):  # it is gone, or was ended this very moment
-            line = ""
-        if not line.endswith("\n"):
-            self._process.kill()
-            self._process.wait()
-            return ""
-        return line
-
-    def end(self) -> None:
-        """Ends the process, and with it its sandbox."""
-        self._ended = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
-def _course() -> str:
-    """Changes when the exercises do."""
-    files = sorted(
-        [
-            *SOLUTIONS.glob("*.ipynb"),
-            *Path(tasks.__file__).parent.glob("*.py"),
-            *Path(tasks.__file__).parents[1].glob("*.py"),
-            *(path for kind in ("schedule", "network") for path in (SOLUTIONS.parent / "helpers" / kind).glob("*.py")),
-        ]
-    )
-    return digest(*(file.read_bytes().hex() for file in files))
+def fingerprint(helpers: Path, solutions: Path) -> str:
+    """Differs where anything differs that a grade depends on: the grader, the exercises, torch, Python."""
+    files = [(helpers, file) for file in sorted(helpers.rglob("*.py"))]
+    files += [(solutions, file) for file in sorted(solutions.glob("*.ipynb"))]
+    named = [part for root, file in files for part in (str(file.relative_to(root)), file.read_bytes().hex())]
+    return digest(torch.__version__, sys.version, *named)
 
 
 def digest(*parts: str) -> str:
@@ -256,10 +224,15 @@ def slug(name: str) -> str:
 
 
 def write(path: Path, content: str) -> None:
-    """Whole or not at all, also if the machine stops."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "w", encoding="utf-8", errors="replace") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+    """Write a file whole or not at all, also if the machine stops or the disk is full. Raises Unfit."""
+    part = path.with_name(f".{path.name}{PART}")
+    try:
+        with open(part, "w", encoding="utf-8", errors="replace") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise Unfit(f"{path} cannot be written: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""What a rank says about a call, checked: everything in it may be a lie."""
+"""A call as a rank describes it, checked: everything in the description may be a lie."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..record import Event
-from .inside.plain import Malformed, text
+from ..record.event import Event
+from .inside.protocol import Malformed, text
 
 COLLECTIVES = {
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_single", "gather", "scatter", "reduce_scatter",

@@ -1,4 +1,4 @@
-"""What each rank is left with by a call of torch.distributed, computed from what all passed in."""
+"""The result of a call of torch.distributed on each rank, computed from what all ranks passed in."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ..record import Call, Event
-from .inside.plain import numel
+from ..record.calls import Call
+from ..record.event import Event
+from .inside.protocol import numel
 
 _PAIRWISE = {
     "SUM": torch.add,
@@ -34,7 +35,11 @@ def left_with(
     Raises Impossible where they do not fit.
     """
     try:
+        if event.op == "reduce_scatter_single":
+            _check_rows(given[event.rank].shape, room[0][1], len(event.group))
         came = _result(event, call, given)
+    except Impossible:
+        raise
     except Exception:  # whatever tensors that do not belong together lead to
         raise Impossible(f"{event.op}: the tensors of the ranks do not fit together.") from None
     if not came:
@@ -42,6 +47,8 @@ def left_with(
     if len(came) != len(room):
         raise Impossible(f"{event.op} gives {len(came)} tensors, and there is room for {len(room)}.")
     for value, (dtype, shape) in zip(came, room):
+        if event.reduce_op == "AVG" and value.dtype != dtype and value.numel() == numel(shape):
+            raise Impossible(f"{event.op} by AVG gives fractions, which {dtype} cannot hold.")
         if value.dtype != dtype or value.numel() != numel(shape):
             raise Impossible(
                 f"{event.op} gives {value.numel()} numbers of {value.dtype}, and there is room for {numel(shape)} of {dtype}."
@@ -83,6 +90,16 @@ def _result(event: Event, call: Call, given: dict[int, Any]) -> list[torch.Tenso
         for rank, value in zip(group, values)
     ]
     return [torch.cat(parts)]  # all_to_all_single
+
+
+def _check_rows(passed: tuple[int, ...], room: tuple[int, ...], world_size: int) -> None:
+    """Raises Impossible where gloo refuses a reduce_scatter_single: it cuts the input by rows, and not by numbers."""
+    rows, wanted = passed[:1], room[:1]
+    if not rows or not wanted or wanted[0] * world_size != rows[0]:
+        raise Impossible(
+            f"reduce_scatter_single: an input of shape {list(passed)} for {world_size} ranks needs an output with "
+            f"1/{world_size} of its rows, and got one of shape {list(room)}."
+        )
 
 
 def _combined(values: list[torch.Tensor], reduce_op: str) -> torch.Tensor:

@@ -7,8 +7,9 @@ import os
 import sys
 from contextlib import closing
 
-from . import batch, report, sandbox
+from . import batch, gradebook, report, sandbox
 from .terminal import bar, printable
+from .workers import NoWorker
 
 NO_SANDBOX = (
     "Submitted code would run with all your rights: it could read, change and send whatever you can. "
@@ -21,7 +22,7 @@ def score(options: argparse.Namespace) -> int:
     try:
         if not options.no_sandbox:
             sandbox.check()
-        missing = [path for path in options.paths if not path.exists()]
+        missing = [path for path in options.paths if not os.path.exists(path)]
         if missing:
             raise batch.Unfit(f"There is no file or folder {missing[0]}.")
         entries = batch.find(options.paths)
@@ -37,14 +38,18 @@ def score(options: argparse.Namespace) -> int:
     if options.no_sandbox:
         print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
     with closing(folder):
+        kept = f"What is graded is kept in {options.out}; the same command goes on."
         try:
-            records = folder.grade(entries, _jobs(options.jobs), _progress)
+            gradings = folder.grade(entries, _jobs(options.jobs), _progress)
+            report.write_all(folder, gradings, options.gradescope)
         except KeyboardInterrupt:
-            print(f"\nStopped. What is graded is kept in {options.out}; the same command goes on.", file=sys.stderr)
+            print(f"\nStopped. {kept}", file=sys.stderr)
             return 130
-        report.write_all(folder, records, options.gradescope)
+        except (NoWorker, batch.Unfit) as why:
+            print(f"\n{why} {kept}", file=sys.stderr)
+            return 2
     bar("", 0, 0)
-    print(report.table(report.students(records)))
+    print(report.table(gradebook.students(gradings)))
     print(f"\n{options.out}: scores.csv, report.json, junit.xml, statistics.html, students/ (a page each)")
     return 0
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .report import Student
+from .gradebook import Student
+from .grading import Grading
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -31,45 +31,49 @@ def _page(title: str, *parts: str) -> str:
 
 
 def feedback(title: str, student: Student) -> str:
-    """What one student gets: points, reasons, and the picture of each run."""
-    parts = [f"<p>{escape(student.name)}: <b>{student.total:g} of {sum(student.of.values()):g} points</b></p>"]
-    for record in student.records:
-        if record["problem"]:
-            parts.append(f"<h2>{escape(record['file'])}</h2>\n<p class=no>Not graded. {escape(record['problem'])}</p>")
+    """One student's page: points, reasons, and the picture of each run."""
+    parts = [f"<p>{escape(student.name)}: <b>{student.total:g} of {student.most:g} points</b></p>"]
+    for grading in student.gradings:
+        if grading.problem:
+            parts.append(f"<h2>{escape(grading.file)}</h2>\n<p class=no>Not graded. {escape(grading.problem)}</p>")
     for exercise, of in student.of.items():
-        record = student.best(exercise)
+        grading = student.best(exercise)
         parts.append(f"<h2>{escape(exercise)}: {student.points(exercise):g} of {of:g}</h2>")
-        parts.append(_record(record) if record else "<p class=note>Not handed in.</p>")
+        parts.append(_checks(grading) if grading else "<p class=note>Not handed in.</p>")
     return _page(title, *parts)
 
 
-def _record(record: dict[str, Any]) -> str:
+def _checks(grading: Grading) -> str:
     parts, shown, drawn = [], "", set()
-    for check in record["checks"]:
-        mark = "<b class=no>✗</b>" if check["reason"] else "<b class=yes>✓</b>"
-        parts.append(f"<p>{mark} {check['points']:g} of {check['of']:g} &ensp; {escape(check['what'])}</p>")
-        if check["reason"] and check["reason"] == shown:
+    last = {_function(check.what): check for check in grading.checks}
+    for check in grading.checks:
+        mark = "<b class=no>✗</b>" if check.reason else "<b class=yes>✓</b>"
+        parts.append(f"<p>{mark} {check.points:g} of {check.of:g} &ensp; {escape(check.what)}</p>")
+        if check.reason and check.reason == shown:
             parts.append("<p class=note>For the same reason.</p>")
-        elif check["reason"]:
-            parts.append(f"<pre>{escape(check['reason'])}</pre>")
-            shown = check["reason"]
-        elif check["cost"]:
-            parts.append(f"<p class=note>{escape(check['cost'])}</p>")
-        name = check["what"].partition(":")[0]
-        if (check["reason"] or check is _last(record, name)) and name not in drawn and record["pictures"].get(name):
+        elif check.reason:
+            parts.append(f"<pre>{escape(check.reason)}</pre>")
+            shown = check.reason
+        elif check.cost:
+            parts.append(f"<p class=note>{escape(check.cost)}</p>")
+        name = _function(check.what)
+        if (check.reason or check is last[name]) and name not in drawn and grading.pictures.get(name):
             drawn.add(name)
-            parts.append(
-                f'<p><img alt="What the ranks said to each other." src="data:image/png;base64,{record["pictures"][name]}"></p>'
-            )
+            source = f"data:image/png;base64,{grading.pictures[name]}"
+            parts.append(f'<p><img alt="What the ranks said to each other." src="{source}"></p>')
+    for name, why in grading.undrawn.items():
+        parts.append(
+            f"<p class=no>The picture of {escape(name)} could not be drawn, by a mistake of the course: {escape(why)}</p>"
+        )
     return "\n".join(parts)
 
 
-def _last(record: dict[str, Any], name: str) -> dict[str, Any]:
-    return [check for check in record["checks"] if check["what"].partition(":")[0] == name][-1]
+def _function(what: str) -> str:
+    return what.partition(":")[0]
 
 
 def statistics(title: str, people: list[Student], summary: dict[str, Any], walls: bool) -> str:
-    """How the class did."""
+    """The class's page: points by exercise, how often each check passed, and the advice given most."""
     parts = [f"<p>{len(people)} students.</p>"]
     if not walls:
         parts.append(
@@ -93,9 +97,7 @@ def statistics(title: str, people: list[Student], summary: dict[str, Any], walls
     parts.append("<h2>Students</h2>")
     rows = ["<tr><th>student<th class=n>points<th class=n>of</tr>"]
     for student in people:
-        rows.append(
-            f"<tr><td>{escape(student.name)}<td class=n>{student.total:g}<td class=n>{sum(student.of.values()):g}</tr>"
-        )
+        rows.append(f"<tr><td>{escape(student.name)}<td class=n>{student.total:g}<td class=n>{student.most:g}</tr>")
     return _page(f"{title}: the class", *parts, _table(rows))
 
 

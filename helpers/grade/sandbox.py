@@ -1,8 +1,8 @@
-"""Where submitted code runs: bubblewrap around a process that forks ranks (inside/).
+"""The sandbox of submitted code: bubblewrap around a process that forks ranks (inside/).
 
 In the sandbox there is Python, torch and the folder `inside`, all of it read-only; no
 place to write, no network, no other process to be seen, no solution, test or submission.
-Each rank also loses every system call but those that computing takes (inside/guard.py).
+Each rank also loses every system call but those that computing takes (inside/seccomp.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from .inside import guard
-from .inside.plain import Frames, frame
+from .inside import seccomp
+from .inside.protocol import Frames, frame
 
 INSIDE = Path(__file__).parent / "inside"
 START = (
@@ -28,8 +28,8 @@ START = (
 TRIAL = """
 import os, sys
 sys.path.insert(0, "/course")
-from inside import guard
-guard.close_in()
+from inside import seccomp
+seccomp.close_in()
 try:
     os.fork()
 except PermissionError:
@@ -45,7 +45,7 @@ class Unavailable(RuntimeError):
 
 
 class Sandbox:
-    """One sandbox; use it as a context manager. Ranks of one crew at a time."""
+    """One sandbox; use it as a context manager. Ranks of one worker group at a time."""
 
     def __init__(self, walls: bool = True) -> None:
         self._walls = walls
@@ -71,7 +71,7 @@ class Sandbox:
     def pid(self) -> int:
         return self._process.pid
 
-    def crew(self, world_size: int) -> list[socket.socket]:
+    def ranks(self, world_size: int) -> list[socket.socket]:
         """Fresh ranks, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
         pairs = [socket.socketpair() for _ in range(world_size)]
         try:
@@ -82,7 +82,7 @@ class Sandbox:
                 theirs.close()
         return [ours for ours, _ in pairs]
 
-    def end_crew(self) -> list[int | None]:
+    def end_ranks(self) -> list[int | None]:
         """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
         self._ours.sendall(frame({"end": True}))
         return self._reply()["ended"]
@@ -97,7 +97,9 @@ class Sandbox:
                 return header
 
     def close(self) -> None:
-        """Ends everything in it: its processes cannot outlive the first one."""
+        """Ends everything in it: its processes cannot outlive the first one. Once more does nothing."""
+        if self._ours.fileno() == -1:
+            return
         self._ours.close()
         if not self._walls:
             with suppress(subprocess.TimeoutExpired):
@@ -115,15 +117,43 @@ class Sandbox:
         self.close()
 
 
+class SandboxPool:
+    """Sandboxes for one worker group after the other: one for as long as it lasts, then another."""
+
+    def __init__(self, walls: bool = True) -> None:
+        self._walls, self._sandbox = walls, Sandbox(walls)
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """One that is alive."""
+        if not self._sandbox.alive:
+            self._sandbox.close()
+            self._sandbox = Sandbox(self._walls)
+        return self._sandbox
+
+    def ranks(self, world_size: int) -> tuple[Sandbox, list[socket.socket]]:
+        """Fresh ranks and the sandbox they are in. Raises OSError or EOFError if none lasts that long."""
+        sandbox = self.sandbox
+        try:
+            return sandbox, sandbox.ranks(world_size)
+        except (OSError, EOFError):  # ended by the system since it was last used
+            sandbox.close()
+            sandbox = self.sandbox
+            return sandbox, sandbox.ranks(world_size)
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+
 def check() -> None:
     """Raises Unavailable unless submitted code can be walled in here."""
     if sys.platform != "linux":
         raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
     if not shutil.which("bwrap"):
         raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
-    if not guard.known():
+    if not seccomp.known():
         raise Unavailable(
-            "there is no filter for system calls on this kind of processor yet, see helpers/grade/inside/guard.py."
+            "there is no filter for system calls on this kind of processor yet, see helpers/grade/inside/seccomp.py."
         )
     tried = subprocess.run(
         [*_walls(), "--", sys.executable, "-I", "-B", "-c", TRIAL], capture_output=True, text=True, cwd="/"
@@ -163,6 +193,9 @@ def _walls() -> list[str]:
         sys.base_prefix,
         sys.prefix,
         str(Path(torch.__file__).parents[1]),
+        "/proc/cpuinfo",  # torch chooses its kernels for half precision by these
+        "/sys/devices/system/cpu/possible",
+        "/sys/devices/system/cpu/present",
     ]
     visible.append(os.path.dirname(os.path.realpath(sys.executable)))
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]

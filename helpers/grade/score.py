@@ -8,37 +8,30 @@ what it returns is compared here.
 from __future__ import annotations
 
 import base64
-import io
-import re
-import socket
+import sys
+import traceback
 import warnings
 from dataclasses import dataclass
-from inspect import getsource
-from typing import Any, Callable
+from typing import Any
 
-from .. import twin
-from ..errors import RunError
 from ..exercise.cases import WORLD_SIZES, Case, ranks
-from ..exercise.check import trouble
-from ..exercise.judge import Attempt, Task, judge
-from ..exercise.puzzle import Puzzle
+from ..exercise.feedback import broken, explain, spent
+from ..exercise.judge import judge
+from ..exercise.notebook import CHECK, is_answer, is_check
+from ..exercise.task import Attempt, Puzzle, Task
 from ..exercise.tasks import TASKS
-from ..exercise.words import spent
-from ..record import Run
-from ..release import is_answer, is_check
-from ..schedule import count as counting
-from ..schedule import model, proof
-from ..schedule import text as words
-from ..traffic import count
-from .sandbox import Sandbox
+from ..results.errors import RunError
+from ..results.run import Run
+from . import shipped
+from .calls import Refused
+from .grading import CheckScore, Grading
+from .inside.protocol import text
+from .sandbox import SandboxPool
 from .submission import Submission, pristine
-from .switch import Refused, Switch
+from .switch import Switch
 
-CHECK = re.compile(r"^check_(values|budget)\((\w+)\)$")
-DRAWN = 4  # ranks in the picture of an answer that is right
-PRINTED = 20  # lines that an answer printed and that are shown
-# helpers.schedule as the sandbox has it
-SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
+DRAWN_RANKS = 4  # in the picture of an answer that is right
+MAX_PRINTED_LINES = 20  # of an answer that are shown
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Check:
 
 @dataclass
 class Outcome:
-    """What came out for one function."""
+    """The outcome for one function."""
 
     values: str = ""  # why it is not right; "" if it is
     budget: str = ""  # why it is not right within its budget
@@ -62,7 +55,7 @@ class Outcome:
 
 
 def checks_of(exercise: str) -> list[Check]:
-    """Raises ValueError for a check cell that the scorer does not understand."""
+    """The check cells of an exercise. Raises ValueError for one that is not a single call of a check."""
     found = []
     for cell in filter(is_check, pristine(exercise).cells):
         match = CHECK.match(cell.source.strip())
@@ -72,12 +65,8 @@ def checks_of(exercise: str) -> list[Check]:
     return found
 
 
-def score(submission: Submission, sandbox: Callable[[], Sandbox], seed: str, pictures: bool = True) -> dict[str, Any]:
-    """Points with their reasons, as plain data.
-
-    sandbox: gives the sandbox to run in, called before each crew of ranks.
-    seed: what the inputs are drawn from.
-    """
+def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
+    """Points with their reasons.  seed: what the inputs are drawn from."""
     outcomes: dict[str, Outcome] = {}
     checks = []
     for check in checks_of(submission.exercise):
@@ -85,99 +74,77 @@ def score(submission: Submission, sandbox: Callable[[], Sandbox], seed: str, pic
             if submission.untouched:
                 outcomes[check.function] = Outcome(*["The answer is still the empty one of the exercise."] * 2)
             else:
-                outcomes[check.function] = _try(TASKS[check.function], submission, sandbox, seed)
+                outcomes[check.function] = _try(TASKS[check.function], submission, sandboxes, seed)
         outcome = outcomes[check.function]
         reason = getattr(outcome, check.aspect)
-        checks.append(
-            {
-                "name": check.name,
-                "what": f"{check.function}: {_WHAT[check.aspect]}",
-                "points": 0 if reason else check.points,
-                "of": check.points,
-                "reason": reason,
-                "cost": "" if reason else outcome.cost,
-            }
-        )
-    return {
-        "points": sum(check["points"] for check in checks),
-        "of": sum(check["of"] for check in checks),
-        "checks": checks,
-        "pictures": {name: _picture(o.run) for name, o in outcomes.items() if o.run} if pictures else {},
-    }
+        what = f"{check.function}: {_WHAT[check.aspect]}"
+        points, cost = (0, "") if reason else (check.points, outcome.cost)
+        checks.append(CheckScore(check.name, what, points, check.points, reason, cost))
+    runs = {name: outcome.run for name, outcome in outcomes.items() if outcome.run}
+    drawn, undrawn = _draw(runs) if pictures else ({}, {})
+    return Grading(submission.exercise, tuple(checks), pictures=drawn, undrawn=undrawn)
 
 
 _WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 
 
-def _try(task: Task | Puzzle, submission: Submission, sandbox: Callable[[], Sandbox], seed: str) -> Outcome:
-    outcome = Outcome()
+def _try(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Outcome:
+    outcome, passed = Outcome(), []
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         given = [task.arguments(case, seed) for case in cases]
         try:
-            attempts = _attempts(task, submission, sandbox, cases, given)
+            attempts = _attempts(task, submission, sandboxes, cases, given)
         except (RunError, Refused) as error:
             outcome.values = outcome.budget = _broke(task, world_size, error)
             outcome.run = getattr(error, "run", None)
             return outcome
         for case, arguments, (attempt, printed) in zip(cases, given, attempts):
             if verdict := judge(task, case, arguments, attempt, budget=False):
-                outcome.values = outcome.budget = f"{verdict}{_said(printed)}"
+                outcome.values = outcome.budget = explain(task, case, arguments, verdict, passed) + _said(printed)
                 outcome.run = verdict.shows or _run(task, attempt)
                 return outcome
+            passed.append(case)
             if not outcome.budget and (verdict := judge(task, case, arguments, attempt)):
-                outcome.budget, outcome.run = f"{verdict}{_said(printed)}", verdict.shows or _run(task, attempt)
+                outcome.budget = explain(task, case, arguments, verdict) + _said(printed)
+                outcome.run = verdict.shows or _run(task, attempt)
             if isinstance(task, Puzzle):
                 if case is task.cases[-1] and not outcome.budget:
                     outcome.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
                 continue
-            if not outcome.budget and case.world_size == DRAWN and case.size:
+            if not outcome.budget and case.world_size == DRAWN_RANKS and case.size:
                 outcome.run = outcome.run or _run(task, attempt)
             if not outcome.budget and case.world_size == max(WORLD_SIZES):
-                outcome.cost = f"With {ranks(case.world_size)}, {spent(count(attempt.events))}."
+                outcome.cost = f"With {ranks(case.world_size)}, {spent(attempt.traffic)}."
     return outcome
 
 
 def _attempts(
     task: Task | Puzzle,
     submission: Submission,
-    sandbox: Callable[[], Sandbox],
+    sandboxes: SandboxPool,
     cases: list[Case],
     given: list[list[tuple]],
 ) -> list[tuple[Attempt, list[str]]]:
     """Per case what came out, and what each rank printed."""
     if not cases:
         return []
-    room, socks = _crew(sandbox, cases[0].world_size)
+    sandbox, socks = sandboxes.ranks(cases[0].world_size)
     try:
-        switch = Switch(socks, submission.answers, task.name, room.end_crew)
+        switch = Switch(socks, submission.answers, task.name, sandbox.end_ranks)
         return list(zip(switch.attempt(_cells(submission, task), cases, given), switch.printed))
     finally:
         for sock in socks:
             sock.close()
         try:
-            room.end_crew()
+            sandbox.end_ranks()
         except (OSError, EOFError):
-            room.close()  # the next crew gets another
-
-
-def _crew(sandbox: Callable[[], Sandbox], world_size: int) -> tuple[Sandbox, list[socket.socket]]:
-    room = sandbox()
-    try:
-        return room, room.crew(world_size)
-    except (OSError, EOFError):  # ended by the system since it was last used
-        room.close()
-        room = sandbox()
-        return room, room.crew(world_size)
+            sandbox.close()  # the next ranks get another
 
 
 def _cells(submission: Submission, task: Task | Puzzle) -> list[tuple[str, str]]:
-    """Name and source of the cells a rank runs: what the notebook brings, and the answers.
-
-    The sandbox has no part of the course. For a Puzzle it gets what a schedule is made of, and no algorithm.
-    """
-    modules = [(module.__name__, getsource(module)) for module in (twin, model, words, proof, counting)]
-    modules = [*modules, ("helpers.schedule", SCHEDULE)] if isinstance(task, Puzzle) else []
+    """Name and source of what a rank runs: for a Puzzle what a schedule is made of, then the notebook's cells."""
+    modules = shipped.modules() if isinstance(task, Puzzle) else []
     code = [cell for cell in pristine(submission.exercise).cells if cell.cell_type == "code" and not is_check(cell)]
     own = [cell for cell in code if "try" not in cell.metadata.get("tags", ())]
     return modules + [(cell.id, submission.answers[cell.id] if is_answer(cell) else cell.source) for cell in own]
@@ -186,33 +153,37 @@ def _cells(submission: Submission, task: Task | Puzzle) -> list[tuple[str, str]]
 def _broke(task: Task | Puzzle, world_size: int, error: RunError | Refused) -> str:
     situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
     if isinstance(error, RunError):
-        return trouble(task, situation, error) + _said(error.run.stdout)
+        return broken(task, situation, error) + _said(error.run.stdout)
     return f"{task.name} with {situation}: {error}"
 
 
 def _said(printed: list[str]) -> str:
-    """What the ranks printed, as the learner's own checks show it: a line each, and not too many."""
+    """The ranks' output as the learner's own checks show it, each line with its rank; not too many lines."""
     lines = [f"[{rank}] {line}" for rank, text in enumerate(printed) for line in text.splitlines()]
-    more = [f"... and {len(lines) - PRINTED} more lines"] if len(lines) > PRINTED else []
-    return "".join(f"\n{line}" for line in lines[:PRINTED] + more)
+    more = [f"... and {len(lines) - MAX_PRINTED_LINES} more lines"] if len(lines) > MAX_PRINTED_LINES else []
+    return "".join(f"\n{line}" for line in lines[:MAX_PRINTED_LINES] + more)
 
 
 def _run(task: Task, attempt: Attempt) -> Run:
     return Run(len(attempt.events), [], attempt.events, name=task.name)
 
 
-def _picture(run: Any) -> str:
+def _draw(runs: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """By function, a PNG in base64, and where there is none because drawing it failed, how it did."""
+    pictures, undrawn = {}, {}
+    for name, run in runs.items():
+        try:
+            pictures[name] = _picture(run)
+        except Exception as error:  # a record odd enough to defeat the artist is still graded
+            undrawn[name] = text(f"{type(error).__name__}: {error}", 300)
+            print(f"The picture of {name} could not be drawn:\n{text(traceback.format_exc())}", file=sys.stderr)
+    return pictures, undrawn
+
+
+def _picture(run: Run | Any) -> str:
     """A PNG in base64; "" where there is nothing to be drawn."""
     if isinstance(run, Run) and not any(run.events):
         return ""
-    import matplotlib
-
-    matplotlib.use("agg")
-    file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            run.draw().savefig(file, format="png", dpi=70, bbox_inches="tight", metadata={"Software": None})
-        except Exception:  # a record odd enough to defeat the artist is still graded
-            return ""
-    return base64.b64encode(file.getvalue()).decode()
+        return base64.b64encode(run.draw().png()).decode()

@@ -16,7 +16,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from ..release import SOLUTIONS, is_answer, is_check, released
+from ..course import SOLUTIONS
+from ..exercise.notebook import is_answer, is_check, released
 
 
 class Unusable(Exception):
@@ -37,7 +38,7 @@ class Submission:
 
 
 def slips(submission: Submission) -> str:
-    """What keeps the answer cells from being run at all; "" if nothing."""
+    """The mistake that keeps the answer cells from being run at all; "" if there is none."""
     from IPython.core.inputtransformer2 import TransformerManager  # %time and the like are no slips
 
     for wanted in filter(is_answer, pristine(submission.exercise).cells):
@@ -76,8 +77,18 @@ def pristine(exercise: str) -> NotebookNode:
 
 
 def read(path: Path) -> Submission:
-    """Raises Unusable."""
-    cells = _cells(path)
+    """The submission in a file. Raises Unusable."""
+    if not path.is_file():
+        raise Unusable(f"There is no file {path}.")
+    try:
+        return parse(path, path.read_bytes())
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def parse(path: Path, content: bytes) -> Submission:
+    """The submission in a file's content; the path only names it. Raises Unusable."""
+    cells = _cells(path, content)
     exercise = _which(path, {str(cell.get("id")) for cell in cells})
     answers = {}
     for wanted in filter(is_answer, pristine(exercise).cells):
@@ -106,13 +117,9 @@ def graft(submission: Submission) -> NotebookNode:
     return notebook
 
 
-def _cells(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        raise Unusable(f"There is no file {path}.")
+def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
     try:
-        notebook = json.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+        notebook = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Unusable(
             f"{path} is no notebook, or its file is damaged ({error}). Was it saved to the end? "
@@ -143,7 +150,7 @@ def _function(cell: NotebookNode) -> str:
 
 
 def _elsewhere(exercise: str, cells: list[dict[str, Any]]) -> str:
-    """Whether an answer stands in a cell that is not the answer cell."""
+    """The place of an answer in a cell that is not the answer cell; "" if there is none."""
     own = {str(cell.id) for cell in pristine(exercise).cells}
     for wanted in filter(is_answer, pristine(exercise).cells):
         name = _function(wanted)

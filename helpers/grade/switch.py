@@ -14,25 +14,38 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Callable
 
 import torch
 
-from .. import diagnose, errors
 from ..exercise.cases import Case
-from ..exercise.judge import Attempt
-from ..memory import LARGE, each, summarise
-from ..record import Call, Event, Failure, Line, Run
+from ..exercise.file import File, content
+from ..exercise.task import Attempt
+from ..rank.protocol import Called, Completed, Misused, Returned, Waiting
+from ..rank.tensors import LARGE, each, summarise
+from ..record.calls import Call
+from ..record.event import MAIN, Event, Failure, Line
+from ..results import diagnose, gloo
+from ..results.monitor import Monitor
+from ..results.run import Run
 from .calls import Refused, described_call, fits
 from .collectives import Impossible, left_with
-from .inside.plain import Frames, Malformed, decode, described, encode, frame, numel, text
+from .inside.protocol import MAX_BODY_BYTES, Frames, Malformed, Opened, decode, described, encode, frame, numel, text
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
-MOST_CALLS = 2000  # of one rank in one case
-MOST_MESSAGES, MOST_BYTES = 50_000, 1 << 26  # from one rank
-MOST_PRINTED = 4000  # characters of a rank that are kept
+MAX_CALLS = 2000  # of one rank in one case
+MAX_MESSAGES = 50_000  # from one rank
+# A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
+# computing, counting and judging less than both.
+MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
+MAX_KEPT_BYTES = 1 << 26
+CALL_BYTES = OBJECT_BYTES = 2048  # that a call takes; that a tensor, or anything else, takes beside its content
+READ_BYTES = 1 << 16
+MAX_PRINTED_CHARACTERS = 4000  # characters of a rank that are kept
 TICK = 1e-6  # seconds in the record between two things that happen to a rank
 
 
@@ -59,6 +72,8 @@ class Peer:
     nbytes: int = 0
     ticks: int = 0
     calls: dict[int, Asked] = field(default_factory=dict)  # of this case, by the rank's own count
+    files: dict[int, File] = field(default_factory=dict)  # among its arguments, by their place
+    reads: list[int] = field(default_factory=list)  # bytes that each read of them got
     waiting: Asked | None = None
     returned: tuple[Any, tuple] | None = None
     failure: Failure | None = None
@@ -77,7 +92,7 @@ class Peer:
 
 
 class Switch:
-    """Ranks of one crew, and the calls between them.
+    """Ranks of one worker group, and the calls between them.
 
     socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks
     and tells each one's exit status.
@@ -89,8 +104,13 @@ class Switch:
         self._n, self._function, self._ended = len(socks), function, ended
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
-        self._state = diagnose.State(self._n)
+        self._monitor = Monitor(self._n)
         self._asked: dict[int, Asked] = {}  # id(event) -> the call
+        # By group, target and tag: recvs from anyone that have no send; by source too: sends, received or not.
+        self._from_anyone: dict[tuple, deque[Event]] = defaultdict(deque)
+        self._sent: dict[tuple, deque[Event]] = defaultdict(deque)
+        self._deadline = inf
+        self._kept = 0  # bytes
         for peer in self._peers:
             peer.sock.settimeout(2.0)  # never reached by a rank that reads
         self.printed: list[list[str]] = []
@@ -113,34 +133,43 @@ class Switch:
             return [self._case(*one, deadline) for one in zip(cases, given)]
 
     def _case(self, case: Case, given: list[tuple], deadline: float) -> Attempt:
-        self._state = diagnose.State(self._n)
-        self._asked.clear()
+        self._monitor = Monitor(self._n)
+        for queues in (self._asked, self._from_anyone, self._sent):
+            queues.clear()
         for peer, arguments in zip(self._peers, given):
             peer.calls.clear()
             peer.returned, peer.waiting, peer.ticks, peer.printed = None, None, 0, ""
-            header, body = encode(list(arguments))
+            peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
+            header, body = encode(
+                [Opened(k, len(content(a))) if k in peer.files else a for k, a in enumerate(arguments)]
+            )
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
-        return Attempt(list(results), list(arguments), self._state.events)
+        return Attempt(list(results), list(arguments), self._monitor.state.events, [peer.reads for peer in self._peers])
 
     # --- listening ------------------------------------------------------------------------
 
     def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
         """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
+        self._deadline = deadline
         while not all(map(done, self._peers)):
             if all(done(p) or p.gone or p.failure or p.waiting for p in self._peers):
                 raise self._verdict()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self._late()
-            for key, _ in self._select.select(left):
+            for key, _ in self._select.select(self._left()):
                 self._listen(key.data)
+
+    def _left(self) -> float:
+        """Seconds until time is out. Raises the verdict once it is."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        return left
 
     def _listen(self, peer: Peer) -> None:
         try:
-            data = peer.sock.recv(1 << 20)
+            data = peer.sock.recv(READ_BYTES)
         except OSError:
             data = b""
         if not data:
@@ -151,9 +180,10 @@ class Switch:
         try:
             messages = peer.frames.feed(data)
             peer.messages += len(messages)
-            if peer.messages > MOST_MESSAGES or peer.nbytes > MOST_BYTES:
+            if peer.messages > MAX_MESSAGES or peer.nbytes > MAX_BYTES // self._n:
                 raise Refused(f"rank {peer.rank} prints or sends without end.")
             for header, body in messages:
+                self._left()  # one read may bring hundreds
                 self._heard(peer, header, body)
         except Malformed as what:
             raise Refused(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
@@ -163,25 +193,31 @@ class Switch:
             raise Malformed("a message out of turn")
         match header:
             case {"printed": str(words)}:
-                peer.printed += text(words)[: MOST_PRINTED - len(peer.printed)]
+                peer.printed += text(words)[: MAX_PRINTED_CHARACTERS - len(peer.printed)]
             case {"call": str(op)}:
                 self._called(peer, op, header, body)
+            case {"wait": int(index), "written": True} | {"test": int(index), "written": True} if index in peer.calls:
+                self._monitor.feed(peer.rank, Misused(peer.calls[index].event.index, "written", None))
+                raise self._monitor.mismatch()(self._run())
             case {"wait": int(index)} if index in peer.calls:
                 peer.waiting = asked = peer.calls[index]
                 asked.event.waiting = peer.tick()
-                self._state.blocked[peer.rank] = asked.event
+                self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, False, MAIN))
                 self._answer_all()
             case {"test": int(index)} if index in peer.calls:
                 if not self._answer(peer, peer.calls[index]):
                     peer.say({"done": False})
+            case {"read": int(number), "at": int(at), "most": int(most)} if number in peer.files:
+                self._read(peer, peer.files[number], at, most)
             case {"wait": int()} | {"test": int()}:
                 raise Refused(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
             case {"returned": value}:
                 came = decode(value, body)
                 if not (isinstance(came, tuple) and len(came) == 2 and isinstance(came[1], tuple)):
                     raise Malformed("a result that is none")
+                self._keep(came)
                 peer.returned = came
-                self._state.returned.add(peer.rank)
+                self._monitor.feed(peer.rank, Returned(b"", (None, None), None, []))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]
                 kind, message = text(kind, 60), text(message, 2000)
@@ -192,12 +228,12 @@ class Switch:
                 raise Malformed("a message that says nothing")
 
     def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
-        if len(peer.calls) >= MOST_CALLS:
-            raise Refused(f"rank {peer.rank} makes more than {MOST_CALLS} calls for one input.")
+        if len(peer.calls) >= MAX_CALLS:
+            raise Refused(f"rank {peer.rank} makes more than {MAX_CALLS} calls for one input.")
         index = header.get("index")
         if type(index) is not int or index in peer.calls:
             raise Malformed("a call without a number")
-        event = described_call(peer.rank, len(self._state.events[peer.rank]), op, header, self._n)
+        event = described_call(peer.rank, len(self._monitor.state.events[peer.rank]), op, header, self._n)
         given = decode(header.get("in"), body)
         if not fits(op, given):
             raise Malformed(f"a {op} of something else than tensors")
@@ -205,6 +241,9 @@ class Switch:
         if not isinstance(room, list) or len(room) > self._n:
             raise Malformed("a call that says nothing of its result")
         asked = Asked(event, given, [described(r) for r in room])
+        if sum(dtype.itemsize * numel(shape) for dtype, shape in asked.room) > MAX_BODY_BYTES:
+            raise Refused(f"{op} would leave rank {peer.rank} with more than {MAX_BODY_BYTES >> 20} MiB.")
+        self._keep(given, CALL_BYTES)
         first = [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room
         if first:
             event.dtype, event.shape = first[0]
@@ -215,9 +254,20 @@ class Switch:
         event.start = peer.tick()
         peer.calls[index] = asked
         self._asked[id(event)] = asked
-        self._state.called(event)
-        self._match_any_source(peer.rank if event.op == "recv" else event.dst)
+        self._monitor.feed(peer.rank, Called(event))
+        if event.is_message:
+            self._match_any_source(event)
         self._answer_all()
+
+    def _read(self, peer: Peer, file: File, at: int, most: int) -> None:
+        """Give a rank bytes of a file, and note how many."""
+        if at < 0 or most < 1:
+            raise Malformed("a read of no bytes")
+        if len(peer.reads) >= MAX_CALLS:
+            raise Refused(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
+        data = content(file)[at : at + most]
+        peer.reads.append(len(data))
+        peer.say({"done": True}, data)
 
     def _line(self, where: Any) -> Line | None:
         """The place in an answer cell, if there is one."""
@@ -231,23 +281,36 @@ class Switch:
 
     # --- completing -----------------------------------------------------------------------
 
-    def _match_any_source(self, target: int | None) -> None:
+    def _match_any_source(self, event: Event) -> None:
         """Gives a recv from anyone the first send to its rank that nobody has received."""
-        for event in self._state.events[target] if target is not None else ():
-            if event.op == "recv" and event.src is None:
-                for source in event.group:
-                    for sent in self._state.events[source]:
-                        alone = len(self._state.pairs.of[id(sent)].events) == 1
-                        if (
-                            sent.op == "send"
-                            and alone
-                            and (sent.dst, sent.tag, sent.group_name) == (target, event.tag, event.group_name)
-                        ):
-                            event.src = source
-                            self._state.pairs.add(event)
-                            break
-                    if event.src is not None:
-                        break
+        lane = event.group_name, event.group, event.dst if event.op == "send" else event.rank, event.tag
+        if event.op == "send":
+            self._sent[lane, event.rank].append(event)
+        elif event.src is None:
+            self._from_anyone[lane].append(event)
+        waiting = self._from_anyone[lane]
+        while waiting and (source := self._sender(lane)) is not None:
+            waiting[0].src = source
+            self._monitor.state.matcher.add(waiting.popleft())
+
+    def _sender(self, lane: tuple) -> int | None:
+        """The first rank of the group that has sent what nobody has received."""
+        for source in lane[1]:
+            sent = self._sent[lane, source]
+            while sent and len(self._monitor.state.matcher.of[id(sent[0])].events) == 2:
+                sent.popleft()
+            if sent:
+                return source
+        return None
+
+    def _keep(self, value: Any, cost: int = 0) -> None:
+        """Count what stays in memory until the answer is judged. Raises Refused if that is too much."""
+        self._kept += _size(value) + cost
+        if self._kept > MAX_KEPT_BYTES:
+            raise Refused(
+                f"the calls and results of {self._n} ranks take more than {MAX_KEPT_BYTES >> 20} MiB, "
+                "and the inputs are a few numbers each."
+            )
 
     def _answer_all(self) -> None:
         for peer in self._peers:
@@ -256,7 +319,7 @@ class Switch:
 
     def _answer(self, peer: Peer, asked: Asked) -> bool:
         """Hands a rank what a call leaves it with, if the call is complete."""
-        event, call = asked.event, self._state.pairs.of[id(asked.event)]
+        event, call = asked.event, self._monitor.state.matcher.of[id(asked.event)]
         if peer.failure or not _complete(event, call):
             return False
         try:
@@ -266,10 +329,10 @@ class Switch:
             peer.waiting = None
             return False
         single = event.op not in ("all_gather", "gather", "all_to_all")
-        event.after = (_kept(came[0]) if single else _kept(came)) if came else None
-        event.end, event.waited, event.waiting = peer.tick(), True, None
-        self._state.blocked.pop(peer.rank, None)
-        peer.waiting = None
+        after = (_kept(came[0]) if single else _kept(came)) if came else None
+        self._keep(after)
+        self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
+        event.waiting, peer.waiting = None, None
         header, body = encode(came)
         source = event.group.index(event.src) if event.op == "recv" else -1
         peer.say({"done": True, "value": header, "source": source}, body)
@@ -279,35 +342,31 @@ class Switch:
 
     def _run(self) -> Run:
         return Run(
-            self._n, [p.returned[0] if p.returned else None for p in self._peers], self._state.events,
+            self._n, [p.returned[0] if p.returned else None for p in self._peers], self._monitor.state.events,
             [p.printed for p in self._peers], name=self._function,
         )  # fmt: skip
 
     def _verdict(self) -> Exception:
-        """Nobody moves any more: why. What is said depends on what the ranks did, not on how fast."""
-        run = self._run()
-        failures = {p.rank: p.failure for p in self._peers if p.failure}
-        if failures:
-            return errors.failed(failures, self._state, run)
-        dead = [p.rank for p in self._peers if p.gone and not p.returned]
-        if dead:
-            statuses = self._ended()
-            return errors.died(dead[0], statuses[dead[0]], "", self._state, run)
-        for call in run.calls:
-            if what := diagnose.mismatch(call):
-                return errors.mismatched(call, what, run)
-        return errors.stuck(self._state, run, diagnose.hopeless(self._state) or {r: set() for r in self._state.blocked})
+        """Nobody progresses any more: why. What is said depends on what the ranks did, not on how fast."""
+        return self._judge().final_verdict()(self._run())
 
     def _late(self) -> Exception:
-        for call in self._run().calls:
-            if what := diagnose.mismatch(call):
-                return errors.mismatched(call, what, self._run())
-        return errors.out_of_time(self._state, self._run(), SECONDS)
+        monitor = self._judge()
+        return (monitor.mismatch() or monitor.out_of_time(SECONDS))(self._run())
+
+    def _judge(self) -> Monitor:
+        """The monitor, told of what a rank does not say itself."""
+        self._monitor.failures = {p.rank: p.failure for p in self._peers if p.failure}
+        self._monitor.lost = {p.rank for p in self._peers if p.gone}
+        if self._monitor.dead:
+            self._monitor.exits = dict(enumerate(self._ended()))
+        self._monitor.began = set(range(self._n))
+        return self._monitor
 
 
 def _complete(event: Event, call: Call) -> bool:
     everybody = not event.op.startswith("all_to_all") or len(call.events) == len(event.group)  # also who sends nothing
-    return everybody and not diagnose.needs(event, call) and not diagnose.mismatch(call)
+    return everybody and not gloo.needs(event, call) and not diagnose.mismatch(call)
 
 
 def _kept(value: Any) -> Any:
@@ -315,3 +374,13 @@ def _kept(value: Any) -> Any:
     if isinstance(value, list):
         return [_kept(v) for v in value]
     return summarise(value) if isinstance(value, torch.Tensor) and value.numel() > LARGE else value
+
+
+def _size(value: Any) -> int:
+    """The bytes that a value takes, at most."""
+    if value is None:
+        return 0
+    if isinstance(value, (list, tuple)):
+        return OBJECT_BYTES + sum(map(_size, value))
+    own = value.nbytes if isinstance(value, torch.Tensor) else 4 * len(value) if isinstance(value, str) else 0
+    return OBJECT_BYTES + own

@@ -1,4 +1,4 @@
-"""What graders write to a terminal."""
+"""Text for a terminal: a progress bar, and names without control characters."""
 
 from __future__ import annotations
 

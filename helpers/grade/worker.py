@@ -1,7 +1,8 @@
 """Scores submissions one after the other, as a process of its own:   python -m helpers.grade.worker sandbox|open
 
-Each line of standard input is a job, {"path": ..., "seed": ..., "pictures": ...}; each is
-answered by one line, the submission's record. It ends with its input.
+It says "up" once it has its sandbox. A job is a line of standard input, {"file": ..., "seed": ...,
+"pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; each is answered by one
+line, the submission's grading. It ends with its input.
 """
 
 from __future__ import annotations
@@ -12,24 +13,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from . import submission
-from .sandbox import Sandbox
+from .grading import Grading
+from .sandbox import SandboxPool, Unavailable
 from .score import score
 from .submission import Unusable
-
-
-class Rooms:
-    """The sandbox to run in: one after the other, as long as each lasts."""
-
-    def __init__(self, walls: bool) -> None:
-        self._walls, self._room = walls, Sandbox(walls)
-
-    def __call__(self) -> Sandbox:
-        if not self._room.alive:
-            self._room = Sandbox(self._walls)
-        return self._room
 
 
 def main(kind: str) -> None:
@@ -37,18 +26,24 @@ def main(kind: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when to stop
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    rooms = Rooms(walls=kind == "sandbox")
-    for line in sys.stdin:
-        job = json.loads(line)
-        print(json.dumps(_record(Path(job["path"]), job["seed"], job["pictures"], rooms)), file=answers, flush=True)
-
-
-def _record(path: Path, seed: str, pictures: bool, rooms: Rooms) -> dict[str, Any]:
     try:
-        submitted = submission.read(path)
+        sandboxes = SandboxPool(walls=kind == "sandbox")
+        print("up", file=answers, flush=True)
+        for line in sys.stdin.buffer:
+            job = json.loads(line)
+            content = sys.stdin.buffer.read(job["bytes"])
+            grading = _grading(Path(job["file"]), content, job["seed"], job["pictures"], sandboxes)
+            print(json.dumps(grading.data()), file=answers, flush=True)
+    except Unavailable as why:
+        sys.exit(f"No sandbox: {why}")
+
+
+def _grading(file: Path, content: bytes, seed: str, pictures: bool, sandboxes: SandboxPool) -> Grading:
+    try:
+        submitted = submission.parse(file, content)
     except Unusable as problem:
-        return {"exercise": "", "points": 0, "of": 0, "checks": [], "pictures": {}, "problem": str(problem)}
-    return {"exercise": submitted.exercise, "problem": "", **score(submitted, rooms, seed, pictures)}
+        return Grading(problem=str(problem))
+    return score(submitted, sandboxes, seed, pictures)
 
 
 def _end_with_parent() -> None:

@@ -9,6 +9,9 @@ One exception, where that would be wrong by a factor: a step repeated round a ri
 several.  There each rank waits for its neighbour only, so differing hops are paid once a
 round: a step takes the mean of its ring's hops, but never less than its slowest link needs
 for the bytes alone.
+
+This prices any schedule on any machine.  What NCCL itself would run on GPUs, and what that takes,
+is priced by tuner.py, as NCCL does it: latency + bytes / bandwidth.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..format import duration, size
 from ..schedule import Schedule
-from ..twin import size
+from ..schedule.outline import Outline, Phase, outline
 from .machine import Machine
-from .outline import Outline, Phase, outline
 
 
 class Line(NamedTuple):
@@ -54,6 +57,7 @@ class Cost:
     transfer: float
     addition: float
     limits: dict[str, float] = field(default_factory=dict)  # port or link -> seconds of transfer it decided
+    algorithm: str = ""  # NCCL's name for it, where NCCL chose
 
     @property
     def algbw(self) -> float:
@@ -66,10 +70,10 @@ class Cost:
     def __repr__(self) -> str:
         limit = max(self.limits, key=self.limits.get) if self.limits else "nothing"
         return (
-            f"{self.what} on {self.machine}, {size(self.nbytes)}: {said_seconds(self.seconds)}\n"
+            f"{self.what} on {self.machine}, {size(self.nbytes)}: {duration(self.seconds)}\n"
             f"  {self.steps} steps, protocol {self.protocol}; busbw {self.busbw / 1e9:.3g} GB/s\n"
-            f"  start {said_seconds(self.start)} + latency {said_seconds(self.latency)} + transfer "
-            f"{said_seconds(self.transfer)} (mostly {limit}) + addition {said_seconds(self.addition)}"
+            f"  start {duration(self.start)} + latency {duration(self.latency)} + transfer "
+            f"{duration(self.transfer)} (mostly {limit}) + addition {duration(self.addition)}"
         )
 
 
@@ -144,39 +148,49 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[Line]]:
     handled = np.ones(len(source), int)
     if machine.overhead:
         handled = np.maximum(np.bincount(source, minlength=n)[source], np.bincount(target, minlength=n)[target])
+    capped = any(np.isfinite(protocol.cap) for protocol in machine.protocols)
+    busiest = np.maximum(np.bincount(source, share, n)[source], np.bincount(target, share, n)[target]) if capped else 0
+    alike = [] if phase.ring is not None else _alike(level * (handled.max() + 1) + handled)
     found = []
     for k, protocol in enumerate(machine.protocols):
         hop, slope = machine.latency(k), transfer / protocol.rate
+
+        def limit_of(i: int) -> str:
+            return limits[limit[i]] if transfer[i] / protocol.rate == slope[i] else f"protocol {protocol.name}"
+
+        if np.isfinite(protocol.cap):
+            slope = np.maximum(slope, busiest / protocol.cap)
         if phase.ring is None:
             lines = [
                 Line(
                     hop[level[i]] + machine.overhead * float(handled[i]),
                     float(slope[i]),
                     float(addition[i]),
-                    limits[limit[i]],
+                    limit_of(i),
                 )
-                for i in _steepest(level * (handled.max() + 1) + handled, slope + addition)
+                for i in _steepest(alike, slope + addition)
             ]
         else:
             i = int(np.argmax(slope))
-            lines = [Line(0.0, float(slope[i]), 0.0, limits[limit[i]])]
+            lines = [Line(0.0, float(slope[i]), 0.0, limit_of(i))]
             hops = np.bincount(phase.ring)
             a, b, c = (
                 np.bincount(phase.ring, v) / hops for v in (hop[level] + machine.overhead * handled, slope, addition)
             )
-            kinds = np.unique(np.round(a, 15), return_inverse=True)[1]  # rings with the same mix of hops
-            lines += [Line(float(a[j]), float(b[j]), float(c[j]), limits[limit[i]]) for j in _steepest(kinds, b + c)]
+            alike = _alike(np.unique(np.round(a, 15), return_inverse=True)[1])  # rings with the same mix of hops
+            lines += [Line(float(a[j]), float(b[j]), float(c[j]), lines[0].limit) for j in _steepest(alike, b + c)]
         found.append(lines)
     return found
 
 
-def _steepest(kind: np.ndarray, slope: np.ndarray) -> list[int]:
-    """For each kind (small whole numbers), the index of the largest slope: of parallel lines the top one."""
-    found = []
-    for k in np.flatnonzero(np.bincount(kind)):
-        here = np.flatnonzero(kind == k)
-        found.append(int(here[np.argmax(slope[here])]))
-    return found
+def _alike(kind: np.ndarray) -> list[np.ndarray]:
+    """For each kind (small whole numbers), where it is."""
+    return [np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind))]
+
+
+def _steepest(alike: list[np.ndarray], slope: np.ndarray) -> list[int]:
+    """For each kind, the index of the largest slope: of parallel lines the top one."""
+    return [int(here[np.argmax(slope[here])]) for here in alike]
 
 
 def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -227,15 +241,8 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     doc/PERFORMANCE.md).  Raises ValueError for a collective without such a factor.
     """
     n = world_size
-    factors = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0}
+    factors = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1.0, "reduce": 1.0, "send": 1.0}
     factors |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather"), (n - 1) / n)
     if collective not in factors:
         raise ValueError(f"there is no bus bandwidth for {collective!r}, only for {', '.join(factors)}.")
     return algbw(nbytes, seconds) * factors[collective] if n > 1 else 0.0
-
-
-def said_seconds(seconds: float) -> str:
-    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1:
-            break
-    return f"{seconds * factor:.3g} {unit}"

@@ -54,11 +54,34 @@ class Protocol:
 
     start: seconds of a collective before its first step.
     rate: of the bandwidth, what is left for payload.
+    cap: bytes/s that a rank sends or receives at most by it, whatever its ports could carry.
     """
 
     name: str
     start: float = 0.0
     rate: float = 1.0
+    cap: float = inf
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a machine, as NCCL has to know them.
+
+    node: how many of them NVLink joins; ranks are numbered node by node, in `nodes` nodes.
+    nic: bytes/s of each one's network card as sold, each way.
+    algorithms, protocols: those that may be used between nodes; empty for all.
+    """
+
+    name: str
+    node: int
+    nodes: int = 1
+    nic: float = 0.0
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+
+    def runs(self, algorithm: str, protocol: str) -> bool:
+        """Whether the network lets NCCL use this combination between nodes."""
+        return algorithm in (self.algorithms or (algorithm,)) and protocol in (self.protocols or (protocol,))
 
 
 @dataclass(frozen=True)
@@ -69,6 +92,7 @@ class Machine:
     overhead: seconds that each message of a step costs a rank, one after the other.
     addition: seconds to add one received byte to one's own (γ).
     source: where the figures are from.
+    gpus: for machines that NCCL runs on; None where it does not, or is not described.
     """
 
     name: str
@@ -77,6 +101,7 @@ class Machine:
     overhead: float = 0.0
     addition: float = 0.0
     source: str = ""
+    gpus: Gpus | None = None
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -107,7 +132,7 @@ class Machine:
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""
         found = np.full(len(source), len(self.levels) - 1)
-        for k in range(len(self.levels) - 1, -1, -1):
+        for k in range(len(self.levels) - 2, -1, -1):
             found[self.levels[k].group(source) == self.levels[k].group(target)] = k
         return found
 

@@ -8,7 +8,8 @@ The algorithms that also add are in reductions.py.
 
 from __future__ import annotations
 
-from .model import Message, Schedule, add, copy
+from .model import Message, add, copy
+from .schedule import Schedule
 
 
 def doublings(n: int) -> list[int]:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .model import Schedule
+from .model import BaseSchedule
 from .text import title
 
 Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
@@ -35,7 +35,7 @@ class Bound:
 class Count:
     """Lists are per rank.  Bytes in units of S if no buffer size was given."""
 
-    schedule: Schedule
+    schedule: BaseSchedule
     nbytes: int | None
     steps: int
     messages: list[int]  # sent
@@ -86,7 +86,7 @@ def said_bytes(amount: Bytes) -> str:
     return str(amount) if isinstance(amount, int) or amount.denominator <= 1000 else f"{float(amount):.4g}"
 
 
-def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
+def count(s: BaseSchedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     """Counts messages, bytes and steps, per rank.
 
     nbytes: size S of the buffer; None counts in units of S, exactly.
@@ -114,7 +114,7 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     return Count(s, nbytes, len(s.steps), messages, sent, received, added, bound(s, nbytes))
 
 
-def bound(s: Schedule, nbytes: int | None = None) -> Bound:
+def bound(s: BaseSchedule, nbytes: int | None = None) -> Bound:
     """The least steps and bytes of the schedule's collective."""
     n, size = s.world_size, Fraction(1) if nbytes is None else nbytes
     busy = [Counter(m.source for m in step) for step in s.steps] + [Counter(m.target for m in step) for step in s.steps]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from .model import Schedule
+from .model import BaseSchedule
 
 
 class _Post(NamedTuple):
@@ -18,7 +18,7 @@ class _Post(NamedTuple):
     adds: bool
 
 
-def program(s: Schedule) -> "Program":
+def program(s: BaseSchedule) -> "Program":
     """The schedule as a function that every rank of the default group calls with its tensor.
 
     Works wherever torch.distributed does: under run(), under torchrun, on any backend with
@@ -42,7 +42,7 @@ class Program:
     or does not divide into equal pieces where the collective needs them.
     """
 
-    def __init__(self, s: Schedule) -> None:
+    def __init__(self, s: BaseSchedule) -> None:
         self.schedule = s
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class Program:
 class _Memory:
     """Where a rank keeps its chunks: in one buffer of size S; all_to_all needs two, and room for what passes through."""
 
-    def __init__(self, s: Schedule, rank: int, x: torch.Tensor) -> None:
+    def __init__(self, s: BaseSchedule, rank: int, x: torch.Tensor) -> None:
         self.s, self.rank, self.x = s, rank, x
         joins = s.collective in ("all_gather", "gather")
         in_place = s.collective in ("broadcast", "all_reduce", "reduce")

@@ -1,7 +1,7 @@
 """What the ranks hold of every chunk, before a step or before each: a cell a chunk, a row a rank.
 
-A cell in a rank's colour holds that rank's part of a chunk; a white one some parts of a sum, a
-stripe for each rank; a dark one the whole sum.
+Cells are those of draw/chunks.py.  What goes to the next row is an arrow.  What would have to pass over other cells is
+outlined where it is sent, and told at the right where it arrives.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Sketch, colour, heading, ink_on, text_width
-from .model import Holdings, Message, Parts, Schedule, chunk_name
-from .text import title
+from ..draw.canvas import INK, SOFT, WIDTH, Canvas, colour, heading, text_width
+from ..draw.chunks import draw_chunk
+from .model import BaseSchedule, Holdings, Message, Parts, chunk_name
+from .text import said_chunks, title
 
 SIDE_BY_SIDE = 5  # up to so many ranks, all steps stand side by side
 
@@ -24,11 +25,11 @@ class _Arrow(NamedTuple):
     parts: Parts
 
 
-def grids(s: Schedule, states: list[Holdings], step: int | None) -> list[Sketch]:
+def grids(s: BaseSchedule, states: list[Holdings], step: int | None) -> list[Canvas]:
     shown = range(len(states)) if step is None else [min(step, len(states)) - 1]
     sketches = []
     for k in shown:
-        sketch = Sketch()
+        sketch = Canvas()
         last = k == len(s.steps)
         messages = [] if last else s.steps[k]
         words = "the end" if last else f"step {k + 1} of {len(s.steps)}"
@@ -42,7 +43,7 @@ def grids(s: Schedule, states: list[Holdings], step: int | None) -> list[Sketch]
         _grid(sketch, s, states[k], messages, y)
         sketches.append(sketch)
     if step is None:
-        top = Sketch()
+        top = Canvas()
         heading(top, f"{s.collective} by {s.name}", title(s).partition(": ")[0].rpartition(", ")[2] + ": what every rank "
                 "holds before each step, and what it sends")  # fmt: skip
         top.reach(WIDTH - 1, 0)
@@ -50,7 +51,7 @@ def grids(s: Schedule, states: list[Holdings], step: int | None) -> list[Sketch]
     return sketches
 
 
-def _share(s: Schedule, messages: list[Message]) -> str:
+def _share(s: BaseSchedule, messages: list[Message]) -> str:
     loads = {len(m.chunks) for m in messages}
     if len(loads) != 1:
         return f"1/{s.cuts} S a chunk"
@@ -59,7 +60,7 @@ def _share(s: Schedule, messages: list[Message]) -> str:
     return "S each" if load == s.cuts else f"{load // common}/{s.cuts // common} S each"
 
 
-def _grid(sketch: Sketch, s: Schedule, held: Holdings, messages: list[Message], top: float) -> None:
+def _grid(sketch: Canvas, s: BaseSchedule, held: Holdings, messages: list[Message], top: float) -> None:
     n, columns = s.world_size, s.chunks
     wide, high, pitch = (40, 30, 48) if n <= SIDE_BY_SIDE and columns <= 8 else (34, 24, 40)
     gutter = 6
@@ -77,12 +78,13 @@ def _grid(sketch: Sketch, s: Schedule, held: Holdings, messages: list[Message], 
         sketch.text(left - 12, y(rank) + high / 2, f"{'★ ' * star}rank {rank}", 12, align="right", bold=star)
         sketch.box(left - 8, y(rank), 3, high, colour(rank), radius=1.5)
         for chunk in range(columns):
-            _cell(sketch, s, x(chunk), y(rank), wide, high, chunk, held[rank].get(chunk, 0))
+            parts = held[rank].get(chunk, 0)
+            draw_chunk(sketch, x(chunk), y(rank), wide, high, chunk_name(s, chunk), parts, n, n <= SIDE_BY_SIDE)
     arrows = [_Arrow(m.source, m.target, c, m.adds, held[m.source].get(c, 0)) for m in messages for c in m.chunks]
-    taken: list[tuple[int, bool, int, int, int]] = []  # chunk, down, first row, last row, place
+    beside: dict[tuple[int, int], list[_Arrow]] = {}  # (source, target): what would have to pass over other cells
     for a in arrows:
         tint = INK if not a.parts or a.parts & a.parts - 1 else colour(a.parts.bit_length() - 1)
-        tint = INK if a.adds or tint == "#94a4a2" else tint
+        tint = INK if a.adds else tint
         middle, hop = x(a.chunk) + wide / 2, a.target - a.source
         if wraps(n, a, messages):
             down = hop < 0  # from the last row out at the bottom, in again at the top
@@ -95,18 +97,39 @@ def _grid(sketch: Sketch, s: Schedule, held: Holdings, messages: list[Message], 
         ):
             start, end = (y(a.source) + high, y(a.target)) if hop > 0 else (y(a.source), y(a.target) + high)
             sketch.arrow((middle, start), (middle, end - math.copysign(1, hop)), tint, 2, head=8)
-        else:  # past the cells: down on their right, up on their left
-            first, last = sorted((a.source, a.target))
-            place = 0
-            while any(t[:2] == (a.chunk, hop > 0) and t[4] == place and first < t[3] and t[2] < last for t in taken):
-                place += 1
-            taken.append((a.chunk, hop > 0, first, last, place))
-            side = x(a.chunk) + (wide - 4 - 5 * place if hop > 0 else 4 + 5 * place)
-            start, end = (y(a.source) + high, y(a.target)) if hop > 0 else (y(a.source), y(a.target) + high)
-            points = [(side, start - math.copysign(3, hop)), (side, end - math.copysign(7, hop))]
-            sketch.line(points, "#ffffff", 4, butt=True)
-            sketch.arrow(points[0], (side, end - math.copysign(1, hop)), tint, 1.8, head=8)
+        else:
+            beside.setdefault((a.source, a.target), []).append(a)
+            sketch.box(x(a.chunk) - 1.5, y(a.source) - 1.5, wide + 3, high + 3, None, INK, lw=2)
+    _brackets(sketch, s, beside, x(columns) + 2, [y(rank) + high / 2 for rank in range(n)])
     sketch.reach(x(columns), y(n - 1) + high + (16 if _closes(n, messages) else 2))
+
+
+def _brackets(sketch: Canvas, s: BaseSchedule, beside: dict, left: float, middles: list[float]) -> None:
+    """To the right of the rows: from whom to whom, and at the row where it arrives, what; + is added."""
+    columns: list[list[tuple[int, int]]] = []  # the (first, last) rows of the brackets that share a place
+    placed: dict[tuple[int, int], int] = {}
+    for rows in sorted({(min(ends), max(ends)) for ends in beside}, key=lambda rows: (rows[1] - rows[0], rows)):
+        free = next((k for k, c in enumerate(columns) if all(rows[0] > b or rows[1] < a for a, b in c)), len(columns))
+        columns[free:] = columns[free:] or [[]]
+        columns[free].append(rows)
+        placed[rows] = free
+    widest = [0.0] * len(columns)
+    words = {
+        ends: "+" * found[0].adds + said_chunks(s, tuple(a.chunk for a in found)) for ends, found in beside.items()
+    }
+    for ends, said in words.items():
+        k = placed[min(ends), max(ends)]
+        widest[k] = max(widest[k], text_width(said, 11))
+    for (source, target), said in words.items():
+        k = placed[min(source, target), max(source, target)]
+        x = left + sum(wide + 26 for wide in widest[:k])
+        line = x + widest[k] + 16
+        back = (target, source) in beside
+        sketch.line([(line, middles[source]), (line, middles[target])], SOFT, 1.6)
+        if not back:
+            sketch.line([(line - 10, middles[source]), (line, middles[source])], SOFT, 1.6)
+        sketch.arrow((line, middles[target]), (x + widest[k] + 4, middles[target]), SOFT, 1.6, head=7)
+        sketch.text(x, middles[target], said, 11, align="left")
 
 
 def wraps(n: int, a, messages: list[Message]) -> bool:
@@ -119,26 +142,3 @@ def wraps(n: int, a, messages: list[Message]) -> bool:
 
 def _closes(n: int, messages: list[Message]) -> bool:
     return any(wraps(n, m, messages) for m in messages)
-
-
-def _cell(sketch: Sketch, s: Schedule, x, y, wide, high, chunk: int, parts: Parts) -> None:
-    n, name = s.world_size, chunk_name(s, chunk)
-    count = parts.bit_count()
-    if not parts:
-        sketch.box(x, y, wide, high, None, FAINT, dashed=True)
-    elif count == 1:
-        rank = parts.bit_length() - 1
-        tint = colour(rank)
-        sketch.box(x, y, wide, high, tint)
-        words = name + (str(rank).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")) if n <= SIDE_BY_SIDE else "")
-        sketch.text(x + wide / 2, y + high / 2, words, 13 if high > 24 else 12, ink_on(tint))
-    elif count == n:
-        sketch.box(x, y, wide, high, REDUCED)
-        sketch.text(x + wide / 2, y + high / 2, f"Σ{name}", 13 if high > 24 else 12, "#ffffff", bold=True)
-    else:
-        sketch.box(x, y, wide, high, "#ffffff", SOFT)
-        sketch.text(x + wide / 2, y + (high - 7) / 2, f"{name} {count}/{n}", 10.5 if high > 24 else 9.5)
-        stripe = (wide - 4) / n  # every rank's stripe has its own place
-        for rank in range(n):
-            if parts >> rank & 1:
-                sketch.box(x + 2 + rank * stripe, y + high - 8, stripe, 6, colour(rank), radius=0)

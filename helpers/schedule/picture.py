@@ -1,57 +1,65 @@
 """Pictures of a schedule: what the ranks hold between the steps, or the messages in time.
 
-Rows are ranks.  grid.py draws the one, lanes.py the other.
+Rows are ranks.  grid.py draws the one, spacetime.py the other.
 """
 
 from __future__ import annotations
 
 import textwrap
 
-from ..canvas import WIDTH, Picture, Sketch
+from ..draw.canvas import INK, WIDTH, Canvas, Picture
 from .grid import SIDE_BY_SIDE, grids
-from .lanes import lanes
-from .model import Holdings, Schedule
+from .journey import journey
+from .model import BaseSchedule, Holdings
 from .proof import WrongSchedule, follow
+from .spacetime import lanes
 from .text import table, title
+from .trees import draw_trees
 
-MOST_RANKS, MOST_CHUNKS = 8, 16  # that a grid can show
+MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show
 
 
-def draw(s: Schedule, step: int | None = None, style: str | None = None) -> Picture:
+def draw(s: BaseSchedule, step: int | None = None, style: str | None = None) -> Picture:
     """The picture of a schedule.
 
     step: 1 ... number of steps: what the ranks hold before this step, and what it sends; one
         more than the last: what they end with.  None: all of it.
-    style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time.
-        None: the one that suits.
+    style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time, "trees" who gets data
+        from whom (ValueError if no tree does), "journey" all moments of the first chunk.  None: grid or lanes,
+        whichever suits.
     A schedule that is wrong is drawn up to the step that cannot be done, with the reason.
     Raises ValueError for a step that is not there, or a grid too large to be read.
     """
-    if style not in (None, "grid", "lanes"):
-        raise ValueError(f'style is "grid" or "lanes", not {style!r}.')
+    if style not in (None, "grid", "lanes", "trees", "journey"):
+        raise ValueError(f'style is "grid", "lanes", "trees" or "journey", not {style!r}.')
+    if step is not None and style in ("trees", "journey"):
+        raise ValueError(f"{style} shows all steps at once: leave out step, or take style='grid'.")
     if step is not None and not 1 <= step <= len(s.steps) + 1:
         raise ValueError(f"there is no step {step}: this schedule has {len(s.steps)}, from 1; one more shows the end.")
-    fits = s.world_size <= MOST_RANKS and s.chunks <= MOST_CHUNKS and s.collective != "all_to_all"
+    fits = s.world_size <= MAX_RANKS and s.chunks <= MAX_CHUNKS and s.collective != "all_to_all"
     if style == "grid" and not fits:
         raise ValueError(
-            f"a grid shows at most {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, and no all_to_all: take style='lanes'."
+            f"a grid shows at most {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, and no all_to_all: take style='lanes'."
         )
     states, wrong = _states(s)
     if style is None:
         few = s.world_size <= SIDE_BY_SIDE and s.chunks > 1
         style = "grid" if fits and (few or step is not None) else "lanes"
+    text = table(s)
     if style == "grid":
         sketches = grids(s, states, step)
+    elif style in ("trees", "journey"):
+        sketches, told = draw_trees(s) if style == "trees" else journey(s, states)
+        text += "\n" + told
     else:
         sketches = [lanes(s, states, range(len(s.steps)) if step is None else range(step - 1, min(step, len(s.steps))))]
-    text = table(s)
     if wrong and (step is None or step == len(states)):
         sketches.append(_complaint(str(wrong)))
         text += f"\n✗ {wrong}"
     return Picture(sketches, text, f"Picture: {title(s)}" + f", step {step}" * (step is not None))
 
 
-def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
+def _states(s: BaseSchedule) -> tuple[list[Holdings], WrongSchedule | None]:
     """What is held before the first step and after each that can be done, and why no more can."""
     states = [[dict(chunks) for chunks in s.initial()]]
     try:
@@ -66,9 +74,9 @@ def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
     return states, None
 
 
-def _complaint(words: str) -> Sketch:
-    sketch = Sketch()
+def _complaint(words: str) -> Canvas:
+    sketch = Canvas()
     for k, line in enumerate(textwrap.wrap("✗ " + words, 118)):
-        sketch.text(0, 8 + 17 * k, line, 12.5, "#bd1f01", align="left")
+        sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
     sketch.reach(WIDTH - 1, 0)  # a line of its own
     return sketch

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterator
 
-from .model import Holdings, Message, Schedule, chunk_name, members
+from .model import BaseSchedule, Holdings, Message, chunk_name, members
 from .text import said_ranks
 
 
@@ -32,7 +32,7 @@ class WrongSchedule(ValueError):
 
 @dataclass(frozen=True, repr=False)
 class Proof:
-    schedule: Schedule
+    schedule: BaseSchedule
 
     def __repr__(self) -> str:
         s, n = self.schedule, len(self.schedule.steps)
@@ -49,7 +49,7 @@ class Proof:
         return f"proved: after {n} step{'s' * (n != 1)} of {s.name}, {what} ({s.world_size} rank{'s' * (s.world_size > 1)})"
 
 
-def prove(s: Schedule) -> Proof:
+def prove(s: BaseSchedule) -> Proof:
     """Follows the steps and compares the end with what the collective promises.
 
     Raises WrongSchedule, which names step, rank and chunk, where
@@ -69,7 +69,7 @@ def prove(s: Schedule) -> Proof:
     return Proof(s)
 
 
-def follow(s: Schedule) -> Iterator[Holdings]:
+def follow(s: BaseSchedule) -> Iterator[Holdings]:
     """What every rank holds after each step.  Raises WrongSchedule at the step that cannot be done."""
     held = [dict(chunks) for chunks in s.initial()]
     for k, step in enumerate(s.steps):
@@ -91,7 +91,7 @@ def follow(s: Schedule) -> Iterator[Holdings]:
         yield held
 
 
-def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[int, int], list[Message]]) -> None:
+def _no_conflict(s: BaseSchedule, k: int, step: list[Message], writes: dict[tuple[int, int], list[Message]]) -> None:
     """A copy arrives in its place at any moment of the step; an add arrives beside it, and is added at the end."""
     for (rank, c), messages in writes.items():
         if len(messages) > 1 and not all(m.adds for m in messages):
@@ -113,7 +113,7 @@ def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[in
                     )
 
 
-def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
+def _too_early(s: BaseSchedule, k: int, m: Message, chunk: int) -> str:
     name = chunk_name(s, chunk)
     says = f"step {k + 1}: rank {m.source} sends chunk {name} to rank {m.target} but does not have it"
     # Who was to bring it, and who to that one?  It ends nowhere, or bites its own tail.
@@ -145,7 +145,7 @@ def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
     return f"{says} yet: it arrives in step {when[0] + 1}."
 
 
-def _brings(s: Schedule, rank: int, chunk: int) -> Iterator[tuple[int, Message]]:
+def _brings(s: BaseSchedule, rank: int, chunk: int) -> Iterator[tuple[int, Message]]:
     """The messages that bring this chunk to this rank, and their steps from 0."""
     for j, step in enumerate(s.steps):
         for m in step:
@@ -153,7 +153,7 @@ def _brings(s: Schedule, rank: int, chunk: int) -> Iterator[tuple[int, Message]]
                 yield j, m
 
 
-def _twice(s: Schedule, k: int, m: Message, chunk: int, both: int) -> str:
+def _twice(s: BaseSchedule, k: int, m: Message, chunk: int, both: int) -> str:
     whose = f"part{'s' * (both & both - 1 > 0)} of {said_ranks(members(both))}"
     return (
         f"step {k + 1}: rank {m.source} adds chunk {chunk_name(s, chunk)} to rank {m.target}'s, "
@@ -161,7 +161,7 @@ def _twice(s: Schedule, k: int, m: Message, chunk: int, both: int) -> str:
     )
 
 
-def _ending(s: Schedule, rank: int, chunk: int, got: int, wanted: int) -> str:
+def _ending(s: BaseSchedule, rank: int, chunk: int, got: int, wanted: int) -> str:
     name = chunk_name(s, chunk)
     if not got:
         return f"at the end rank {rank} has no chunk {name}: nobody ever sends it there."
@@ -176,7 +176,7 @@ def _ending(s: Schedule, rank: int, chunk: int, got: int, wanted: int) -> str:
     return f"at the end rank {rank} has chunk {name} {' and '.join(says)}.{_lost(s, rank, chunk, missing)}"
 
 
-def _lost(s: Schedule, rank: int, chunk: int, missing: int) -> str:
+def _lost(s: BaseSchedule, rank: int, chunk: int, missing: int) -> str:
     """Where the missing parts were still there, if a copy put an end to them."""
     before = s.initial()[rank].get(chunk, 0)
     found = ""

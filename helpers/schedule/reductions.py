@@ -16,7 +16,8 @@ from .algorithms import (
     need_power_of_two,
     ring_all_gather,
 )
-from .model import Message, Schedule, add, copy
+from .model import Message, add, copy
+from .schedule import Schedule
 
 # --- everybody gets its own piece of the sum ----------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..twin import span
-from .model import Message, Schedule, chunk_name
+from ..format import span
+from .model import BaseSchedule, Message, chunk_name
 
 SHOWN_STEPS, SHOWN_MESSAGES = 8, 8
 
 
-def title(s: Schedule) -> str:
+def title(s: BaseSchedule) -> str:
     """'all_reduce by ring, 4 ranks: 6 steps, 24 messages'"""
     n, messages = len(s.steps), sum(map(len, s.steps))
     root = f" {'from' if s.collective in ('broadcast', 'scatter') else 'to'} {s.root}" if s.rooted else ""
@@ -18,7 +18,7 @@ def title(s: Schedule) -> str:
     )
 
 
-def table(s: Schedule, brief: bool = False) -> str:
+def table(s: BaseSchedule, brief: bool = False) -> str:
     """A line a step.  '0 -> 1 +a' adds chunk a of rank 0 to rank 1's; without the plus it is copied."""
     lines = [title(s)]
     shown = s.steps[:SHOWN_STEPS] if brief else s.steps
@@ -32,11 +32,11 @@ def table(s: Schedule, brief: bool = False) -> str:
     return "\n".join(lines)
 
 
-def said(s: Schedule, m: Message) -> str:
+def said(s: BaseSchedule, m: Message) -> str:
     return f"{m} {'+' * m.adds}{said_chunks(s, m.chunks)}"
 
 
-def said_chunks(s: Schedule, chunks: tuple[int, ...]) -> str:
+def said_chunks(s: BaseSchedule, chunks: tuple[int, ...]) -> str:
     """'a', 'a c', or 'a-d' for more than two in a row."""
     if len(chunks) > 2 and list(chunks) == list(range(chunks[0], chunks[-1] + 1)):
         return f"{chunk_name(s, chunks[0])}-{chunk_name(s, chunks[-1])}"

@@ -13,7 +13,8 @@ from collections import deque
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 SCREENSHOTS = ROOT / "screenshots"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 WIDTHS = {1280: 1000, 800: 1100}  # and how high, in pixels
@@ -61,7 +62,7 @@ def jupyterlab(folder: Path):
     env |= {f"JUPYTER_{name}": str(home / name) for name in names}
     env |= {f"JUPYTERLAB_{name}": str(home / name) for name in ("SETTINGS_DIR", "WORKSPACES_DIR")}
     env |= {"PYTHONPATH": str(ROOT), "COLLECTIVES_PROGRESS": str(folder / "progress.json")}
-    env["JUPYTER_PREFER_ENV_PATH"] = "1"  # as helpers/lab.py does
+    env["JUPYTER_PREFER_ENV_PATH"] = "1"  # as helpers/tools/lab.py does
     config = home / "CONFIG_DIR" / "labconfig"
     config.mkdir(parents=True)
     off = '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}'

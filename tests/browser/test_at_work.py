@@ -74,6 +74,20 @@ def until(condition):
     return found
 
 
+def test_a_long_run_says_what_its_ranks_do_and_leaves_no_trace(open_, lab):
+    notebook, pids = hanging(open_, lab)
+    line = notebook.cell(1).get_by_text("2 ranks running hang: no call yet")
+    line.wait_for()
+    notebook.picture("under-way")
+    notebook.menu("Kernel", "Interrupt Kernel")
+    notebook.cell(1).get_by_text("KeyboardInterrupt").first.wait_for()
+    assert line.count() == 0
+    until(lambda: gone(pids))
+    first = notebook.cell(1).locator(".jp-OutputArea-child").first.bounding_box()
+    assert first["height"] < 5, "an empty line is left"
+    notebook.picture("under-way-no-more")
+
+
 def gone(pids):
     return not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 

@@ -7,7 +7,7 @@ import pytest
 from .lab import SCREENSHOTS
 
 EXPLORE = "from helpers import explore\n\nexplore()"
-TABLE, PICTURE = ".jp-CodeCell .widget-html pre", ".jp-CodeCell .widget-html img"
+TABLE, PICTURE = ".jp-CodeCell .collectives pre", ".jp-CodeCell .collectives img"
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def notebook(open_):
 
 
 def slider(notebook, label):
-    return notebook.page.locator(".jp-CodeCell .widget-hslider", has=notebook.page.get_by_text(label, exact=True))
+    return notebook.page.get_by_role("slider", name=label, exact=True)
 
 
 def choose(notebook, op):
@@ -38,7 +38,7 @@ def test_each_control_with_the_mouse(notebook):
         ("reduce op", 4 / 7, "reduce MAX to 0"), ("dtype", 4 / 6, "int64 [3]"), ("numbers", 5 / 7, "int64 [8]"),
         ("world size", 4 / 6, "ranks 0-5"), ("root", 3 / 5, "MAX to 3"),
     ]:  # fmt: skip
-        box = slider(notebook, label).locator(".noUi-target").bounding_box()
+        box = slider(notebook, label).bounding_box()
         notebook.page.mouse.click(box["x"] + box["width"] * part, box["y"] + box["height"] / 2)
         says(notebook, said)
     code = notebook.page.locator(".jp-CodeCell textarea").input_value()
@@ -48,9 +48,8 @@ def test_each_control_with_the_mouse(notebook):
 
 def test_what_does_not_apply_is_off_and_says_why(notebook):
     choose(notebook, "all_gather")
-    off = slider(notebook, "reduce op")
-    assert off.locator(".noUi-target").get_attribute("disabled") is not None
-    assert "combines nothing" in off.get_by_text("reduce op").get_attribute("title")
+    assert slider(notebook, "reduce op").is_disabled()
+    assert "combines nothing" in notebook.page.locator("label.off", has_text="reduce op").get_attribute("title")
     assert notebook.page.get_by_text("reduce op: all_gather combines nothing").is_visible()
     notebook.pictures("explore-off")
 
@@ -58,7 +57,7 @@ def test_what_does_not_apply_is_off_and_says_why(notebook):
 def test_each_control_with_the_keyboard_alone(notebook):
     press = notebook.keyboard.press
     notebook.page.evaluate("document.activeElement.blur()")
-    notebook.tab_to(".widget-toggle-buttons button")
+    notebook.tab_to(".jp-CodeCell .bar button")
     for _ in range(3):  # broadcast, scatter, gather, reduce
         press("Tab")
     press("Space")
@@ -67,7 +66,7 @@ def test_each_control_with_the_keyboard_alone(notebook):
         ("ArrowRight", "ranks 0-4"), ("ArrowRight", "reduce SUM to 1"), ("ArrowRight", "reduce AVG to 1"),
         ("ArrowRight", "float64"), ("ArrowLeft", "float64 [2]"),
     ]:  # fmt: skip
-        notebook.tab_to(".noUi-handle", 8)
+        notebook.tab_to("input[type=range]", 8)
         press(key)
         says(notebook, said)
     notebook.tab_to("textarea", 3)
@@ -77,12 +76,12 @@ WATCH = """() => {
     window.seen = []
     addEventListener('keydown', () => { window.pressed = performance.now() }, true)
     new MutationObserver(() => {
-        const picture = document.querySelector('.jp-CodeCell .widget-html img')
+        const picture = document.querySelector('.jp-CodeCell .collectives img')
         if (!picture || picture === window.last) return
         const pressed = window.pressed
         window.last = picture
         picture.decode().then(() => requestAnimationFrame(() => window.seen.push(performance.now() - pressed)))
-    }).observe(document.querySelector('.jp-OutputArea-output .widget-vbox'), {childList: true, subtree: true})
+    }).observe(document.querySelector('.jp-OutputArea-output .collectives'), {childList: true, subtree: true})
 }"""
 
 
@@ -91,12 +90,12 @@ def test_from_a_control_to_its_picture(notebook, record_property):
     page, press = notebook.page, notebook.keyboard.press
     choose(notebook, "broadcast")
     page.evaluate(WATCH)
-    slider(notebook, "root").locator(".noUi-handle").focus()
+    slider(notebook, "root").focus()
     for k in range(50):
         press("ArrowRight" if k % 6 < 3 else "ArrowLeft")
         page.wait_for_function("k => window.seen.length > k", arg=k)
     times = sorted(page.evaluate("window.seen"))
-    slider(notebook, "world size").locator(".noUi-handle").focus()
+    slider(notebook, "world size").focus()
     for key in ["ArrowLeft"] * 2 + ["ArrowRight"] * 36 + ["ArrowLeft"] * 2:
         press(key)
     says(notebook, "ranks 0-5")

@@ -19,5 +19,5 @@ def test_a_chapter_runs_to_its_end(open_, path):
     assert wrong == [], "\n\n".join(notebook.cell(k).inner_text()[-800:] for k in wrong)
     asks = sum("\npredict(" in f"\n{cell.source}" for cell in cells)
     if asks:
-        notebook.page.locator(".collectives button.mod-primary").nth(asks - 1).wait_for(state="attached")
+        notebook.page.locator(".collectives button.run").nth(asks - 1).wait_for(state="attached")
     notebook.picture(f"chapter-{path.stem}")

@@ -49,11 +49,12 @@ def notebook(open_):
 
 
 def at(notebook, k):
-    """Until the words and the picture are those of step k."""
+    """Until the words and the picture are those of step k; what is drawn then."""
     cell = notebook.cell(0)
-    cell.locator(".widget-html [aria-live]", has_text=STEPS[k]).wait_for()
-    cell.locator(f"img[alt*='{STEPS[k].split(':')[0]}:']").wait_for()
-    return cell.locator(".widget-html img").get_attribute("src")
+    cell.locator(".collectives [aria-live]", has_text=STEPS[k]).wait_for()
+    cell.locator(f"svg[aria-label*='{STEPS[k].split(':')[0]}:']").wait_for()
+    cell.locator(".count", has_text=f"{k} of 3").wait_for()
+    return cell.locator(".collectives svg").inner_html()
 
 
 def test_played_paused_and_scrubbed_with_the_mouse(notebook):
@@ -64,11 +65,14 @@ def test_played_paused_and_scrubbed_with_the_mouse(notebook):
     cell.get_by_role("button", name="Play").click()
     pictures = {at(notebook, 3)}
     cell.get_by_role("button", name="Play").wait_for()  # it stops by itself at the end
-    track = cell.locator(".noUi-target").bounding_box()
+    cell.get_by_role("button", name="one step back").click()
+    at(notebook, 2)
+    cell.get_by_role("button", name="one step on").click()
+    at(notebook, 3)
+    track = cell.locator("input[type=range]").bounding_box()
     middle = track["y"] + track["height"] / 2
     page.mouse.click(track["x"] + track["width"] * 0.34, middle)
     pictures.add(at(notebook, 1))
-    cell.locator(".noUi-state-tap").wait_for(state="detached")  # the handle glides there
     page.mouse.move(track["x"] + track["width"] * 0.34, middle)
     page.mouse.down()
     page.mouse.move(track["x"] + track["width"] * 0.66, middle, steps=8)
@@ -79,6 +83,8 @@ def test_played_paused_and_scrubbed_with_the_mouse(notebook):
     assert len(pictures) == 4, "two steps look the same"
     page.mouse.click(track["x"] + track["width"] * 0.66, middle)
     at(notebook, 2)
+    cell.locator("[data-at='1 0']").hover()
+    cell.get_by_text("0 1 2: data of rank 0, sent by rank 1 to rank 2 in step 2; it came by 0 → 1 → 2").wait_for()
     notebook.pictures("step")
 
 
@@ -90,7 +96,7 @@ def test_played_and_scrubbed_with_the_keyboard_alone(notebook):
     at(notebook, 1)
     press("Space")
     notebook.cell(0).get_by_role("button", name="Play").wait_for()
-    notebook.tab_to(".noUi-handle", 3)
+    notebook.tab_to(".jp-OutputArea-output input[type=range]", 3)
     press("End")
     at(notebook, 3)
     press("ArrowLeft")
@@ -101,11 +107,36 @@ def test_played_and_scrubbed_with_the_keyboard_alone(notebook):
     at(notebook, 1)
 
 
+def test_steps_go_on_after_a_restart_and_without_a_message(open_):
+    frames = []
+    notebook = open_(STEP, frames=frames)
+    notebook.run_all()
+    at(notebook, 0)
+    notebook.cell(0).locator("input[type=range]").focus()
+    before = len([frame for frame in frames if "comm_msg" in frame])
+    notebook.keyboard.press("ArrowRight")
+    at(notebook, 1)
+    assert len([frame for frame in frames if "comm_msg" in frame]) == before
+    notebook.menu("Kernel", "Restart Kernel…")
+    with notebook.page.expect_response(lambda answer: answer.url.partition("?")[0].endswith("/restart")):
+        notebook.page.locator(".jp-Dialog button.jp-mod-accept").click()
+    notebook.idle()
+    notebook.cell(0).locator("input[type=range]").focus()
+    notebook.keyboard.press("ArrowRight")
+    at(notebook, 2)
+
+
 def test_a_schedule_and_a_timeline_are_shown(notebook):
     ring, times = notebook.cell(1), notebook.cell(2)
-    ring.locator(".noUi-handle").focus()
+    ring.locator("input[type=range]").focus()
     notebook.keyboard.press("End")
-    ring.locator(".widget-html [aria-live]", has_text="the end; 6 S so far").wait_for()
+    ring.locator(".collectives [aria-live]", has_text="6 S so far; the end").wait_for()
+    assert ring.locator("svg text", has_text="Σ").count() == 16
+    ring.locator("[data-at='2 0']").hover()
+    ring.get_by_text("a on rank 2: the sum of ranks 0, 1, 2 and 3; rank 1 sent it in step 5").wait_for()
+    ring.locator(".collectives svg").focus()
+    notebook.keyboard.press("ArrowRight")
+    ring.get_by_text("b on rank 2: the sum of").wait_for()
     notebook.pictures("step-ring")
     image = times.locator(".jp-OutputArea-output img")
     image.scroll_into_view_if_needed()

@@ -3,14 +3,17 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
+FAR = "ties, and one larger number at the very end"
 CASES = (
     Case(2, size=4),
     Case(2, "negative numbers", 2, uneven=True),
     Case(3, "ties", 3),
     Case(3, "negative numbers", 2, uneven=True),
+    Case(3, "around -10,000", 2, uneven=True),
     Case(4, "ties", 4, uneven=True),
+    Case(4, FAR, 300),
     Case(4, "small numbers", 40),
     Case(4, "close together, above 2**30", 3, torch.int64),
     Case(5, "all equal", 2, torch.bfloat16),
@@ -22,6 +25,10 @@ CASES = (
 
 
 def draw(d):
+    if d.case.kind == FAR:
+        x = d.integers(0, 2, d.case.size)
+        x[-1] += 2 * (d.rank == d.world_size - 1)
+        return (x,)
     return (d.numbers(d.case.length(d.rank)),)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ...network import Level, Machine, Port, cost
-from ...network.cost import said_seconds
+from ...format import duration, kind, size
+from ...network import cost, gpu_nodes
 from ...schedule import (
     Message,
     Schedule,
@@ -20,11 +20,8 @@ from ...schedule import (
     ring_all_reduce,
     tree_all_reduce,
 )
-from ...twin import size
 from ..cases import Case
-from ..judge import Verdict
-from ..puzzle import Puzzle
-from ..words import kind
+from ..task import Puzzle, Verdict
 
 NAME = "faster_all_reduce"
 CLUSTERS = {  # what a case says -> (n, node)
@@ -40,21 +37,12 @@ CLUSTERS = {  # what a case says -> (n, node)
 RACE = "16 ranks in nodes of 4"
 SIZES = (64 * 2**10, 2**20, 2**30)  # bytes
 GOAL = 0.5  # of the ring's seconds
-MOST = 1_000_000  # ranks x chunks x steps: what is larger would take for ever to prove
-
-
-def machine(n: int, node: int) -> Machine:
-    """Nodes of `node` GPUs: NVLink inside, and one network card for each GPU.  Round figures."""
-    levels = (
-        Level("NVLink", node, 2e-6, Port("NVLink", 400e9)),
-        Level("network", n, 10e-6, Port("network card", 50e9)),
-    )
-    return Machine(f"{n // node} nodes of {node} GPUs", levels, overhead=0.5e-6, source="round figures")
+MAX_WORK = 1_000_000  # ranks x chunks x steps: what is larger would take for ever to prove
 
 
 def seconds(s: Schedule, node: int) -> list[float]:
     """At each of SIZES."""
-    return [cost(s, nbytes, machine(s.world_size, node)).seconds for nbytes in SIZES]
+    return [cost(s, nbytes, gpu_nodes(s.world_size, node)).seconds for nbytes in SIZES]
 
 
 def board(mine: Schedule, node: int) -> str:
@@ -70,9 +58,9 @@ def board(mine: Schedule, node: int) -> str:
     wide = max(len(name) for name, *_ in rows)
     lines = [f"  {'':<{wide}}" + "".join(f"{size(nbytes):>12}  " for nbytes in SIZES) + "  steps"]
     for name, times, steps in rows:
-        figures = "".join(f"{said_seconds(t):>12}" + (" !" if t > goal else "  ") for t, goal in zip(times, goals))
+        figures = "".join(f"{duration(t):>12}" + (" !" if t > goal else "  ") for t, goal in zip(times, goals))
         lines.append(f"  {name:<{wide}}{figures}{steps:>7}")
-    lines.append(f"  {'half of the ring':<{wide}}" + "".join(f"{said_seconds(goal):>12}  " for goal in goals))
+    lines.append(f"  {'half of the ring':<{wide}}" + "".join(f"{duration(goal):>12}  " for goal in goals))
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -93,7 +81,7 @@ def schedule_of(result: Any, n: int) -> Schedule:
             raise ValueError(f"it must return a Schedule, not {kind(result)}.")
     if (collective, world_size) != ("all_reduce", n):
         raise ValueError(f"its schedule is of {collective} for {world_size} ranks; wanted is all_reduce for {n}.")
-    if chunks < 1 or count < 0 or max(n * chunks, messages) * (count + 1) > MOST:
+    if chunks < 1 or count < 0 or max(n * chunks, messages) * (count + 1) > MAX_WORK:
         raise ValueError(f"{count} steps of {chunks} chunks are too many; the ring has {2 * (n - 1)} of {n}.")
     return result if isinstance(result, Schedule) else _unpacked(n, chunks, count, rows)
 
@@ -123,39 +111,39 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Verdict 
     try:
         s = schedule_of(result, n)
     except ValueError as what:
-        headline = f"{NAME} is wrong with {case.kind}: {what}"
-        return Verdict("values", headline, "", THOUGHTS["nothing"] if result is None else THOUGHTS["shape"])
+        thought = THOUGHTS["nothing"] if result is None else THOUGHTS["shape"]
+        return Verdict("values", words=f"{NAME} is wrong with {case.kind}: {what}", thought=thought)
     try:
         s.prove()
     except WrongSchedule as what:
         wanted = f"after the last step every rank has the parts of all {n} ranks in every chunk, each part once"
-        details = f"  wanted   {wanted}\n  got      {what}"
-        return Verdict("values", f"{NAME} is wrong with {case.kind}.", details, thought(str(what)), s)
+        words = f"{NAME} is wrong with {case.kind}.\n  wanted   {wanted}\n  got      {what}"
+        return Verdict("values", words=words, thought=thought_about(str(what)), shows=s)
     return too_slow(s, node) if budget and case.kind == RACE else None
 
 
-def thought(what: str) -> str:
+def thought_about(what: str) -> str:
     return next((THOUGHTS[words] for words in THOUGHTS if words in what), THOUGHTS["without the part"])
 
 
 def too_slow(s: Schedule, node: int) -> Verdict | None:
     ring = ring_all_reduce(s.world_size)
-    cluster = machine(s.world_size, node)
+    cluster = gpu_nodes(s.world_size, node)
     over = {nbytes: cost(s, nbytes, cluster).seconds / cost(ring, nbytes, cluster).seconds / GOAL for nbytes in SIZES}
     worst = max(over, key=over.__getitem__)
     if over[worst] <= 1:
         return None
     mine = cost(s, worst, cluster)
     headline = (
-        f"{NAME} is right, but not fast enough with {RACE}: {size(worst)} take {said_seconds(mine.seconds)}; "
-        f"{said_seconds(mine.seconds / over[worst])} are allowed."
+        f"{NAME} is right, but not fast enough with {RACE}: {size(worst)} take {duration(mine.seconds)}; "
+        f"{duration(mine.seconds / over[worst])} are allowed."
     )
     spent = (
-        f"Of these {said_seconds(mine.seconds)}, {said_seconds(mine.latency)} are latency of {mine.steps} steps and "
-        f"{said_seconds(mine.transfer)} are bytes on their way."
+        f"Of these {duration(mine.seconds)}, {duration(mine.latency)} are latency of {mine.steps} steps and "
+        f"{duration(mine.transfer)} are bytes on their way."
     )
     slow = "latency" if mine.latency > mine.transfer else max(mine.limits, key=mine.limits.__getitem__)
-    return Verdict("budget", headline, f"{board(s, node)}\n{spent}", THOUGHTS[slow], s)
+    return Verdict("budget", words=f"{headline}\n{board(s, node)}\n{spent}", thought=THOUGHTS[slow], shows=s)
 
 
 def praise(case: Case, arguments: tuple, result: Any) -> str:
@@ -190,6 +178,5 @@ TASKS = (
         lambda d: CLUSTERS[d.case.kind],
         verdict,
         praise,
-        {"RankFailed": f"try it by hand, in a cell of its own: {NAME}(4, 2)."},
     ),
 )

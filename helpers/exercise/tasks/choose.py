@@ -3,7 +3,7 @@
 import torch
 
 from ..cases import Case
-from ..judge import ANY, Budget, Suspect, Task
+from ..task import ANY, Budget, Suspect, Task
 
 CASES = (
     Case(2),

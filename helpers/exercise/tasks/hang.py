@@ -3,14 +3,16 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 ENOUGH = 0.5  # degrees: the rod has settled when nothing changes by more in a step
+EXACT = "a rod in which the largest change is exactly 0.5"
 CASES = (
     Case(2, size=3),
     Case(2, "negative numbers", 3, uneven=True),
     Case(3, size=4),
     Case(3, "fractions", 3, uneven=True, late=1),
+    Case(4, EXACT, 3),
     Case(4, size=3, late=3),
     Case(5, size=3, uneven=True),
     Case(8, size=2),
@@ -20,6 +22,12 @@ CASES = (
 
 
 def draw(d):
+    if d.case.kind == EXACT:  # all places alike, but one: 1 more, of which it keeps a half
+        strip = torch.full((d.case.size,), float(d.integer(-9, 10, common=True)))
+        where = d.integer(1, d.world_size * d.case.size - 1, common=True) - d.rank * d.case.size
+        if 0 <= where < d.case.size:
+            strip[where] += 1
+        return (strip,)
     return (10 * d.numbers(d.case.length(d.rank)),)
 
 
@@ -28,18 +36,25 @@ def step(rod):
     return (padded[:-2] + 2 * rod + padded[2:]) / 4
 
 
-def settled(args):
+def settled(args, enough=lambda change: change <= ENOUGH):
     """The rod at rest, and after how many steps."""
     rod, steps = torch.cat([x for (x,) in args]), 0
     while True:
         after = step(rod)
         change, rod, steps = (after - rod).abs().max(), after, steps + 1
-        if change <= ENOUGH:
+        if enough(change):
             return rod, steps
 
 
 def reference(args):
-    rod, steps = settled(args)
+    return parts(*settled(args), args)
+
+
+def below(args):
+    return parts(*settled(args, lambda change: change < ENOUGH), args)
+
+
+def parts(rod, steps, args):
     return [(part, steps, float(rod.max())) for part in rod.split([len(x) for (x,) in args])]
 
 
@@ -55,6 +70,7 @@ def budget(case, args):
         sent,
         sent,
         [2 * steps] * n,
+        calls=[(2 * (r > 0) + 2 * (r < n - 1) + 1) * steps + 1 for r in range(n)],
         links={(r, r + way) for r in range(n) for way in (1, -1) if 0 <= r + way < n},
     )
 
@@ -68,6 +84,11 @@ TASKS = (
         budget,
         suspects=(
             Suspect(
+                below,
+                "the rod has settled when no place has changed by *more* than 0.5. Does the loop go on where the change is "
+                "exactly 0.5?",
+            ),
+            Suspect(
                 own_maximum,
                 "each rank returns the hottest place of its own strip. The calls must match, but the result must also reach all ranks.",
             ),
@@ -78,6 +99,8 @@ TASKS = (
             "Mismatch": "ranks that do different things at the same time have taken different ways before. Where do they part?",
             "sent": "only the ends of a strip concern the neighbours, and whether to stop is one number.",
             "received": "only the ends of a strip concern the neighbours, and whether to stop is one number.",
+            "calls": "each step takes a send and a recv a neighbour, and one all_reduce. What else is called, and is it needed "
+            "before the rod has settled?",
             "links": "a strip touches two others at most.",
             "messages": "one number to each neighbour in each step.",
         },

@@ -3,7 +3,7 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 CASES = (
     Case(2),
@@ -12,6 +12,7 @@ CASES = (
     Case(3, "negative numbers", 2, torch.int64),
     Case(4, "fractions", 5),
     Case(4, size=3, dtype=torch.bfloat16),
+    Case(3, size=0, dtype=torch.int64),
     Case(4, size=0),
     Case(5, "up to 10,000 and down to -10,000", 6),
     Case(5, size=3, late=2),
@@ -101,7 +102,6 @@ TASKS = (
             "values": "what must happen to one place of x on its way from N ranks to a mean on every rank?",
             "sent": "some rank hands around whole buffers. Which collective adds up and gives everybody the result in one go?",
             "received": "some rank receives every other rank's buffer, but only their sum is wanted. Which collective adds on the way?",
-            "RankFailed": "try it by hand first: run(lambda: distributed_mean(torch.ones(3)), world_size=2).",
         },
     ),
 )

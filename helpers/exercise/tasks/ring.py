@@ -2,8 +2,9 @@
 
 import torch
 
+from ...results.errors import RunError
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 CASES = (
     Case(2, size=4),
@@ -81,6 +82,21 @@ def without_tail(args):
     return [torch.cat([total(args)[:whole], x[whole:]]) for (x,) in args]
 
 
+def follow(answer, n):
+    """The answer's run on n ranks as a schedule, and the first chunk that does not end as it should."""
+    from ...schedule import WrongSchedule, recorded
+
+    try:
+        schedule = recorded(answer, "all_reduce", world_size=n)
+    except (RunError, ValueError):
+        return None
+    try:
+        schedule.prove()
+    except WrongSchedule as wrong:
+        return f"Chunk by chunk, with {n} ranks: {wrong}", schedule
+    return None
+
+
 TASKS = (
     Task(
         "ring_all_reduce",
@@ -90,6 +106,7 @@ TASKS = (
         budget,
         after=after,
         allowed=frozenset({"send", "recv"}),
+        follow=follow,
         suspects=(
             Suspect(
                 first_half,
@@ -116,7 +133,7 @@ TASKS = (
             "links": "in a ring, rank r sends to (r + 1) % N and receives from (r - 1) % N.",
             "Stuck": "who receives first? If everybody sends first, nobody receives; taking turns breaks for odd N.",
             "Mismatch": "which chunk does your left neighbour send in this step, and how long is it? Not all are equally long.",
-            "RankFailed": "try it by hand: run(lambda: ring_all_reduce(torch.ones(4)), world_size=2).",
+            "RankFailed": "how long is each chunk, and does every rank have as many chunks as there are ranks?",
         },
     ),
 )

@@ -3,7 +3,7 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 CASES = (
     Case(2),
@@ -26,8 +26,8 @@ def draw(d):
 
 def combined(args, ranks_of):
     """Per rank r, the sum of chunk r over the ranks that ranks_of(r) names."""
-    dtype = args[0][0][0].dtype
-    return [sum(args[i][0][r].double() for i in ranks_of(r)).to(dtype) for r in range(len(args))]
+    dtype, nothing = args[0][0][0].dtype, torch.zeros((), dtype=torch.double)
+    return [sum((args[i][0][r].double() for i in ranks_of(r)), nothing).to(dtype) for r in range(len(args))]
 
 
 def reference(args):

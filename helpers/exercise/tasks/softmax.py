@@ -3,15 +3,17 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 ROWS = 2
+APART = "rows far apart: the second 1,000 below the first"
 CASES = (
     Case(2, size=3),
     Case(2, "fractions", 2, uneven=True),
     Case(3, "up to 10,000 and down to -10,000", 3),
     Case(3, "negative numbers", 2, uneven=True),
     Case(3, "around -10,000", 2, uneven=True),
+    Case(3, APART, 2),
     Case(4, "masked: rank 1 has only -inf in its first row", 3),
     Case(4, "fractions", 12, torch.bfloat16),
     Case(5, "up to 10,000 and down to -10,000", 4, uneven=True),
@@ -26,6 +28,8 @@ def draw(d):
     x = d.numbers(ROWS, d.case.length(d.rank))
     if d.case.kind.startswith("masked") and d.rank == 1:
         x[0] = -torch.inf
+    if d.case.kind == APART:
+        x[1] -= 1000
     return (x,)
 
 
@@ -63,6 +67,12 @@ def nothing_brings_zero(args):
     return split_like(raised / raised.sum(1, keepdim=True), args)
 
 
+def one_maximum(args):
+    """All rows subtract the largest number of all rows."""
+    raised = (rows(args) - rows(args).max()).float().exp()
+    return split_like(raised / raised.sum(1, keepdim=True), args)
+
+
 def without_maximum(args):
     raised = rows(args).float().exp()
     return split_like(raised / raised.sum(1, keepdim=True), args)
@@ -89,6 +99,11 @@ TASKS = (
             Suspect(
                 nothing_brings_zero,
                 "a rank without columns has no maximum. What it brings must never win, not even where all logits are far below 0.",
+            ),
+            Suspect(
+                one_maximum,
+                "one maximum is subtracted from all rows. In a row far below it every exp is 0, and 0 / 0 is nan: each row "
+                "needs its own.",
             ),
             Suspect(
                 without_maximum,

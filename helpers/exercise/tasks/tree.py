@@ -3,7 +3,7 @@
 import torch
 
 from ..cases import Case
-from ..judge import Budget, Suspect, Task
+from ..task import Budget, Suspect, Task
 
 CASES = (
     Case(2),

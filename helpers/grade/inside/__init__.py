@@ -1,4 +1,4 @@
-"""What lies inside the sandbox: this folder, Python and torch, and nothing else of the course.
+"""The contents of the sandbox: this folder, Python and torch, and nothing else of the course.
 
 Submitted code runs here (rank.py), and the rank's only way out is one socket, to the
 scorer.  The scorer is the network: every collective and every message goes through it

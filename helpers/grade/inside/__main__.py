@@ -1,6 +1,6 @@
 """The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
 
-It never runs submitted code.  Its ranks are processes that can do nothing to it (guard.py),
+It never runs submitted code.  Its ranks are processes that can do nothing to it (seccomp.py),
 and are gone before the next are made.
 
     request    {"ranks": n} with n sockets; answered by {"forked": n}
@@ -18,24 +18,25 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.fx.experimental.symbolic_shapes  # noqa: F401  y.backward(gradient) imports it, for seconds, in each rank
 
-from . import guard, rank
-from .plain import Frames, frame
+from . import rank, seccomp
+from .protocol import Frames, frame
 
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 
 def serve(control: socket.socket, closed_in: bool) -> None:
     torch.set_num_threads(1)
     (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
     dist.ReduceOp.SUM, dist.HashStore()
-    base = guard.used()
+    base = seccomp.used()
     gc.collect()
     gc.freeze()  # keeps the pages that ranks share as they are
     living: list[int] = []
     control.sendall(frame({"up": True}))
     while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MOST_RANKS)
+        data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MAX_RANKS)
         if not data:
             break
         ((request, _),) = Frames().feed(data)

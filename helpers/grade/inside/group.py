@@ -10,12 +10,12 @@ import os
 import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
 
-from .plain import Frames, decode, encode, frame
+from .protocol import Frames, decode, encode, frame
 
 ANSWER = "<answer "  # how the file names of answer cells begin
 
@@ -53,26 +53,33 @@ class Line:
         with self._lock:
             index, self._count = self._count, self._count + 1
             self.say({"call": op, "index": index, "in": value, "out": described, **details, **_caller()}, body)
-        return Call(self, index, outputs)
+        return Call(self, index, given, outputs)
 
 
 class Call(dist.Work):
-    """A call under way."""
+    """A call under way, to which its tensors belong until somebody waits for it.
 
-    def __init__(self, line: Line, index: int, outputs: list[torch.Tensor]) -> None:
+    The scorer has copied what is sent by then, but a network may read it, and write what is received, at any time
+    before: whoever writes into one of these tensors meanwhile is told so.
+    """
+
+    def __init__(self, line: Line, index: int, given: Any, outputs: list[torch.Tensor]) -> None:
         super().__init__()
         self._line, self._index, self._outputs, self._source, self._done = line, index, outputs, -1, False
+        self._tensors = given, list(outputs)
+        self._before = encode(self._tensors)
 
     def _asked(self, how: str) -> bool:
         if self._done:
             return True
-        header, body = self._line.ask({how: self._index})
+        header, body = self._line.ask({how: self._index, "written": encode(self._tensors) != self._before})
         if not header["done"]:
             return False
         for target, value in zip(self._outputs, decode(header["value"], body)):
             with torch.no_grad():
                 target.copy_(value)
         self._done, self._source = True, header["source"]
+        self._tensors = self._before = None
         return True
 
     def wait(self, *timeout) -> bool:
@@ -92,10 +99,7 @@ class Call(dist.Work):
         return self._outputs
 
     def get_future(self):
-        self.wait()
-        future = torch.futures.Future()
-        future.set_result(self._outputs)
-        return future
+        return Future(self.result)
 
     def exception(self):
         return None
@@ -104,6 +108,47 @@ class Call(dist.Work):
         return self._source
 
     source_rank = _source_rank
+
+
+class Future(torch.futures.Future):
+    """The future of what `compute` returns, which is called when somebody wants it: here nothing goes on by itself."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        super().__init__()
+        self._compute, self._callbacks = compute, []
+
+    def wait(self):
+        if not super().done():
+            self.set_result(self._compute())
+            for callback in self._callbacks:
+                callback(self)
+        return super().wait()
+
+    value = wait
+
+    def then(self, callback):
+        def after():
+            self.wait()
+            return callback(self)
+
+        return Future(after)
+
+    def add_done_callback(self, callback) -> None:
+        if super().done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+
+def collected(futures: list[torch.futures.Future]) -> Future:
+    """What torch.futures.collect_all gives: the future of all of them, done."""
+
+    def wait_for_all():
+        for future in futures:
+            future.wait()
+        return futures
+
+    return Future(wait_for_all)
 
 
 class Group(dist.ProcessGroup):
@@ -176,6 +221,8 @@ class Group(dist.ProcessGroup):
         return self._call("recv", None, tensors, src=self._ranks[source], tag=tag)
 
     def recv_anysource(self, tensors, tag):
+        if not tensors[0].numel():
+            raise RuntimeError("gloo cannot receive an empty tensor from any source. Name the source.")
         return self._call("recv", None, tensors, src=None, tag=tag)
 
     def getBackendName(self) -> str:
@@ -203,6 +250,7 @@ def join(line: Line, rank: int, world_size: int) -> None:
     def create(options, backend_options):
         return Group(line, list(options.global_ranks_in_group) or list(range(world_size)), str(options.group_id))
 
+    torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
     dist.init_process_group("scored", store=dist.HashStore(), rank=rank, world_size=world_size)
 
@@ -223,7 +271,7 @@ def _dense(op: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _caller() -> dict[str, Any]:
-    """Where in an answer cell the call was made."""
+    """The line of an answer cell that made the call."""
     frame = sys._getframe(2)
     while frame is not None and not frame.f_code.co_filename.startswith(ANSWER):
         frame = frame.f_back

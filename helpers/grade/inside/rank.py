@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from . import guard
+from . import seccomp
+from .file import File
 from .group import ANSWER, Line, join
-from .plain import decode, encode
+from .protocol import Opened, decode, encode
 
-LATE = 0.05  # seconds a rank starts after the others, where a case says so
+LATE_SECONDS = 0.05  # a rank starts after the others, where a case says so
 
 
 def live(sock: socket.socket, base: int, closed_in: bool) -> None:
@@ -26,9 +27,9 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         os.setsid()
         line = Line(sock)
         (job, _) = line.hear()
-        guard.limit(base)
+        seccomp.limit(base)
         if closed_in:
-            guard.close_in()
+            seccomp.close_in()
         random.seed()
         torch.default_generator.seed()
         sys.stdout = sys.stderr = _Printed(line)
@@ -47,9 +48,10 @@ def _work(line: Line, job: dict[str, Any]) -> None:
     line.say({"ready": True})
     while True:
         header, body = line.hear()
-        arguments = tuple(decode(header["case"], body))
+        given = decode(header["case"], body)
+        arguments = tuple(File(line, value) if isinstance(value, Opened) else value for value in given)
         if header["late"]:
-            time.sleep(LATE)
+            time.sleep(LATE_SECONDS)
         try:
             result = answer(*arguments)
             value, body = encode((_flat(result), arguments))

@@ -1,0 +1,44 @@
+"""Engines of ipyparallel, which starts them by itself, SSH, MPI, Slurm, PBS, LSF, Kubernetes and others."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from .engine import perform
+from .engines import EngineError
+from .relay import Answer
+
+
+class IpyparallelEngines:
+    """The engines of a client, or those of a view of it."""
+
+    def __init__(self, client: Any, ids: list[int]) -> None:
+        self._client, self._ids = client, ids
+        self._views = [client[engine] for engine in ids]
+        self.names = [f"engine {engine}" for engine in ids]
+
+    def ask(self, engine: int, function: str, *args: Any) -> Answer:
+        return self._views[engine].apply_async(perform, function, *args)
+
+
+_made: weakref.WeakKeyDictionary[Any, dict[tuple, IpyparallelEngines]] = weakref.WeakKeyDictionary()
+
+
+def engines_of(on: Any) -> IpyparallelEngines:
+    """The engines of an ipyparallel Client, or of a view, in its order. Raises TypeError for anything else."""
+    try:
+        import ipyparallel
+    except ImportError:
+        raise EngineError("ipyparallel is not installed: pip install 'collectives-course[cluster]'") from None
+    if isinstance(on, ipyparallel.Client):
+        client, ids = on, list(on.ids)
+    elif isinstance(on, ipyparallel.DirectView):
+        client, targets = on.client, on.targets
+        ids = [targets] if isinstance(targets, int) else list(client.ids if targets in ("all", None) else targets)
+    else:
+        raise TypeError(f"ranks need Hosts, or a Client or view of ipyparallel, not a {type(on).__name__}.")
+    lost = [engine for engine in ids if engine not in client.ids]
+    if lost:
+        raise EngineError(f"engines {lost} are gone; those that are left: {list(client.ids)}.")
+    return _made.setdefault(client, {}).setdefault(tuple(ids), IpyparallelEngines(client, ids))

@@ -1,0 +1,13 @@
+"""Where the course lies on disk: chapters, exercises, solutions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS, EXERCISES, SOLUTIONS = ROOT / "notebooks", ROOT / "exercises", ROOT / "solutions"
+
+
+def chapters() -> list[Path]:
+    """The chapters' notebooks, in reading order."""
+    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))

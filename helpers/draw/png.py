@@ -1,0 +1,53 @@
+"""A drawn sheet as the bytes of a PNG, in 256 colours: a third of the bytes, and a notebook holds many pictures.
+
+What is drawn is flat colour, and edges on which one colour fades into another.  So the palette
+needs no search through the pixels: it is known from the colours that were drawn with.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+MAX_COLOURS = 256
+NEAR = 8  # levels of a channel: Pillow looks colours up by their upper six bits, and must find the drawn one
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
+
+
+def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> bytes:
+    """The PNG of pixels (height, width, 4), without date or version, the same bytes each time.
+
+    fills, inks: '#rrggbb' of the shapes and of the text that were drawn on white.
+    """
+    image = Image.fromarray(pixels).convert("RGB")
+    file = io.BytesIO()
+    image.quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE).save(file, "png", compress_level=6)
+    return file.getvalue()
+
+
+@lru_cache(maxsize=256)
+def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
+    """Every colour as it is, and the shades between those that touch, as long as there is room."""
+    drawn_fills, drawn_inks = (sorted(map(_rgb, tints)) for tints in (fills, inks))
+    shades = [_between(ink, WHITE, k / 8) for k in range(1, 8) for ink in drawn_inks]
+    for k in (2, 1, 3):
+        shades += [_between(fill, WHITE, k / 4) for fill in drawn_fills]
+        shades += [_between(fill, ink, k / 4) for fill in drawn_fills for ink in drawn_inks if ink != WHITE]
+    kept = list(dict.fromkeys([WHITE, BLACK, *drawn_fills, *drawn_inks]))[:MAX_COLOURS]
+    for shade in dict.fromkeys(shades):
+        if len(kept) < MAX_COLOURS and np.abs(np.array(kept) - shade).max(axis=1).min() >= NEAR:
+            kept.append(shade)
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for colour in kept for channel in colour])
+    return palette
+
+
+def _rgb(tint: str) -> tuple[int, int, int]:
+    return tuple(int(tint[i : i + 2], 16) for i in (1, 3, 5))
+
+
+def _between(one, other, share: float) -> tuple[int, int, int]:
+    return tuple(round(a + (b - a) * share) for a, b in zip(one, other))

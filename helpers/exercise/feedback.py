@@ -1,0 +1,369 @@
+"""Verdicts in words: wanted beside got, traffic beside its budget, one thing to think about."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, Sequence
+
+import torch
+
+from ..format import dtype_name, kind, name_ranks, number, size
+from ..record.text import text
+from ..record.traffic import Traffic
+from ..results.errors import RankFailed, RunError
+from ..results.run import Run
+from ..results.wording import source
+from .cases import Case, ranks
+from .literal import literal
+from .task import Budget, Difference, Puzzle, Task, Verdict
+
+SHOWN_NUMBERS = 10  # of a tensor
+SHOWN_INPUTS = 8  # of as many ranks
+MOST_TO_PASTE = 600  # characters of a line
+Passed = Collection[Case]
+
+
+def explain(
+    task: Task | Puzzle, case: Case, given: list[tuple], verdict: Verdict, passed: Passed = (), more: str = ""
+) -> str:
+    """A verdict in words.
+
+    given: the arguments each rank got.  passed: the cases that the answer was right in.  more: what else is known of it.
+    """
+    said = verdict.words or _WORDS[verdict.aspect](task, case, given, verdict)
+    thought = verdict.thought or _THOUGHTS.get(verdict.aspect) or _thought_of(task, verdict)
+    if verdict.aspect == "budget":
+        return _joined(said, _think(thought))
+    return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, given))
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(filter(None, parts))
+
+
+def _think(thought: str) -> str:
+    return f"Think: {thought}" if thought else ""
+
+
+def _whole_numbers(case: Case, passed: Passed) -> str:
+    """A sentence about a case of whole numbers, where the answer was right with others."""
+    if case.dtype.is_floating_point:
+        return ""
+    others = sorted({dtype_name(other.dtype) for other in passed if other.dtype.is_floating_point})
+    before = f", and it was right with {' and '.join(others)}" if others else ""
+    return f"The numbers are whole ones here ({dtype_name(case.dtype)}){before}."
+
+
+def _to_paste(task: Task | Puzzle, case: Case, given: list[tuple]) -> str:
+    """The case as a line of Python; "" where it would not be short, or not be the same case."""
+    if case.late is not None:  # only the check makes a rank late
+        return ""
+    try:
+        calls = [", ".join(literal(value) for value in arguments) for arguments in given]
+    except ValueError:
+        return ""
+    if isinstance(task, Puzzle):
+        line = f"{task.name}({calls[0]})"
+    elif len(set(calls)) == 1:
+        line = f"run(lambda: {task.name}({calls[0]}), world_size={case.world_size})"
+    else:
+        several = len(given[0]) > 1
+        each = "*" * several + f"[{', '.join(f'({call})' if several else call for call in calls)}]"
+        line = f"run(lambda: {task.name}({each}[dist.get_rank()]), world_size={case.world_size})"
+    return f"This case, to try by hand:\n{line}" if len(line) <= MOST_TO_PASTE else ""
+
+
+_THOUGHTS = {
+    "inputs": "whoever called the function may still need its tensor. Which line writes into it? Work on a copy.",
+    "waits": "until work.wait() returns, nobody knows whether the data has moved. Keep the work, and wait.",
+}
+
+
+def _thought_of(task: Task | Puzzle, verdict: Verdict) -> str:
+    left = f"what is left is {', '.join(sorted(task.allowed or ()))}." if verdict.aspect == "calls" else ""
+    return task.thoughts.get(verdict.limit or verdict.aspect, left)
+
+
+# --- a run that came to no good end -------------------------------------------------------
+
+
+def broken(
+    task: Task | Puzzle, situation: str, error: RunError, case: Case | None = None, given: Any = (), passed: Passed = ()
+) -> str:
+    """The message about a run that raised.
+
+    situation: the ranks and inputs, in words.  case, given, passed: as in explain, where one case is known to fail.
+    """
+    if unwritten(error):
+        return to_write(task, "The hints below open one at a time.")
+    early = any(e.misuse in ("read", "written") for mine in error.run.events for e in mine)
+    forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # what raised had no time to wait
+    thought = _EARLY if early else forgotten or task.thoughts.get(type(error).__name__, "")
+    said = f"{task.name} with {situation}: {type(error).__name__}\n{error}"
+    if case is None:
+        return _joined(said, _think(thought))
+    return _joined(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, given))
+
+
+def too_slow(task: Task | Puzzle, cases: list[Case], seconds: float) -> str:
+    """The message about cases of one world size that end one by one, but not one after the other within a time."""
+    many = "" if isinstance(task, Puzzle) else f" with {ranks(cases[0].world_size)}"
+    return (
+        f"{task.name}{many} is right in each of {len(cases)} cases by itself, but all of them took longer than {seconds:g} s.\n"
+        "Think: does each call take longer than the one before? If not, close what else keeps this computer busy, and "
+        "check again."
+    )
+
+
+_EARLY = "a call owns its tensors until its wait() returns. Wait first, or let the call have a copy."
+
+
+def to_write(task: Task | Puzzle, below: str) -> str:
+    """The message about an answer that is not written yet.  below: what helps, in a sentence."""
+    return (
+        f"{task.name} is still to be written. Put your code in place of `raise NotImplementedError()` in the cell "
+        f"above, run that cell, then this one. {below}"
+    )
+
+
+def unwritten(error: RunError) -> bool:
+    """Whether it was the exercise's own placeholder that ended the run."""
+    last = error.traceback.rstrip().rpartition("\n")[2] if isinstance(error, RankFailed) else ""
+    return last.startswith("NotImplementedError")
+
+
+def _forgotten(run: Run) -> str:
+    """An isend or irecv that nobody waits for: gloo may never carry it out."""
+    for mine in run.events:
+        if any(e.waiting is not None for e in mine):  # it has not come so far
+            continue
+        for e in mine:
+            if e.is_message and e.async_op and e.end is None and e.waiting is None:
+                return f"rank {e.rank} never waits for its i{e.op}. Keep what i{e.op} returns, and call its wait()."
+    return ""
+
+
+# --- calls and waits ----------------------------------------------------------------------
+
+
+def _calls(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    e = verdict.event
+    return f"{task.name} calls {e.within or e.op}, which this exercise does without.\n{_where(verdict)}"
+
+
+def _waits(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    e = verdict.event
+    return f"{task.name} never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}.\n{_where(verdict)}"
+
+
+def _where(verdict: Verdict) -> str:
+    return f"  rank {verdict.event.rank}   {source(verdict.event.line)}"
+
+
+# --- values -------------------------------------------------------------------------------
+
+
+def _values(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    place = f"on rank {verdict.ranks[0]} of {ranks(case.world_size)}"
+    if verdict.argument is not None:
+        headline = f"{task.name} leaves the wrong numbers in {_argument(task, verdict)} {place}."
+    else:
+        headline = f"{task.name} is wrong {place}: {_differs(verdict.difference)}"
+    return f"{headline}\n{_wanted_and_got(task, case, given, verdict)}"
+
+
+def _argument(task: Task, verdict: Verdict) -> str:
+    """'its tensor', or of several by name: 'weights', 'weights[2]'"""
+    if len(task.parameters) == 1:
+        return "its tensor"
+    return task.parameters[verdict.argument] + "".join(f"[{k}]" for k, _ in verdict.difference.place)
+
+
+def _inputs(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    headline = f"{task.name} changes its input on rank {verdict.ranks[0]} of {ranks(case.world_size)}."
+    return f"{headline}\n{_wanted_and_got(task, case, given, verdict)}"
+
+
+def _differs(difference: Difference) -> str:
+    """In one sentence."""
+    wanted, got, place, numbers = difference
+    within = "".join(f"result {k + 1} of {count}: " for k, count in place)
+    if numbers:
+        many = wanted.numel()
+        return f"{within}{numbers} of {many} number{'s' * (many != 1)} differ{'s' * (many == 1)}."
+    if isinstance(wanted, (tuple, list)):
+        return f"{within}it must return {len(wanted)} things, not {kind(got)}."
+    if isinstance(wanted, torch.Tensor):
+        asked = kind(wanted) if isinstance(got, torch.Tensor) else "a tensor"
+        return f"{within}it must return {asked}, not {kind(got)}."
+    if type(got) is not type(wanted):
+        return f"{within}it must return {kind(wanted)}, not {kind(got)}."
+    if isinstance(wanted, float):
+        return f"{within}it returned {got:g}, not {wanted:g}."
+    return f"{within}it returned {got}, not {wanted}."
+
+
+def _wanted_and_got(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
+    lines = [f"  input: {case}"]
+    for r, arguments in enumerate(given[:SHOWN_INPUTS]):
+        lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
+    lines += _pairs(verdict)
+    return "\n".join(filter(None, [*lines, _other_ranks(verdict.ranks, case.world_size)]))
+
+
+def _other_ranks(wrong: tuple[int, ...], world_size: int) -> str:
+    """A sentence about the ranks that the rest is not about: which are right and which are not."""
+    right = [rank for rank in range(world_size) if rank not in wrong]
+    if world_size == 1:
+        return ""
+    if not right:
+        return f"{_are(wrong[1:])} wrong too."
+    if len(wrong) == 1:
+        return f"{_are(right)} right."
+    return f"{_are(right)} right, the others are not."
+
+
+def _are(ranks: Sequence[int]) -> str:
+    return f"{name_ranks(ranks).capitalize()} {'is' if len(ranks) == 1 else 'are'}"
+
+
+def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
+    if len(arguments) == 1:
+        return _value(arguments[0])
+    return ", ".join(f"{name} = {_value(value)}" for name, value in zip(parameters, arguments))
+
+
+def _value(value: Any) -> str:
+    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else str(value)
+
+
+def _dense(value: Any) -> Any:
+    """The value; a sparse tensor, whose numbers have no order to be shown in, is replaced by its kind."""
+    if isinstance(value, (list, tuple)):
+        return [_dense(part) for part in value]
+    return kind(value) if isinstance(value, torch.Tensor) and value.layout != torch.strided else value
+
+
+def _pairs(verdict: Verdict) -> list[str]:
+    wanted, got, *_ = verdict.difference
+    label = f"rank {verdict.ranks[0]}"
+    blank = " " * len(label)
+    tensors = [value for value in (wanted, got) if isinstance(value, torch.Tensor)]
+    if len(tensors) == 2 and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
+        return _aligned(wanted, got, label)
+    return [f"  {label}   wanted   {_value(wanted)}", f"  {blank}   got      {_value(got)}"]
+
+
+def _aligned(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
+    flat_wanted, flat_got = wanted.flatten().tolist(), got.flatten().tolist()
+    words = [(number(w), number(g)) for w, g in zip(flat_wanted, flat_got)]
+    differ = [w != g for w, g in words]
+    if not any(differ):  # the difference is smaller than what is shown
+        words = [(str(w), str(g)) for w, g in zip(flat_wanted, flat_got)]
+        differ = [w != g for w, g in words]
+    first = max(0, min(differ.index(True) if True in differ else 0, len(words) - SHOWN_NUMBERS))
+    part = slice(first, first + SHOWN_NUMBERS)
+    note = (
+        f"   (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})"
+        if len(words) > SHOWN_NUMBERS
+        else ""
+    )
+    widths = [max(len(w), len(g)) for w, g in words[part]]
+    rows = ["  ".join(f"{pair[k]:>{wide}}" for pair, wide in zip(words[part], widths)) for k in (0, 1)] + [
+        "  ".join(
+            ("^" * len(pair[1]) if d else "").rjust(wide) for pair, d, wide in zip(words[part], differ[part], widths)
+        )
+    ]
+    blank = " " * len(label)
+    lines = [
+        f"  {label}   wanted   {rows[0]}{note}",
+        f"  {blank}   got      {rows[1]}",
+        f"  {blank}            {rows[2]}",
+    ]
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+# --- traffic ------------------------------------------------------------------------------
+
+
+def _budget(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+    budget = task.budget(case, given)
+    headline = f"{task.name} is right with {ranks(case.world_size)}, but {_exceeds(verdict)}"
+    lines = [f"  {source(e.line)}" for e in (verdict.before, verdict.event) if e]
+    return "\n".join([headline, *dict.fromkeys(lines), _table(case, verdict.traffic, budget)])
+
+
+def _exceeds(verdict: Verdict) -> str:
+    """In one sentence."""
+    wanted, got = verdict.wanted, verdict.got
+    match verdict.limit:
+        case "links":
+            return f"rank {got[0]} sends to rank {got[1]}, and may not."
+        case "steps":
+            return f"takes {got} steps; {wanted} are enough."
+        case "messages":
+            return f"rank {verdict.ranks[0]} sends {got} messages; {wanted} are enough."
+        case "largest":
+            return f"rank {verdict.ranks[0]} has a buffer of {_size(got)} in one call; {_size(wanted)} are enough."
+        case "calls":
+            return f"rank {verdict.ranks[0]} makes {_plural(got, 'call')}; {wanted} {'is' if wanted == 1 else 'are'} enough."
+        case "empty":
+            return (
+                f"rank {verdict.ranks[0]} makes {got} calls that carry no number, and their tags, order and count can say "
+                f"as much as numbers; {wanted} are enough."
+            )
+        case "together":
+            first, then = (f"{e.op} #{e.index + 1}" for e in (verdict.before, verdict.event))
+            return f"rank {verdict.ranks[0]} waits for {first} before it starts {then}."
+        case "reads":
+            return f"rank {verdict.ranks[0]} makes {_plural(got, 'read')} of the file; {wanted} are enough."
+        case "read":
+            return f"rank {verdict.ranks[0]} reads {_size(got)} of the file; {_size(wanted)} are enough."
+        case "sent" | "received":
+            verb = {"sent": "sends", "received": "receives"}[verdict.limit]
+            return f"rank {verdict.ranks[0]} {verb} {_size(got)}; {_size(wanted)} are enough."
+    has = f"rank {verdict.ranks[0]} has {'' if got > wanted else 'never more than '}{number(got)} {verdict.limit}"
+    return f"{has}; {'the limit is' if got > wanted else 'at some time it should have'} {number(wanted)}."
+
+
+def spent(traffic: Traffic) -> str:
+    """'the busiest rank moves 24 B in 4 messages and 4 steps'; of collectives only the least is known"""
+    moved = size(round(traffic.busiest))
+    if any(traffic.messages):
+        words = f"the busiest rank moves {moved} in {_plural(max(traffic.messages), 'message')} and {_plural(traffic.steps, 'step')}"
+    else:
+        words = f"the busiest rank has to move {moved} ({', '.join(sorted(traffic.ops))})"
+    if any(traffic.reads):
+        words += f", and a rank reads at most {size(round(max(traffic.read)))} in {_plural(max(traffic.reads), 'read')}"
+    return words
+
+
+def _plural(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _table(case: Case, moved: Traffic, budget: Budget) -> str:
+    """Each rank's traffic beside its budget."""
+    columns = {
+        "read": _size, "reads": str, "sent": _size, "received": _size, "messages": str, "largest": _size, "calls": str,
+    }  # fmt: skip
+    kept = {k: show for k, show in columns.items() if getattr(budget, k) is not None}
+    rows = [["rank"] + [word for k in kept for word in (k, "budget")]]
+    for r in range(case.world_size):
+        row = [str(r)]
+        for k, show in kept.items():
+            is_, may = getattr(moved, k)[r], getattr(budget, k)[r]
+            row += [show(is_) + " !" * (is_ > may + 1e-6), show(may)]
+        rows.append(row)
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  " + "   ".join(f"{word:<{wide}}" for word, wide in zip(row, widths)).rstrip() for row in rows]
+    if budget.steps is not None:
+        lines.append(f"  steps  {moved.steps}{' !' * (moved.steps > budget.steps)}, budget {budget.steps}")
+    return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])
+
+
+def _size(nbytes: float) -> str:
+    return size(round(nbytes, 1))
+
+
+_WORDS = {"calls": _calls, "values": _values, "inputs": _inputs, "waits": _waits, "budget": _budget}

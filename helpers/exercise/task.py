@@ -1,0 +1,143 @@
+"""An exercise as data: what is asked for, what came out of an answer, and what is wrong with that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, NamedTuple
+
+from ..record.event import Event
+from ..record.traffic import Traffic, count
+from .cases import Case, Draw
+
+ANY = object()  # a wanted result that does not matter
+
+
+# --- what is asked for --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something besides traffic that an exercise counts in a run, and its limits."""
+
+    words: str  # what is counted, as in "rank 0 has 5 of its microbatches under way"
+    count: Callable[[list[list[Event]]], list[float]]  # one number a rank, from the events of all
+    most: list[float]
+    least: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most an answer may move. Lists hold one number a rank; None: not limited."""
+
+    words: str  # as the statement says it
+    sent: list[float] | None = None  # bytes
+    received: list[float] | None = None  # bytes
+    messages: list[int] | None = None  # sent
+    steps: int | None = None
+    links: set[tuple[int, int]] | None = None  # (source, target): who may send to whom
+    least: float | None = None  # bytes: fewer are impossible for the busiest rank
+    largest: list[float] | None = None  # bytes of the largest buffer that one call may get: what a rank holds for it
+    calls: list[int] | None = None  # collectives and messages that a rank starts
+    together: bool = False  # whether a rank must start all its calls before it waits for the first
+    measures: tuple[Measure, ...] = ()
+    read: list[float] | None = None  # bytes of the files among the arguments (file.File)
+    reads: list[int] | None = None  # requests for them
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A mistake people make, known by its result."""
+
+    result: Callable[[list[tuple]], list[Any]]  # from all ranks' arguments, one a rank
+    thought: str
+    where_wrong: bool = False  # it explains the wrong ranks only; the others may have got it right
+
+
+@dataclass(frozen=True)
+class Task:
+    """The task of a function that all ranks call."""
+
+    name: str  # of the function
+    cases: tuple[Case, ...]
+    draw: Callable[[Draw], tuple]  # the arguments of one rank
+    reference: Callable[[list[tuple]], list[Any]]  # what each rank must return
+    budget: Callable[[Case, list[tuple]], Budget]
+    after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
+    allowed: frozenset[str] | None = None  # ops; None: all
+    scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
+    parameters: tuple[str, ...] = ("x",)  # of the function
+    suspects: tuple[Suspect, ...] = ()
+    thoughts: dict[str, str] = field(default_factory=dict)  # what is wrong -> one thing to think about
+    # From an answer whose values are wrong and a world size: what became of each chunk, in words and to be drawn; None
+    # where that cannot be told.
+    follow: Callable[[Callable, int], tuple[str, Any] | None] | None = None
+
+    def arguments(self, case: Case, seed: str = "") -> list[tuple]:
+        """The arguments of each rank."""
+        return [self.draw(Draw(seed, self.name, case, rank)) for rank in range(case.world_size)]
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """The task of a function that is called once, and judged by what it returns: a plan or a number, not a run.
+
+    It runs on a rank that is alone, like any answer, so that an endless one ends and nothing
+    of it runs in the process that judges.
+    """
+
+    name: str  # of the function
+    cases: tuple[Case, ...]  # of world size 1; the last one is the one to tell about
+    draw: Callable[[Draw], tuple]  # the arguments
+    verdict: Callable[[Case, tuple, Any, bool], Verdict | None]  # case, arguments, result, whether the budget counts
+    praise: Callable[[Case, tuple, Any], str]  # what a right answer achieves
+    thoughts: dict[str, str] = field(default_factory=dict)  # name of an error of the run -> one thing to think about
+
+    def arguments(self, case: Case, seed: str = "") -> list[tuple]:
+        """The arguments of the one call, in a list of one, as Task.arguments."""
+        return [self.draw(Draw(seed, self.name, case, 0))]
+
+
+# --- what came out ------------------------------------------------------------------------
+
+
+@dataclass
+class Attempt:
+    """The outcome of one case."""
+
+    results: list[Any]  # per rank: what the function returned
+    arguments: list[tuple]  # per rank: its arguments afterwards
+    events: list[list[Event]]  # per rank
+    reads: list[list[int]] = field(default_factory=list)  # per rank: bytes that each read of a file got
+
+    @property
+    def traffic(self) -> Traffic:
+        """What moved between the ranks, and from files to them."""
+        return replace(count(self.events), read=[sum(mine) for mine in self.reads], reads=[len(r) for r in self.reads])
+
+
+class Difference(NamedTuple):
+    """The first part of a value that is not the wanted one."""
+
+    wanted: Any
+    got: Any
+    place: tuple[tuple[int, int], ...] = ()  # (number of the part, how many there are), from outside in
+    numbers: int = 0  # that differ, where both are tensors of one shape and dtype
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
+
+    aspect: str  # "calls", "values", "inputs", "waits" or "budget"
+    ranks: tuple[int, ...] = ()  # those concerned; the rest is about the first of them
+    wanted: Any = None  # its result or argument; of a budget, the limit
+    got: Any = None
+    argument: int | None = None  # which argument of the function it is about, if not about the result
+    difference: Difference | None = None
+    traffic: Traffic | None = None
+    limit: str = ""  # the field of Budget that is exceeded: "links", "sent", ..., or a Measure's words
+    event: Event | None = None  # the call that is not allowed, not waited for, or too late
+    before: Event | None = None  # the call that was waited for before `event` was made
+    thought: str = ""  # of the mistake that explains it, if one is known
+    words: str = ""  # of a Puzzle's verdict, which only the puzzle can word
+    shows: Any = None  # what can be drawn of it, besides the run

@@ -1,0 +1,92 @@
+"""Numbers, sizes, ranks and dtypes in words, the same in every table, picture and message."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+import torch
+
+
+def name_ranks(ranks) -> str:
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def with_article(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def kind(value: Any) -> str:
+    """'a float32 tensor of shape [3]', 'None', 'an int'"""
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        layout = "" if value.layout == torch.strided else f"{str(value.layout).removeprefix('torch.')} "
+        return f"a {layout}{dtype_name(value.dtype)} tensor of shape {list(value.shape)}"
+    return with_article(value)
+
+
+def numbers(values) -> str:
+    return " ".join(number(v) for v in values)
+
+
+def number(v) -> str:
+    """At most four significant digits; a float that is whole is written without a point."""
+    if isinstance(v, bool):
+        return "T" if v else "F"
+    if isinstance(v, complex):
+        return f"{v.real:.4g}{v.imag:+.4g}i"
+    if isinstance(v, int) or (math.isfinite(v) and v == int(v) and abs(v) < 1e6):
+        return str(int(v))
+    return f"{v:.4g}"
+
+
+def brief(v) -> str:
+    """As `number`, in about five characters."""
+    if not isinstance(v, float) or not math.isfinite(v) or v == int(v):
+        return number(v)
+    return f"{v:.0e}" if abs(v) < 0.005 else f"{v:.2f}" if abs(v) < 10 else f"{v:.3g}"
+
+
+def short(value: Any, width: int = 88) -> str:
+    """repr in one line, cut in the middle when long."""
+    line = " ".join(repr(value).split())
+    return line if len(line) <= width else f"{line[: width - 24]} ... {line[-19:]}"
+
+
+def size(nbytes: int) -> str:
+    """'12 B', '1.5 KiB', '64 MiB'"""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """'1.5 s', '20 ms', '3.25 µs'"""
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            break
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def span(ranks: Sequence[int]) -> str:
+    """(0, 1, 2, 3) -> '0-3'; (0, 2) -> '0, 2'; (0, 1, 2, 5) -> '0-2, 5'"""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,162 @@
+"""Values as a JSON header and raw bytes: how an untrusted rank and the scorer talk.
+
+Nothing is ever unpickled.  What comes from a rank is bounded and checked before it is
+used: sizes, dtypes, shapes, nesting, text.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, NamedTuple
+
+import torch
+
+HEAD = struct.Struct("!II")  # bytes of header, bytes of body
+MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 18, 1 << 24
+MAX_TEXT_CHARACTERS = 8000
+MAX_DEPTH = 4  # of lists in lists
+_NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
+DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
+
+
+class Malformed(ValueError):
+    """Bytes that no honest rank sends. The message says which kind."""
+
+
+class Opened(NamedTuple):
+    """A file among the arguments of an answer, which stays with the scorer."""
+
+    number: int  # by which the rank asks for its bytes
+    size: int  # bytes
+
+
+class Opaque:
+    """Stands for a returned object that is no plain data."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+
+def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
+    head = json.dumps(header).encode()
+    return HEAD.pack(len(head), len(body)) + head + body
+
+
+class Frames:
+    """Collects bytes as they come and hands out (header, body). Raises Malformed."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        self._buffer += data
+        found = []
+        while len(self._buffer) >= HEAD.size:
+            head, body = HEAD.unpack_from(self._buffer)
+            if head > MAX_HEADER_BYTES or body > MAX_BODY_BYTES:
+                raise Malformed("a message that is too large")
+            end = HEAD.size + head + body
+            if len(self._buffer) < end:
+                break
+            try:
+                header = json.loads(self._buffer[HEAD.size : HEAD.size + head])
+            except (ValueError, RecursionError):
+                raise Malformed("a message that cannot be read") from None
+            if not isinstance(header, dict):
+                raise Malformed("a message that says nothing")
+            found.append((header, bytes(self._buffer[HEAD.size + head : end])))
+            del self._buffer[:end]
+        return found
+
+
+def encode(value: Any) -> tuple[Any, bytes]:
+    """A value for a header, and the bytes of the tensors in it, one after the other."""
+    body = bytearray()
+    return _encode(value, body), bytes(body)
+
+
+def _encode(value: Any, body: bytearray) -> Any:
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if type(value) is str:
+        return value[:MAX_TEXT_CHARACTERS]
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized:
+        name = str(value.dtype).removeprefix("torch.")
+        if name in DTYPES:
+            flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            body += flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+            return {"tensor": [name, list(value.shape)]}
+    if type(value) is Opened:
+        return {"file": list(value)}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_encode(v, body) for v in value]}
+    return {"other": type(value).__name__}
+
+
+def decode(value: Any, body: bytes) -> Any:
+    """The value again, of which every tensor is new and plain. Raises Malformed."""
+    at = [0]
+    decoded = _decode(value, memoryview(body), at, MAX_DEPTH)
+    if at[0] != len(body):
+        raise Malformed("bytes that belong to nothing")
+    return decoded
+
+
+def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > 64:
+            raise Malformed("a number of more than 64 bits")
+        return value
+    if isinstance(value, str):
+        return text(value)
+    if not isinstance(value, dict) or len(value) != 1 or depth == 0:
+        raise Malformed("a value that is not one")
+    ((kind, what),) = value.items()
+    if kind in ("list", "tuple") and isinstance(what, list):
+        parts = [_decode(v, body, at, depth - 1) for v in what]
+        return parts if kind == "list" else tuple(parts)
+    if kind == "other":
+        name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
+        return type(name or "object", (Opaque,), {})()
+    if kind == "file" and isinstance(what, list) and [type(n) for n in what] == [int, int]:
+        return Opened(*what)
+    if kind == "tensor":
+        dtype, shape = described(what)
+        nbytes = dtype.itemsize * numel(shape)
+        raw = body[at[0] : at[0] + nbytes]
+        at[0] += nbytes
+        if len(raw) != nbytes:
+            raise Malformed("a tensor with fewer bytes than its shape says")
+        return (
+            torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape) if nbytes else torch.empty(shape, dtype=dtype)
+        )
+    raise Malformed("a value that is not one")
+
+
+def described(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
+    """dtype and shape from [name, list of sizes]. Raises Malformed."""
+    match what:
+        case [str(name), list(shape)] if name in DTYPES and len(shape) <= 8:
+            if (
+                all(type(size) is int and 0 <= size <= MAX_BODY_BYTES for size in shape)
+                and numel(shape) <= MAX_BODY_BYTES
+            ):
+                return DTYPES[name], tuple(shape)
+    raise Malformed("a tensor that says nothing of its dtype and shape")
+
+
+def numel(shape: Any) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def text(value: Any, most: int = MAX_TEXT_CHARACTERS) -> str:
+    """Printable text and line ends only: it goes to terminals, files and pages."""
+    if not isinstance(value, str):
+        raise Malformed("something that is no text")
+    return "".join(c for c in value[:most] if c in "\n\t" or c.isprintable())

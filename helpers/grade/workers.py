@@ -1,0 +1,195 @@
+"""Worker processes (worker.py), as many as the machine lets start, and the jobs handed to them.
+
+One thread serves them all: it waits for whichever has something to say, or takes too long.
+A worker that ends over a job is replaced, and the job tried again. One that does not even
+come up says nothing about its job: the others go on without it, and the last one is tried
+once more when it has the machine to itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Iterator
+
+from ..course import ROOT
+from .grading import Grading
+
+TRIES = 2  # for a job over which a worker ends, and for the last worker to come up
+EXIT_SECONDS = 1.0  # between a process's last word and its exit status
+START_SECONDS = 300.0  # for a worker to come up, on a busy machine
+JOB_SECONDS = 3600.0  # the scorer's own limits add up to half of this for the longest exercise
+
+
+class NoWorker(Exception):
+    """Not one worker can be started. The message says why."""
+
+
+@dataclass
+class Job:
+    """One submission to be scored."""
+
+    number: int  # by which its owner knows it
+    file: str  # its name, for messages
+    content: bytes
+    seed: str
+    pictures: bool
+    tries: int = 0  # over which a worker ended
+
+    def message(self) -> bytes:
+        head = {"file": self.file, "seed": self.seed, "pictures": self.pictures, "bytes": len(self.content)}
+        return json.dumps(head).encode() + b"\n" + self.content
+
+
+def scored(jobs: Iterator[Job], most: int, walls: bool) -> Iterator[tuple[Job, Grading | None]]:
+    """Each job with its grading as it is done; with None where a worker ended over it TRIES times.
+
+    jobs: taken one at a time, each when a worker is free for it.  most: workers at a time.
+    Raises NoWorker.
+    """
+    pool = _Pool(jobs, most, walls)
+    try:
+        yield from pool.serve()
+    finally:
+        pool.end()
+
+
+class _Worker:
+    """A worker process, its job, and what is on its way between it and the grader."""
+
+    def __init__(self, job: Job, walls: bool) -> None:
+        self.job, self.up = job, False
+        self._said, self._unsent, self._ended = bytearray(), b"", False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "helpers.grade.worker", "sandbox" if walls else "open"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        self.input, self.output = self._process.stdin, self._process.stdout
+        os.set_blocking(self.input.fileno(), False)  # one that has stopped reading must not stop the others
+        self.deadline = time.monotonic() + START_SECONDS
+
+    def give(self, job: Job) -> None:
+        self.job, self._unsent, self.deadline = job, job.message(), time.monotonic() + JOB_SECONDS
+
+    def send(self) -> bool:
+        """Write what the pipe has room for; return whether all of the job is sent."""
+        try:
+            self._unsent = self._unsent[self.input.write(self._unsent) or 0 :]
+        except OSError:  # it has ended, as its output says next
+            self._unsent = b""
+        return not self._unsent
+
+    def read(self) -> str | None:
+        """The worker's next line; None while only a part of it has come, "" once the process has ended."""
+        data = self.output.read(1 << 16)
+        self._said += data
+        self._ended = not data
+        if data and not self._said.endswith(b"\n"):
+            return None
+        line, self._said = bytes(self._said) if data else b"", bytearray()
+        return line.decode()
+
+    def end(self) -> int:
+        """End the process, and with it its sandbox; return the exit status."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS if self._ended else 0)
+        self._process.kill()
+        self.input.close()
+        self.output.close()
+        return self._process.wait()
+
+
+class _Pool:
+    def __init__(self, jobs: Iterator[Job], most: int, walls: bool) -> None:
+        self._jobs, self._again, self._most, self._walls = jobs, deque[Job](), most, walls
+        self._workers: list[_Worker] = []
+        self._failed = 0  # workers that did not come up, one after the other, while there was no other
+        self._select = selectors.DefaultSelector()
+
+    def serve(self) -> Iterator[tuple[Job, Grading | None]]:
+        while True:
+            while len(self._workers) < self._most and (job := self._next()):
+                self._start(job)
+            if not self._workers:
+                return
+            for worker, line in self._heard():
+                job = worker.job
+                if line == "up\n":
+                    worker.up, self._failed = True, 0
+                    self._give(worker, job)
+                elif line:
+                    if another := self._next():
+                        self._give(worker, another)
+                    else:
+                        self._end(worker)
+                    yield job, Grading.from_data(json.loads(line))
+                else:
+                    status = self._end(worker)
+                    if not worker.up:
+                        late = f"it was not up after {START_SECONDS:g} s"
+                        self._not_up(job, late if line is None else f"it ended with exit status {status}, see above")
+                        continue
+                    job.tries += 1
+                    if job.tries < TRIES:
+                        self._again.append(job)
+                    else:
+                        yield job, None
+
+    def _next(self) -> Job | None:
+        return self._again.popleft() if self._again else next(self._jobs, None)
+
+    def _start(self, job: Job) -> None:
+        try:
+            worker = _Worker(job, self._walls)
+        except OSError as error:
+            self._not_up(job, str(error))
+            return
+        self._workers.append(worker)
+        self._select.register(worker.output, selectors.EVENT_READ, worker)
+
+    def _not_up(self, job: Job, why: str) -> None:
+        self._again.append(job)
+        self._most = max(1, len(self._workers))
+        if not self._workers:
+            self._failed += 1
+            if self._failed == TRIES:
+                raise NoWorker(f"A worker process cannot be started: {why}.")
+
+    def _give(self, worker: _Worker, job: Job) -> None:
+        worker.give(job)
+        self._select.register(worker.input, selectors.EVENT_WRITE, worker)
+
+    def _heard(self) -> Iterator[tuple[_Worker, str | None]]:
+        """Wait, and yield workers with their line; with "" for one that has ended, None for one past its deadline."""
+        first = min(worker.deadline for worker in self._workers)
+        for key, _ in self._select.select(max(0.0, first - time.monotonic())):
+            worker = key.data
+            if worker not in self._workers:
+                continue  # ended since, over another of these events
+            if key.fileobj is worker.input:
+                if worker.send():
+                    self._select.unregister(worker.input)
+            elif (line := worker.read()) is not None:
+                yield worker, line
+        for worker in [worker for worker in self._workers if worker.deadline < time.monotonic()]:
+            yield worker, None
+
+    def _end(self, worker: _Worker) -> int:
+        self._workers.remove(worker)
+        for file in (worker.input, worker.output):
+            with suppress(KeyError):
+                self._select.unregister(file)
+        return worker.end()
+
+    def end(self) -> None:
+        for worker in list(self._workers):
+            self._end(worker)
+        self._select.close()

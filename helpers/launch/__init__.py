@@ -1,0 +1,1 @@
+"""`run()`: real ranks for every call."""

@@ -1,0 +1,128 @@
+"""Ranks that are connected and wait for work: made in advance, used once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Callable, Iterable
+
+from .forkserver import ForkServer
+from .interrupts import Interrupts
+from .workers import Patience, WorkerGroup
+
+HEAD_START_SECONDS = 0.005  # in which the caller has the processor, before the next ranks are made
+DISCARD_SECONDS = 1.0  # for a server that was given up to end by itself
+BACKGROUND_SECONDS = 5.0  # for the server to take requests that nobody waits for
+
+
+_server: ForkServer | None = None
+_preloaded: list[str] = []
+
+
+def server() -> ForkServer:
+    """This process's server, which is started when first needed and again if it was lost.
+
+    Raises OSError when the system has no process, memory, descriptor or disk space for one.
+    """
+    global _server
+    if _server is not None and not _server.alive:
+        lost, _server = _server, None
+        lost.close(patience_seconds=0.5)
+    if _server is None:
+        _server = ForkServer()
+        if _preloaded:
+            _server.learn(_preloaded)
+    return _server
+
+
+def start_early(world_size: int = 4) -> None:
+    """In a Jupyter kernel: start the server and a first worker group, so that the first call finds them ready.
+
+    Nowhere else: a script may never call run, and the server imports this package too.
+    """
+    if _server is None and _in_kernel():
+        with suppress(OSError):  # the first run tries again, and says what is wrong
+            server().prepare(world_size, Patience())
+
+
+def preload(modules: Iterable[str]) -> None:
+    """In a Jupyter kernel: have the server import modules in the background, for all ranks to come.
+
+    A rank that imports torch._dynamo by itself takes more than a second of processor time, each of them, and the
+    next run waits until the server has imported it too.  Here that happens once, while the reader reads.  Ranks
+    on standby lack the modules, so others replace them; a run that comes earlier than that waits.
+    """
+    new = [module for module in modules if module not in _preloaded]
+    if new and _in_kernel():
+        _preloaded.extend(new)
+        wait_for_successors()
+        if _server is not None and _server.alive:
+            with suppress(OSError):  # it was ended from outside: the next one imports them from the start
+                _server.preload(new, Patience(time.monotonic() + BACKGROUND_SECONDS))
+
+
+def _in_kernel() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@atexit.register
+def _stop() -> None:
+    if _server is not None and _server.owner == os.getpid():
+        _server.close()
+
+
+def _in_forked_child() -> None:
+    if _server is not None:  # else its socket would stay open here, and the server outlive the kernel
+        _server.close()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+# --- between two runs ---------------------------------------------------------------------
+
+_replacing: threading.Thread | None = None
+_next_call = threading.Event()
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Do the work while the caller goes on with the results. The next call waits until it is done."""
+
+    global _replacing
+    _next_call.clear()
+    _replacing = threading.Thread(target=work)
+    try:
+        _replacing.start()
+    except RuntimeError:  # the system gives no thread, or Python is about to end
+        _replacing = None
+        work()
+
+
+def replace(workers: WorkerGroup) -> None:
+    """End the ranks, and make their successors."""
+    _next_call.wait(HEAD_START_SECONDS)
+    workers.end()
+    if not workers.reusable:
+        return
+    patience = Patience(time.monotonic() + BACKGROUND_SECONDS)
+    with suppress(OSError):  # the next call tries again, and says what is wrong
+        workers.server.prepare(len(workers.socks), patience)
+        workers.server.flush(patience)
+
+
+def discard(server: ForkServer, workers: WorkerGroup | None) -> None:
+    """End a server that did not do its work in time: the next call starts another."""
+    if workers:
+        workers.end()
+    server.close(DISCARD_SECONDS)
+
+
+def wait_for_successors(interrupts: Interrupts | None = None) -> None:
+    _next_call.set()
+    while _replacing is not None and _replacing.is_alive() and not (interrupts and interrupts.count):
+        _replacing.join(0.1 if interrupts else None)  # SIGINT's handler runs meanwhile, but does not end join()

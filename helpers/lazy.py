@@ -1,0 +1,44 @@
+"""Packages whose names are loaded when they are asked for: a rank loads what it executes, and nothing that draws."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+
+
+class _Lazy(ModuleType):
+    """A package that loads a name from its module at the first use.
+
+    The import system sets a module as an attribute of its package.  Where a name of the package
+    is spelled like a module of it, as `network.cost` is, that must not hide the name.
+    """
+
+    def __getattr__(self, name: str):
+        home = self.__dict__["_home"]
+        if name not in home:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{home[name]}", self.__name__), name)
+        super().__setattr__(name, value)
+        return value
+
+    def __setattr__(self, name: str, value) -> None:
+        if not (isinstance(value, ModuleType) and name in self._home):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *self._home})
+
+    def __reduce__(self):  # by name, as every module travels to the ranks
+        return import_module, (self.__name__,)
+
+
+def lazy(package: str, names: dict[str, str]) -> list[str]:
+    """Make the names of a package load at their first use.  Returns them, for `__all__`.
+
+    package: its `__name__`.  names: module -> the names it gives the package, between spaces.
+    """
+    module = sys.modules[package]
+    module._home = {name: home for home, given in names.items() for name in given.split()}
+    module.__class__ = _Lazy
+    return sorted(module._home)

@@ -1,0 +1,231 @@
+"""`watch_files()`: a run, and what each rank read of files, byte by byte.
+
+from helpers.parallel import watch_files
+seen = watch_files(load, "model.safetensors", world_size=4)    # load is plain Python: it calls open()
+seen.bytes                    # per rank
+seen                          # a table
+seen.strip({"w": (100, 400)}) # the file as a strip of bytes, coloured by who read them
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
+
+from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
+from ..format import span
+from ..launch.run import run
+from ..results.run import Run
+from .view import View, exact, table
+
+MAX_NAMES = 12  # in a strip's text
+
+
+class Read(NamedTuple):
+    """One request to the system for bytes of a file."""
+
+    path: str
+    start: int
+    stop: int  # after the last byte that came
+
+
+# --- in the rank --------------------------------------------------------------------------
+
+
+class counted:
+    """A function that does what `fn` does, and returns its result with the reads it made of `files`.
+
+    What Python's open() opens is counted below its buffer: the bytes that are asked of the system.  A file mapped
+    into memory, or opened by a library written in another language, is not seen.
+    """
+
+    def __init__(self, fn: Callable, files: Sequence[str | os.PathLike]) -> None:
+        self.fn, self.__name__ = fn, getattr(fn, "__name__", type(fn).__name__)
+        self.files = [os.path.realpath(file) for file in files]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Read]]:
+        reads: list[Read] = []
+        with _open_counts(self.files, reads, getattr(self.fn, "__globals__", {})):
+            return self.fn(*args, **kwargs), reads
+
+
+class _Counted(io.FileIO):
+    """A file that notes each read of it."""
+
+    def __init__(self, file: Any, reads: list[Read], path: str, **options: Any) -> None:
+        super().__init__(file, "r", **options)
+        self._reads, self._path = reads, path
+
+    def readinto(self, buffer: Any) -> int:
+        return self._noted(super().readinto, buffer)
+
+    def read(self, size: int = -1) -> bytes:
+        return self._noted(super().read, size)
+
+    def readall(self) -> bytes:
+        return self._noted(super().readall)
+
+    def _noted(self, read: Callable, *args: Any) -> Any:
+        start = self.tell()
+        came = read(*args)
+        self._reads.append(Read(self._path, start, self.tell()))
+        return came
+
+
+@contextmanager
+def _open_counts(files: Sequence[str], reads: list[Read], names: dict[str, Any]) -> Iterator[None]:
+    """names: the globals of the function, in which IPython has an `open` of its own."""
+    real, own = builtins.open, names.get("open")
+
+    def counting(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+        path = "" if isinstance(file, int) else os.path.realpath(os.fspath(file))
+        within = any(path == known or path.startswith(os.path.join(known, "")) for known in files)
+        if not within or set(mode) & set("wxa+"):
+            return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        raw = _Counted(file, reads, path, closefd=closefd, opener=opener)
+        if buffering == 0 and "b" in mode:
+            return raw
+        buffered = io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+    builtins.open = io.open = counting
+    if own is not None:
+        names["open"] = counting
+    try:
+        yield
+    finally:
+        builtins.open = io.open = real
+        if own is not None:
+            names["open"] = own
+
+
+# --- beside the run -----------------------------------------------------------------------
+
+
+class Files(View):
+    """A run with what its ranks read.  .run .results .events: as run() gives them.  .reads: per rank, in order."""
+
+    def __init__(self, run: Run, results: list[Any], reads: list[list[Read]]) -> None:
+        run.results = results
+        self.run, self.results, self.events, self.reads = run, results, run.events, reads
+
+    @property
+    def bytes(self) -> list[int]:
+        """Bytes that each rank read; what it read twice counts twice."""
+        return [sum(read.stop - read.start for read in mine) for mine in self.reads]
+
+    @property
+    def requests(self) -> list[int]:
+        """How many times each rank asked the system for bytes."""
+        return [len(mine) for mine in self.reads]
+
+    @property
+    def opened(self) -> list[list[str]]:
+        """Names of the files that each rank read, without folders."""
+        return [sorted({os.path.basename(read.path) for read in mine}) for mine in self.reads]
+
+    def strip(self, names: dict[str, tuple[int, int]] | None = None, start: int = 0, stop: int | None = None) -> Strip:
+        """The one file that was read, from byte `start` to `stop`, and who read what of it.
+
+        names: name -> first byte, and the one after the last.  Raises ValueError if it was several files.
+        """
+        paths = {read.path for mine in self.reads for read in mine}
+        if len(paths) != 1:
+            raise ValueError(f"{self.run.name} read {len(paths)} files, and a strip shows one")
+        stop = os.path.getsize(next(iter(paths))) if stop is None else stop
+        return Strip(self.reads, names or {}, start, stop, self.run.name)
+
+    def __repr__(self) -> str:
+        rows = [("rank", "bytes read", "requests", "files")]
+        same: dict[tuple, list[int]] = {}
+        for rank, mine in enumerate(zip(self.bytes, self.requests, map(len, self.opened))):
+            same.setdefault(mine, []).append(rank)
+        rows += [(span(ranks), *map(exact, mine)) for mine, ranks in same.items()]
+        return table(rows, right=(1, 2, 3))
+
+    def _ipython_display_(self) -> None:
+        print(self)
+
+
+def watch_files(
+    fn: Callable[..., Any], *args: Any, files: Sequence[str | os.PathLike] | None = None, **options: Any
+) -> Files:
+    """Run `fn(*args)` on every rank as run() does, and note what each reads of files.
+
+    files: which ones, and folders of which all files; None: the paths among the arguments.  fn opens them with Python's
+    open(), itself or through torch.load and torch.distributed.checkpoint.  Raises ValueError if there are none.
+    """
+    given = (*args, *options.values()) if files is None else files
+    paths = [a for a in given if isinstance(a, (str, os.PathLike)) and os.path.exists(a)]
+    if not paths:
+        raise ValueError(
+            "watch_files() counts reads of files: give it a path or a folder, as an argument or as files=[...]"
+        )
+    done = run(counted(fn, paths), *args, **options)
+    return Files(done, [result for result, _ in done.results], [reads for _, reads in done.results])
+
+
+class Strip(View):
+    """A file from its first byte to its last, left to right, a rank a row: what the rank read is filled."""
+
+    def __init__(
+        self, reads: Sequence[Sequence[Read]], names: dict[str, tuple[int, int]], start: int, stop: int, name: str
+    ) -> None:
+        self.reads, self.start, self.stop, self.name = reads, start, stop, name
+        self.names = {n: (max(a, start), min(b, stop)) for n, (a, b) in names.items() if a < stop and b > start}
+        self.parts = [_joined(mine, start, stop) for mine in reads]
+
+    def __repr__(self) -> str:
+        lines = [f"bytes {self.start:,} to {self.stop:,} that the ranks read"]
+        for rank, parts in enumerate(self.parts):
+            many = f"{len(parts)} part{'s' * (len(parts) != 1)}"
+            ends = f", from {parts[0][0]:,} to {parts[-1][1]:,}" if parts else ""
+            lines.append(f"  rank {rank}   {sum(b - a for a, b in parts):>9,} B in {many}{ends}")
+        if self.names:
+            known = [f"{n} {a:,}" for n, (a, _) in list(self.names.items())[:MAX_NAMES]]
+            more = f" and {len(self.names) - MAX_NAMES} more" if len(self.names) > MAX_NAMES else ""
+            lines.append(f"  begins: {', '.join(known)}{more}")
+        return "\n".join(lines)
+
+    def draw(self) -> Picture:
+        sketch = Canvas()
+        y = heading(sketch, f"what the ranks of {self.name} read", f"bytes {self.start:,} to {self.stop:,} of the file")
+        left = text_width(f"rank {len(self.reads) - 1}", 12.5) + 14
+        scale = (WIDTH - left) / max(1, self.stop - self.start)
+
+        def at(byte: int) -> float:
+            return left + (byte - self.start) * scale
+
+        reached = left
+        for name, (a, b) in self.names.items():
+            wide = text_width(name, 10.5)
+            if wide <= (b - a) * scale and at(a) >= reached:
+                sketch.text(at(a) + (b - a) * scale / 2, y, name, 10.5, SOFT)
+                reached = at(b)
+        high = 22 if len(self.reads) <= 4 else 14
+        top = y = y + 12
+        for rank, parts in enumerate(self.parts):
+            sketch.text(left - 12, y + high / 2, f"rank {rank}", 12.5, align="right")
+            sketch.box(left, y, WIDTH - left, high, TRAY, radius=0)
+            for a, b in parts:
+                sketch.box(at(a), y, max((b - a) * scale, 0.5), high, colour(rank), radius=0)
+            y += high + 5
+        for a, _ in self.names.values():
+            sketch.line([(at(a), top - 4), (at(a), y - 3)], INK, 0.6, butt=True)
+        return Picture([sketch], repr(self), f"Picture: which bytes of a file {len(self.reads)} ranks read")
+
+
+def _joined(reads: Sequence[Read], start: int, stop: int) -> list[tuple[int, int]]:
+    """The parts from start to stop that were read, in order; those that touch are one."""
+    parts: list[tuple[int, int]] = []
+    for a, b in sorted((max(r.start, start), min(r.stop, stop)) for r in reads):
+        if b <= a:
+            continue
+        if parts and a <= parts[-1][1]:
+            parts[-1] = (parts[-1][0], max(b, parts[-1][1]))
+        else:
+            parts.append((a, b))
+    return parts

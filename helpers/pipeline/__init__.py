@@ -1,0 +1,25 @@
+"""Pipeline schedules as data: drawn, proved, counted, executed on real ranks, compared with the run.
+
+from helpers.pipeline import one_f_one_b, play
+s = one_f_one_b(4, 8)        # 4 ranks, 8 microbatches; last line of a cell: the picture, and the orders in words
+s.prove()                    # every microbatch through every stage, in order, and no deadlock
+s.count()                    # bubble, activations kept, messages
+s.program()                  # the rank function that carries it out with torch.distributed
+play()                       # change stages, microbatches and costs, and see bubble and memory move
+"""
+
+from ..lazy import lazy
+
+__all__ = lazy(
+    __name__,
+    {
+        "count": "Count table",
+        "execute": "Done asleep modules",
+        "foreign": "from_torch recorded",
+        "model": "Action Costs",
+        "player": "play",
+        "proof": "Proof WrongPipeline",
+        "schedule": "Pipeline",
+        "schedules": "SCHEDULES dualpipe gpipe interleaved one_at_a_time one_f_one_b zero_bubble",
+    },
+)

@@ -1,0 +1,190 @@
+"""Notices a tensor that is used before its asynchronous call was waited for.
+
+A TorchDispatchMode sees every operator of the thread that it is entered on, and makes each three
+times as expensive. So it lies on a thread's stack of modes only while calls are under way. It lies
+at the bottom: modes that a program enters and leaves meanwhile find theirs on top.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache, partial, wraps
+from typing import Callable
+
+import torch
+
+from . import torch_private
+from .tensors import each, extent
+from .torch_private import TorchDispatchMode, never_compiled
+
+# Operators that take a tensor only to make another like it.
+_READ_NOTHING = {
+    f"aten::{kind}"
+    for kind in (
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+        "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "is_pinned",
+    )
+}  # fmt: skip
+
+
+# Methods of a tensor that use its memory without any operator: the first read it, the others give a view of it,
+# which may be read at any later time.
+_READS = ("tolist", "__repr__", "__reduce_ex__")
+_VIEWS = ("numpy", "__dlpack__")
+
+
+class Guard:
+    """The memory of one call under way: its inputs must not be written, its outputs not be used at all."""
+
+    def __init__(self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        self.index = index
+        self.waited_for, self.reported = False, set()
+        # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
+        # in the same memory would be taken for it.
+        self._tensors = inputs + outputs
+        self._extents = [(*extent(t), k >= len(inputs)) for k, t in enumerate(self._tensors)]
+
+    def forbids(self, first: int, last: int, writes: bool) -> bool:
+        for start, end, at_all in self._extents:
+            if first < end and start < last and (writes or at_all):
+                return True
+        return False
+
+
+class Watch(TorchDispatchMode):
+    """The guards of all calls under way, and the mode that checks every use of a tensor against them.
+
+    report: called with the call's index and "written", "read" or "viewed", once for each call, from within the use.
+    """
+
+    def __init__(self, report: Callable[[int, str], None]) -> None:
+        super().__init__()
+        self._report = report
+        self._guards: dict[int, Guard] = {}
+        self._thread = threading.local()
+        self._methods = {name: vars(torch.Tensor).get(name) for name in (*_READS, *_VIEWS)}
+        self._whole_passes = False  # whether backward passes are watched from their beginning
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch would wrap __torch_dispatch__ with torch._dynamo.disable, whose import costs
+        # every rank a second. Nothing here is ever compiled.
+        return False
+
+    def start(self) -> None:
+        torch_private.set_run_backward(self._run_backward)
+        for name in self._methods:
+            setattr(torch.Tensor, name, self._method(name))
+
+    def stop(self) -> None:
+        torch_private.set_run_backward(torch_private.run_backward)
+        for name, own in self._methods.items():
+            setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)  # or inherited
+        self._guards.clear()
+        self.settle()
+
+    def add(self, guard: Guard, by_hook: bool) -> None:
+        """by_hook: whether the call was made by a Python hook of a backward pass."""
+        self._guards[guard.index] = guard
+        self._whole_passes |= by_hook
+        self.settle()
+
+    def waits(self, index: int, now: bool) -> None:
+        """Let the tensors be used while the call is waited for: gloo's reduce_scatter_single fills its output then."""
+        if guard := self._guards.get(index):
+            guard.waited_for = now
+
+    def remove(self, index: int) -> None:
+        if self._guards.pop(index, None) and not self._guards:
+            self.settle()
+
+    def settle(self, wanted: bool | None = None) -> None:
+        """Put this mode on this thread's stack, or take it off: by default, as there are guards or not."""
+        wanted = bool(self._guards) if wanted is None else wanted
+        count = torch_private.mode_count()
+        if not (wanted or count) or getattr(self._thread, "dispatching", False):
+            return
+        modes = [torch_private.mode_at(k) for k in range(count)]
+        if (self in modes) == wanted:
+            return
+        others = [torch_private.pop_mode(None) for _ in modes]  # the top one first
+        if wanted:
+            torch_private.push_mode(self)
+        for mode in reversed(others):
+            if mode is not self:
+                torch_private.push_mode(mode)
+
+    @partial(never_compiled, callees=False)
+    def _run_backward(self, *args, **kwargs):
+        """autograd gives every node of a pass the stack of modes that there was when the pass began, and
+        brings back the caller's after it: what a hook's call puts there lasts until the node ends."""
+        if self._whole_passes:
+            self.settle(True)
+        try:
+            return torch_private.run_backward(*args, **kwargs)
+        finally:
+            self.settle()
+
+    @never_compiled
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self._guards and _uses_memory(func):
+            if any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
+                return NotImplemented  # they come here again, with the tensors that they stand for
+            self._check(func, args, kwargs or {})
+        # While a mode handles an operator it is off the stack, and comes back on it by itself.
+        self._thread.dispatching = True
+        try:
+            # func itself would look for torch.compile's stand-ins of tensors first, of which there are none.
+            return func._op(*args, **kwargs) if kwargs else func._op(*args)
+        finally:
+            self._thread.dispatching = False
+
+    def _method(self, name: str) -> Callable:
+        original, how = getattr(torch.Tensor, name), "read" if name in _READS else "viewed"
+
+        @wraps(original)
+        @partial(never_compiled, callees=False)
+        def method(tensor, *args, **kwargs):
+            if self._guards:
+                self._check_tensor(tensor, how)
+            return original(tensor, *args, **kwargs)
+
+        return method
+
+    def _check(self, func, args, kwargs) -> None:
+        arguments = torch_private.schema(func).arguments
+        named = [(kwargs[a.name], a) for a in arguments[len(args) :] if a.name in kwargs]
+        for value, argument in (*zip(args, arguments), *named):
+            writes = argument.alias_info is not None and argument.alias_info.is_write
+            for tensor in each(value):
+                if isinstance(tensor, torch.Tensor):
+                    self._check_tensor(tensor, "written" if writes else "read")
+
+    def _check_tensor(self, tensor: torch.Tensor, how: str) -> None:
+        first, last = extent(tensor)
+        for guard in list(self._guards.values()):  # another thread may be adding one
+            if not (guard.waited_for or how in guard.reported) and guard.forbids(first, last, how == "written"):
+                guard.reported.add(how)
+                self._report(guard.index, how)
+
+
+class Unwatched:
+    """A Watch that watches nothing."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def add(self, guard: Guard, by_hook: bool) -> None: ...
+
+    def waits(self, index: int, now: bool) -> None: ...
+
+    def remove(self, index: int) -> None: ...
+
+    def settle(self, wanted: bool | None = None) -> None: ...
+
+
+@cache
+def _uses_memory(func) -> bool:
+    name = torch_private.schema(func).name
+    return name.startswith("aten::") and not func.is_view and name not in _READ_NOTHING

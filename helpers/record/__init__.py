@@ -1,0 +1,1 @@
+"""What happened in a run, as plain data, and what can be read off it."""

@@ -1,0 +1,175 @@
+"""Is this environment fit for the course?   python -m helpers.tools.check
+
+Goes from the ground up: Python, packages, the machine, and at last two real ranks and one
+all_reduce.  For each thing that can be wrong it says what that means and what to do.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+import socket
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COURSE = "collectives-course"
+AFRESH = "Make the environment anew: make clean, then the same command again."
+
+
+class Problem(Exception):
+    """Something that keeps the course from running, and its remedy."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+def system() -> str:
+    if sys.platform == "win32":
+        raise Problem(
+            "This is Windows itself. PyTorch's gloo backend is not reliable here.",
+            "Install WSL2 (`wsl --install`), clone the course inside it, and work there.",
+        )
+    if sys.version_info < (3, 10):
+        raise Problem(
+            f"This is Python {sys.version.split()[0]}; the course needs 3.10 or newer.",
+            "Choose another: make clean, then make lab PYTHON=/path/to/python3.12",
+        )
+    return f"Python {sys.version.split()[0]}"
+
+
+def packages() -> str:
+    """Everything pyproject.toml names is installed; other versions than the tested ones are noted."""
+    try:
+        wanted = [r for r in metadata.requires(COURSE) or [] if "extra ==" not in r]
+    except metadata.PackageNotFoundError:
+        raise Problem(
+            f"The course is not installed in this Python ({sys.prefix}).",
+            "Use `make lab` or `make test`, which bring their own environment, or install it in this one:\n"
+            "python -m pip install -e . -c constraints.txt",
+        ) from None
+    tested, found, untested = _tested(), [], []
+    for name in (re.match(r"[\w.-]+", requirement).group() for requirement in wanted):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            raise Problem(
+                f"The package {name} is missing from this Python ({sys.prefix}).",
+                f"{AFRESH}\nWithout make: python -m pip install -e . -c constraints.txt",
+            ) from None
+        found.append(f"{name} {version}")
+        if tested.get(name) and version.split("+")[0] not in tested[name]:
+            untested.append(f"{name} {version} (tested: {', '.join(tested[name])})")
+    if untested:
+        print(f"Note: not the versions the course is tested with: {'; '.join(untested)}.")
+    return ", ".join(found)
+
+
+def _tested() -> dict[str, list[str]]:
+    """Package name -> the versions in constraints.txt, of which there may be one per Python."""
+    versions: dict[str, list[str]] = {}
+    pins = ROOT / "constraints.txt"
+    for line in pins.read_text().splitlines() if pins.exists() else ():
+        if pin := re.match(r"([\w.-]+)==([\w.]+)", line):
+            versions.setdefault(pin[1], []).append(pin[2])
+    return versions
+
+
+def temporary_folder() -> None:
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        raise Problem(
+            f"Temporary files cannot be written: {error}. Ranks find each other through one.",
+            "Make room on the disk, or name another folder: export TMPDIR=/path/with/space",
+        ) from None
+
+
+def loopback() -> None:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            with socket.create_connection(server.getsockname(), timeout=5) as there:
+                server.settimeout(5)
+                here, _ = server.accept()
+                with here:
+                    there.sendall(b"?")
+                    if here.recv(1) != b"?":
+                        raise OSError("what was sent did not arrive")
+    except OSError as error:
+        raise Problem(
+            f"This machine cannot talk to itself over 127.0.0.1: {error}. Ranks exchange their tensors that way.",
+            "Is the loopback interface up (`ip link set lo up`)? Does a firewall, VPN or sandbox block it?",
+        ) from None
+
+
+def torch_loads() -> None:
+    try:
+        import torch.distributed as dist
+    except Exception as error:  # a broken binary package can raise anything here
+        raise Problem(
+            f"torch is installed, but does not load: {type(error).__name__}: {error}",
+            f"Its files do not fit this machine or are damaged. {AFRESH}",
+        ) from None
+    if not (dist.is_available() and dist.is_gloo_available()):
+        raise Problem(
+            "This build of torch has no torch.distributed with the gloo backend.",
+            f"The builds from PyPI, pytorch.org and conda-forge have it. {AFRESH}",
+        )
+
+
+def helpers_are_ours() -> None:
+    folder = Path(find_spec("helpers").origin).resolve().parent.parent
+    if folder != ROOT:
+        raise Problem(
+            f"Notebooks would import helpers from another copy of the course, in {folder}.",
+            AFRESH,
+        )
+
+
+def all_reduce() -> str:
+    """Two processes, one number each, the sum on both."""
+
+    def add():
+        import torch
+        import torch.distributed as dist
+
+        x = torch.tensor([1.0 + dist.get_rank()])
+        dist.all_reduce(x)
+        return x.item()
+
+    try:
+        from helpers import run
+
+        result = run(add, world_size=2)
+    except Exception as error:
+        raise Problem(
+            f"Two ranks could not make one all_reduce: {type(error).__name__}: {error}",
+            "Is there memory left (each rank needs some 50 MB)? May you start more processes (`ulimit -u`)?\n"
+            "Does a sandbox forbid Unix sockets or signals? Otherwise please report this, with the lines above.",
+        ) from None
+    if result.results != [3.0, 3.0]:
+        raise Problem(
+            f"An all_reduce of 1 and 2 gave {result.results} instead of 3 on both ranks.",
+            "This should be impossible; please report it, with the versions above.",
+        )
+    return f"Two ranks made an all_reduce in {result.seconds:.2f} s."
+
+
+def main() -> int:
+    for check in (system, packages, temporary_folder, loopback, torch_loads, helpers_are_ours, all_reduce):
+        try:
+            said = check()
+        except Problem as problem:
+            print(f"\n{problem}\n\nWhat to do\n{problem.remedy}\n", file=sys.stderr)
+            return 1
+        if said:
+            print(said, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Opens JupyterLab on the first chapter:   python -m helpers.tools.lab [options of `jupyter lab`]"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+
+import zmq
+from jupyterlab.commands import get_workspaces_dir
+from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST = "notebooks/00_start_here.ipynb"
+SHEET = "notebooks/images/cheatsheet.png"
+WORKSPACE = "collectives"
+TOC = "@jupyterlab/toc:plugin"  # as JupyterLab calls the outline in a layout
+
+
+def has_browser() -> bool:
+    if "BROWSER" in os.environ or sys.platform == "darwin":
+        return True
+    # Without a display only text browsers are left, and those cannot show JupyterLab.
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def ask_nothing() -> None:
+    """Turns off the question about Jupyter's news that covers the first page of a new installation."""
+    overrides = Path(sys.prefix, "share/jupyter/lab/settings/overrides.json")
+    with suppress(OSError):  # an environment that is not ours to write in: then the question is asked
+        if not overrides.exists():
+            overrides.parent.mkdir(parents=True, exist_ok=True)
+            news = {"fetchNews": "false", "checkForUpdates": False}
+            overrides.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": news}))
+
+
+def workspace() -> dict:
+    """The layout that the course opens with: the outline at the left, the first chapter, the cheat sheet behind it."""
+    chapter, sheet = f"notebook:{FIRST}", f"image-widget:{SHEET}"
+    dock = {"type": "tab-area", "currentIndex": 0, "widgets": [chapter, sheet]}
+    left = {"collapsed": False, "visible": True, "current": TOC}
+    left["widgets"] = ["filebrowser", "running-sessions", TOC]
+    layout = {"main": {"dock": dock, "current": chapter}, "left": left, "relativeSizes": [0.2, 0.8, 0]}
+    return {
+        "data": {
+            "layout-restorer:data": layout,
+            chapter: {"data": {"path": FIRST, "factory": "Notebook"}},
+            sheet: {"data": {"path": SHEET, "factory": "Image"}},
+        },
+        "metadata": {"id": WORKSPACE},
+    }
+
+
+def arrange() -> None:
+    """Gives JupyterLab our workspace, unless the user has one of that name, which holds what he changed."""
+    manager = WorkspacesManager(get_workspaces_dir())
+    if WORKSPACE not in [known["metadata"]["id"] for known in manager.list_workspaces()]:
+        with suppress(OSError):  # no folder to write in: JupyterLab then opens as usual
+            manager.save(WORKSPACE, json.dumps(workspace()))
+
+
+def main(options: list[str]) -> None:
+    ask_nothing()
+    arrange()
+    command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
+    # A file named on the command line would make its folder the root, and links out of it dead.
+    command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/workspaces/{WORKSPACE}/tree/{FIRST}"]
+    if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
+        command.append("--KernelManager.transport_encryption=auto")
+    if os.geteuid() == 0:  # in a container; Jupyter asks that this be said
+        command.append("--allow-root")
+    if "--no-browser" not in options and not has_browser():
+        options = ["--no-browser", *options]
+    if "--no-browser" in options:
+        print("JupyterLab opens no browser here: copy the address below into one. (From another computer,")
+        print("forward its port first, like this for port 8888: ssh -L 8888:localhost:8888 this-machine)")
+    else:
+        print("JupyterLab opens in your browser; the address below does it by hand.")
+    print("Control-C, twice, stops it.", flush=True)
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, whatever else the user has
+    os.execv(sys.executable, command + options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

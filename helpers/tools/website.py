@@ -1,0 +1,255 @@
+"""Builds the course as a website, for reading without running:   make site
+
+Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  What was recorded
+when they were executed plays there without a kernel, see helpers/views/web.
+They come out in _site/, to be opened or served from any folder; nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "_site"
+PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
+FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
+RECORDING = "collectives"  # the metadata of an output that plays, see helpers/frontend.py
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
+
+
+def web():
+    """helpers/views/web by itself: importing helpers would need torch, which is not here."""
+    spec = importlib.util.spec_from_file_location("web", ROOT / "helpers" / "views" / "web" / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WEB = web()
+RECORDED = json.loads(WEB.RECORDED.read_text(encoding="utf-8"))
+
+
+# --- figures ------------------------------------------------------------------------------
+
+
+class Figures:
+    """The figures of one page, in HTML; its pictures are files that pages share."""
+
+    def __init__(self, page: Path, source: Path) -> None:
+        self.static = os.path.relpath("_static", page.parent)
+        self.folder = source / "_static" / "figures"
+        self._scripted = False
+
+    def picture(self, output: dict, alt: str | None = None) -> dict:
+        """Where the picture of an output is, its words and its width in pixels."""
+        png = base64.b64decode("".join(output["data"]["image/png"]))
+        name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_bytes(png)
+        words = alt or "".join(output["data"].get("text/plain", "Picture")).partition("\n")[0]
+        size = output.get("metadata", {}).get("image/png", {})
+        return {
+            "src": f"{self.static}/figures/{name}",
+            "alt": words,
+            "width": size.get("width"),
+            "height": size.get("height"),
+        }
+
+    def still(self, output: dict) -> str:
+        """A picture that stays as it is: never smaller than its letters can be read, so a phone scrolls it."""
+        return f'<div class="still">{image(self.picture(output))}</div>'
+
+    def playing(self, recording: dict, still: dict | None) -> str:
+        """A recording that plays, with its picture for a browser that runs no scripts."""
+        if recording["kind"] == "explore":
+            recording = RECORDED["explore"]
+        picture = still and self.picture(still, recording.get("title"))
+        if picture and "key" in recording:
+            recording = answered(recording, self.picture(still))
+        data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+        script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
+        self._scripted = True
+        inside = f"<noscript>{image(picture)}</noscript>" if picture else ""
+        return (
+            f'<div class="live"><script type="application/vnd.collectives+json">{data}</script>{inside}</div>{script}'
+        )
+
+
+def image(picture: dict) -> str:
+    size = "".join(f' {side}="{picture[side]}"' for side in ("width", "height") if picture[side])
+    return f'<img src="{picture["src"]}" alt="{escape(picture["alt"])}"{size} loading="lazy">'
+
+
+def answered(recording: dict, picture: dict) -> dict:
+    """A prediction whose encoded key holds the picture of its answer too."""
+    key = json.loads(base64.b64decode(recording["key"]))
+    key["after"]["picture"] = picture
+    return recording | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
+
+
+def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
+    """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
+    found, before = [], None  # what stood there before
+    for output in outputs:
+        data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
+        only_words = set(data) == {"text/plain"} and output["output_type"] in ("display_data", "execute_result")
+        if recording:
+            pictures = [o for o in outputs if "image/png" in o.get("data", {})]
+            found.append(html(figures.playing(recording, pictures[0] if pictures else None)))
+            if only_words and "key" not in recording:
+                found.append(html(as_text(data)))
+        elif before == "asked" and (only_words or "image/png" in data):
+            continue  # the answer of a prediction: its key has it
+        elif "image/png" in data:
+            found.append(html(figures.still(output)))
+        elif only_words and before and not folded:
+            found.append(html(as_text(data)))
+        else:
+            found.append(output)
+        before = ("asked" if "key" in recording else "played") if recording else "image/png" in data
+    return found
+
+
+def as_text(data: dict) -> str:
+    words = escape("".join(data["text/plain"]))
+    return f"<details class='twin'><summary>as text</summary><pre>{words}</pre></details>"
+
+
+def html(text: str) -> dict:
+    return {"output_type": "display_data", "data": {"text/html": text}, "metadata": {}}
+
+
+# --- pages --------------------------------------------------------------------------------
+
+
+def contents(folder: str) -> str:
+    pages = sorted(path.stem for path in (ROOT / folder).glob("*.ipynb"))
+    pages = ["README"] * (ROOT / folder / "README.md").exists() + pages
+    return toctree(folder.title(), *(f"{folder}/{page}" for page in pages))
+
+
+def toctree(caption: str, *pages: str) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
+
+
+def fit_cell(cell: dict, figures: Figures) -> None:
+    """What a reader is to predict shows only on a click, as in JupyterLab; but what plays begins with the question."""
+    folded = cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
+    folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
+    if folded:
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
+    cell["outputs"] = shown(cell["outputs"], figures, folded)
+
+
+def fit_links(text: str, page: Path, source: Path) -> str:
+    """The links of a page's text, made to lead somewhere on the site.
+
+    A file of the repository that is no page is copied beside the pages, which makes it a download;
+    a folder's page is its README, and without one only the words are left of its link.
+    """
+
+    def fitted(link: re.Match) -> str:
+        words, target, place = link[1], link[2], (link[3] or "").lower()  # MyST's anchors are small, JupyterLab's not
+        here = page.parent / target
+        if target and (ROOT / here).is_dir():
+            target, here = f"{target.rstrip('/')}/README.md", here / "README.md"
+            if not (source / here).exists():
+                return words
+        if target and (ROOT / here).is_file() and not (source / here).exists():
+            copy = Path(os.path.normpath(source / here))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / here, copy)
+        return f"[{words}]({target}{place})"
+
+    return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
+
+
+def outline(cells: list[dict]) -> list[dict]:
+    """A cell that leads to the sections of a long page, by MyST's names of their places; none for a short one."""
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    sections = [words for text in texts for words in re.findall(r"^## +(.+?) *$", FENCED.sub("", text), re.MULTILINE)]
+    links = " · ".join(f"[{plain(words)}](#{place(words)})" for words in sections)
+    cell = {"cell_type": "markdown", "id": "outline", "metadata": {}, "source": f"**On this page:** {links}"}
+    return [cell] if len(sections) > 3 else []
+
+
+def place(words: str) -> str:
+    return re.sub(r"[^\w -]", "", plain(words).lower()).replace(" ", "-")
+
+
+def plain(words: str) -> str:
+    """A heading without its marks."""
+    return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
+
+
+def fit(page: Path, source: Path) -> None:
+    """Makes a notebook or a text, copied from the repository to the same place in `source`, fit for the site."""
+    path, text = source / page, (source / page).read_text(encoding="utf-8")
+    if page.suffix == ".md":
+        path.write_text(fit_links(text, page, source), encoding="utf-8")
+        return
+    content, figures = json.loads(text), Figures(page, source)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = fit_links("".join(cell["source"]), page, source)
+        elif cell["cell_type"] == "code":
+            fit_cell(cell, figures)
+    content["cells"][1:1] = outline(content["cells"])
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def start(source: Path) -> str:
+    """The first page: a ring that plays, a question, and where to go from there."""
+    figures = Figures(Path("index.md"), source)
+    page = (PARTS / "start.md").read_text(encoding="utf-8")
+    plays = {
+        name: figures.playing(recording, None) for name, recording in RECORDED.items() if f"{{{{{name}}}}}" in page
+    }
+    for name, figure in plays.items():
+        page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
+    trees = [toctree("The course", "About it, and how to run it <README>"), *map(contents, FOLDERS)]
+    return "\n\n".join([page, *trees, toctree("Tables", "notebooks/mistakes", "notebooks/bench")])
+
+
+def prepared(source: Path) -> None:
+    """Everything that Sphinx reads."""
+    static = source / "_static"
+    static.mkdir(parents=True)
+    shutil.copy(PARTS / "conf.py", source)
+    shutil.copy(PARTS / "style.css", static)
+    (static / "collectives.js").write_text(WEB.script(), encoding="utf-8")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "*.py"))
+    shutil.copy(ROOT / "README.md", source)
+    for page in [path.relative_to(source) for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
+        fit(page, source)
+    (source / "index.md").write_text(start(source), encoding="utf-8")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        source, made = Path(place, "source"), Path(place, "site")
+        prepared(source)
+        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going"]
+        done = subprocess.run([*command, "-d", f"{place}/cache", str(source), str(made)]).returncode
+        if done == 0:
+            shutil.rmtree(SITE, ignore_errors=True)
+            shutil.move(made, SITE)
+            print(f"The course is in {SITE.relative_to(ROOT)}/index.html")
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

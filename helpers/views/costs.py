@@ -1,0 +1,82 @@
+"""costs(): what algorithms of one collective cost from 2 to 131,072 ranks, with sliders for ranks, bytes, latency and bandwidth."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from ..format import duration, size
+from ..frontend import Interactive
+from ..network.cost import cost
+from ..network.machine import flat
+from ..schedule import Schedule, doubling_all_reduce, rabenseifner_all_reduce, ring_all_reduce, tree_all_reduce
+from ..schedule.outline import outline
+
+ALGORITHMS = (ring_all_reduce, tree_all_reduce, doubling_all_reduce, rabenseifner_all_reduce)
+RANKS = tuple(2**k for k in range(1, 18))
+LATENCIES = (1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6)  # seconds
+BANDWIDTHS = (1e9, 3e9, 12.5e9, 25e9, 50e9, 100e9, 400e9)  # bytes/s
+FIRST_BYTES = 2**3  # the smallest buffer; each place of its slider doubles it
+
+
+class Costs(Interactive):
+    """What `costs` returns: in Jupyter sliders over ranks, bytes, latency and bandwidth; else a table at 1,024 ranks."""
+
+    def __init__(self, algorithms: tuple[Callable[..., Schedule], ...]) -> None:
+        self.algorithms = algorithms
+        self._view = None
+
+    def __repr__(self) -> str:
+        machine, sizes = flat(5e-6, 25e9), [2**k for k in (3, 10, 20, 30)]
+        lines = ["1,024 ranks, latency 5 µs, 25 GB/s"]
+        for algorithm in self.algorithms:
+            made = outline(algorithm, 1024)
+            times = (f"{size(nbytes)} {duration(cost(made, nbytes, machine).seconds)}" for nbytes in sizes)
+            lines.append(f"  {made.name:<44}" + "   ".join(times))
+        return "\n".join(lines)
+
+    def recording(self) -> dict:
+        """Steps, and the share of the buffer's bytes that the slowest rank's port carries, counted at every number of ranks."""
+        counted = []
+        for algorithm in self.algorithms:
+            outlines = [outline(algorithm, n) for n in RANKS]
+            one = [cost(made, 1, flat(1, 1)) for made in outlines]  # 1 s a step, 1 s a byte
+            counted.append(
+                {
+                    "name": outlines[0].name,
+                    "steps": [c.latency for c in one],
+                    "share": [round(c.transfer, 6) for c in one],
+                }
+            )
+        collective = outlines[0].collective
+        return {
+            "kind": "cost",
+            "title": f"What one {collective} takes",
+            "algorithms": counted,
+            "ranks": RANKS,
+            "latency": LATENCIES,
+            "bandwidth": BANDWIDTHS,
+            "at": {"ranks": 9, "bytes": 17, "latency": 2, "bandwidth": 3},
+        }
+
+    def widget(self):
+        """The widget, made when first asked for."""
+        if self._view is None:
+            from .web.widget import Figure  # anywidget may be missing
+
+            self._view = Figure(self.recording())
+        return self._view
+
+    def unattended(self) -> tuple[None, str]:
+        return None, repr(self)
+
+    def preview(self) -> None:
+        return None
+
+
+def costs(*algorithms: Callable[..., Schedule]) -> Costs:
+    """Sliders over what algorithms of one collective cost, α-β: latency x steps + bytes / bandwidth, up to 131,072 ranks.
+
+    algorithms: functions of a number of ranks, such as ring_all_reduce, that have an outline at any size; all_reduce's
+    four if none is named.  Raises ValueError for one that is too long to write out.
+    """
+    return Costs(algorithms or ALGORITHMS)

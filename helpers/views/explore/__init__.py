@@ -1,0 +1,1 @@
+"""`explore()`: every collective under your hands."""

@@ -1,0 +1,149 @@
+"""The family of the collectives on one map: what each leaves, and which of them are each other's dual.
+
+A dual takes the same ways backwards.  What was copied to many is then added up from many, what was handed out is
+collected: so the backward pass of a collective is its dual.
+"""
+
+from __future__ import annotations
+
+from ..draw.canvas import FAINT, INK, REDUCED, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
+from ..draw.chunks import draw_chunk
+from ..frontend import Shown
+from ..schedule.model import BaseSchedule, Holdings, chunk_name
+
+SAYS = {
+    "broadcast": "what one has, everybody gets",
+    "reduce": "everybody's, added up, for one",
+    "scatter": "one hands out a part to each",
+    "gather": "one collects a part of each",
+    "all_gather": "everybody collects a part of each",
+    "reduce_scatter": "parts, added up, one for each",
+    "all_to_all": "everybody hands out a part to each",
+    "all_reduce": "everybody's, added up, for everybody",
+    "barrier": "nobody goes on before all have come",
+}
+PAIRS = (("broadcast", "reduce"), ("scatter", "gather"), ("all_gather", "reduce_scatter"))
+OWN_DUAL = ("all_to_all", "all_reduce")
+PANEL, ROW = 372, 150  # pixels: width of a panel, height of a row
+CELL_HIGH, LINE = 17, 21  # pixels: of a cell, from one rank to the next
+
+
+def family(world_size: int = 4) -> Shown:
+    """The map of all collectives: pairs of duals side by side, and all_reduce as the two that it is made of.
+
+    world_size: 2 to 6.  Raises ValueError for others: there is no room.
+    """
+    if world_size not in range(2, 7):
+        raise ValueError(f"the map is for 2 to 6 ranks, not {world_size}")
+    page = Canvas()
+    y = heading(page, "The family of the collectives", "what every rank holds before and after; ★ is the root") + 6
+    row = ROW - (4 - world_size) * LINE
+    for left, right in PAIRS:
+        _panel(page, left, 0, y, world_size)
+        _panel(page, right, WIDTH - PANEL, y, world_size)
+        _link(page, y + row / 2 - 8, "duals:", "backwards")
+        y += row
+    for x, op in zip((0, WIDTH - PANEL), OWN_DUAL):
+        _panel(page, op, x, y, world_size)
+    _link(page, y + row / 2 - 8, "each its", "own dual", arrow=False)
+    y += row
+    _equation(page, y, world_size)
+    y += row
+    _barrier(page, y, world_size)
+    page.reach(WIDTH - 1, 0)
+    words = "\n".join(_lines())
+    return Shown(Picture([page], words, f"Picture: the family of the collectives on {world_size} ranks"), words)
+
+
+def _lines() -> list[str]:
+    duals = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {op: op for op in OWN_DUAL}
+    lines = ["collective       leaves                                 dual (its backward pass)"]
+    lines += [f"{op:<16} {words:<38} {duals.get(op, '-')}" for op, words in SAYS.items()]
+    return [*lines, "all_reduce = reduce_scatter, then all_gather"]
+
+
+def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
+    """What two panels side by side have to do with each other."""
+    middle = WIDTH / 2
+    for k, line in enumerate(words):
+        page.text(middle, y + 15 * k - 22, line, 11.5, SOFT)
+    if arrow:
+        page.arrow((middle, y + 16), (middle + 40, y + 16), INK, 1.6)
+        page.arrow((middle, y + 16), (middle - 40, y + 16), INK, 1.6)
+
+
+def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
+    """What the ranks hold before and after."""
+    if op == "all_to_all":  # of its chunks a rank's row shows those it has, in the order of their ranks
+        row = [{c: 1 << r for c in range(n)} for r in range(n)]
+        return row, [{c: 1 << c for c in range(n)} for _ in range(n)]
+    schedule = BaseSchedule(op, n, [], n)
+    before, after = schedule.initial(), schedule.promised()
+    return [dict(held) for held in before], [dict(held) for held in after]
+
+
+def _panel(page: Canvas, op: str, x: float, y: float, n: int) -> None:
+    _title(page, op, x, y)
+    before, after = _holds(op, n)
+    wide = (PANEL - 62 - 60) / 2
+    root = 0 if op in ("broadcast", "reduce", "scatter", "gather") else None
+    _grid(page, op, before, x + 62, y + 34, wide, root, labels=True)
+    middle = y + 34 + (n * LINE) / 2
+    page.arrow((x + 62 + wide + 14, middle), (x + 62 + wide + 46, middle), INK, 2)
+    _grid(page, op, after, x + 62 + wide + 60, y + 34, wide, None, after=True)
+
+
+def _title(page: Canvas, op: str, x: float, y: float) -> None:
+    page.text(x, y + 6, op, 14, align="left", bold=True, mono=True)
+    page.text(x + text_width(op, 14, bold=True, mono=True) + 12, y + 7, SAYS[op], 11.5, SOFT, align="left")
+
+
+def _grid(page, op, held: Holdings, x, y, wide, root=None, labels=False, after=False) -> None:
+    n = len(held)
+    step = wide / n
+    for rank, chunks in enumerate(held):
+        top = y + rank * LINE
+        page.box(x - 3, top - 2, wide + 4, CELL_HIGH + 4, TRAY, radius=3)
+        if labels:
+            star = rank == root
+            page.text(x - 9, top + CELL_HIGH / 2, "★ " * star + f"rank {rank}", 11, align="right", bold=star)
+        for c, parts in chunks.items():
+            # After an all_to_all column c is from rank c, and each of its chunks was the rank's own in that row.
+            name = (
+                chr(97 + rank) if after and op == "all_to_all" else chunk_name(BaseSchedule("broadcast", n, [], n), c)
+            )
+            if parts:
+                draw_chunk(page, x + c * step, top, step - 2, CELL_HIGH, name, parts, n)
+
+
+def _equation(page: Canvas, y: float, n: int) -> None:
+    _title(page, "all_reduce", 0, y)
+    before, between = _holds("reduce_scatter", n)
+    after = _holds("all_reduce", n)[1]
+    words = "= reduce_scatter, then all_gather"
+    shown = text_width("all_reduce", 14, bold=True, mono=True) + text_width(SAYS["all_reduce"], 11.5) + 24
+    page.text(shown, y + 7, words, 12.5, align="left", bold=True)
+    wide = (WIDTH - 62 - 2 * 118) / 3
+    middle = y + 38 + n * LINE / 2
+    x = 62.0
+    for k, held in enumerate((before, between, after)):
+        _grid(page, "all_reduce", held, x, y + 38, wide, None, labels=not k)
+        x += wide
+        if k < 2:
+            page.text(x + 59, middle - 14, ("reduce_scatter", "all_gather")[k], 11, mono=True)
+            page.arrow((x + 14, middle), (x + 102, middle), INK, 2)
+        x += 118
+
+
+def _barrier(page: Canvas, y: float, n: int) -> None:
+    _title(page, "barrier", 0, y)
+    bar, x0, x1 = 330.0, 62.0, 430.0
+    for rank in range(n):
+        at = y + 40 + rank * LINE
+        arrives = x0 + (bar - 40 - x0) * ((rank * 2) % n + 1.0 + (rank * 2 >= n)) / (n + 1)
+        page.text(x0 - 9, at, f"rank {rank}", 11, align="right")
+        page.line([(x0, at), (arrives, at)], colour(rank), 6, butt=True)
+        page.line([(arrives, at), (bar, at)], FAINT, 1.5, dashed=True)
+        page.line([(bar + 4, at), (x1, at)], colour(rank), 6, butt=True)
+    page.box(bar - 4, y + 28, 8, (n - 1) * LINE + 24, REDUCED, radius=4)
+    page.text(x1 + 24, y + 40 + (n - 1) * LINE / 2, "moves no data: dashed is waiting", 11.5, SOFT, align="left")

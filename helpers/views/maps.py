@@ -1,0 +1,190 @@
+"""Drawings of what a run stands on: how ranks find each other, which rank is where, one tensor in shards.
+
+Each is shown in a notebook with the same in words.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+
+from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
+from ..format import brief, span
+from ..frontend import Shown
+
+
+def _shown(sketches: list[Canvas], lines: list[str], title: str) -> Shown:
+    words = "\n".join(line.rstrip() for line in lines)
+    return Shown(Picture(sketches, words, f"Picture: {title}"), words)
+
+
+# --- node x local rank --------------------------------------------------------------------
+
+
+def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None) -> Shown:
+    """The grid of node and local rank, with the rank of each process.
+
+    count: number of nodes.  per_node: processes of a node, its local world size (a GPU each).
+    dims: names of a device mesh's two dimensions, as ("dp", "tp"): the outer goes over the nodes, the inner over
+        the processes of one; both are marked.
+    Raises ValueError for less than one, or for more than 64 ranks.
+    """
+    if count < 1 or per_node < 1 or count * per_node > 64:
+        raise ValueError(f"1 to 64 ranks can be drawn, not {count} nodes of {per_node}")
+    sketch = Canvas()
+    y = heading(sketch, f"{count * per_node} ranks on {count} nodes", "rank = node x local world size + local rank") + 8
+    wide, high, left = min(92.0, (WIDTH - 130) / per_node - 10), 40.0, 104.0
+    for k in range(per_node):
+        sketch.text(left + k * (wide + 10) + wide / 2, y, f"local rank {k}" if wide > 70 else f"{k}", 11.5, SOFT)
+    y += 20
+    inner_wide = per_node * (wide + 10) - 10
+    for node in range(count):
+        top = y + node * (high + 34)
+        sketch.box(left - 12, top - 10, inner_wide + 24, high + 20, "#f7f8f9", FAINT, radius=6)
+        sketch.text(left - 24, top + high / 2, f"node {node}", 13, align="right")
+        for k in range(per_node):
+            rank = node * per_node + k
+            x = left + k * (wide + 10)
+            sketch.box(x, top, wide, high, colour(rank), radius=4)
+            sketch.text(
+                x + wide / 2, top + high / 2, f"rank {rank}" if wide > 52 else f"{rank}", 13, ink_on(colour(rank))
+            )
+    foot = y + count * (high + 34) - 14
+    if dims:
+        outer, inner = dims
+        right = left + inner_wide + 30
+        sketch.arrow((right, y), (right, foot - 14), INK, 1.6)
+        sketch.arrow((right, foot - 14), (right, y), INK, 1.6)
+        sketch.text(right + 10, (y + foot - 14) / 2, f"{outer}: between nodes", 12, align="left")
+        sketch.arrow((left, foot + 8), (left + inner_wide, foot + 8), INK, 1.6)
+        sketch.arrow((left + inner_wide, foot + 8), (left, foot + 8), INK, 1.6)
+        sketch.text(left + inner_wide / 2, foot + 24, f"{inner}: inside a node", 12)
+    rows = ["node   " + "  ".join(f"local {k}" for k in range(per_node))]
+    rows += [f"{n:<6} " + "  ".join(f"rank {n * per_node + k:<2}" for k in range(per_node)) for n in range(count)]
+    if dims:
+        lanes = [span(tuple(range(k, count * per_node, per_node))) for k in range(per_node)]
+        rows.append(f"{dims[0]}: " + "; ".join(f"ranks {lane}" for lane in lanes))
+        rows.append(f"{dims[1]}: " + "; ".join(f"ranks {span(tuple(range(n * per_node, (n + 1) * per_node)))}" for n in range(count)))  # fmt: skip
+    return _shown([sketch], rows, f"{count * per_node} ranks on {count} nodes")
+
+
+# --- rendezvous ---------------------------------------------------------------------------
+
+STAGES = (
+    ("1  everybody knows one address", "and its own rank, and how many there are"),
+    ("2  notes on rank 0's board", "each leaves its own address, reads the others'"),
+    ("3  lines between the ranks", "data goes by these, and past the board"),
+)
+
+
+def rendezvous(world_size: int = 4) -> Shown:
+    """How ranks that know one address find each other: three stages side by side.
+
+    world_size: 2 to 8.  Raises ValueError for others.
+    """
+    if world_size not in range(2, 9):
+        raise ValueError(f"the meeting is drawn for 2 to 8 ranks, not {world_size}")
+    sketches = [_stage(k, world_size) for k in range(3)]
+    text = [
+        f"1  each of {world_size} ranks knows MASTER_ADDR:MASTER_PORT, its RANK and WORLD_SIZE",
+        "2  rank 0 keeps a store there; each rank writes its own address into it and reads the others'",
+        f"3  {world_size * (world_size - 1) // 2} connections, one for each two ranks (gloo; NCCL connects those that its algorithms need)",
+    ]
+    return _shown(sketches, text, f"{world_size} ranks meet at an address, in three stages")
+
+
+def _stage(k: int, n: int) -> Canvas:
+    sketch = Canvas()
+    sketch.text(0, 8, STAGES[k][0], 13, align="left", bold=True)
+    sketch.text(0, 26, STAGES[k][1], 10.5, SOFT, align="left")
+    pitch, top, x = 150 / max(3, n - 1), 62, 6
+    ys = [top + pitch * rank for rank in range(n)]
+    if k == 2:
+        for a in range(n):
+            for b in range(a + 1, n):
+                depth = 26 * (b - a)
+                points = [(x + 62, ys[a]), (x + 62 + depth, ys[a]), (x + 62 + depth, ys[b]), (x + 62, ys[b])]
+                sketch.bow(x + 62, ys[a], ys[b], depth * 0.75, SOFT, 1.6, head=0.1)
+                sketch.reach(points[1][0], ys[b])
+    else:
+        board = (x + 128, top - 14, 112, 22 + 20 * n if k else 46)
+        sketch.box(*board, TRAY, INK if k else SOFT, dashed=not k, radius=4)
+        words = ("MASTER_ADDR", ":MASTER_PORT") if not k else ("the store",)
+        for i, word in enumerate(words):
+            sketch.text(board[0] + 56, board[1] + 13 + 17 * i, word, 10.5, INK, mono=not k, bold=bool(k))
+        for rank in range(n):
+            end = (board[0] - 2, board[1] + (24 if not k else 31 + 20 * rank))
+            sketch.arrow((x + 66, ys[rank]), end, colour(rank), 1.8, dashed=not k, head=8)
+            if k:
+                sketch.box(board[0] + 8, end[1] - 8, 96, 16, colour(rank), radius=2)
+                words = f"rank {rank} is at …"
+                sketch.text(board[0] + 56, end[1], words, 10, ink_on(colour(rank)))
+    for rank in range(n):
+        high = min(26, pitch - 4)
+        sketch.box(x, ys[rank] - high / 2, 62, high, colour(rank), radius=4)
+        sketch.text(x + 31, ys[rank], f"rank {rank}", 12, ink_on(colour(rank)))
+    return sketch
+
+
+# --- one tensor in shards -----------------------------------------------------------------
+
+SHOWN_ROWS, SHOWN_COLUMNS = 16, 12
+
+
+def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x") -> Shown:
+    """Shards as the one tensor that they are: what each rank has, and its place in the whole.
+
+    shards: of rank 0, 1, ...; one or two dimensions, alike but along `dim`.  dim: along which they are cut.
+    Raises ValueError for shards that do not fit together, or more than 16 x 12 numbers.
+    """
+    try:
+        whole = torch.cat(list(shards), dim)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(f"these are no shards of one tensor along dimension {dim}: {error}") from None
+    grid = whole.reshape(1, -1) if whole.dim() == 1 else whole
+    along = dim % whole.dim() + (whole.dim() == 1)  # 0: rows are cut, 1: columns
+    if whole.dim() > 2 or grid.shape[0] > SHOWN_ROWS or grid.shape[1] > SHOWN_COLUMNS:
+        raise ValueError(f"at most {SHOWN_ROWS} x {SHOWN_COLUMNS} numbers in two dimensions can be drawn, not {list(whole.shape)}")  # fmt: skip
+    owner = [rank for rank, shard in enumerate(shards) for _ in range(shard.shape[dim])]
+    words = [[brief(v) for v in row] for row in grid.tolist()]
+    cell = max(26.0, *(text_width(w, 12) + 10 for row in words for w in row))
+    sketch = Canvas()
+    shapes = {str(list(shard.shape)) for shard in shards}
+    each = f"{len(shards)} shards {shapes.pop()}" if len(shapes) == 1 else f"{len(shards)} shards"
+    y = (
+        heading(sketch, f"{name}: one tensor {list(whole.shape)}", f"{each}, cut along dimension {dim % whole.dim()}")
+        + 20
+    )
+    left, high, at = text_width(f"rank {len(shards) - 1}", 13) + 22, 24.0, y
+    held = [[(i, j) for i in range(grid.shape[0]) for j in range(grid.shape[1]) if owner[(i, j)[along]] == r]
+            for r in range(len(shards))]  # fmt: skip
+    local = left + max((len({j for _, j in mine}) for mine in held), default=0) * cell
+    sketch.text((left + local) / 2, y - 12, "what a rank has", 11.5, SOFT)
+    for rank, mine in enumerate(held):
+        rows, columns = sorted({i for i, _ in mine}), sorted({j for _, j in mine})
+        sketch.text(left - 12, at + max(1, len(rows)) * high / 2, f"rank {rank}", 13, align="right")
+        for i, j in mine:
+            _number(sketch, left + columns.index(j) * cell, at + rows.index(i) * high, cell, high, words[i][j], rank)
+        if not mine:
+            sketch.text(left + 4, at + high / 2, "∅", 13, FAINT, align="left")
+        at += max(1, len(rows)) * high + 12
+    right, top = local + 110, y + max(0.0, (at - 12 - y - grid.shape[0] * high) / 2)
+    sketch.text(right + grid.shape[1] * cell / 2, y - 12, "the tensor that it is", 11.5, SOFT)
+    sketch.text((local + right) / 2, (y + at - 12) / 2 - 14, "is one", 11, SOFT)
+    sketch.arrow((local + 20, (y + at - 12) / 2), (right - 20, (y + at - 12) / 2), INK, 2)
+    for i, row in enumerate(words):
+        for j, word in enumerate(row):
+            _number(sketch, right + j * cell, top + i * high, cell, high, word, owner[(i, j)[along]])
+    start, lines = 0, [f"{name}: {list(whole.shape)}"]
+    for rank, shard in enumerate(shards):
+        stop = start + shard.shape[dim]
+        index = ", ".join([":"] * (dim % whole.dim()) + [f"{start}:{stop}"])
+        lines.append(f"  rank {rank}   {name}[{index}]   {shard.tolist()}")
+        start = stop
+    return _shown([sketch], lines, f"{len(shards)} shards as one tensor {list(whole.shape)}")
+
+
+def _number(sketch: Canvas, x, y, wide, high, words: str, rank: int) -> None:
+    sketch.box(x, y, wide - 2, high - 2, colour(rank), radius=2)
+    sketch.text(x + wide / 2 - 1, y + high / 2 - 1, words, 12, ink_on(colour(rank)))

@@ -1,0 +1,102 @@
+"""planner(): a model on a cluster whose degrees of parallelism can be moved, and memory, bytes, bubble and time with them."""
+
+from __future__ import annotations
+
+from ..draw.canvas import Picture
+from ..format import duration, size
+from ..network.planner import Division, Overlap, Shape, Step, cluster, step
+from .web.panel import Control, Panelled, shown
+
+DEGREES = {
+    "data": tuple(2**k for k in range(12)),
+    "tensor": (1, 2, 4, 8),
+    "pipeline": (1, 2, 4, 6, 8, 9, 14, 16, 18, 21, 32),
+    "context": (1, 2, 4, 8, 16, 32),
+    "chunks": (1, 2, 3, 4, 5, 6, 8, 10, 16, 20),
+    "microbatch": (1, 2, 4, 8, 16),
+}
+
+
+class Planner(Panelled):
+    """What `planner` returns: `.step`, `.draw()`, and in Jupyter the controls that change them."""
+
+    def __init__(self, model: Shape, gpu: str, batch: int, division: Division, nic: float, overlap: Overlap) -> None:
+        self.model, self.gpu, self.batch, self.nic, self.overlap = model, gpu, batch, nic, overlap
+        self.choose(division)
+
+    def choose(self, division: Division) -> Planner:
+        """Another division, on as many GPUs as it needs.  Raises ValueError for one that cannot be."""
+        division.check(self.model, self.batch)
+        machine = cluster(self.gpu, division.gpus, self.nic)
+        self.step: Step = step(self.model, division, self.batch, machine, overlap=self.overlap)
+        return self
+
+    def draw(self) -> Picture:
+        return self.step.draw()
+
+    def __repr__(self) -> str:
+        return repr(self.step)
+
+    def controls(self) -> list[Control]:
+        return _controls(self.step.division)
+
+    def react(self, chosen: dict) -> dict:
+        return _react(self, chosen)
+
+
+def _controls(d: Division) -> list[Control]:
+    degrees = [
+        Control(name, [(f"{k:,}", k) for k in sorted({*values, getattr(d, name)})], getattr(d, name))
+        for name, values in DEGREES.items()
+    ]
+    shards = [("shards nothing", 0), ("optimizer", 1), ("and gradients", 2), ("and parameters", 3)]
+    recompute = ["none", "full"] if d.recompute != "selective" else ["none", "selective", "full"]
+    return [
+        *degrees,
+        Control("shard", shards, d.shard, buttons=True),
+        Control("recompute", [(f"recompute {what}", what) for what in recompute], d.recompute, buttons=True),
+    ]
+
+
+def _react(planner: Planner, chosen: dict) -> dict:
+    """What a division leads to.  Where it is not possible, the reason in words."""
+    before = planner.step
+    try:
+        planner.choose(before.division.with_(**chosen))
+    except ValueError as reason:
+        return {"words": str(reason)}
+    now = planner.step
+    return {"words": f"{said(now)}{_moved(before, now)}", "picture": shown(planner.draw(), repr(now))}
+
+
+def said(s: Step) -> str:
+    """A step in one sentence."""
+    fits = "" if s.fits else f", more than the {size(s.capacity)} there are"
+    return (
+        f"{s.division.gpus:,} GPUs: {duration(s.time)} a step, {s.tokens:,.0f} tokens a second and GPU, MFU {s.mfu:.1%}, "
+        f"bubble {s.seconds['bubble'] / s.time:.1%}; {size(s.memory.total)} a GPU{fits}; sends {size(sum(s.sent.values()))}"
+    )
+
+
+def _moved(before: Step, now: Step) -> str:
+    """The change since the last setting."""
+    if before.division == now.division:
+        return ""
+    return f" (before: {before.division.gpus:,} GPUs, {duration(before.time)}, MFU {before.mfu:.1%}, {size(before.memory.total)})"
+
+
+def planner(
+    model: Shape,
+    division: Division = Division(),
+    batch: int = 512,
+    *,
+    gpu: str = "H100",
+    nic: float = 50e9,
+    overlap: Overlap = Overlap(),
+) -> Planner:
+    """A division to play with: move its degrees, and see memory, bytes, bubble and time follow.
+
+    division: the first one; the cluster has as many GPUs as it needs.  batch: sequences a step.  nic: bytes/s of a
+    GPU's card.  Raises ValueError for a division that cannot be.
+    """
+    return Planner(model, gpu, batch, division, nic, overlap)

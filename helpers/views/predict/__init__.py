@@ -1,0 +1,1 @@
+"""`predict()`: say what the ranks will hold, then see it."""

@@ -1,0 +1,101 @@
+"""What a learner put into a cell, what the cell really holds, and whether they fit."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+import torch
+
+from ...format import number, short
+from ...record.event import Summary
+
+# --- one answer ---------------------------------------------------------------------------
+
+
+class Want(NamedTuple):
+    """What one cell really holds."""
+
+    kind: str  # "number", "word", "undefined", "nothing", "never"
+    text: str
+    value: Any = None
+
+
+UNDEFINED = Want("undefined", "undefined")
+NEVER = Want("never", "never completed")
+NOTHING = Want("nothing", "nothing")
+_WORDS = {
+    "undefined": {"?", "undefined", "undef"},
+    "nothing": {"-", "none", "nothing", "∅"},
+    "never": {"never", "hangs", "hang", "stuck", "waits"},
+}
+_PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789", "_ ()'\"")
+
+
+class Given(NamedTuple):
+    """What the learner put into one cell."""
+
+    text: str
+    kind: str  # as of Want, or "blank"
+    value: Any = None
+
+
+def given(words: Any) -> Given:
+    words = "" if words is None else str(words).strip()
+    low = words.lower()
+    for kind, names in _WORDS.items():
+        if low in names:
+            return Given(words, kind)
+    if low in ("true", "false"):
+        return Given(words, "number", low == "true")
+    for kind in (int, float, complex):
+        try:
+            return Given(words, "number", kind(low))
+        except ValueError:
+            pass
+    if match := re.fullmatch(r"(-?\d+)/(\d*[1-9]\d*)", low):
+        return Given(words, "number", int(match[1]) / int(match[2]))
+    return Given(words, "word" if words else "blank", plain(words))
+
+
+def plain(words: str) -> str:
+    """A word without what people write differently: 'c₂' is 'c2', 'sum a' is 'Σa'."""
+    return re.sub(r"^(sum|sigma|sumof|s(?=[a-z]$))", "σ", words.translate(_PLAIN).casefold())
+
+
+def wants(value: Any) -> list[Want]:
+    """The cells of a value: a number each, in row-major order."""
+    if value is None:
+        return [NOTHING]
+    if isinstance(value, (bool, int, float, complex)):
+        return [Want("number", number(value), value)]
+    if isinstance(value, torch.Tensor):
+        return [cell for v in value.flatten().tolist() for cell in wants(v)]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [cell for v in value for cell in wants(v)]
+    words = str(value) if isinstance(value, (str, Summary)) else short(value)
+    return [Want("word", words, plain(words))]
+
+
+def fits(answer: Given, want: Want) -> bool:
+    if answer.kind != want.kind:
+        return answer.kind == "blank" and want.kind == "nothing"
+    if want.kind == "word":
+        return answer.value == want.value
+    return want.kind != "number" or _close(answer.value, want.value)
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Equal, or as near as the few digits of a picture can tell."""
+    if a == b or a != a and b != b:
+        return True
+    if isinstance(b, int) or a != a or b != b or not isinstance(b, complex) and (math.isinf(b) or b == int(b)):
+        return not isinstance(a, complex) and abs(a) >= 1e6 and number(float(a)) == number(float(b))
+    return abs(a - b) <= 5e-3 * abs(b)
+
+
+def numbers_of(value: Any) -> list:
+    return [cell.value for cell in wants(value) if cell.kind == "number"]

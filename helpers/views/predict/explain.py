@@ -1,0 +1,180 @@
+"""Why a predicted number is wrong, where the recorded run can tell.
+
+A wrong number is often the right answer to another question: what the rank held before,
+the sum where nothing is summed, another rank's part.  Whatever matches is said.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...format import number
+from ...launch.attempt import Outcome
+from ...record import collectives, provenance
+from ...record.calls import Call
+from ...record.event import Event
+from .answers import Given, Want
+from .questions import Grid
+
+
+def why(grid: Grid, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
+    """One sentence about cell k of a rank, without the rank's number: several ranks may share it. Or ''."""
+    mine = outcome.run.events[rank]
+    if grid.kind == "returned":
+        return _returned(grid, outcome, rank, given, want) or (
+            why_event(_last(outcome, rank), given, want, k) if mine else ""
+        )
+    call = grid.call(outcome.run)
+    e = next(e for e in call if e.rank == rank)
+    if want.kind in ("number", "word") and _broken(call, e):
+        return _BROKEN.format(e.op)
+    if grid.kind == "chunks":
+        return _contract(e, given, want) or _letters(e)
+    return _contract(e, given, want) or _value(call, e, k, given, want)
+
+
+def _last(outcome: Outcome, rank: int) -> tuple[Call, Event]:
+    e = outcome.run.events[rank][-1]
+    return next(call for call in outcome.run.calls if any(other is e for other in call)), e
+
+
+def why_event(last: tuple[Call, Event], given: Given, want: Want, k: int) -> str:
+    """Of a result: only if it is what the rank's last call left."""
+    call, e = last
+    left = _flat(e.after) if isinstance(e.after, torch.Tensor) else []
+    if want.value not in left:
+        return ""
+    if e.is_undefined:
+        return f"{e.op} promises nothing to any rank but {e.dst}: this is what the backend happens to leave"
+    at = k if k < len(left) and left[k] == want.value else left.index(want.value)  # a result may hold more
+    return _BROKEN.format(e.op) if _broken(call, e) else _value(call, e, at, given, want)
+
+
+_BROKEN = "{} does not do here what it promises: something is wrong with what it is given"
+
+
+def _broken(call: Call, e: Event) -> bool:
+    """Whether a mistake (that check=False let pass) left numbers that the op does not promise."""
+    if e.is_message or e.end is None or e.async_op and not e.waited:
+        return False
+    _, after = provenance.read(call)
+    promised = "reduced" if e.reduce_op else "data"
+    return any(slot.kind != promised for slot in after[call.events.index(e)])
+
+
+def _returned(grid: Grid, outcome: Outcome, rank: int, given: Given, want: Want) -> str:
+    if want.kind == "never":
+        return "the run did not end well, so nothing was returned: see below"
+    if want.kind == "nothing" and given.kind != "nothing":
+        return f"{grid.fn_name} returns None here"
+    if given.kind == "number" and want.kind == "number":
+        others = [
+            r for r, cells in grid.wants(outcome).items() if r != rank and given.value in [c.value for c in cells]
+        ]
+        if others and given.value not in [c.value for c in grid.wants(outcome)[rank]]:
+            alone = len(grid.wants(outcome)[others[0]]) == 1
+            return f"that is {'what' if alone else 'among what'} rank {others[0]} returns"
+    return ""
+
+
+def _contract(e: Event, given: Given, want: Want) -> str:
+    """What the op itself promises, or does not."""
+    if want.kind == "never":
+        return f"this {e.op} never completed here: see below"
+    if want.kind == "undefined":
+        return f"{e.op} leaves every buffer but the root's undefined: only rank {e.dst} has the result"
+    if want.kind == "nothing":
+        return f"{e.op} gives nothing more here: " + (
+            f"only rank {e.dst} receives" if e.dst is not None and e.dst != e.rank else "there is no room for it"
+        )
+    if e.async_op and not e.waited:
+        return "nobody waited for this call, so nothing is promised about its tensor"
+    if given.kind == "undefined":
+        return f"this is well defined: {_says(e)}"
+    if given.kind in ("nothing", "never"):
+        return f"something does arrive: {_says(e)}"
+    return ""
+
+
+def _says(e: Event) -> str:
+    if e.op == "recv":
+        return f"a recv leaves what rank {e.src} sent"
+    found = collectives.COLLECTIVES.get(collectives.family(e.op))
+    return found.promise.format(src=e.src, dst=e.dst, reduce_op=e.reduce_op or "") if found else ""
+
+
+def _letters(e: Event) -> str:
+    return _says(e)
+
+
+def _near(a, b) -> bool:
+    return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
+
+
+def _flat(value) -> list:
+    """All numbers in a captured value; none of a Summary."""
+    if isinstance(value, (list, tuple)):
+        return [v for part in value for v in _flat(part)]
+    return value.flatten().tolist() if isinstance(value, torch.Tensor) else []
+
+
+def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
+    if given.kind != "number" or want.kind != "number":
+        return _says(e)
+    g, before = given.value, {other.rank: _flat(other.before) for other in call}
+    own = before.get(e.rank, [])
+    if e.reduce_op:
+        return _reduced(call, e, k, g, want, before) or _says(e)
+    if k < len(own) and g == own[k] and collectives.shapes(e.op) == ("whole", "whole"):
+        return f"this is what it held before: {e.op} writes rank {e.src}'s numbers over it"
+    after = _flat(e.after)
+    if g in after:
+        return f"this number does arrive, in another place: {_says(e)}"
+    row = [numbers[k] for numbers in before.values() if k < len(numbers)]
+    if len(row) == len(call.events) and len(row) > 1 and g == sum(row) and g not in row:
+        return f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
+    for other in call:
+        if other is not e and g in _flat(other.after) and not other.is_undefined:
+            return f"that is what rank {other.rank} gets: {_says(e)}"
+    for rank, numbers in before.items():
+        if g in numbers:
+            return f"rank {rank} held this, but it does not come here: {_says(e)}"
+    return _says(e)
+
+
+def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> str:
+    own = before.get(e.rank, [])
+    scattered = collectives.family(e.op) == "reduce_scatter"
+    chunk = len(_flat(e.after))
+    at = call.group.index(e.rank) * chunk + k if scattered else k
+    column = {rank: numbers[at] for rank, numbers in before.items() if at < len(numbers)}
+    parts = list(column.values())
+    if len(parts) < len(call.events) or not provenance.agree(call):
+        return ""
+    mine = own[at]
+    total = sum(parts)
+    if e.reduce_op == "SUM" and not _near(total, want.value):  # it wraps, overflows or is rounded
+        return ""
+    sum_of = " + ".join(map(number, parts)) if len(parts) <= 8 and all(p >= 0 for p in parts) else "all ranks' numbers"
+    if g == mine:
+        here = f": here {sum_of}" if e.reduce_op == "SUM" and len(parts) <= 8 else ""
+        everybody = "all ranks" if call.group == tuple(range(len(call.group))) else "the ranks of its group"
+        return f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over {everybody}{here}"
+    if e.reduce_op != "SUM" and g == total:
+        return f"this is the sum, and the reduce op is {e.reduce_op}"
+    if e.reduce_op == "SUM":
+        if g == total - mine:
+            return f"this is the sum of the others: the rank's own number counts too ({sum_of})"
+        if g == total / len(parts):
+            return f"this is the average, and the reduce op is SUM: {sum_of}"
+        if g == max(parts):
+            return f"this is the largest of them, and the reduce op is SUM: {sum_of}"
+        if scattered:
+            for other in call:
+                if other is not e and g in _flat(other.after):
+                    return f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
+        return f"it is {sum_of}" if len(parts) <= 8 else ""
+    for rank, held in column.items():
+        if g == held:
+            return f"this is rank {rank}'s number; the {e.reduce_op} over all ranks is another"
+    return ""

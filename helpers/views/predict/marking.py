@@ -1,0 +1,140 @@
+"""A prediction marked: what was right, why not, and what the ranks did."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from ...draw.canvas import Picture
+from ...format import name_ranks
+from ...launch.attempt import Outcome
+from ...results.errors import RankFailed, Stuck
+from .answers import NOTHING, Given, Want, fits, given, wants
+from .explain import why
+from .questions import Choice, Grid, Open
+
+
+class Mark(NamedTuple):
+    given: Given
+    want: Want
+    right: bool | None  # None: not answered
+    why: str = ""
+
+
+@dataclass
+class Result:
+    marks: list[list[Mark]]
+    outcome: Outcome
+
+    @property
+    def of(self) -> int:
+        return sum(map(len, self.marks))
+
+    @property
+    def right(self) -> int:
+        return sum(mark.right is True for row in self.marks for mark in row)
+
+    @property
+    def tried(self) -> bool:
+        return any(mark.right is not None for row in self.marks for mark in row)
+
+
+def mark(question: Grid | Open | Choice, filled: list[list[str]], outcome: Outcome) -> Result:
+    """Mark an answer against what the ranks did.  filled: the text of every cell, a list for each row."""
+    by_kind = {Grid: _mark_grid, Open: _mark_open, Choice: _mark_choice}
+    return Result(by_kind[type(question)](question, filled, outcome), outcome)
+
+
+def _mark_grid(question: Grid, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+    answers = question.wants(outcome)
+    tried = any(cell.strip() for row in filled for cell in row)
+    marked = []
+    for row, texts in zip(question.rows, filled):
+        if not row.asked:
+            marked.append([])
+            continue
+        right = answers.get(row.rank) or [NOTHING]
+        right = right if len(right) > 1 else right * row.cells if right[0].kind in ("undefined", "never") else right
+        marks = []
+        for k, (text_, want) in enumerate(zip_longest(texts, right, fillvalue=None)):
+            answer, want = given(text_), want or NOTHING
+            if k and answer.kind == "blank" and want.kind == "nothing":
+                continue  # nothing was expected there, and nothing is: no merit in that
+            good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
+            reason = why(question, outcome, row.rank, k, answer, want) if good is False else ""
+            marks.append(Mark(answer, want, good, reason))
+        marked.append(marks)
+    return marked
+
+
+def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+    words = filled[0][0]
+    right = wants(outcome.answer(question.answer))
+    said = [given(word) for word in re.split(r"[,;\s]+|\band\b|\branks?\b", words) if word]
+    want = Want("answer", ", ".join(cell.text for cell in right) or "none")
+    if not said:
+        return [[Mark(given(""), want, None)]]
+    if any(cell.kind == "word" for cell in right):
+        return [[Mark(given(words), want, any(fits(given(words), cell) for cell in right))]]
+    unordered = [cell for cell in said if cell.kind != "nothing"]
+    good = len(unordered) == len([c for c in right if c.kind != "nothing"]) and all(
+        fits(a, b) for a, b in zip(unordered, right)
+    )
+    return [[Mark(given(words), want, good)]]
+
+
+def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+    picked, right = filled[0][0], outcome.answer(question.right)
+    if right not in question.options:
+        raise ValueError(f"predict: the answer is {right!r}, and that is none of the choices {question.options}")
+    answer = Given(picked, "word" if picked else "blank", picked)
+    why = question.why(picked, outcome) if picked and picked != right else ""
+    return [[Mark(answer, Want("word", right, right), picked == right if picked else None, why)]]
+
+
+# --- what is said about it ----------------------------------------------------------------
+
+
+def marked(mark: Mark) -> str:
+    if mark.right:
+        return f"✓ {mark.given.text or '-'}"
+    return f"{'_' if mark.right is None else '✗ ' + mark.given.text} ({mark.want.text})"
+
+
+def summary(result: Result, question: Any) -> str:
+    if not result.tried:
+        return "Nothing was predicted."
+    if result.of == 1:
+        return "Right." if result.right else "Not so."
+    if result.right == result.of:
+        return f"All {result.of} right."
+    legend = " Beside each ✗, in brackets, is what it is." if isinstance(question, Grid) else ""
+    return f"{result.right} of {result.of} right.{legend}"
+
+
+def reasons(result: Result, question: Any) -> list[str]:
+    """Why the wrong ones are wrong, a line for all ranks of which the same is said."""
+    if not isinstance(question, Grid):
+        return [mark.why for marks in result.marks for mark in marks if mark.why]
+    said: dict[str, list[int]] = {}
+    for row, marks in zip(question.rows, result.marks):
+        for mark in marks:
+            if mark.why and row.rank not in said.setdefault(mark.why, []):
+                said[mark.why].append(row.rank)
+    return [f"{name_ranks(ranks)}: {why}." for why, ranks in said.items()]
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """What the ranks printed and did, or how it went wrong."""
+    end = f"{type(outcome.error).__name__}: {outcome.error}" if outcome.error else repr(outcome.run)
+    return f"{outcome.printed}{end}"
+
+
+def outcome_picture(outcome: Outcome) -> Picture | None:
+    if isinstance(outcome.error, Stuck) and outcome.error.waits:
+        return outcome.error.draw()
+    if isinstance(outcome.error, RankFailed):
+        return None  # the call that raised was not made: a picture would say "never called"
+    return outcome.run.draw() if any(outcome.run.events) else None

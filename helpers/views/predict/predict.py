@@ -1,0 +1,163 @@
+"""`predict()`: say what the ranks will hold, then see it.
+
+    from helpers import predict
+
+    predict(share, world_size=4)
+
+The cell shows what each rank brings, and cells to fill in.  Run (or Enter) runs the ranks,
+marks what was filled in, and says why a wrong number is wrong.  Nothing that would give the
+answer away is in the page before.  Where there are no widgets, `predict(share, answers=[...])`
+does the same.  Where nobody sits who could answer, because a program executes the notebook
+(nbval, nbconvert, the website), it shows what the ranks did.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+
+from ...draw.canvas import Picture
+from ...frontend import Interactive
+from ...launch.attempt import attempt
+from ...results.errors import RunError
+from ...results.run import Run
+from .marking import outcome_picture, outcome_text
+from .picture import blank
+from .prediction import Prediction
+from .questions import VERDICTS, Choice, Grid, Open, waiting
+from .recording import recorded
+
+if TYPE_CHECKING:
+    from .widget import Form
+
+KNOWN = ("after", "returned", "chunks", "verdict", "waits")
+
+
+def predict(
+    fn: Callable[..., Any],
+    *args: Any,
+    ask: str | None = None,
+    choices: Sequence[str] | Mapping[str, Any] | None = None,
+    answer: Callable[[Run | RunError], Any] | None = None,
+    rank: int | Iterable[int] | None = None,
+    call: int = -1,
+    answers: Any = None,
+    because: Mapping[str, str] | None = None,
+    **kwargs: Any,
+) -> InteractivePrediction:
+    """Asks for what `run(fn, *args, **kwargs)` will do, before it does it.
+
+    fn, args, kwargs: as for `run`, with its world_size, timeout and check.
+    ask: what is asked.
+        "after": the numbers each rank holds after a call (the default where there is a call);
+        "returned": what fn returns on each rank (the default where there is none, or messages);
+        "chunks": as "after", in letters: b₂ is chunk b of rank 2, Σb the sum of all ranks' b;
+        "verdict": how the run ends; "waits": which ranks wait for ever;
+        any other words: a question of your own, with `choices` or `answer`.
+    choices: sentences to choose from.  A mapping tells which is right: sentence -> Stuck,
+        Mismatch, RankFailed or Run (it finishes), or a function that says whether it is
+        right.  A sequence needs `answer`.
+    answer: a function of the Run (of the RunError, if it ended with one) that returns the
+        answer: one of the choices, a number, several, or a word.
+    rank: the rank, or the ranks, to fill in; None: all.
+    call: which of the run's calls "after" and "chunks" are about; -1: the last.
+    answers: the prediction, without a widget: a row for each rank to fill in, as "0 1 2", a
+        list or a tensor; or one value for a question with one answer.
+    because: choice -> why it is wrong; said to whom chooses it.  How a run ends gives its own reasons.
+
+    The last expression of a cell, it shows itself.  Raises what `run` raises for bad
+    arguments, and ValueError for a question that cannot be asked.
+    """
+    question = _question(fn, args, kwargs, ask, choices, answer, rank, call, because or {})
+    prediction = InteractivePrediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
+    return prediction if answers is None else prediction.answer(answers)
+
+
+def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Grid | Open | Choice:
+    if not callable(fn):
+        raise TypeError(f"predict() needs a function to run on every rank, not {fn!r}.")
+    words = ask if ask not in KNOWN else None
+    if choices is None and answer is None and (ask is None or ask in ("after", "returned", "chunks")):
+        first = attempt(fn, args, kwargs)
+        calls = first.run.calls
+        talks = any(not c.is_message for c in calls)
+        kind = ask or ("after" if talks or calls and all(r is None for r in first.run.results) else "returned")
+        ranks = None if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)
+        return Grid(getattr(fn, "__name__", "fn"), kind, call, ranks, first)
+    if ask == "verdict":
+        choices = choices or VERDICTS
+        words = "How does it end?"
+    if ask == "waits":
+        return Open("Which ranks wait for ever?  (their numbers, or none)", waiting)
+    if choices is None and answer is None:
+        known = ", ".join(map(repr, KNOWN))
+        raise ValueError(
+            f"predict: {ask!r} has no answer. Give answer=..., or choices={{...}}, or ask for one of {known}."
+        )
+    if choices is None:
+        return Open(words or "What is the answer?", answer)
+    if answer is None and not isinstance(choices, Mapping):
+        raise ValueError("predict: choices=[...] need answer=..., a function of the run that returns the right one.")
+    if unknown := [option for option in because if option not in choices]:
+        raise ValueError(f"predict: because={{...}} names {unknown[0]!r}, and that is none of the choices.")
+    tests = choices if isinstance(choices, Mapping) else {}
+    ends = {option: test for option, test in tests.items() if isinstance(test, type)}
+    return Choice(words or "What happens?", tuple(choices), answer or _by_kind(choices), because, ends)
+
+
+def _by_kind(choices: Mapping[str, Any]) -> Callable[[Run | RunError], str | None]:
+    def right(done):
+        for words, test in choices.items():
+            if isinstance(done, test) if isinstance(test, type) else test(done):
+                return words
+        return None
+
+    return right
+
+
+class InteractivePrediction(Prediction, Interactive):
+    """A Prediction as a notebook shows it: a form to fill in, or the outcome where nobody can answer."""
+
+    words_first = True  # of a folded output JupyterLab shows the first line: the question, and not a picture's title
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._form: Form | None = None
+        self._recording: dict | None = None
+
+    def answer(self, answers: Any) -> InteractivePrediction:
+        super().answer(answers)
+        return self
+
+    @property
+    def form(self) -> Form:
+        """The form: `.submit(filled)`, and `.figure`, its widget. ImportError without anywidget."""
+        if self._form is None:
+            from .widget import Form  # anywidget may be missing
+
+            self._form = Form(self)
+        return self._form
+
+    def widget(self):
+        return self.form.figure
+
+    def recording(self) -> dict | None:
+        """The question and its encoded key; None where an answer was given already."""
+        return self._recording
+
+    def preview(self) -> Picture | None:
+        if self.result:
+            return outcome_picture(self.result.outcome)
+        return blank(self.question) if isinstance(self.question, Grid) else None
+
+    def unattended(self) -> tuple[Picture | None, str]:
+        """The outcome as picture and text, for a front end that cannot answer. Mostly the run's own table says it."""
+        if self.result:
+            return outcome_picture(self.result.outcome), repr(self)
+        question, result = self.question, self.ran()
+        self._recording = recorded(question, result)
+        lines = [question.title]
+        if not isinstance(question, Grid):
+            lines.append(f"  {result.marks[0][0].want.text}")
+        elif question.kind == "chunks":
+            lines += self.table(result.marks, lambda mark: mark.want.text)
+        return outcome_picture(result.outcome), "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()

@@ -1,0 +1,111 @@
+"""A prediction as the web module takes it: the question alone for a kernel that marks, and with an encoded key where none is."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Iterator
+
+from ...launch.attempt import Outcome
+from .answers import NOTHING, Want, given, numbers_of, wants
+from .explain import why
+from .marking import Result, outcome_text, reasons, summary
+from .questions import Choice, Grid, Open
+
+MAX_CANDIDATES = 40  # wrong numbers a cell that have a reason of their own
+
+
+def asked(question: Grid | Open | Choice) -> dict:
+    """The question, and nothing of its answer."""
+    rows = [
+        dict(rank=row.rank, root=row.root, shown=row.shown, cells=row.cells, asked=row.asked) for row in question.rows
+    ]
+    return {
+        "kind": "predict",
+        "ask": {Grid: "grid", Open: "open", Choice: "choice"}[type(question)],
+        "title": question.title,
+        "before": question.before,
+        "rows": rows,
+        "options": list(getattr(question, "options", ())),
+    }
+
+
+def reply(result: Result, question: Grid | Open | Choice, show: bool) -> dict:
+    """What came of a run that marked an answer: first which are wrong and why; what they are if `show`, or if none is."""
+    done = result.right == result.of
+    said = {
+        "marks": [[mark.right for mark in row] for row in result.marks],
+        "summary": summary(result, None),
+        "reasons": reasons(result, question),
+        "right": done,
+    }
+    if not (done or show):
+        return said
+    return said | {"wants": [[mark.want.text for mark in row] for row in result.marks], "after": after(result.outcome)}
+
+
+def after(outcome: Outcome) -> dict:
+    """The words of what the ranks did, or how they failed."""
+    return {"text": outcome_text(outcome), "prose": outcome.error is not None}
+
+
+def recorded(question: Grid | Open | Choice, result: Result) -> dict:
+    """The question with the key that marks it, encoded: no search finds an answer in it, and nobody reads one by chance."""
+    cells = [[mark.want for mark in row] for row in result.marks]
+    key: dict[str, Any] = {"wants": [[_cell(want) for want in row] for row in cells], "reasons": {}, "why": []}
+    key["after"] = after(result.outcome)
+    if isinstance(question, Grid):
+        key |= _reasons(question, result.outcome, cells)
+    elif isinstance(question, Open):
+        key["parts"] = [_cell(want) for want in wants(result.outcome.answer(question.answer))]
+    else:
+        key["reasons"] = {option: question.why(option, result.outcome) for option in question.options}
+    return asked(question) | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
+
+
+def _cell(want: Want) -> dict:
+    value = want.value
+    if isinstance(value, complex) or value is not None and value != value or value in (float("inf"), -float("inf")):
+        value = str(value)  # no JSON number
+    return {"kind": want.kind, "text": want.text} | ({} if value is None else {"value": value})
+
+
+def _reasons(question: Grid, outcome: Outcome, cells: list[list[Want]]) -> dict:
+    """Why each likely wrong answer to each cell is wrong: the place of its sentence in "why"; under "" that of any other."""
+    sentences: dict[str, int] = {}
+    found = {}
+    for i, (row, mine) in enumerate(zip(question.rows, cells)):
+        for k, want in enumerate(mine if row.asked else ()):
+            said = {}
+            for words in ("", *_candidates(question, outcome, k)):
+                answer = given(words or "-987654321.5")
+                if sentence := why(question, outcome, row.rank, k, answer, want or NOTHING):
+                    at = sentences.setdefault(sentence, len(sentences))
+                    if not words or at != said.get(""):
+                        said[words and (_number(answer.value) if answer.kind == "number" else answer.kind)] = at
+            found[f"{i} {k}"] = said
+    return {"reasons": found, "why": list(sentences)}
+
+
+def _candidates(question: Grid, outcome: Outcome, k: int) -> Iterator[str]:
+    """What people answer instead: what anybody held or holds, and all that can be made of a column."""
+    if question.kind == "returned":
+        numbers = [want.value for row in question.wants(outcome).values() for want in row if want.kind == "number"]
+        calls = outcome.run.calls[-1:]
+    else:
+        numbers, calls = [], [question.call(outcome.run)]
+    for call in calls:
+        held = [numbers_of(e.before) for e in call]
+        column = [row[k] for row in held if k < len(row)]
+        if column:
+            total = sum(column)
+            numbers += [total, total / len(column), max(column), min(column), *(total - mine for mine in column)]
+        numbers += [v for row in held for v in row] + [v for e in call for v in numbers_of(e.after)]
+    yield from ("?", "none", "never")
+    yield from list(dict.fromkeys(map(_number, numbers)))[:MAX_CANDIDATES]
+
+
+def _number(value: Any) -> str:
+    """As JavaScript writes it."""
+    whole = not isinstance(value, complex) and abs(value) < 1e15 and value == int(value)
+    return str(int(value)) if whole else str(value)

@@ -1,0 +1,9 @@
+// On a page: every recording in it, played where it stands.
+
+for (const script of document.querySelectorAll('script[type="application/vnd.collectives+json"]')) {
+  const data = JSON.parse(script.textContent), el = h("div")
+  script.after(el)
+  if (data.kind === "predict") predict(el, data, markerOf(data))
+  else ({ steps, cost, explore })[data.kind](el, data)
+  script.parentElement.classList.add("alive")
+}

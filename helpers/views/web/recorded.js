@@ -1,0 +1,81 @@
+// A prediction marked from a recording: the same rules as helpers/views/predict/answers.py ----------------------
+
+const MEANS = { undefined: ["?", "undefined", "undef"], nothing: ["-", "none", "nothing", "∅"], never: ["never", "hangs", "hang", "stuck", "waits"] }
+const plain = said => [...said].map(c => ("₀₁₂₃₄₅₆₇₈₉".includes(c) ? "₀₁₂₃₄₅₆₇₈₉".indexOf(c) : c)).join("")
+  .replace(/[_ ()'"]/g, "").toLowerCase().replace(/^(sumof|sum|sigma|s(?=[a-z]$))/, "σ")
+
+function read(said) {
+  const low = said.trim().toLowerCase()
+  for (const [kind, names] of Object.entries(MEANS)) if (names.includes(low)) return { kind }
+  if (!low) return { kind: "blank" }
+  const special = { true: 1, false: 0, inf: Infinity, "+inf": Infinity, "-inf": -Infinity, infinity: Infinity, nan: NaN }
+  if (low in special) return { kind: "number", value: special[low] }
+  const part = low.match(/^(-?\d+)\/(\d*[1-9]\d*)$/)
+  if (part) return { kind: "number", value: part[1] / part[2] }
+  return Number.isNaN(Number(low)) ? { kind: "word", value: plain(low) } : { kind: "number", value: Number(low) }
+}
+
+const number = value => (typeof value === "string" ? read(value).value : value)
+
+function near(a, b) {
+  if (a === b || (Number.isNaN(a) && Number.isNaN(b))) return true
+  if (!Number.isFinite(b)) return false
+  if (Number.isInteger(b)) return Math.abs(a) >= 1e6 && a.toPrecision(4) === b.toPrecision(4)
+  return Math.abs(a - b) <= 5e-3 * Math.abs(b)
+}
+
+function fits(answer, want) {
+  if (answer.kind !== want.kind) return answer.kind === "blank" && want.kind === "nothing"
+  if (want.kind === "word") return answer.value === want.value
+  return want.kind !== "number" || near(answer.value, number(want.value))
+}
+
+/** Marks from the key of a recording, {wants, reasons, after}, as marking.py marks from a run. */
+function markerOf(data) {
+  let key = null
+  return async (filled, showing) => {
+    key ??= decoded(data.key)
+    const tried = filled.flat().some(Boolean)
+    const judge = { choice: chosen, open, grid }[data.ask]
+    const { marks, reasons } = judge(filled)
+    const all = marks.flat().filter(mark => mark !== undefined), right = all.filter(Boolean).length, done = right === all.length
+    const summary = !tried ? "Nothing was predicted." : all.length === 1 ? (done ? "Right." : "Not so.")
+      : done ? `All ${right} right.` : `${right} of ${all.length} right.`
+    const rest = done || showing ? { wants: key.wants.map(row => row.map(want => want.text)), after: key.after } : {}
+    return { marks, summary, reasons, right: done, ...rest }
+
+    function chosen([[picked]]) {
+      const good = picked ? picked === key.wants[0][0].text : null, why = key.reasons[picked]
+      return { marks: [[good]], reasons: good === false && why ? [why] : [] }
+    }
+
+    function open([[written]]) {
+      const wants = key.parts, given = written.split(/[,;\s]+|\band\b|\branks?\b/).filter(Boolean).map(read)
+      if (wants.some(want => want.kind === "word")) return { marks: [[wants.some(want => fits(read(written), want))]], reasons: [] }
+      const some = given.filter(answer => answer.kind !== "nothing"), real = wants.filter(want => want.kind !== "nothing")
+      return { marks: [[given.length ? some.length === real.length && some.every((answer, i) => fits(answer, wants[i])) : null]], reasons: [] }
+    }
+
+    function grid(rows) {
+      const why = new Map()
+      const marks = rows.map((row, i) => (data.rows[i].asked ? spread(row) : []).map((text, k) => {
+        const want = key.wants[i][k] ?? { kind: "nothing" }, answer = read(text)
+        if (k && answer.kind === "blank" && want.kind === "nothing") return undefined // no merit in that
+        const good = fits(answer, want)
+        const found = key.reasons[`${i} ${k}`] ?? {}, at = found[answer.kind === "number" ? String(answer.value) : answer.kind] ?? found[""]
+        if (!good && answer.kind !== "blank" && at != null) {
+          const ranks = why.get(at) ?? []
+          why.set(at, ranks.includes(data.rows[i].rank) ? ranks : [...ranks, data.rows[i].rank])
+        }
+        return good
+      }))
+      return { marks, reasons: [...why].map(([at, ranks]) => `${listed(ranks)}: ${key.why[at]}.`) }
+    }
+  }
+}
+
+/** A whole row typed into its first field goes to all of its fields. */
+function spread(row) {
+  const parts = row[0].split(/\s+/)
+  return parts.length === row.length && !row.slice(1).some(Boolean) ? parts : row
+}

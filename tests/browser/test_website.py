@@ -1,0 +1,125 @@
+"""The website in Chromium, on a desktop and on a phone: what was recorded plays there without a kernel."""
+
+import pytest
+
+from .lab import SCREENSHOTS
+
+WIDTHS = {1280: 900, 390: 844}
+SUM = "21633"
+# Letters of figures and pictures that are smaller than 11 pixels, as they are seen.
+SMALL = """() => [...document.querySelectorAll('.collectives svg text, .collectives button, .collectives input')].filter(e => {
+    const drawn = e.ownerSVGElement, scale = drawn ? drawn.getBoundingClientRect().width / drawn.viewBox.baseVal.width : 1
+    return scale * parseFloat(getComputedStyle(e).fontSize) < 11
+}).map(e => e.textContent)"""
+SHRUNK = """() => [...document.querySelectorAll('.still img')].filter(e =>
+    e.complete && e.getBoundingClientRect().width < Number(e.getAttribute('width')) - 1).map(e => e.alt)"""
+
+
+@pytest.fixture(params=WIDTHS, ids=lambda width: f"{width} pixels")
+def open_page(chrome, site, request):
+    """Opens a page of the site from its file; at the end nothing may have failed, or come from elsewhere."""
+    wrong, width = [], request.param
+    context = chrome.browser.new_context(
+        viewport={"width": width, "height": WIDTHS[width]},
+        color_scheme="dark" if width < 500 else "light",
+        has_touch=width < 500,
+    )
+    page = context.new_page()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda sent: None if sent.url.startswith(("file:", "data:")) else wrong.append(sent.url))
+
+    def opened(name):
+        page.goto((site / name).as_uri())
+        return page
+
+    yield opened
+    page.screenshot(path=SCREENSHOTS / f"site-{request.node.name.replace(' ', '-')}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the screen"
+    assert page.evaluate(SMALL) == [] and page.evaluate(SHRUNK) == []
+    context.close()
+    assert wrong == []
+
+
+def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
+    page = open_page("index.html")
+    figure = page.locator(".collectives").first
+    figure.locator(".count", has_text="1 of 6").wait_for(timeout=1000)
+    figure.locator(".count", has_text="6 of 6").wait_for()
+    assert figure.locator("svg text", has_text="Σ").count() == 16
+    for name, target in (("Read now", "00_start_here.html"), ("Run it yourself", "README.html")):
+        assert target in page.get_by_role("link", name=name).get_attribute("href")
+
+
+def test_steps_move_with_buttons_and_keys_and_say_where_data_came_from(open_page):
+    page = open_page("notebooks/98_played.html")
+    ring, chain = page.locator(".collectives").nth(0), page.locator(".collectives").nth(1)
+    ring.get_by_role("button", name="one step on").click()
+    ring.locator("[aria-live]", has_text="step 1: 0 -> 1 +d, 1 -> 2 +a").wait_for()
+    ring.get_by_role("slider").focus()
+    page.keyboard.press("End")
+    ring.locator(".count", has_text="6 of 6").wait_for()
+    ring.locator("[data-at='2 0']").click(force=True)
+    ring.get_by_text("a on rank 2: the sum of ranks 0, 1, 2 and 3; rank 1 sent it in step 5").wait_for()
+    chain.get_by_role("button", name="Play").click()
+    chain.locator(".count", has_text="3 of 3").wait_for()
+    chain.get_by_role("button", name="Play").wait_for()
+
+
+def test_a_prediction_is_marked_in_two_stages(open_page):
+    page = open_page("notebooks/98_played.html")
+    grid, verdict, waits = (page.locator(".collectives").nth(k) for k in (2, 3, 4))
+    fields = grid.locator("input[type=text]")
+    for k, words in enumerate(["7100", "7100", SUM, SUM, "7322", "?"]):
+        fields.nth(k).fill(words)
+    fields.nth(5).press("Enter")
+    grid.get_by_text("2 of 6 right").wait_for()
+    grid.get_by_text(
+        "ranks 0 and 2: you gave the rank's own number; all_reduce takes the SUM over all ranks"
+    ).wait_for()
+    grid.get_by_text("rank 2: this is well defined: all_reduce leaves the SUM").wait_for()
+    assert grid.get_by_text(f"✗ {SUM}").count() == 0 and grid.locator("img").count() == 0
+    grid.get_by_role("button", name="Show me").click()
+    assert grid.get_by_text(f"✗ {SUM}").count() == 4
+    grid.locator("img[alt^='Picture: all_reduce SUM']").wait_for()
+    fields.nth(0).fill(f"{SUM} {SUM}")  # a whole row in its first field
+    fields.nth(1).fill("")
+    for k in (4, 5):
+        fields.nth(k).fill(f"{SUM}.0")
+    grid.get_by_role("button", name="Check again").click()
+    grid.get_by_text("All 6 right").wait_for()
+
+    verdict.locator("button", has_text="it finishes").click()
+    verdict.get_by_role("button", name="Check").click()
+    verdict.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
+    assert verdict.locator("img").count() == 0
+    verdict.locator("button", has_text="wait for ever").click()
+    verdict.get_by_role("button", name="Check again").click()
+    verdict.get_by_text("Right.", exact=True).wait_for()
+    waits.get_by_role("textbox").fill("rank 1")
+    waits.get_by_role("textbox").press("Enter")
+    waits.get_by_text("Not so.").wait_for()
+    waits.get_by_role("textbox").fill("0")
+    waits.get_by_role("textbox").press("Enter")
+    waits.get_by_text("Right.", exact=True).wait_for()
+
+
+def test_explore_and_costs_follow_their_controls(open_page):
+    page = open_page("notebooks/98_played.html")
+    explore, costs = page.locator(".collectives").nth(5), page.locator(".collectives").nth(6)
+    explore.get_by_role("button", name="all_to_all", exact=True).click()
+    explore.locator("[aria-live]", has_text="all_to_all_single, ranks 0-3").wait_for()
+    assert explore.get_by_role("slider", name="reduce op").is_disabled()
+    explore.get_by_role("slider", name="world size").focus()
+    page.keyboard.press("End")
+    explore.locator("[aria-live]", has_text="ranks 0-7").wait_for()
+    explore.locator("[data-at='1 6']").click(force=True)
+    explore.locator("[aria-live]", has_text="on rank 1: from rank 6").wait_for()
+    assert "world_size=8" in explore.locator("textarea").input_value()
+    costs.get_by_role("slider", name="ranks").focus()
+    page.keyboard.press("End")
+    costs.locator(
+        "[aria-live]", has_text="131,072 ranks, 1 MiB: Rabenseifner's halving and doubling is fastest"
+    ).wait_for()
+    costs.get_by_role("slider", name="buffer").focus()
+    page.keyboard.press("Home")
+    costs.locator("[aria-live]", has_text="131,072 ranks, 8 B: recursive doubling is fastest with 85 µs").wait_for()

@@ -1,0 +1,1 @@
+"""What the tests are fed with: answers, mistakes, cheats, faults, and programs for ranks."""

@@ -1,0 +1,3793 @@
+"""Answers to the exercises: several right ones, and the mistakes people make with the words each deserves.
+
+RIGHT[name] and WRONG[name] belong to the task of that name.  A wrong answer comes with a
+fragment of the message it gets.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import torch
+import torch.distributed as dist
+
+from tests.corpus.register import register
+
+RIGHT, WRONG, right, wrong = register()
+
+
+def here():
+    return dist.get_rank(), dist.get_world_size()
+
+
+def floats(x):
+    return x.clone() if x.is_floating_point() else x.float()
+
+
+def exchange(out, to, into, source):
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]):
+        work.wait()
+
+
+# --- 01 distributed_mean ------------------------------------------------------------------
+
+MEAN = "distributed_mean"
+
+
+@right(MEAN)
+def divide_first(x):
+    y = floats(x) / dist.get_world_size()
+    dist.all_reduce(y)
+    return y
+
+
+@right(MEAN)
+def average_op(x):
+    y = floats(x)
+    work = dist.all_reduce(y, op=dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    return y
+
+
+@right(MEAN)
+def reduce_scatter_then_gather(x):
+    rank, n = here()
+    whole = x.is_floating_point()
+    padded = torch.zeros(-(-len(x) // n) * n, dtype=x.dtype)
+    padded[: len(x)] = x
+    if n > 1 and len(x) % n == 0 and len(x):
+        mine = torch.zeros(len(padded) // n, dtype=x.dtype)
+        dist.reduce_scatter_single(mine, padded)
+        dist.all_gather_single(padded, mine)
+    else:
+        padded = padded[: len(x)].clone()
+        dist.all_reduce(padded)
+    return (padded if whole else padded.float())[: len(x)] / n
+
+
+@wrong(MEAN, "this is the sum")
+def no_division(x):
+    y = floats(x)
+    dist.all_reduce(y)
+    return y
+
+
+@wrong(MEAN, "divided by 4")
+def fixed_world_size(x):
+    y = floats(x)
+    dist.all_reduce(y)
+    return y / 4
+
+
+@wrong(MEAN, "are enough")
+def gather_and_broadcast(x):
+    rank, n = here()
+    y = floats(x)
+    rows = [torch.zeros_like(y) for _ in range(n)] if rank == 0 else None
+    dist.gather(y, rows, dst=0)
+    if rank == 0:
+        y = sum(rows) / n
+    dist.broadcast(y, src=0)
+    return y
+
+
+@wrong(MEAN, "only their sum is wanted|hands around whole buffers")
+def gather_all(x):
+    y = floats(x)
+    rows = [torch.zeros_like(y) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, y)
+    return sum(rows) / len(rows)
+
+
+@wrong(MEAN, "changes its input on rank 0")
+def into_the_input(x):
+    dist.all_reduce(x)
+    return (x if x.is_floating_point() else x.float()) / dist.get_world_size()
+
+
+@wrong(MEAN, "only rank 0 has the mean|is wrong on rank 1")
+def reduce_to_zero(x):
+    y = floats(x)
+    dist.reduce(y, dst=0)
+    return y / dist.get_world_size() if dist.get_rank() == 0 else floats(x)
+
+
+@wrong(MEAN, "Printing a result does not return it")
+def print_it(x):
+    y = floats(x)
+    dist.all_reduce(y)
+    print(y / dist.get_world_size())
+
+
+@wrong(MEAN, "must return a float32 tensor")
+def integer_division(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    return y / dist.get_world_size() if y.is_floating_point() else y // dist.get_world_size()
+
+
+@wrong(MEAN, "one mean over everything|must return a float32 tensor of shape")
+def mean_of_all(x):
+    y = floats(x).mean() if len(x) else floats(x).sum()
+    dist.all_reduce(y)
+    return y / dist.get_world_size()
+
+
+@wrong(MEAN, "the result is in the tensor that was passed in")
+def takes_what_it_returns(x):
+    y = dist.all_reduce(floats(x))
+    return y / dist.get_world_size()
+
+
+@wrong(MEAN, "before waiting for it")
+def reads_before_wait(x):
+    y = floats(x)
+    work = dist.all_reduce(y, async_op=True)
+    y = y / dist.get_world_size()
+    work.wait()
+    return y
+
+
+@wrong(MEAN, "must return a float32 tensor of shape \\[0\\], not a int64")
+def empty_as_it_is(x):
+    return divide_first(x) if len(x) else x
+
+
+@wrong(MEAN, "makes 40 calls that carry no number, [^;]*; 32 are enough")
+def forty_barriers(x):
+    for _ in range(40 if dist.get_world_size() == 2 else 0):
+        dist.barrier()
+    return divide_first(x)
+
+
+@wrong(MEAN, "still to be written")
+def stub(x):
+    raise NotImplementedError()
+
+
+# --- 02 distributed_argmax ----------------------------------------------------------------
+
+ARGMAX = "distributed_argmax"
+
+
+def lowest(x):
+    return -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+
+
+def gathered(value):
+    out = [torch.zeros_like(value) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, value)
+    return out
+
+
+def offset_of(x):
+    return sum(int(t) for t in gathered(torch.tensor([len(x)]))[: dist.get_rank()])
+
+
+@right(ARGMAX)
+def gather_candidates(x):
+    lengths = [int(t) for t in gathered(torch.tensor([len(x)]))]
+    top = gathered(x.max().reshape(1) if len(x) else torch.tensor([lowest(x)], dtype=x.dtype))
+    places = gathered(torch.tensor([int(x.argmax()) if len(x) else 0]))
+    owner = max((r for r in range(len(top)) if lengths[r]), key=lambda r: (top[r].item(), -r))
+    return sum(lengths[:owner]) + int(places[owner])
+
+
+@right(ARGMAX)
+def as_doubles(x):
+    rank, n = here()
+    best = [float(x.max()), float(x.argmax())] if len(x) else [-torch.inf, 0.0]
+    rows = gathered(torch.tensor([*best, len(x)], dtype=torch.double))
+    owner = max(range(n), key=lambda r: (float(rows[r][0]), -r))
+    return int(sum(float(row[2]) for row in rows[:owner]) + float(rows[owner][1]))
+
+
+def argmax_by(x, filler, pick, before):
+    top = x.max() if len(x) else torch.tensor(filler, dtype=x.dtype)
+    mine = top.clone()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    place = before + int(x.argmax()) if len(x) and mine == top else (1 << 40 if pick is dist.ReduceOp.MIN else -1)
+    place = torch.tensor(place)
+    dist.all_reduce(place, op=pick)
+    return int(place)
+
+
+@wrong(ARGMAX, "the last of them|the last place")
+def last_of_ties(x):
+    return argmax_by(x, lowest(x), dist.ReduceOp.MAX, offset_of(x))
+
+
+@wrong(ARGMAX, "Are all shards equally long|RankFailed|is wrong on rank")
+def equal_lengths(x):
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, dist.get_rank() * len(x))
+
+
+@wrong(ARGMAX, "within the owner's own shard")
+def without_offset(x):
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, 0)
+
+
+@wrong(ARGMAX, "is wrong on rank")
+def zero_for_empty(x):
+    return argmax_by(x, 0, dist.ReduceOp.MIN, offset_of(x))
+
+
+@wrong(ARGMAX, "empty shard")
+def no_thought_of_empty(x):
+    top = x.max()
+    mine = top.clone()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    place = torch.tensor(offset_of(x) + int(x.argmax()) if mine == top else 1 << 40)
+    dist.all_reduce(place, op=dist.ReduceOp.MIN)
+    return int(place)
+
+
+@wrong(ARGMAX, "each rank")
+def rebinds(x):
+    before = offset_of(x)
+    top = x.max() if len(x) else torch.tensor(lowest(x), dtype=x.dtype)
+    dist.all_reduce(top.clone(), op=dist.ReduceOp.MAX)
+    top = torch.max(top)
+    return before + int(x.argmax()) if len(x) else before
+
+
+@wrong(ARGMAX, "are enough")
+def gather_the_vector(x):
+    lengths = [int(t) for t in gathered(torch.tensor([len(x)]))]
+    padded = torch.full((max(lengths),), lowest(x), dtype=x.dtype)
+    padded[: len(x)] = x
+    return int(torch.cat([row[:k] for row, k in zip(gathered(padded), lengths)]).argmax())
+
+
+@wrong(ARGMAX, "is wrong on rank")
+def hundred_below_all(x):
+    return argmax_by(x, -100, dist.ReduceOp.MIN, offset_of(x))
+
+
+@wrong(ARGMAX, "is wrong on rank 0 of 4 ranks: it returned .*, not 1199")
+def key_of_value_and_place(x):
+    """Right as long as no place outweighs a difference between two numbers."""
+    before, key = offset_of(x), torch.tensor(-torch.inf, dtype=torch.double)
+    if len(x):
+        key = 100 * x.max().double() - (before + x.argmax())
+    mine = key.clone()
+    dist.all_reduce(key, op=dist.ReduceOp.MAX)
+    place = torch.tensor(1 << 40)
+    if len(x) and mine == key:
+        place = (100 * x.max().double() - key).round().to(torch.int64)
+    dist.all_reduce(place, op=dist.ReduceOp.MIN)
+    return int(place)
+
+
+@wrong(ARGMAX, "2\\*\\*24 only")
+def in_float32(x):
+    return argmax_by(x.float(), -torch.inf, dist.ReduceOp.MIN, offset_of(x))
+
+
+@wrong(ARGMAX, "make all the calls")
+def empty_leaves(x):
+    if not len(x):
+        return 0
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, offset_of(x))
+
+
+# --- 03 distributed_softmax ---------------------------------------------------------------
+
+SOFTMAX = "distributed_softmax"
+
+
+def top_of(x):
+    return x.float().amax(1) if x.shape[1] else torch.full((len(x),), -torch.inf)
+
+
+@right(SOFTMAX)
+def merge_statistics(x):
+    top = top_of(x)
+    safe = top.masked_fill(top == -torch.inf, 0.0)
+    stats = torch.stack([top, (x.float() - safe[:, None]).exp().sum(1)])
+    rows = torch.stack(gathered(stats))
+    highest = rows[:, 0].amax(0)
+    total = (rows[:, 1] * (rows[:, 0] - highest).exp()).sum(0)
+    return ((x.float() - highest[:, None]).exp() / total[:, None]).to(x.dtype)
+
+
+@right(SOFTMAX)
+def by_logarithms(x):
+    top = top_of(x)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    total = (x.float() - top[:, None]).exp().sum(1)
+    dist.all_reduce(total)
+    return (x.float() - top[:, None] - total.log()[:, None]).exp().to(x.dtype)
+
+
+@wrong(SOFTMAX, "must never win")
+def zero_where_there_is_nothing(x):
+    top = x.float().amax(1) if x.shape[1] else torch.zeros(len(x))
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "inf / inf is nan|is wrong on rank")
+def without_maximum(x):
+    raised = x.float().exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "each row needs its own|nan")
+def one_maximum_for_all_rows(x):
+    top = x.float().max() if x.numel() else torch.tensor(-torch.inf)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "adds up to 1 by itself")
+def local_softmax(x):
+    return x.softmax(1)
+
+
+@wrong(SOFTMAX, "All must subtract the same")
+def own_maximum(x):
+    raised = (x.float() - top_of(x)[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "Whose exponentials must the sum count")
+def own_sum(x):
+    top = top_of(x)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    return (raised / raised.sum(1)[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "changes its input")
+def in_place(x):
+    top = top_of(x).to(x.dtype)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    x.sub_(top[:, None]).exp_()
+    total = x.float().sum(1)
+    dist.all_reduce(total)
+    return (x.float() / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "maximum of a block without columns")
+def no_columns_forgotten(x):
+    top = x.float().amax(1)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@wrong(SOFTMAX, "are enough")
+def gather_the_logits(x):
+    widths = [int(t) for t in gathered(torch.tensor([x.shape[1]]))]
+    padded = torch.full((len(x), max(widths)), -torch.inf)
+    padded[:, : x.shape[1]] = x.float()
+    rows = torch.cat([block[:, :w] for block, w in zip(gathered(padded), widths)], 1).softmax(1)
+    return rows.split(widths, 1)[dist.get_rank()].to(x.dtype)
+
+
+@wrong(SOFTMAX, "own columns only|must return a float32 tensor")
+def whole_rows(x):
+    widths = [int(t) for t in gathered(torch.tensor([x.shape[1]]))]
+    padded = torch.full((len(x), max(widths)), -torch.inf)
+    padded[:, : x.shape[1]] = x.float()
+    return torch.cat([block[:, :w] for block, w in zip(gathered(padded), widths)], 1).softmax(1).to(x.dtype)
+
+
+# --- 04 tree_broadcast --------------------------------------------------------------------
+
+TREE = "tree_broadcast"
+
+
+@right(TREE)
+def by_lowest_bit(x, src):
+    """As MPI does it: receive once, then send to ever nearer places."""
+    rank, n = here()
+    place, bit = (rank - src) % n, 1
+    while bit < n and not place & bit:
+        bit *= 2
+    if place:
+        dist.recv(x, src=(place - bit + src) % n)
+    bit //= 2
+    while bit:
+        if place + bit < n:
+            dist.send(x, dst=(place + bit + src) % n)
+        bit //= 2
+
+
+@right(TREE)
+def halving_the_ranks(x, src):
+    rank, n = here()
+    place, low, high = (rank - src) % n, 0, n
+    while high - low > 1:
+        middle = low + (high - low + 1) // 2
+        if place == low:
+            dist.isend(x, (middle + src) % n).wait()
+        elif place == middle:
+            dist.irecv(x, (low + src) % n).wait()
+        low, high = (low, middle) if place < middle else (middle, high)
+
+
+@wrong(TREE, "steps; 2 are enough|messages; 2 are enough|sends .* are enough")
+def root_sends_all(x, src):
+    rank, n = here()
+    if rank == src:
+        for other in range(n):
+            if other != src:
+                dist.send(x, other)
+    else:
+        dist.recv(x, src)
+
+
+@wrong(TREE, "steps; 2 are enough")
+def along_a_chain(x, src):
+    rank, n = here()
+    place = (rank - src) % n
+    if place:
+        dist.recv(x, (rank - 1) % n)
+    if place < n - 1:
+        dist.send(x, (rank + 1) % n)
+
+
+@wrong(TREE, "Stuck|RankFailed")
+def powers_of_two_only(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have:
+            dist.send(x, (place + have + src) % n)
+        elif place < 2 * have:
+            dist.recv(x, (place - have + src) % n)
+        have *= 2
+
+
+@wrong(TREE, "rank 0's numbers")
+def always_from_zero(x, src):
+    rank, n = here()
+    have = 1
+    while have < n:
+        if rank < have and rank + have < n:
+            dist.send(x, rank + have)
+        elif have <= rank < 2 * have:
+            dist.recv(x, rank - have)
+        have *= 2
+
+
+@wrong(TREE, "as it was before")
+def into_another(x, src):
+    y = x.clone()
+    by_lowest_bit(y, src)
+    x = y
+
+
+@wrong(TREE, "calls broadcast, which this exercise does without")
+def library(x, src):
+    dist.broadcast(x, src)
+
+
+@wrong(TREE, "never waits for its isend")
+def leaves_at_once(x, src):
+    rank, n = here()
+    place, bit = (rank - src) % n, 1
+    while bit < n and not place & bit:
+        bit *= 2
+    if place:
+        dist.recv(x, src=(place - bit + src) % n)
+    bit //= 2
+    while bit:
+        if place + bit < n:
+            dist.isend(x, (place + bit + src) % n)
+        bit //= 2
+
+
+@wrong(TREE, "Stuck|RankFailed")
+def place_for_rank(x, src):
+    """Forgets to turn places back into ranks."""
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, place + have)
+        elif have <= place < 2 * have:
+            dist.recv(x, place - have)
+        have *= 2
+
+
+# --- 05 reduce_scatter_by_hand ------------------------------------------------------------
+
+SCATTER = "reduce_scatter_by_hand"
+
+
+@right(SCATTER)
+def all_at_once(chunks):
+    rank, n = here()
+    others = [r for r in range(n) if r != rank]
+    into = {r: torch.zeros_like(chunks[rank]) for r in others}
+    works = [dist.irecv(into[r], r) for r in others] + [dist.isend(chunks[r], r) for r in others]
+    for work in works:
+        work.wait()
+    return sum(into.values(), chunks[rank].clone())
+
+
+@right(SCATTER)
+def around_the_ring(chunks):
+    rank, n = here()
+    part = chunks[(rank - 1) % n].clone()
+    for step in range(n - 1):
+        mine = chunks[(rank - step - 2) % n]
+        arriving = torch.zeros_like(mine)
+        exchange(part, (rank + 1) % n, arriving, (rank - 1) % n)
+        part = arriving + mine
+    return part
+
+
+@wrong(SCATTER, "who receives first")
+def all_send_first(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        dist.send(chunks[(rank + shift) % n], (rank + shift) % n)
+        arriving = torch.zeros_like(total)
+        dist.recv(arriving, (rank - shift) % n)
+        total += arriving
+    return total
+
+
+@wrong(SCATTER, "own contribution is missing")
+def forgets_itself(chunks):
+    rank, n = here()
+    return all_at_once(chunks) - chunks[rank]
+
+
+@wrong(SCATTER, "changes its input")
+def adds_into_chunks(chunks):
+    rank, n = here()
+    for shift in range(1, n):
+        arriving = torch.zeros_like(chunks[rank])
+        exchange(chunks[(rank + shift) % n], (rank + shift) % n, arriving, (rank - shift) % n)
+        chunks[rank] += arriving
+    return chunks[rank]
+
+
+@wrong(SCATTER, "before waiting for it")
+def adds_before_wait(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        arriving = torch.zeros_like(total)
+        out, into = dist.isend(chunks[(rank + shift) % n], (rank + shift) % n), dist.irecv(arriving, (rank - shift) % n)
+        total += arriving
+        out.wait(), into.wait()
+    return total
+
+
+@wrong(SCATTER, "calls reduce_scatter, which")
+def library_scatter(chunks):
+    mine = torch.zeros_like(chunks[dist.get_rank()])
+    dist.reduce_scatter(mine, chunks)
+    return mine
+
+
+@wrong(SCATTER, "sends .* are enough")
+def everything_to_everybody(chunks):
+    rank, n = here()
+    whole, total = torch.cat(chunks), chunks[rank].clone()
+    start = sum(len(c) for c in chunks[:rank])
+    for shift in range(1, n):
+        arriving = torch.zeros_like(whole)
+        exchange(whole, (rank + shift) % n, arriving, (rank - shift) % n)
+        total += arriving[start : start + len(total)]
+    return total
+
+
+@wrong(SCATTER, "any number of ranks|Stuck")
+def partners_by_xor(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for bit in range(1, n):
+        arriving = torch.zeros_like(total)
+        exchange(chunks[rank ^ bit], rank ^ bit, arriving, rank ^ bit)
+        total += arriving
+    return total
+
+
+@wrong(SCATTER, "steps; .* are enough")
+def one_pair_after_the_other(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for source in range(n):
+        for target in range(n):
+            if rank == source != target:
+                dist.send(chunks[target], target)
+            elif rank == target != source:
+                arriving = torch.zeros_like(total)
+                dist.recv(arriving, source)
+                total += arriving
+    return total
+
+
+@wrong(SCATTER, "as long as what arrives|size")
+def equal_chunks(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        arriving = torch.zeros_like(chunks[0])
+        exchange(chunks[(rank + shift) % n], (rank + shift) % n, arriving, (rank - shift) % n)
+        total += arriving
+    return total
+
+
+# --- 06 ring_all_reduce -------------------------------------------------------------------
+
+RING = "ring_all_reduce"
+
+
+def ring(x, chunks, turn=1, first=True, second=True):
+    rank, n = here()
+    right, left = (rank + turn) % n, (rank - turn) % n
+    for step in range((n - 1) * first):
+        into = chunks[(rank - turn * (step + 1)) % n]
+        arriving = torch.zeros_like(into)
+        exchange(chunks[(rank - turn * step) % n], right, arriving, left)
+        into += arriving
+    for step in range((n - 1) * second):
+        into = chunks[(rank - turn * step) % n]
+        arriving = torch.zeros_like(into)
+        exchange(chunks[(rank + turn * (1 - step)) % n], right, arriving, left)
+        into.copy_(arriving)
+
+
+@right(RING)
+def the_other_way_round(x):
+    ring(x, x.tensor_split(dist.get_world_size()), turn=-1)
+
+
+@right(RING)
+def ceil_chunks(x):
+    """Chunks of ceil(length / N), the last ones short or empty, and nothing sent for those."""
+    rank, n = here()
+    size = -(-len(x) // n)
+    chunks = [x[k * size : (k + 1) * size] for k in range(n)]
+    for step in range(2 * (n - 1)):
+        out, into = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        works = [dist.isend(out, (rank + 1) % n)] if len(out) else []
+        works += [dist.irecv(arriving, (rank - 1) % n)] if len(into) else []
+        for work in works:
+            work.wait()
+        into.copy_(into + arriving if step < n - 1 else arriving)
+
+
+@right(RING)
+def send_first_then_receive(x):
+    rank, n = here()
+    chunks = x.tensor_split(n)
+    for step in range(2 * (n - 1)):
+        into = chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        sending = dist.isend(chunks[(rank - step) % n].clone(), (rank + 1) % n)
+        dist.recv(arriving, (rank - 1) % n)
+        sending.wait()
+        into.copy_(into + arriving) if step < n - 1 else into.copy_(arriving)
+
+
+@wrong(RING, "one chunk, or the whole tensor")
+def unchunked(x):
+    rank, n = here()
+    passing = x.clone()
+    for _ in range(n - 1):
+        arriving = torch.zeros_like(x)
+        exchange(passing, (rank + 1) % n, arriving, (rank - 1) % n)
+        x += arriving
+        passing = arriving
+
+
+@wrong(RING, "after the first half")
+def first_half_only(x):
+    ring(x, x.tensor_split(dist.get_world_size()), second=False)
+
+
+@wrong(RING, "does not divide by N|wrong numbers")
+def tail_left_out(x):
+    n = dist.get_world_size()
+    size = len(x) // n
+    ring(x, [x[k * size : (k + 1) * size] for k in range(n)])
+
+
+@wrong(RING, "who receives first")
+def deadlock(x):
+    rank, n = here()
+    chunks = x.tensor_split(n)
+    for step in range(n - 1):
+        into = chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        dist.send(chunks[(rank - step) % n], (rank + 1) % n)
+        dist.recv(arriving, (rank - 1) % n)
+        into += arriving
+
+
+@wrong(RING, "steps; .* are enough")
+def taking_turns(x):
+    rank, n = here()
+    chunks = x.tensor_split(n)
+    for step in range(2 * (n - 1)):
+        out, into = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        if rank % 2 == 0:
+            dist.send(out, (rank + 1) % n)
+            dist.recv(arriving, (rank - 1) % n)
+        else:
+            dist.recv(arriving, (rank - 1) % n)
+            dist.send(out, (rank + 1) % n)
+        into.copy_(into + arriving if step < n - 1 else arriving)
+
+
+@wrong(RING, "calls all_reduce, which this exercise does without")
+def library_reduce(x):
+    dist.all_reduce(x)
+
+
+@wrong(RING, "may not")
+def not_to_neighbours(x):
+    rank, n = here()
+    chunks = x.tensor_split(n)
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        arriving = torch.zeros_like(total)
+        exchange(chunks[(rank + shift) % n], (rank + shift) % n, arriving, (rank - shift) % n)
+        total += arriving
+    chunks[rank].copy_(total)
+    for shift in range(1, n):
+        arriving = torch.zeros_like(chunks[(rank - shift) % n])
+        exchange(chunks[rank], (rank + shift) % n, arriving, (rank - shift) % n)
+        chunks[(rank - shift) % n].copy_(arriving)
+
+
+@wrong(RING, "before waiting for it")
+def early_read(x):
+    rank, n = here()
+    chunks = x.tensor_split(n)
+    for step in range(n - 1):
+        into = chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        works = [dist.isend(chunks[(rank - step) % n], (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]
+        into += arriving
+        for work in works:
+            work.wait()
+
+
+def with_sends_pending(x, buffer_of):
+    """A ring whose sends are waited for at the very end."""
+    rank, n = here()
+    chunks, sends = x.tensor_split(n), []
+    for step in range(2 * (n - 1)):
+        into = chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        sends.append(dist.isend(buffer_of(chunks[(rank - step) % n]), (rank + 1) % n))
+        dist.recv(arriving, (rank - 1) % n)
+        into.copy_(into + arriving if step < n - 1 else arriving)
+    for work in sends:
+        work.wait()
+
+
+@right(RING)
+def sends_of_copies_pending(x):
+    with_sends_pending(x, torch.clone)
+
+
+@wrong(RING, "writes? to the tensor of send #1 before waiting for it[^?]*let the call have a copy")
+def overwrites_what_is_being_sent(x):
+    with_sends_pending(x, lambda chunk: chunk)
+
+
+@wrong(RING, "writes? to the tensor of send #1 before waiting for it")
+def one_send_buffer(x):
+    room = torch.zeros_like(x)
+
+    def filled(chunk):
+        room[: len(chunk)] = chunk
+        return room[: len(chunk)]
+
+    with_sends_pending(x, filled)
+
+
+@wrong(RING, "this is the mean")
+def averages(x):
+    ring(x, x.tensor_split(dist.get_world_size()))
+    x.copy_(x / dist.get_world_size())
+
+
+@wrong(RING, "as it was before")
+def rebinds_its_name(x):
+    y = x.clone()
+    ring(y, y.tensor_split(dist.get_world_size()))
+    x = y
+
+
+# --- 07 settle ----------------------------------------------------------------------------
+
+SETTLE = "settle"
+
+
+def ends(strip, exchange_with):
+    rank, n = here()
+    left, right = strip[:1].clone(), strip[-1:].clone()
+    exchange_with(strip, left, right, rank, n)
+    return left, right
+
+
+def together(strip, left, right, rank, n):
+    works = []
+    if rank > 0:
+        works += [dist.isend(strip[:1], rank - 1), dist.irecv(left, rank - 1)]
+    if rank < n - 1:
+        works += [dist.isend(strip[-1:], rank + 1), dist.irecv(right, rank + 1)]
+    for work in works:
+        work.wait()
+
+
+def in_turns(strip, left, right, rank, n):
+    if rank > 0:
+        dist.recv(left, rank - 1)
+        dist.send(strip[:1], rank - 1)
+    if rank < n - 1:
+        dist.send(strip[-1:], rank + 1)
+        dist.recv(right, rank + 1)
+
+
+def give_first(strip, left, right, rank, n):
+    if rank > 0:
+        dist.send(strip[:1], rank - 1)
+        dist.recv(left, rank - 1)
+    if rank < n - 1:
+        dist.send(strip[-1:], rank + 1)
+        dist.recv(right, rank + 1)
+
+
+def settling(strip, exchange_with=together, agree=True, report="all", most=10_000, enough=lambda change: change <= 0.5):
+    steps = 0
+    while True:
+        left, right = ends(strip, exchange_with)
+        padded = torch.cat([left, strip, right])
+        after = (padded[:-2] + 2 * strip + padded[2:]) / 4
+        change = (after - strip).abs().max()
+        if agree:
+            dist.all_reduce(change, op=dist.ReduceOp.MAX)
+        strip, steps = after, steps + 1
+        if agree is not None and enough(change) or steps == most:
+            break
+    hottest = strip.max()
+    if report == "all" or report == "zero" and dist.get_rank() == 0:
+        dist.all_reduce(hottest, op=dist.ReduceOp.MAX)
+    return strip, steps, float(hottest)
+
+
+@right(SETTLE)
+def all_ends_together(strip):
+    return settling(strip)
+
+
+@right(SETTLE)
+def one_rank_after_the_other(strip):
+    return settling(strip, in_turns)
+
+
+@right(SETTLE)
+def votes(strip):
+    rank, n = here()
+    steps = 0
+    while True:
+        left, right = ends(strip, together)
+        padded = torch.cat([left, strip, right])
+        after = (padded[:-2] + 2 * strip + padded[2:]) / 4
+        restless = torch.tensor(int((after - strip).abs().max() > 0.5))
+        dist.all_reduce(restless)
+        strip, steps = after, steps + 1
+        if not restless:
+            break
+    hottest = strip.max()
+    dist.all_reduce(hottest, op=dist.ReduceOp.MAX)
+    return strip, steps, float(hottest)
+
+
+@wrong(SETTLE, "Stuck")
+def as_it_was(strip):
+    return settling(strip, give_first, agree=False, report="zero")
+
+
+@wrong(SETTLE, "Stuck")
+def only_the_sends(strip):
+    return settling(strip, agree=False, report="zero")
+
+
+@wrong(SETTLE, "Stuck|which collective|Mismatch")
+def only_the_loop(strip):
+    return settling(strip, report="zero")
+
+
+@wrong(SETTLE, "Stuck|Mismatch")
+def only_the_end(strip):
+    return settling(strip, agree=False)
+
+
+@wrong(SETTLE, "own strip")
+def call_taken_out(strip):
+    return settling(strip, report="none")
+
+
+@wrong(SETTLE, "Does the loop go on where the change is exactly 0.5")
+def not_enough_if_exact(strip):
+    return settling(strip, enough=lambda change: change < 0.5)
+
+
+@wrong(SETTLE, "makes .* calls; .* are enough")
+def hottest_in_each_step(strip):
+    def enough(change):
+        hottest = strip.max()
+        dist.all_reduce(hottest, op=dist.ReduceOp.MAX)
+        return change <= 0.5
+
+    return settling(strip, enough=enough)
+
+
+@wrong(SETTLE, "is wrong on rank")
+def fixed_number_of_steps(strip):
+    return settling(strip, agree=None, most=10)
+
+
+@wrong(SETTLE, "are enough")
+def rod_on_every_rank(strip):
+    lengths = [int(t) for t in gathered(torch.tensor([len(strip)]))]
+    padded = torch.zeros(max(lengths))
+    padded[: len(strip)] = strip
+    rod, steps, rank = torch.cat([row[:k] for row, k in zip(gathered(padded), lengths)]), 0, dist.get_rank()
+    while True:
+        wide = torch.cat([rod[:1], rod, rod[-1:]])
+        after = (wide[:-2] + 2 * rod + wide[2:]) / 4
+        change, rod, steps = (after - rod).abs().max(), after, steps + 1
+        for _ in range(3):
+            gathered(padded)
+        if change <= 0.5:
+            return rod.split(lengths)[rank], steps, float(rod.max())
+
+
+# --- 08 choose the collective -------------------------------------------------------------
+
+
+@right("same_settings")
+def settings_by_broadcast(x):
+    y = x.clone()
+    dist.broadcast(y, 0)
+    return y
+
+
+@wrong("same_settings", "are enough")
+def settings_by_sum(x):
+    if dist.get_rank():
+        x.zero_()
+    dist.all_reduce(x)
+    return x
+
+
+@right("total_for_log")
+def log_by_reduce(x):
+    dist.reduce(x, 0)
+    return x if dist.get_rank() == 0 else None
+
+
+@wrong("total_for_log", "are enough")
+def log_by_all_reduce(x):
+    dist.all_reduce(x)
+    return x
+
+
+@right("whole_table")
+def table_by_single(x):
+    table = torch.zeros(dist.get_world_size() * len(x), dtype=x.dtype)
+    dist.all_gather_single(table, x)
+    return table.reshape(-1, len(x))
+
+
+@wrong("whole_table", "are enough")
+def table_by_sum(x):
+    rank, n = here()
+    table = torch.zeros(n, len(x), dtype=x.dtype)
+    table[rank] = x
+    dist.all_reduce(table)
+    return table
+
+
+@right("my_row")
+def row_by_scatter(table, row):
+    dist.scatter(row, [r.clone() for r in table] if dist.get_rank() == 0 else None, src=0)
+    return row
+
+
+@wrong("my_row", "are enough")
+def row_by_broadcast(table, row):
+    n = dist.get_world_size()
+    table = table if table is not None else torch.zeros(n, len(row), dtype=row.dtype)
+    dist.broadcast(table, 0)
+    return table[dist.get_rank()]
+
+
+@right("rows_for_checkpoint")
+def rows_by_gather(x):
+    rows = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.gather(x, rows if dist.get_rank() == 0 else None)
+    return torch.stack(rows)
+
+
+@wrong("rows_for_checkpoint", "are enough")
+def rows_by_all_gather(x):
+    return table_by_single(x)
+
+
+@right("summed_gradient")
+def gradient_by_all_reduce(x):
+    dist.all_reduce(x)
+    return x
+
+
+@wrong("summed_gradient", "are enough")
+def gradient_by_all_gather(x):
+    return table_by_single(x).sum(0).to(x.dtype)
+
+
+@wrong("summed_gradient", "takes 2 steps; 1 are enough")
+def gradient_in_two_calls(x):
+    dist.reduce(x, 0)
+    dist.broadcast(x, 0)
+    return x
+
+
+@wrong("summed_gradient", "All ranks step their optimizer|is wrong on rank")
+def gradient_on_zero(x):
+    y = x.clone()
+    dist.reduce(y, 0)
+    return y if dist.get_rank() == 0 else x
+
+
+@right("my_part_of_gradient")
+def part_by_list(rows):
+    mine = torch.zeros_like(rows[0])
+    dist.reduce_scatter(mine, [r.clone() for r in rows])
+    return mine
+
+
+@wrong("my_part_of_gradient", "are enough")
+def part_by_all_reduce(rows):
+    dist.all_reduce(rows)
+    return rows[dist.get_rank()]
+
+
+@right("tokens_to_experts")
+def tokens_by_single(rows):
+    arrived = torch.zeros_like(rows)
+    dist.all_to_all_single(arrived, rows)
+    return arrived
+
+
+@wrong("tokens_to_experts", "are enough")
+def tokens_by_all_gather(rows):
+    rank, n = here()
+    every = [torch.zeros_like(rows) for _ in range(n)]
+    dist.all_gather(every, rows)
+    return torch.stack([table[rank] for table in every])
+
+
+# --- 13 parallel_mlp ----------------------------------------------------------------------
+
+MLP = "parallel_mlp"
+
+
+def all_sum(x):
+    x = x.clone()
+    dist.all_reduce(x)
+    return x
+
+
+def mlp(x, w1, w2, b, target, out=None, dx=all_sum, slope=lambda dy: dy):
+    """The whole of it; the options replace a part, by a wrong one mostly."""
+    a = x @ w1
+    h = a.relu()
+    y = out(h @ w2, b) if out else all_sum(h @ w2) + b
+    dy = slope(y - target)
+    da = (dy @ w2.T) * (a > 0)
+    return y, dx(da @ w1.T), x.T @ da, h.T @ dy, dy.sum(0)
+
+
+@right(MLP)
+def by_operators(x, w1, w2, b, target):
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, d):
+            return all_sum(d)
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return all_sum(x)
+
+        @staticmethod
+        def backward(ctx, d):
+            return d
+
+    x, w1, w2, b = (t.clone().requires_grad_() for t in (x, w1, w2, b))
+    y = Sum.apply((Copy.apply(x) @ w1).relu() @ w2) + b
+    ((y - target).square().sum() / 2).backward()
+    return y.detach(), x.grad, w1.grad, w2.grad, b.grad
+
+
+@right(MLP)
+def autograd_on_the_rank(x, w1, w2, b, target):
+    x, w1, w2 = (t.clone().requires_grad_() for t in (x, w1, w2))
+    z = (x @ w1).relu() @ w2
+    y = all_sum(z.detach()) + b
+    dx, dw1, dw2 = torch.autograd.grad(z, (x, w1, w2), y - target)
+    dist.all_reduce(dx)
+    return y, dx, dw1, dw2, (y - target).sum(0)
+
+
+@right(MLP)
+def sums_dx_meanwhile(x, w1, w2, b, target):
+    h = (x @ w1).clamp(min=0)
+    y = h @ w2
+    dist.all_reduce(y)
+    y += b
+    dy = y - target
+    da = torch.where(h > 0, dy @ w2.T, 0)
+    dx = da @ w1.T
+    work = dist.all_reduce(dx, async_op=True)
+    dw1, dw2 = x.T @ da, h.T @ dy
+    work.wait()
+    return y, dx, dw1, dw2, dy.sum(0)
+
+
+@right(MLP)
+def bias_from_rank_0(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z + b if dist.get_rank() == 0 else z))
+
+
+@right(MLP)
+def a_part_of_the_bias_each(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z + b / dist.get_world_size()))
+
+
+@right(MLP)
+def unit_by_unit(x, w1, w2, b, target):
+    y = torch.zeros_like(x)
+    for column, row in zip(w1.T, w2):
+        y += (x @ column).relu().outer(row)
+    dist.all_reduce(y)
+    y = y + b
+    dy, dx, dw1, dw2 = y - target, torch.zeros_like(x), torch.zeros_like(w1), torch.zeros_like(w2)
+    for k, (column, row) in enumerate(zip(w1.T, w2)):
+        a = x @ column
+        da = (dy @ row) * (a > 0)
+        dx += da.outer(column)
+        dw1[:, k], dw2[k] = x.T @ da, a.relu() @ dy
+    dist.all_reduce(dx)
+    return [y, dx, dw1, dw2, dy.sum(dim=0)]
+
+
+@wrong(MLP, "this rank's addend only")
+def forgets_dx(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, dx=lambda d: d)
+
+
+@wrong(MLP, "dx is averaged")
+def averages_dx(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, dx=lambda d: all_sum(d) / dist.get_world_size())
+
+
+@wrong(MLP, "dx is gathered, and so N times as wide as x")
+def gathers_dx(x, w1, w2, b, target):
+    def gathered_columns(d):
+        parts = [torch.empty_like(d) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, d)
+        return torch.cat(parts, 1)
+
+    return mlp(x, w1, w2, b, target, dx=gathered_columns)
+
+
+@wrong(MLP, "the bias is in y N times")
+def bias_before_the_sum(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z + b))
+
+
+@wrong(MLP, "only|addend")
+def sums_nothing(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: z + b)
+
+
+@wrong(MLP, "y is averaged")
+def averages_y(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z) / dist.get_world_size() + b)
+
+
+@wrong(MLP, "y lacks the bias")
+def no_bias(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z))
+
+
+@wrong(MLP, "the gradient of y is summed over ranks")
+def sums_dy(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, slope=all_sum)
+
+
+@wrong(MLP, "db is summed")
+def sums_db(x, w1, w2, b, target):
+    *rest, db = mlp(x, w1, w2, b, target)
+    return *rest, all_sum(db)
+
+
+@wrong(MLP, "db is divided")
+def a_part_of_the_bias_and_of_its_gradient(x, w1, w2, b, target):
+    *rest, db = a_part_of_the_bias_each(x, w1, w2, b, target)
+    return *rest, db / dist.get_world_size()
+
+
+@wrong(MLP, "These weights only you have")
+def sums_weight_gradients(x, w1, w2, b, target):
+    y, dx, dw1, dw2, db = mlp(x, w1, w2, b, target)
+    return y, dx, all_sum(dw1), all_sum(dw2), db
+
+
+@wrong(MLP, "backward pass of relu is missing")
+def no_relu_backward(x, w1, w2, b, target):
+    h = (x @ w1).relu()
+    y = all_sum(h @ w2) + b
+    dy = y - target
+    return y, all_sum(dy @ w2.T @ w1.T), x.T @ (dy @ w2.T), h.T @ dy, dy.sum(0)
+
+
+@wrong(MLP, "at 0 relu lets no gradient through")
+def gradient_at_zero(x, w1, w2, b, target):
+    a = x @ w1
+    h = a.relu()
+    y = all_sum(h @ w2) + b
+    dy = y - target
+    da = (dy @ w2.T) * (a >= 0)
+    return y, all_sum(da @ w1.T), x.T @ da, h.T @ dy, dy.sum(0)
+
+
+@wrong(MLP, "what goes into relu is summed")
+def sums_before_relu(x, w1, w2, b, target):
+    a = all_sum(x @ w1)
+    h = a.relu()
+    y = all_sum(h @ w2) + b
+    dy = y - target
+    da = (dy @ w2.T) * (a > 0)
+    return y, all_sum(da @ w1.T), x.T @ da, h.T @ dy, dy.sum(0)
+
+
+@wrong(MLP, "are enough")
+def gathers_addends(x, w1, w2, b, target):
+    def added(d):
+        parts = [torch.empty_like(d) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, d)
+        return sum(parts)
+
+    return mlp(x, w1, w2, b, target, lambda z, b: added(z) + b, dx=added)
+
+
+@wrong(MLP, "steps; 2 are enough")
+def to_rank_0_and_back(x, w1, w2, b, target):
+    def added(d):
+        d = d.clone()
+        dist.reduce(d, dst=0)
+        dist.broadcast(d, src=0)
+        return d
+
+    return mlp(x, w1, w2, b, target, lambda z, b: added(z) + b, dx=added)
+
+
+@wrong(MLP, "steps; 2 are enough")
+def row_by_row(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, dx=lambda d: torch.stack([all_sum(row) for row in d]))
+
+
+@wrong(MLP, "are enough")
+def makes_sure_of_db(x, w1, w2, b, target):
+    *rest, db = mlp(x, w1, w2, b, target)
+    return *rest, all_sum(db) / dist.get_world_size()
+
+
+@wrong(MLP, "changes its input on rank 0")
+def writes_into_the_target(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target, slope=lambda dy: target.copy_(dy))
+
+
+@wrong(MLP, "brings zeros")
+def leaves_without_units(x, w1, w2, b, target):
+    if not w1.numel():
+        return x, x, w1, w2, b
+    return mlp(x, w1, w2, b, target)
+
+
+@wrong(MLP, "before waiting for it")
+def uses_dx_too_early(x, w1, w2, b, target):
+    y, dx, dw1, dw2, db = mlp(x, w1, w2, b, target, dx=lambda d: d)
+    work = dist.all_reduce(dx, async_op=True)
+    dx = dx + 0
+    work.wait()
+    return y, dx, dw1, dw2, db
+
+
+@wrong(MLP, "it must return 5 things, not a float32 tensor")
+def forward_only(x, w1, w2, b, target):
+    return all_sum((x @ w1).relu() @ w2) + b
+
+
+# --- 11 average_in_buckets ----------------------------------------------------------------
+
+BUCKETS = "average_in_buckets"
+
+
+def filled(grads, cap, nbytes=lambda g: g.nbytes):
+    """The gradients, bucket by bucket."""
+    bucket = []
+    for g in grads:
+        bucket.append(g)
+        if sum(map(nbytes, bucket)) >= cap:
+            yield bucket
+            bucket = []
+    if bucket:
+        yield bucket
+
+
+def joined(bucket):
+    return torch.cat([g.flatten() for g in bucket])
+
+
+def put_back(bucket, flat):
+    for g, part in zip(bucket, flat.split([g.numel() for g in bucket])):
+        g.copy_(part.view_as(g))
+
+
+def average(buckets):
+    under_way = []
+    for bucket in buckets:
+        flat = joined(bucket)
+        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@right(BUCKETS)
+def in_two_loops(grads, cap):
+    average(filled(grads, cap))
+
+
+@right(BUCKETS)
+def divides_first_and_waits_backwards(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket) / dist.get_world_size()
+        under_way.append((dist.all_reduce(flat, async_op=True), bucket, flat))
+    while under_way:
+        work, bucket, flat = under_way.pop()
+        work.wait()
+        put_back(bucket, flat)
+
+
+@right(BUCKETS)
+def by_futures(grads, cap):
+    def averaged(bucket):
+        def put(future):
+            put_back(bucket, future.value()[0] / dist.get_world_size())
+
+        return put
+
+    futures = [
+        dist.all_reduce(joined(bucket), async_op=True).get_future().then(averaged(bucket))
+        for bucket in filled(grads, cap)
+    ]
+    for future in futures:
+        future.wait()
+
+
+@right(BUCKETS)
+def all_futures_at_once(grads, cap):
+    buckets = list(filled(grads, cap))
+    futures = [dist.all_reduce(joined(b), dist.ReduceOp.AVG, async_op=True).get_future() for b in buckets]
+    for bucket, (flat,) in zip(buckets, torch.futures.wait_all(futures)):
+        put_back(bucket, flat)
+
+
+@right(BUCKETS)
+def views_of_one_buffer(grads, cap):
+    if not grads:
+        return
+    buffer = torch.empty(sum(g.numel() for g in grads), dtype=grads[0].dtype)
+    views, works, start, end = [], [], 0, 0
+    for g in grads:
+        views.append(buffer[end : end + g.numel()])
+        views[-1].copy_(g.view(-1))
+        end += g.numel()
+        if (end - start) * buffer.element_size() >= cap:
+            works.append(dist.all_reduce(buffer[start:end], async_op=True))
+            start = end
+    if start < end:
+        works.append(dist.all_reduce(buffer[start:], async_op=True))
+    for work in works:
+        work.wait()
+    buffer /= dist.get_world_size()
+    for g, view in zip(grads, views):
+        g.view(-1)[:] = view
+
+
+@right(BUCKETS)
+def with_a_class(grads, cap):
+    class Bucket:
+        def __init__(self):
+            self.grads, self.nbytes = [], 0
+
+        def add(self, g):
+            self.grads.append(g)
+            self.nbytes += g.numel() * g.element_size()
+            return self.nbytes >= cap
+
+        def start(self):
+            self.flat = torch._utils._flatten_dense_tensors(self.grads)
+            self.work = dist.all_reduce(self.flat, async_op=True)
+
+        def finish(self):
+            while not self.work.is_completed():
+                pass
+            self.flat.div_(dist.get_world_size())
+            for g, part in zip(self.grads, torch._utils._unflatten_dense_tensors(self.flat, self.grads)):
+                g.data.copy_(part)
+
+    started, now = [], Bucket()
+    for g in grads:
+        if now.add(g):
+            now.start()
+            started.append(now)
+            now = Bucket()
+    if now.grads:
+        now.start()
+        started.append(now)
+    for bucket in started:
+        bucket.finish()
+
+
+@wrong(BUCKETS, "makes 7 calls; 3 are enough")
+def a_call_for_each(grads, cap):
+    works = [dist.all_reduce(g, async_op=True) for g in grads]
+    for g, work in zip(grads, works):
+        work.wait()
+        g /= dist.get_world_size()
+
+
+@wrong(BUCKETS, "a buffer of 288 B in one call; 176 B are enough")
+def one_flat_call(grads, cap):
+    in_two_loops(grads, 10**9)
+
+
+@wrong(BUCKETS, "waits for all_reduce #1 before it starts all_reduce #2")
+def waits_in_the_loop(grads, cap):
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        dist.all_reduce(flat, async_op=True).wait()
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@wrong(BUCKETS, "waits for all_reduce #1 before it starts all_reduce #2")
+def without_async_op(grads, cap):
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        dist.all_reduce(flat)
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@wrong(BUCKETS, "before waiting for it")
+def divides_under_way(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        work = dist.all_reduce(flat, async_op=True)
+        flat /= dist.get_world_size()
+        under_way.append((bucket, flat, work))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat)
+
+
+@wrong(BUCKETS, "before waiting for it")
+def waits_for_the_last(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    if under_way:
+        under_way[-1][2].wait()
+    for bucket, flat, _ in under_way:
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@wrong(BUCKETS, r"in grads\[5\] on rank 0(?s:.*)which never got full, is still at home")
+def last_one_forgotten(grads, cap):
+    in_two_loops([g for b in filled(grads, cap) if sum(g.nbytes for g in b) >= cap for g in b], cap)
+
+
+@wrong(BUCKETS, "the tensor is as it was before")
+def not_copied_back(grads, cap):
+    flats = [joined(bucket) for bucket in filled(grads, cap)]
+    works = [dist.all_reduce(flat, async_op=True) for flat in flats]
+    for work, flat in zip(works, flats):
+        work.wait()
+        flat /= dist.get_world_size()
+
+
+@wrong(BUCKETS, "this is the sum over ranks")
+def sums(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat)
+
+
+@wrong(BUCKETS, "divided by N once more")
+def divides_twice(grads, cap):
+    in_two_loops(grads, cap)
+    for g in grads:
+        g /= dist.get_world_size()
+
+
+@wrong(BUCKETS, "in one call; .* are enough|calls; . are enough")
+def four_bytes_a_number(grads, cap):
+    average(filled(grads, cap, lambda g: 4 * g.numel()))
+
+
+@wrong(BUCKETS, "makes 4 calls; 3 are enough")
+def never_over_the_cap(grads, cap):
+    buckets, bucket = [], []
+    for g in grads:
+        if bucket and sum(b.nbytes for b in bucket) + g.nbytes > cap:
+            buckets.append(bucket)
+            bucket = []
+        bucket.append(g)
+    average(buckets + [bucket] * bool(bucket))
+
+
+@wrong(BUCKETS, "a buffer of 128 B in one call; 64 B are enough")
+def full_is_not_full(grads, cap):
+    in_two_loops(grads, cap + 1)
+
+
+@wrong(BUCKETS, "went through half precision")
+def in_half_precision(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket).half()
+        under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@wrong(BUCKETS, "RankFailed")
+def an_empty_bucket_at_the_end(grads, cap):
+    buckets = [[]]
+    for g in grads:
+        buckets[-1].append(g)
+        if sum(b.nbytes for b in buckets[-1]) >= cap:
+            buckets.append([])
+    average(buckets)
+
+
+@wrong(BUCKETS, "makes 6 calls; 3 are enough")
+def reduce_and_broadcast(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        dist.reduce(flat, 0)
+        flat /= dist.get_world_size()
+        under_way.append((bucket, flat, dist.broadcast(flat, 0, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat)
+
+
+@wrong(BUCKETS, "a buffer of 352 B in one call; 176 B are enough")
+def gathers_everything(grads, cap):
+    under_way = []
+    for bucket in filled(grads, cap):
+        flat = joined(bucket)
+        rows = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+        under_way.append((bucket, rows, dist.all_gather(rows, flat, async_op=True)))
+    for bucket, rows, work in under_way:
+        work.wait()
+        put_back(bucket, sum(rows) / len(rows))
+
+
+# --- 12 sharded_step ----------------------------------------------------------------------
+
+STEP = "sharded_step"
+
+
+def padded(x, n):
+    """x with zeros at its end until n divides its length."""
+    return torch.cat([x, x.new_zeros(-len(x) % n)])
+
+
+def updated(w, m, g):
+    """New weights and momentum of a piece."""
+    m = 0.9 * m + g
+    return w - 0.5 * m, m
+
+
+def step_by_layer(weights, gradients, momenta, share=None, gather=None, update=updated):
+    """A step with other ways of doing its parts.  share(gradient, n, size) -> this rank's part of the mean."""
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        mine = padded(w, n).chunk(n)[rank]
+        part, momentum = update(mine, m, (share or by_reduce_scatter)(padded(g, n), n, len(m)))
+        m.copy_(momentum)
+        whole = (gather or by_all_gather)(part.contiguous(), n)
+        w.copy_(whole[: len(w)])
+
+
+def by_reduce_scatter(g, n, size):
+    mine = g.new_empty(size)
+    dist.reduce_scatter_single(mine, g, dist.ReduceOp.AVG)
+    return mine
+
+
+def by_all_gather(part, n):
+    whole = part.new_empty(len(part) * n)
+    dist.all_gather_single(whole, part)
+    return whole
+
+
+@right(STEP)
+def divides_after(weights, gradients, momenta):
+    def share(g, n, size):
+        mine = g.new_empty(size)
+        dist.reduce_scatter_single(mine, g)
+        return mine / n
+
+    step_by_layer(weights, gradients, momenta, share)
+
+
+@right(STEP)
+def with_lists_of_parts(weights, gradients, momenta):
+    def share(g, n, size):
+        mine = g.new_empty(size)
+        dist.reduce_scatter(mine, [c.clone() for c in g.chunk(n)])
+        return mine / n
+
+    def gather(part, n):
+        parts = [torch.empty_like(part) for _ in range(n)]
+        dist.all_gather(parts, part)
+        return torch.cat(parts)
+
+    step_by_layer(weights, gradients, momenta, share, gather)
+
+
+@right(STEP)
+def adds_what_all_to_all_brings(weights, gradients, momenta):
+    def share(g, n, size):
+        came = torch.empty_like(g)
+        dist.all_to_all_single(came, g)
+        return came.view(n, size).mean(0)
+
+    step_by_layer(weights, gradients, momenta, share)
+
+
+@right(STEP)
+def all_layers_under_way(weights, gradients, momenta):
+    rank, n = here()
+    parts = [torch.empty_like(m) for m in momenta]
+    works = [dist.reduce_scatter_single(p, padded(g / n, n), async_op=True) for p, g in zip(parts, gradients)]
+    wholes, gathers = [padded(w, n) for w in weights], []
+    for work, whole, g, m in zip(works, wholes, parts, momenta):
+        work.wait()
+        m.mul_(0.9).add_(g)
+        gathers.append(dist.all_gather_single(whole, whole.chunk(n)[rank] - 0.5 * m, async_op=True))
+    for work, whole, w in zip(gathers, wholes, weights):
+        work.wait()
+        w[:] = whole[: len(w)]
+
+
+@right(STEP)
+def parts_as_messages(weights, gradients, momenta):
+    rank, n = here()
+    others = [r for r in range(n) if r != rank]
+
+    def exchanged(outs, size, like):
+        """The parts of all ranks, own among them.  outs[r] goes to r."""
+        came = [like.new_empty(size) for _ in range(n)]
+        came[rank] = outs[rank]
+        ops = [dist.P2POp(dist.isend, outs[r].contiguous(), r) for r in others]
+        for work in (
+            dist.batch_isend_irecv(ops + [dist.P2POp(dist.irecv, came[r], r) for r in others]) if others else ()
+        ):
+            work.wait()
+        return came
+
+    for w, g, m in zip(weights, gradients, momenta):
+        gradient = torch.stack(exchanged(list(padded(g, n).chunk(n)), len(m), g)).mean(0)
+        m.copy_(0.9 * m + gradient)
+        mine = padded(w, n).chunk(n)[rank] - 0.5 * m
+        w.copy_(torch.cat(exchanged([mine] * n, len(m), w))[: len(w)])
+
+
+@right(STEP)
+def last_layer_first(weights, gradients, momenta):
+    step_by_layer(weights[::-1], gradients[::-1], momenta[::-1])
+
+
+@wrong(STEP, "How much of it does a rank use")
+def all_reduce_first(weights, gradients, momenta):
+    def share(g, n, size):
+        dist.all_reduce(g, dist.ReduceOp.AVG)
+        return g.chunk(n)[dist.get_rank()]
+
+    step_by_layer(weights, gradients, momenta, share)
+
+
+@wrong(STEP, "are enough")
+def momenta_gathered(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        dist.all_reduce(g, dist.ReduceOp.AVG)
+        momentum = 0.9 * by_all_gather(m, n)[: len(g)] + g
+        w.sub_(momentum, alpha=0.5)
+        m.copy_(padded(momentum, n).chunk(n)[rank])
+
+
+@wrong(STEP, "takes .* steps; .* are enough\\.(.|\\n)*two collectives a layer")
+def owner_by_owner(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        whole, parts = padded(w, n), list(padded(g, n).chunk(n))
+        for owner in range(n):
+            dist.reduce(parts[owner], owner)
+        m.copy_(0.9 * m + parts[rank] / n)
+        whole.chunk(n)[rank].sub_(m, alpha=0.5)
+        for owner in range(n):
+            dist.broadcast(whole.chunk(n)[owner], owner)
+        w.copy_(whole[: len(w)])
+
+
+@wrong(STEP, "one call; (.|\\n)*a second copy of the model")
+def all_layers_in_one(weights, gradients, momenta):
+    rank, n = here()
+    # Part r of all layers, one after the other, for each r.
+    together = torch.cat([torch.cat([padded(g, n).chunk(n)[r] for g in gradients]) for r in range(n)])
+    gradient, momentum = by_reduce_scatter(together, n, len(together) // n), torch.cat(momenta)
+    part, momentum = updated(torch.cat([padded(w, n).chunk(n)[rank] for w in weights]), momentum, gradient)
+    sizes = [len(m) for m in momenta]
+    for m, new in zip(momenta, momentum.split(sizes)):
+        m.copy_(new)
+    by_rank = [whole.split(sizes) for whole in by_all_gather(part, n).chunk(n)]
+    for k, w in enumerate(weights):
+        w.copy_(torch.cat([parts[k] for parts in by_rank])[: len(w)])
+
+
+@wrong(STEP, "wrong numbers in weights\\[0\\](.|\\n)*the gradients' sum")
+def sum_for_mean(weights, gradients, momenta):
+    def share(g, n, size):
+        mine = g.new_empty(size)
+        dist.reduce_scatter_single(mine, g)
+        return mine
+
+    step_by_layer(weights, gradients, momenta, share)
+
+
+@wrong(STEP, "rank r's own gradients")
+def own_gradients(weights, gradients, momenta):
+    step_by_layer(weights, gradients, momenta, lambda g, n, size: g.chunk(n)[dist.get_rank()])
+
+
+@wrong(STEP, "its own shard only")
+def never_gathered(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        m.copy_(0.9 * m + by_reduce_scatter(padded(g, n), n, len(m)))
+        whole = padded(w, n)
+        whole.chunk(n)[rank].sub_(m, alpha=0.5)
+        w.copy_(whole[: len(w)])
+
+
+@wrong(STEP, "the last numbers of a layer are left out|What if its length")
+def rounded_down(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        size = len(w) // n
+        if size:
+            m[:size] = 0.9 * m[:size] + by_reduce_scatter(g[: n * size].clone(), n, size)
+            w[: n * size] = by_all_gather(w[rank * size :][:size] - 0.5 * m[:size], n)
+
+
+@wrong(STEP, "padded where N does not divide")
+def not_padded(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        mine = g.new_empty(len(m))
+        dist.reduce_scatter_single(mine, g, dist.ReduceOp.AVG)
+        m.copy_(0.9 * m + mine)
+        dist.all_gather_single(w, w[rank * len(m) :][: len(m)] - 0.5 * m)
+
+
+@wrong(STEP, "wrong numbers in weights(.|\\n)*the tensor is as it was before")
+def new_tensors(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        m.copy_(0.9 * m + by_reduce_scatter(padded(g, n), n, len(m)))
+        w = by_all_gather(padded(w, n).chunk(n)[rank] - 0.5 * m, n)[: len(w)]
+
+
+@wrong(STEP, "wrong numbers in momenta(.|\\n)*the tensor is as it was before")
+def momenta_forgotten(weights, gradients, momenta):
+    step_by_layer(weights, gradients, [m.clone() for m in momenta])
+
+
+@wrong(STEP, "hold no momentum")
+def plain_sgd(weights, gradients, momenta):
+    step_by_layer(weights, gradients, momenta, update=lambda w, m, g: (w - 0.5 * g, 0.9 * m + g))
+
+
+@wrong(STEP, "the old momentum")
+def weights_before_momenta(weights, gradients, momenta):
+    step_by_layer(weights, gradients, momenta, update=lambda w, m, g: (w - 0.5 * m, 0.9 * m + g))
+
+
+@wrong(STEP, "shard is nothing but padding")
+def empty_parts_return(weights, gradients, momenta):
+    rank, n = here()
+    for w, g, m in zip(weights, gradients, momenta):
+        if rank * len(m) >= len(w):
+            continue
+        step_by_layer([w], [g], [m])
+
+
+@wrong(STEP, "before waiting for it")
+def gathers_not_waited_for(weights, gradients, momenta):
+    def gather(part, n):
+        whole = part.new_empty(len(part) * n)
+        dist.all_gather_single(whole, part, async_op=True)
+        return whole
+
+    step_by_layer(weights, gradients, momenta, gather=gather)
+
+
+# --- 14 train_within ----------------------------------------------------------------------
+
+TRAIN = "train_within"
+
+
+def waves_of(microbatches, limit):
+    """(kind, microbatch), in order: `limit` forwards, then their backwards."""
+    for first in range(0, microbatches, limit):
+        group = range(first, min(first + limit, microbatches))
+        yield from [("F", k) for k in group] + [("B", k) for k in group]
+
+
+def turns_of(microbatches, most):
+    for k in range(microbatches + most - 1):
+        yield from [("F", k)] * (k < microbatches) + [("B", k - most + 1)] * (k >= most - 1)
+
+
+def stage_step(w, x, t, microbatches, order, send=dist.isend, share=None, wait=True, last=None):
+    rank, n = here()
+    w = w.clone().requires_grad_()
+    xs, ts, kept, sending = x.chunk(microbatches), t.chunk(microbatches), {}, []
+    for kind, k in order if last is None or rank < n - 1 else last:
+        if kind == "F":
+            a = xs[k] if rank == 0 else torch.empty_like(xs[k])
+            if rank:
+                dist.recv(a, rank - 1)
+                a.requires_grad_()
+            kept[k] = a, torch.tanh(a @ w.T)
+            if rank < n - 1:
+                sending.append(send(kept[k][1].detach(), rank + 1))
+        else:
+            a, y = kept.pop(k)
+            if rank < n - 1:
+                dy = torch.empty_like(y)
+                dist.recv(dy, rank + 1)
+                y.backward(dy)
+            else:
+                (torch.nn.functional.mse_loss(y, ts[k]) / (share or microbatches)).backward()
+            if rank:
+                sending.append(send(a.grad, rank - 1))
+    for work in sending if wait and send is not dist.send else ():
+        work.wait()
+    stage_step.sent = sending  # those that nobody waits for are under way until somebody drops them
+    return w.grad
+
+
+@right(TRAIN)
+def train_in_waves(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
+
+
+@right(TRAIN)
+def train_in_turns(w, x, t, microbatches, limit):
+    rank, n = here()
+    return stage_step(w, x, t, microbatches, turns_of(microbatches, min(limit, n - rank, microbatches)))
+
+
+def batched(tensor, rank):
+    return dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, rank)])[0]
+
+
+@right(TRAIN)
+def train_with_batches_of_messages(w, x, t, microbatches, limit):
+    rank, n = here()
+    order = list(turns_of(microbatches, min(limit, n - rank, microbatches)))
+    return stage_step(w, x, t, microbatches, order, send=batched)
+
+
+@right(TRAIN)
+def train_without_autograd(w, x, t, microbatches, limit):
+    """Waves too; derivatives by hand, and one step behind with waiting for its sends."""
+    rank, n = here()
+    xs, ts, grad, kept, sending = x.chunk(microbatches), t.chunk(microbatches), torch.zeros_like(w), {}, None
+    for kind, k in waves_of(microbatches, limit):
+        if kind == "F":
+            a = xs[k].clone()
+            if rank:
+                dist.recv(a, rank - 1)
+            out, to = torch.tanh(a @ w.T), rank + 1
+            kept[k] = a, out
+        else:
+            a, y = kept.pop(k)
+            dy = 2 * (y - ts[k]) / t.numel()
+            if rank < n - 1:
+                dist.recv(dy, rank + 1)
+            dz = dy * (1 - y * y)
+            grad += dz.T @ a
+            out, to = dz @ w, rank - 1
+        if 0 <= to < n:
+            work = dist.isend(out.contiguous(), to)
+            if sending and limit == 1:
+                sending.pop().wait()
+            sending = [*(sending or []), work]
+    for work in sending or ():
+        work.wait()
+    return grad
+
+
+@right(TRAIN)
+def train_with_receives_ahead(w, x, t, microbatches, limit):
+    """A recv is posted before the computing that comes first, and waited for when its data is needed."""
+    rank, n = here()
+    w = w.clone().requires_grad_()
+    xs, ts, kept, sending, coming = x.chunk(microbatches), t.chunk(microbatches), {}, [], {}
+    order = list(waves_of(microbatches, limit))
+
+    def post(at):
+        if at < len(order):
+            kind, k = order[at]
+            source = rank - 1 if kind == "F" else rank + 1
+            if 0 <= source < n:
+                into = torch.empty_like(xs[k])
+                coming[kind, k] = into, dist.irecv(into, source)
+
+    post(0)
+    for at, (kind, k) in enumerate(order):
+        arrived, work = coming.pop((kind, k), (None, None))
+        if work:
+            work.wait()
+        post(at + 1)
+        if kind == "F":
+            a = xs[k] if arrived is None else arrived.requires_grad_()
+            kept[k] = a, torch.tanh(a @ w.T)
+            if rank < n - 1:
+                sending.append(dist.isend(kept[k][1].detach(), rank + 1))
+        else:
+            a, y = kept.pop(k)
+            if arrived is None:
+                ((y - ts[k]).square().mean() / microbatches).backward()
+            else:
+                y.backward(arrived)
+            if rank:
+                sending.append(dist.isend(a.grad, rank - 1))
+    for work in sending:
+        work.wait()
+    return w.grad
+
+
+@wrong(TRAIN, "microbatches under way at once; the limit is 2")
+def train_all_forwards_first(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, microbatches)))
+
+
+@wrong(TRAIN, "rank 0 has never more than 1 of its microbatches under way at once; at some time it should have 2")
+def train_one_at_a_time(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, 1)))
+
+
+@wrong(TRAIN, "rank 0 has never more than 1 of its microbatches under way at once")
+def train_the_whole_batch(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, 1, list(waves_of(1, 1)))
+
+
+@wrong(TRAIN, "under way at once; the limit is 1")
+def train_in_turns_that_ignore_the_limit(w, x, t, microbatches, limit):
+    rank, n = here()
+    return stage_step(w, x, t, microbatches, turns_of(microbatches, min(n - rank, microbatches)))
+
+
+@wrong(TRAIN, "Stuck(?s:.*)isend, and wait at the end")
+def train_with_sends_that_block(w, x, t, microbatches, limit):
+    rank, n = here()
+    order = turns_of(microbatches, min(limit, n - rank, microbatches))
+    return stage_step(w, x, t, microbatches, order, send=dist.send)
+
+
+@wrong(TRAIN, "times too large(?s:.*)divided by before its backward")
+def train_undivided(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)), share=1)
+
+
+@wrong(TRAIN, "calls all_reduce, which this exercise does without(?s:.*)nothing to add up between ranks")
+def train_and_add_up(w, x, t, microbatches, limit):
+    grad = stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
+    dist.all_reduce(grad)
+    return grad
+
+
+@wrong(TRAIN, "differ(?s:.*)goes backward in another order")
+def train_with_the_last_rank_newest_first(w, x, t, microbatches, limit):
+    order = list(waves_of(microbatches, limit))
+    last, group = [], []
+    for kind, k in order:
+        if kind == "F":
+            last += [(kind, j) for kind, j in reversed(group)] + [("F", k)]
+            group = []
+        else:
+            group.append((kind, k))
+    last += reversed(group)
+    return stage_step(w, x, t, microbatches, order, last=last)
+
+
+@wrong(TRAIN, "never waits for its isend")
+def train_without_waiting(w, x, t, microbatches, limit):
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)), wait=False)
+
+
+@wrong(TRAIN, "last microbatch's part alone")
+def train_on_the_last_gradient(w, x, t, microbatches, limit):
+    def all_but_one():
+        m, rows = microbatches - 1, len(x) - len(x) // microbatches
+        return stage_step(w, x[:rows], t[:rows], m, list(waves_of(m, limit))) * m / microbatches
+
+    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit))) - all_but_one()
+
+
+@wrong(TRAIN, "it must return a float32 tensor of shape|not None")
+def train_and_step(w, x, t, microbatches, limit):
+    w -= 0.1 * stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
+
+
+# --- 17 load_columns ----------------------------------------------------------------------
+
+LOAD = "load_columns"
+FILE_DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+
+
+def entry_of(file, name):
+    """A tensor's place in the file, shape and dtype, from two reads."""
+    size = int.from_bytes(file.read(8), "little")
+    entry = json.loads(file.read(size))[name]
+    return 8 + size + entry["data_offsets"][0], entry["shape"], FILE_DTYPES[entry["dtype"]]
+
+
+def sizes_of(length, n):
+    """Of each rank's part, as tensor_split has it."""
+    return [length // n + (r < length % n) for r in range(n)]
+
+
+def as_matrix(data, columns, dtype):
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.view(-1, columns)
+
+
+def my_rows(file, name, sizes=sizes_of):
+    """This rank's rows of the matrix, and both lists of sizes."""
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    rows_of, row = sizes(rows, n), columns * dtype.itemsize
+    file.seek(start + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, dtype)
+    return mine, rows_of, sizes_of(columns, n)
+
+
+def swapped(mine, rows_of, columns_of):
+    """Columns from rows, by one all_to_all_single."""
+    rank, _ = here()
+    out = torch.cat([part.flatten() for part in mine.split(columns_of, dim=1)])
+    came = mine.new_empty(sum(rows_of) * columns_of[rank])
+    dist.all_to_all_single(came, out, [k * columns_of[rank] for k in rows_of], [len(mine) * k for k in columns_of])
+    return came.view(-1, columns_of[rank]) if columns_of[rank] else came.view(sum(rows_of), 0)
+
+
+def uneven(length, n):
+    """The sizes that chunk() gives: the last ranks may have nothing."""
+    most = -(-length // n)
+    return [max(0, min(most, length - r * most)) for r in range(n)]
+
+
+@right(LOAD)
+def rows_as_chunk_has_them(file, name):
+    return swapped(*my_rows(file, name, uneven))
+
+
+@right(LOAD)
+def last_ranks_have_more(file, name):
+    return swapped(*my_rows(file, name, lambda length, n: sizes_of(length, n)[::-1]))
+
+
+@right(LOAD)
+def all_transposed(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    own = columns_of[rank]
+    came = mine.new_empty(own * sum(rows_of))
+    work = dist.all_to_all_single(
+        came, mine.t().flatten(), [own * k for k in rows_of], [len(mine) * k for k in columns_of], async_op=True
+    )
+    work.wait()
+    parts = came.split([own * k for k in rows_of])
+    return torch.cat([part.view(own, k) for part, k in zip(parts, rows_of)], dim=1).t().contiguous()
+
+
+@right(LOAD)
+def one_hop_further_each_time(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    out = [part.contiguous() for part in mine.split(columns_of, dim=1)]
+    came = [mine.new_empty(k, columns_of[rank]) for k in rows_of]
+    came[rank] = out[rank]
+    for hop in range(1, n):
+        exchange(out[(rank + hop) % n], (rank + hop) % n, came[(rank - hop) % n], (rank - hop) % n)
+    return torch.cat(came)
+
+
+@right(LOAD)
+def messages_between_all(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    out = [part.contiguous() for part in mine.split(columns_of, dim=1)]
+    came = [mine.new_empty(k, columns_of[rank]) for k in rows_of]
+    came[rank] = out[rank]
+    others = [r for r in range(n) if r != rank]
+    ops = [dist.P2POp(dist.isend, out[r], r) for r in others if out[r].numel()]
+    ops += [dist.P2POp(dist.irecv, came[r], r) for r in others if came[r].numel()]
+    for work in dist.batch_isend_irecv(ops) if ops else ():
+        work.wait()
+    return torch.cat(came)
+
+
+@right(LOAD)
+def into_a_buffer_of_its_own(file, name):
+    rank, n = here()
+    head = bytearray(8)
+    file.readinto(head)
+    size = int.from_bytes(head, "little")
+    text = bytearray(size)
+    file.readinto(text)
+    entry = json.loads(text)[name]
+    (rows, columns), dtype = entry["shape"], FILE_DTYPES[entry["dtype"]]
+    rows_of, columns_of = sizes_of(rows, n), sizes_of(columns, n)
+    matrix = torch.empty(rows_of[rank], columns, dtype=dtype)
+    if matrix.numel():
+        file.seek(entry["data_offsets"][0] + sum(rows_of[:rank]) * columns * dtype.itemsize, 1)
+        file.readinto(memoryview(matrix.view(torch.uint8).numpy()).cast("B"))
+    return swapped(matrix, rows_of, columns_of)
+
+
+@right(LOAD)
+def under_way_together(file, name):
+    """Rank by rank, a gather of one rank's columns, all started before the first is waited for."""
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    most = max(rows_of)
+    padded = torch.cat([mine, mine.new_zeros(most - len(mine), mine.shape[1])])
+    works, came = [], [mine.new_empty(most, columns_of[rank]) for _ in range(n)]
+    for root, part in enumerate(padded.split(columns_of, dim=1)):
+        if part.numel():
+            works.append(dist.gather(part.contiguous(), came if root == rank else None, dst=root, async_op=True))
+    for work in works:
+        work.wait()
+    return torch.cat([part[:k] for part, k in zip(came, rows_of)])
+
+
+@wrong(LOAD, "reads .* of the file; .* are enough")
+def reads_all_and_cuts(file, name):
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    file.seek(start)
+    matrix = as_matrix(file.read(rows * columns * dtype.itemsize), columns, dtype)
+    return matrix.tensor_split(n, dim=1)[rank].contiguous()
+
+
+@wrong(LOAD, "reads .* of the file; .* are enough")
+def reads_the_whole_file(file, name):
+    rank, n = here()
+    data = file.read()
+    size = int.from_bytes(data[:8], "little")
+    entry = json.loads(data[8 : 8 + size])[name]
+    a, b = entry["data_offsets"]
+    matrix = as_matrix(data[8 + size + a : 8 + size + b], entry["shape"][1], FILE_DTYPES[entry["dtype"]])
+    return matrix.tensor_split(n, dim=1)[rank].contiguous()
+
+
+@wrong(LOAD, "reads .* of the file; .* are enough")
+def one_reads_and_scatters(file, name):
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    parts = None
+    mine = torch.empty(rows, -(-columns // n), dtype=dtype)
+    if rank == 0:
+        file.seek(start)
+        matrix = as_matrix(file.read(rows * columns * dtype.itemsize), columns, dtype)
+        parts = [torch.zeros_like(mine) for _ in range(n)]
+        for part, cut in zip(parts, matrix.tensor_split(n, dim=1)):
+            part[:, : cut.shape[1]] = cut
+    dist.scatter(mine, parts)
+    return mine[:, : sizes_of(columns, n)[rank]].contiguous()
+
+
+@wrong(LOAD, "makes .* reads of the file; 3 are enough")
+def comb(file, name):
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    columns_of = sizes_of(columns, n)
+    found = []
+    for k in range(rows):
+        file.seek(start + (k * columns + sum(columns_of[:rank])) * dtype.itemsize)
+        found.append(as_matrix(file.read(columns_of[rank] * dtype.itemsize), columns_of[rank], dtype) if columns_of[rank] else torch.empty(1, 0, dtype=dtype))  # fmt: skip
+    return torch.cat(found)
+
+
+@wrong(LOAD, "makes .* reads of the file; 3 are enough")
+def one_row_after_the_other(file, name):
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    rows_of, row, mine = sizes_of(rows, n), columns * dtype.itemsize, []
+    for k in range(sum(rows_of[:rank]), sum(rows_of[: rank + 1])):
+        file.seek(start + k * row)
+        mine.append(as_matrix(file.read(row), columns, dtype))
+    return swapped(torch.cat(mine or [torch.empty(0, columns, dtype=dtype)]), rows_of, sizes_of(columns, n))
+
+
+@wrong(LOAD, "reads .* of the file; .* are enough")
+def buffered(file, name):
+    return swapped(*my_rows(io.BufferedReader(file), name))
+
+
+@wrong(LOAD, "sends .*; .* are enough(.|\\n)*does each number go to the one rank")
+def gathers_all_rows(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    most = max(rows_of)
+    padded = torch.cat([mine, mine.new_zeros(most - len(mine), mine.shape[1])])
+    every = [torch.empty_like(padded) for _ in range(n)]
+    dist.all_gather(every, padded)
+    matrix = torch.cat([part[:k] for part, k in zip(every, rows_of)])
+    return matrix.split(columns_of, dim=1)[rank].contiguous()
+
+
+@wrong(LOAD, "sends .*; .* are enough")
+def header_is_broadcast(file, name):
+    rank, n = here()
+    size = torch.tensor([int.from_bytes(file.read(8), "little") if rank == 0 else 0])
+    dist.broadcast(size, 0)
+    head = torch.zeros(int(size), dtype=torch.uint8)
+    if rank == 0:
+        head = torch.frombuffer(bytearray(file.read(int(size))), dtype=torch.uint8)
+    dist.broadcast(head, 0)
+    entry = json.loads(bytes(head.tolist()))[name]
+    (rows, columns), dtype = entry["shape"], FILE_DTYPES[entry["dtype"]]
+    rows_of, row = sizes_of(rows, n), columns * dtype.itemsize
+    file.seek(8 + int(size) + entry["data_offsets"][0] + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, dtype)
+    return swapped(mine, rows_of, sizes_of(columns, n))
+
+
+@wrong(LOAD, "these are the rank's rows")
+def returns_rows(file, name):
+    return my_rows(file, name)[0]
+
+
+@wrong(LOAD, "data_offsets count from the end of the header")
+def forgets_the_header(file, name):
+    rank, n = here()
+    start, (rows, columns), dtype = entry_of(file, name)
+    size, rows_of, row = file.seek(0, 1), sizes_of(rows, n), columns * dtype.itemsize
+    file.seek(start - size + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, dtype)
+    return swapped(mine, rows_of, sizes_of(columns, n))
+
+
+@wrong(LOAD, "the last columns are left out|how many numbers does rank r get|Are there more ranks")
+def columns_rounded_down(file, name):
+    mine, rows_of, columns_of = my_rows(file, name)
+    return swapped(mine[:, : sum(columns_of) // len(columns_of) * len(columns_of)].contiguous(), rows_of, [sum(columns_of) // len(columns_of)] * len(columns_of))  # fmt: skip
+
+
+@wrong(LOAD, "follow one row|Rows of s times columns|more ranks than rows")
+def rows_rounded_down(file, name):
+    return swapped(*my_rows(file, name, lambda length, n: [length // n] * n))
+
+
+@wrong(LOAD, "all ranks have the first columns")
+def first_piece_everywhere(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    return swapped(mine[:, : columns_of[0]].repeat(1, n), rows_of, [columns_of[0]] * n)
+
+
+@wrong(LOAD, "follow one row(.|\\n)*into which pieces does it cut the row")
+def cuts_the_memory(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    came = mine.new_empty(sum(rows_of) * columns_of[rank])
+    dist.all_to_all_single(
+        came, mine.flatten(), [k * columns_of[rank] for k in rows_of], [len(mine) * k for k in columns_of]
+    )
+    return came.view(sum(rows_of), columns_of[rank])
+
+
+@wrong(LOAD, "follow one row|it must return")
+def joined_along_the_wrong_dimension(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    padded = torch.cat([mine, mine.new_zeros(max(rows_of) - len(mine), mine.shape[1])])
+    return torch.cat(swapped(padded, [max(rows_of)] * n, columns_of).split(max(rows_of)), dim=1)
+
+
+@wrong(LOAD, "also one that has no rows")
+def no_rows_no_call(file, name):
+    rank, n = here()
+    mine, rows_of, columns_of = my_rows(file, name)
+    if not len(mine):
+        return mine.new_empty(sum(rows_of), columns_of[rank])
+    return swapped(mine, rows_of, columns_of)
+
+
+@wrong(LOAD, "Is the dtype the file's own")
+def always_float32(file, name):
+    rank, n = here()
+    start, (rows, columns), _ = entry_of(file, name)
+    rows_of, row = sizes_of(rows, n), columns * 4
+    file.seek(start + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, torch.float32)
+    return swapped(mine, rows_of, sizes_of(columns, n))
+
+
+# --- 15 expert_dispatch -------------------------------------------------------------------
+
+DISPATCH = "expert_dispatch"
+
+
+def told(chosen):
+    """Split sizes of what leaves and of what arrives."""
+    send = chosen.bincount(minlength=dist.get_world_size())
+    receive = torch.empty_like(send)
+    dist.all_to_all_single(receive, send)
+    return send.tolist(), receive.tolist()
+
+
+def moved(rows, send, receive):
+    here = rows.new_empty(sum(receive), rows.shape[1])
+    dist.all_to_all_single(here, rows.contiguous(), receive, send)
+    return here
+
+
+def dispatched(x, chosen, w, order=None, put_back=None, matrix=lambda w: w):
+    """The whole of it; the options replace a part, by a wrong one mostly."""
+    order = chosen.argsort(stable=True) if order is None else order(chosen)
+    send, receive = told(chosen)
+    back = moved(moved(x[order], send, receive) @ matrix(w), receive, send)
+    if put_back:
+        return put_back(back, order)
+    y = torch.empty_like(back)
+    y[order] = back
+    return y
+
+
+@right(DISPATCH)
+def dispatch_and_combine(x, chosen, w):
+    return dispatched(x, chosen, w)
+
+
+@right(DISPATCH)
+def by_the_inverse_order(x, chosen, w):
+    return dispatched(x, chosen, w, put_back=lambda back, order: back[order.argsort()])
+
+
+@right(DISPATCH)
+def counts_in_a_list(x, chosen, w):
+    n = dist.get_world_size()
+    parts = [x[chosen == expert] for expert in range(n)]
+    coming = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
+    dist.all_to_all(coming, [torch.tensor([len(part)]) for part in parts])
+    send, receive = [len(part) for part in parts], [int(c) for c in coming]
+    back = moved(moved(torch.cat(parts), send, receive) @ w, receive, send)
+    y = torch.empty_like(x)
+    for expert, part in enumerate(back.split(send)):
+        y[chosen == expert] = part
+    return y
+
+
+@right(DISPATCH)
+def by_messages(x, chosen, w):
+    rank, n = here()
+    others = [r for r in range(n) if r != rank]
+
+    def swap(out, into):
+        sends = [dist.P2POp(dist.isend, out[r], r) for r in others if out[r].numel()]
+        receives = [dist.P2POp(dist.irecv, into[r], r) for r in others if into[r].numel()]
+        for work in dist.batch_isend_irecv(sends + receives) if sends + receives else ():
+            work.wait()
+
+    parts = [x[chosen == expert].contiguous() for expert in range(n)]
+    coming = [torch.tensor([len(parts[rank])]) for _ in range(n)]
+    swap([torch.tensor([len(part)]) for part in parts], coming)
+    arrived = [x.new_empty(int(c), x.shape[1]) for c in coming]
+    swap(parts, arrived)
+    arrived[rank] = parts[rank]
+    back = [torch.empty_like(part) for part in parts]
+    done = [(part @ w).contiguous() for part in arrived]
+    swap(done, back)
+    back[rank] = done[rank]
+    y = torch.empty_like(x)
+    for expert, part in enumerate(back):
+        y[chosen == expert] = part
+    return y
+
+
+@right(DISPATCH)
+def counts_in_four_bytes(x, chosen, w):
+    order = chosen.argsort()
+    send = chosen.bincount(minlength=dist.get_world_size()).int()
+    receive = torch.empty_like(send)
+    dist.all_to_all_single(receive, send)
+    arrived = moved(x[order], send.tolist(), receive.tolist())
+    done = torch.stack([row @ w for row in arrived]) if len(arrived) else arrived
+    return torch.empty_like(x).index_copy(0, order, moved(done, receive.tolist(), send.tolist()))
+
+
+@right(DISPATCH)
+def own_tokens_stay(x, chosen, w):
+    rank, n = here()
+    y = torch.empty_like(x)
+    y[chosen == rank] = x[chosen == rank] @ w
+    away = (chosen != rank).nonzero()[:, 0]
+    away = away[chosen[away].argsort(stable=True)]
+    send, receive = told(chosen[away])
+    y[away] = moved(moved(x[away], send, receive) @ w, receive, send)
+    return y
+
+
+@wrong(DISPATCH, "Only that rank knows")
+def hopes_for_even_splits(x, chosen, w):
+    n = dist.get_world_size()
+    order = chosen.argsort(stable=True)
+    send = chosen.bincount(minlength=n).tolist()
+    receive = [len(part) for part in x.tensor_split(n)]
+    back = moved(moved(x[order], send, receive) @ w, receive, send)
+    return torch.empty_like(back).index_copy(0, order, back)
+
+
+@wrong(DISPATCH, "are enough")
+def pads_every_piece(x, chosen, w):
+    rank, n = here()
+    most = torch.tensor(len(x))
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    out = x.new_zeros(n, int(most), x.shape[1])
+    for expert in range(n):
+        out[expert, : int((chosen == expert).sum())] = x[chosen == expert]
+    arrived, back = torch.empty_like(out), torch.empty_like(out)
+    dist.all_to_all_single(arrived, out)
+    dist.all_to_all_single(back, arrived @ w)
+    y = torch.empty_like(x)
+    for expert in range(n):
+        y[chosen == expert] = back[expert, : int((chosen == expert).sum())]
+    return y
+
+
+@wrong(DISPATCH, "nothing is dropped|are enough")
+def has_a_capacity(x, chosen, w):
+    n = dist.get_world_size()
+    room = -(-len(x) // n)
+    keep = torch.zeros(len(x), dtype=torch.bool)
+    for expert in range(n):
+        keep[(chosen == expert).nonzero()[:room, 0]] = True
+    y = torch.zeros_like(x)
+    y[keep] = dispatched(x[keep], chosen[keep], w)
+    return y
+
+
+@wrong(DISPATCH, "are enough")
+def fetches_the_experts(x, chosen, w):
+    every = [torch.empty_like(w) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, w)
+    return torch.einsum("td,tde->te", x, torch.stack(every)[chosen])
+
+
+@wrong(DISPATCH, "are enough")
+def everybody_sees_all_counts(x, chosen, w):
+    rank, n = here()
+    send = chosen.bincount(minlength=n)
+    every = [torch.empty_like(send) for _ in range(n)]
+    dist.all_gather(every, send)
+    receive = [int(counts[rank]) for counts in every]
+    order = chosen.argsort(stable=True)
+    back = moved(moved(x[order], send.tolist(), receive) @ w, receive, send.tolist())
+    return torch.empty_like(back).index_copy(0, order, back)
+
+
+@wrong(DISPATCH, "gets none, make all the calls")
+def idle_experts_go_home(x, chosen, w):
+    order = chosen.argsort(stable=True)
+    send, receive = told(chosen)
+    arrived = moved(x[order], send, receive)
+    if not len(arrived):
+        return torch.zeros_like(x)
+    return torch.empty_like(x).index_copy(0, order, moved(arrived @ w, receive, send))
+
+
+@wrong(DISPATCH, "make all the calls")
+def without_tokens_nothing_to_do(x, chosen, w):
+    return dispatched(x, chosen, w) if len(x) else x
+
+
+@wrong(DISPATCH, "change places")
+def same_splits_on_the_way_back(x, chosen, w):
+    order = chosen.argsort(stable=True)
+    send, receive = told(chosen)
+    back = moved(moved(x[order], send, receive) @ w, send, receive)
+    return torch.empty_like(back).index_copy(0, order, back)
+
+
+@wrong(DISPATCH, "Each belongs where its token was")
+def leaves_them_sorted(x, chosen, w):
+    return dispatched(x, chosen, w, put_back=lambda back, order: back)
+
+
+@wrong(DISPATCH, "the order is applied twice")
+def sorts_them_again(x, chosen, w):
+    return dispatched(x, chosen, w, put_back=lambda back, order: back[order])
+
+
+@wrong(DISPATCH, "came to the wrong experts")
+def does_not_sort(x, chosen, w):
+    return dispatched(x, chosen, w, order=lambda chosen: torch.arange(len(chosen)))
+
+
+@wrong(DISPATCH, "its own expert for all its tokens")
+def stays_at_home(x, chosen, w):
+    return x @ w
+
+
+@wrong(DISPATCH, "Who multiplies them")
+def forgets_the_experts(x, chosen, w):
+    return dispatched(x, chosen, torch.eye(len(w), dtype=w.dtype))
+
+
+@wrong(DISPATCH, "the expert's matrix is transposed")
+def as_in_a_linear_layer(x, chosen, w):
+    return dispatched(x, chosen, w, matrix=lambda w: w.T)
+
+
+@wrong(DISPATCH, "only the tokens that stayed")
+def only_what_stayed(x, chosen, w):
+    rank, _ = here()
+    return dispatched(x, chosen, w) * (chosen == rank)[:, None]
+
+
+@wrong(DISPATCH, "changes its input on rank 0")
+def writes_into_x(x, chosen, w):
+    return x.copy_(dispatched(x, chosen, w))
+
+
+@wrong(DISPATCH, "it must return a float32 tensor")
+def returns_what_arrived(x, chosen, w):
+    return moved(x[chosen.argsort(stable=True)], *told(chosen)) @ w
+
+
+# --- 16 ring_attention --------------------------------------------------------------------
+
+ATTENTION = "ring_attention"
+LEAST = -1e30
+
+
+def rotated(block, away=1):
+    rank, n = here()
+    arriving = torch.empty_like(block)
+    exchange(block, (rank + away) % n, arriving, (rank - away) % n)
+    return arriving
+
+
+def visible(rank, hop, c, n):
+    return torch.ones(c, c).tril().bool() if hop == 0 else torch.full((c, c), hop <= rank)
+
+
+def attended(q, k, v, seen=visible, hops=None, root=None, away=1):
+    """The whole of it, by lse; the options replace a part, by a wrong one mostly."""
+    rank, n = here()
+    kv, root = torch.stack([k, v]), root or q.shape[-1] ** 0.5
+    mean, lse = torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
+    for hop in range(hops(n) if hops else n):
+        if hop:
+            kv = rotated(kv, away)
+        s = (q @ kv[0].T / root).masked_fill(~seen(rank, hop, len(q), n), -torch.inf)
+        part = s.logsumexp(-1, keepdim=True).clamp(min=LEAST)
+        both = torch.logaddexp(lse, part)
+        mean = mean * (lse - both).exp() + (s - part).exp() @ kv[1] * (part - both).exp()
+        lse = both
+    return mean
+
+
+@right(ATTENTION)
+def by_lse(q, k, v):
+    return attended(q, k, v)
+
+
+@right(ATTENTION)
+def to_the_left(q, k, v):
+    return attended(q, k, v, lambda rank, hop, c, n: visible(rank, (n - hop) % n, c, n), away=-1)
+
+
+@right(ATTENTION)
+def running_maximum(q, k, v):
+    rank, n = here()
+    q = q / q.shape[1] ** 0.5
+    top, total, mean = torch.full_like(q[:, :1], LEAST), torch.zeros_like(q[:, :1]), torch.zeros_like(v)
+    for hop in range(n):
+        if hop <= rank:
+            s = q @ k.T
+            if hop == 0:
+                s = s.masked_fill(torch.ones_like(s).triu(1).bool(), -torch.inf)
+            higher = torch.maximum(top, s.amax(-1, keepdim=True))
+            e, shrink = (s - higher).exp(), (top - higher).exp()
+            total, mean, top = total * shrink + e.sum(-1, keepdim=True), mean * shrink + e @ v, higher
+        if hop < n - 1:
+            k, v = rotated(torch.stack([k, v]))
+    return mean / total
+
+
+@right(ATTENTION)
+def sends_while_it_computes(q, k, v):
+    rank, n = here()
+    kv, mean, lse = torch.stack([k, v]), torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
+    for hop in range(n):
+        if hop < n - 1:
+            arriving = torch.empty_like(kv)
+            works = [dist.isend(kv, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]
+        if hop <= rank:
+            s = q @ kv[0].T / 2
+            s = s + torch.full_like(s, -torch.inf).triu(1) if hop == 0 else s
+            part = s.logsumexp(-1, keepdim=True)
+            mean = mean - torch.sigmoid(part - lse) * (mean - s.softmax(-1) @ kv[1])
+            lse = torch.logaddexp(lse, part)
+        if hop < n - 1:
+            for work in works:
+                work.wait()
+            kv = arriving
+    return mean
+
+
+@right(ATTENTION)
+def keys_and_values_apart(q, k, v):
+    rank, n = here()
+    blocks = [(k, v)]
+    for _ in range(n - 1):
+        k, v = torch.empty_like(k), torch.empty_like(v)
+        sends = [dist.P2POp(dist.isend, t, (rank + 1) % n) for t in blocks[-1]]
+        for work in dist.batch_isend_irecv(sends + [dist.P2POp(dist.irecv, t, (rank - 1) % n) for t in (k, v)]):
+            work.wait()
+        blocks.append((k, v))
+    mine = blocks[: rank + 1][::-1]  # in the order of positions
+    s = q.double() @ torch.cat([k for k, _ in mine]).double().T / q.shape[1] ** 0.5
+    s.masked_fill_(torch.ones_like(s).triu(1 + rank * len(q)).bool(), -torch.inf)
+    return (s.softmax(-1) @ torch.cat([v for _, v in mine]).double()).to(v.dtype)
+
+
+@right(ATTENTION)
+def only_to_those_who_look(q, k, v):
+    rank, n = here()
+    kv, blocks = torch.stack([k, v]), [torch.stack([k, v])]
+    for hop in range(n - 1):  # nobody after the last rank wants its block
+        works, arriving = [], torch.empty_like(kv)
+        if rank < n - 1 and hop <= rank:
+            works.append(dist.isend(blocks[-1], rank + 1))
+        if hop < rank:
+            works.append(dist.irecv(arriving, rank - 1))
+        for work in works:
+            work.wait()
+        if hop < rank:
+            blocks.append(arriving)
+    keys, values = torch.cat(blocks[::-1], 1)
+    places = torch.arange(len(keys))
+    s = (q @ keys.T / q.shape[1] ** 0.5).masked_fill(places > places[-len(q) :, None], -torch.inf)
+    return s.softmax(-1) @ values
+
+
+@wrong(ATTENTION, "all positions see all others")
+def not_causal(q, k, v):
+    return attended(q, k, v, lambda rank, hop, c, n: torch.ones(c, c).bool())
+
+
+@wrong(ATTENTION, "own block only")
+def never_sends(q, k, v):
+    return attended(q, k, v, hops=lambda n: 1)
+
+
+@wrong(ATTENTION, "every block is masked like the rank's own")
+def lower_triangles(q, k, v):
+    return attended(q, k, v, lambda rank, hop, c, n: torch.ones(c, c).tril().bool())
+
+
+@wrong(ATTENTION, "where they should not be seen at all")
+def later_ones_as_well(q, k, v):
+    def seen(rank, hop, c, n):
+        return visible(rank, hop, c, n) if hop <= rank else torch.ones(c, c).tril().bool()
+
+    return attended(q, k, v, seen)
+
+
+@wrong(ATTENTION, "own block only|the last block to arrive is missing")
+def one_hop_too_few(q, k, v):
+    return attended(q, k, v, hops=lambda n: max(1, n - 1))
+
+
+@wrong(ATTENTION, "are enough")
+def one_hop_too_many(q, k, v):
+    result = attended(q, k, v)
+    if dist.get_world_size() > 1:
+        rotated(torch.stack([k, v]))
+    return result
+
+
+@wrong(ATTENTION, "taken for another rank's")
+def looks_the_other_way(q, k, v):
+    def seen(rank, hop, c, n):
+        return torch.ones(c, c).tril().bool() if hop == 0 else torch.full((c, c), (rank + hop) % n < rank)
+
+    return attended(q, k, v, seen)
+
+
+@wrong(ATTENTION, "not divided by the square root")
+def no_root(q, k, v):
+    return attended(q, k, v, root=1.0)
+
+
+@wrong(ATTENTION, "counts alike")
+def averages_the_blocks(q, k, v):
+    rank, n = here()
+    parts = []
+    for hop in range(n):
+        if hop:
+            k, v = rotated(torch.stack([k, v]))
+        if hop <= rank:
+            s = (q @ k.T / 2).masked_fill(~visible(rank, hop, len(q), n), -torch.inf)
+            parts.append(s.softmax(-1) @ v)
+    return sum(parts) / len(parts)
+
+
+def summed(q, k, v, top=None):
+    """Sums of exp(score - top), where top may change from block to block."""
+    rank, n = here()
+    total, mean, high = 0.0, 0.0, torch.full_like(q[:, :1], -torch.inf)
+    for hop in range(n):
+        if hop:
+            k, v = rotated(torch.stack([k, v]))
+        if hop <= rank:
+            s = (q @ k.T / 2).masked_fill(~visible(rank, hop, len(q), n), -torch.inf)
+            high = top(s, high) if top else torch.zeros_like(high)
+            e = (s - high).exp()
+            total, mean = total + e.sum(-1, keepdim=True), mean + e @ v
+    return mean / total
+
+
+@wrong(ATTENTION, "exp of a number above 88")
+def no_maximum(q, k, v):
+    return summed(q, k, v)
+
+
+@wrong(ATTENTION, "still belongs to the old one")
+def forgets_to_rescale(q, k, v):
+    return summed(q, k, v, lambda s, high: torch.maximum(high, s.amax(-1, keepdim=True)))
+
+
+@wrong(ATTENTION, "still belongs to the old one|divided by 0, or exp")
+def a_maximum_of_its_own(q, k, v):
+    return summed(q, k, v, lambda s, high: s.amax(-1, keepdim=True))
+
+
+@wrong(ATTENTION, "is not for this exercise|may not be used|build it from send and recv")
+def gathers_keys_and_values(q, k, v):
+    rank, n = here()
+    every = [torch.empty(2, *k.shape, dtype=k.dtype) for _ in range(n)]
+    dist.all_gather(every, torch.stack([k, v]))
+    keys, values = torch.cat(every[: rank + 1], 1)
+    s = (q @ keys.T / 2).masked_fill(torch.ones(len(q), len(keys)).triu(1 + rank * len(q)).bool(), -torch.inf)
+    return s.softmax(-1) @ values
+
+
+@wrong(ATTENTION, "before waiting for it")
+def reads_too_early(q, k, v):
+    rank, n = here()
+    kv, blocks = torch.stack([k, v]), []
+    for hop in range(n):
+        blocks.append(kv)
+        if hop < n - 1:
+            arriving = torch.zeros_like(kv)
+            works = [dist.isend(kv, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]
+            kv = arriving + 0
+            for work in works:
+                work.wait()
+    keys, values = torch.cat(blocks[: rank + 1][::-1], 1)
+    s = q @ keys.T / 2
+    return s.masked_fill(torch.ones_like(s).triu(1 + len(keys) - len(q)).bool(), -torch.inf).softmax(-1) @ values
+
+
+@wrong(ATTENTION, "If everybody sends first, nobody receives")
+def blocking_sends(q, k, v):
+    rank, n = here()
+    if n > 1:
+        arriving = torch.empty_like(k)
+        dist.send(k, (rank + 1) % n)
+        dist.recv(arriving, (rank - 1) % n)
+    return attended(q, k, v)
+
+
+@wrong(ATTENTION, "in a ring, rank r sends to")
+def straight_to_everybody(q, k, v):
+    rank, n = here()
+    kv = torch.stack([k, v])
+    blocks = [kv]
+    for hop in range(1, n):
+        arriving = torch.empty_like(kv)
+        exchange(kv, (rank + hop) % n, arriving, (rank - hop) % n)
+        blocks.append(arriving)
+    keys, values = torch.cat(blocks[: rank + 1][::-1], 1)
+    s = (q @ keys.T / 2).masked_fill(torch.ones(len(q), len(keys)).triu(1 + rank * len(q)).bool(), -torch.inf)
+    return s.softmax(-1) @ values
+
+
+@wrong(ATTENTION, "are enough")
+def queries_travel_too(q, k, v):
+    n, parts, qkv = dist.get_world_size(), [(k, v)], torch.stack([q, k, v])
+    for _ in range(n - 1):
+        qkv = rotated(qkv)
+        parts.append((qkv[1], qkv[2]))
+    mine = parts[: dist.get_rank() + 1][::-1]
+    keys, values = (torch.cat(blocks) for blocks in zip(*mine))
+    s = q @ keys.T / 2
+    return s.masked_fill(torch.ones_like(s).triu(1 + len(keys) - len(q)).bool(), -torch.inf).softmax(-1) @ values
+
+
+@wrong(ATTENTION, "one block at a time|are enough")
+def grows_on_the_way(q, k, v):
+    rank, n = here()
+    held = torch.stack([k, v])
+    for hop in range(1, n):
+        block = torch.empty_like(held[:, : len(k) * hop])
+        exchange(held[:, : len(k) * hop].contiguous(), (rank + 1) % n, block, (rank - 1) % n)
+        held = torch.cat([torch.stack([k, v]), block], 1)
+    keys, values = held[:, : len(k) * (rank + 1)]
+    s = q @ keys.T / 2
+    s[:, : len(k)].masked_fill_(torch.ones(len(k), len(k)).triu(1).bool(), -torch.inf)
+    return s.softmax(-1) @ values
+
+
+@wrong(ATTENTION, "changes its input on rank 0")
+def scales_in_place(q, k, v):
+    q /= q.shape[1] ** 0.5
+    return attended(q, k, v, root=1.0)
+
+
+# --- 01 to 08 again: other ways to be right, and other mistakes -------------------------------
+
+
+@right(MEAN)
+def reduce_then_broadcast(x):
+    y = floats(x)
+    dist.reduce(y, dst=0)
+    dist.broadcast(y, src=0)
+    return y / dist.get_world_size()
+
+
+@right(MEAN)
+def sums_whole_numbers_as_they_are(x):
+    y = x.clone()
+    dist.all_reduce(y)
+    mean = y.double() / dist.get_world_size()
+    return mean.to(x.dtype if x.is_floating_point() else torch.float32)
+
+
+@right(MEAN)
+def in_two_halves(x):
+    y = floats(x)
+    works = [dist.all_reduce(half, async_op=True) for half in y.tensor_split(2)]
+    for work in works:
+        work.wait()
+    return y.div_(dist.get_world_size())
+
+
+@right(MEAN)
+def in_a_group_of_its_own(x):
+    y = floats(x)
+    dist.all_reduce(y, group=dist.new_group(list(range(dist.get_world_size()))))
+    return y.mul(1 / dist.get_world_size())
+
+
+@right(MEAN)
+def through_a_future(x):
+    y = floats(x)
+    (total,) = dist.all_reduce(y, async_op=True).get_future().wait()
+    return total / dist.get_world_size()
+
+
+@right(MEAN)
+def number_by_number(x):
+    y = floats(x)
+    for k in range(len(y)):
+        dist.all_reduce(y[k : k + 1])
+    return y / dist.get_world_size()
+
+
+@wrong(MEAN, "is wrong on rank")
+def largest_for_sum(x):
+    y = floats(x)
+    dist.all_reduce(y, op=dist.ReduceOp.MAX)
+    return y / dist.get_world_size()
+
+
+@wrong(MEAN, "divided by 4|numbers? differ")
+def divides_the_average(x):
+    return average_op(x) / dist.get_world_size()
+
+
+@wrong(MEAN, "numbers? differ")
+def one_less(x):
+    y = floats(x)
+    dist.all_reduce(y)
+    return y / max(1, dist.get_world_size() - 1)
+
+
+@wrong(MEAN, "their dtype is not. y.to\\(torch.bfloat16\\)")
+def float32_for_everything(x):
+    y = x.float().clone()
+    dist.all_reduce(y)
+    return y / dist.get_world_size()
+
+
+@wrong(MEAN, "must return a tensor, not a list")
+def as_a_list(x):
+    return divide_first(x).tolist()
+
+
+@wrong(MEAN, "must return a float32 tensor of shape")
+def with_one_dimension_more(x):
+    return divide_first(x)[None]
+
+
+@wrong(MEAN, "numbers? differ")
+def rounded(x):
+    return divide_first(x).round()
+
+
+@wrong(MEAN, "is wrong on rank 1 of 2(?s:.*)Rank 0 is right")
+def only_rank_0_divides(x):
+    y = floats(x)
+    dist.all_reduce(y)
+    return y / dist.get_world_size() if dist.get_rank() == 0 else y
+
+
+@wrong(MEAN, "numbers? differ")
+def sums_in_half_precision(x):
+    y = x.half()
+    dist.all_reduce(y)
+    return (y / dist.get_world_size()).to(x.dtype if x.is_floating_point() else torch.float32)
+
+
+@wrong(MEAN, "Mismatch|Stuck")
+def rank_0_forgets_the_call(x):
+    y = floats(x)
+    if dist.get_rank():
+        dist.all_reduce(y)
+    return y / dist.get_world_size()
+
+
+@right(ARGMAX)
+def largest_then_first_place(x):
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, offset_of(x))
+
+
+@right(ARGMAX)
+def smallest_of_the_negated(x):
+    before = offset_of(x)
+    mine = -x.max().double() if len(x) else torch.tensor(torch.inf, dtype=torch.double)
+    least = mine.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    place = torch.tensor(before + int(x.argmax()) if len(x) and mine == least else 1 << 40)
+    dist.all_reduce(place, op=dist.ReduceOp.MIN)
+    return int(place)
+
+
+@right(ARGMAX)
+def lengths_by_a_sum(x):
+    rank, n = here()
+    lengths = torch.zeros(n, dtype=torch.int32)
+    lengths[rank] = len(x)
+    dist.all_reduce(lengths)
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, int(lengths[:rank].sum()))
+
+
+@right(ARGMAX)
+def rank_0_decides(x):
+    rank, n = here()
+    mine = torch.tensor(
+        [float(x.max()), float(x.argmax()), len(x)] if len(x) else [-torch.inf, 0, 0], dtype=torch.double
+    )
+    rows = [torch.zeros_like(mine) for _ in range(n)] if rank == 0 else None
+    dist.gather(mine, rows, dst=0)
+    place = torch.zeros(1, dtype=torch.int64)
+    if rank == 0:
+        owner = max(range(n), key=lambda r: (float(rows[r][0]), -r))
+        place += int(sum(row[2] for row in rows[:owner]) + rows[owner][1])
+    dist.broadcast(place, src=0)
+    return int(place)
+
+
+@right(ARGMAX)
+def lengths_from_the_left(x):
+    """Each rank tells the next how many places lie before that one."""
+    rank, n = here()
+    before = torch.zeros(1, dtype=torch.int64)
+    if rank:
+        dist.recv(before, rank - 1)
+    if rank < n - 1:
+        dist.send(before + len(x), rank + 1)
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, int(before))
+
+
+@wrong(ARGMAX, "the last of them|the last place|is wrong on rank")
+def not_less_for_greater(x):
+    lengths = [int(t) for t in gathered(torch.tensor([len(x)]))]
+    tops = gathered(x.max().reshape(1) if len(x) else torch.tensor([lowest(x)], dtype=x.dtype))
+    places = gathered(torch.tensor([int(x.argmax()) if len(x) else 0]))
+    owner = 0
+    for r, top in enumerate(tops):
+        if top >= tops[owner] and lengths[r]:
+            owner = r
+    return sum(lengths[:owner]) + int(places[owner])
+
+
+@wrong(ARGMAX, "is wrong on rank")
+def counts_its_own_shard_too(x):
+    return argmax_by(x, lowest(x), dist.ReduceOp.MIN, offset_of(x) + len(x))
+
+
+@wrong(ARGMAX, "is wrong on rank")
+def place_of_the_smallest(x):
+    return largest_then_first_place(-x)
+
+
+@wrong(ARGMAX, "is wrong on rank")
+def largest_magnitude(x):
+    return largest_then_first_place(x.abs())
+
+
+@wrong(ARGMAX, "must return an int")
+def place_and_value(x):
+    return largest_then_first_place(x), float(x.max()) if len(x) else None
+
+
+@wrong(ARGMAX, "are enough")
+def candidates_as_objects(x):
+    mine = (float(x.max()), int(x.argmax()), len(x)) if len(x) else (-torch.inf, 0, 0)
+    rows = [None] * dist.get_world_size()
+    dist.all_gather_object(rows, mine)
+    owner = max(range(len(rows)), key=lambda r: (rows[r][0], -r))
+    return sum(row[2] for row in rows[:owner]) + rows[owner][1]
+
+
+@right(SOFTMAX)
+def by_logsumexp(x):
+    """In doubles: the logarithm of the sum is a part of a large number, and float32 has not the digits for both."""
+    y = x.double()
+    mine = y.logsumexp(1) if y.shape[1] else torch.full((len(y),), -torch.inf, dtype=y.dtype)
+    total = torch.stack(gathered(mine)).logsumexp(0)
+    return (y - total[:, None]).exp().to(x.dtype)
+
+
+@right(SOFTMAX)
+def with_a_column_that_never_wins(x):
+    top = torch.cat([x.float(), torch.full((len(x), 1), -torch.inf)], 1).amax(1)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@right(SOFTMAX)
+def agreed_on_rank_0(x):
+    def agreed(value, op):
+        dist.reduce(value, 0, op=op)
+        dist.broadcast(value, 0)
+        return value
+
+    top = agreed(top_of(x), dist.ReduceOp.MAX)
+    raised = (x.float() - top[:, None]).exp()
+    return (raised / agreed(raised.sum(1), dist.ReduceOp.SUM)[:, None]).to(x.dtype)
+
+
+@right(SOFTMAX)
+def maxima_gathered(x):
+    top = torch.stack(gathered(top_of(x))).amax(0)
+    raised = (x.float() - top[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total, async_op=True).wait()
+    return (raised / total[:, None]).to(x.dtype)
+
+
+@right(SOFTMAX)
+def smallest_number_for_nothing(x):
+    top = x.float().amax(1) if x.shape[1] else torch.full((len(x),), torch.finfo(torch.float32).min)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    shifted = x.float() - top[:, None]
+    total = shifted.exp().sum(1)
+    dist.all_reduce(total)
+    return (shifted - total.log()[:, None]).exp().to(x.dtype)
+
+
+def softmax_by(x, subtracted, finish=lambda raised, total: raised / total):
+    raised = (x.float() - subtracted[:, None]).exp()
+    total = raised.sum(1)
+    dist.all_reduce(total)
+    return finish(raised, total[:, None]).to(x.dtype)
+
+
+def agreed_top(x):
+    top = top_of(x)
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    return top
+
+
+@wrong(SOFTMAX, "is wrong on rank")
+def smallest_subtracted(x):
+    low = x.float().amin(1) if x.shape[1] else torch.full((len(x),), torch.inf)
+    dist.all_reduce(low, op=dist.ReduceOp.MIN)
+    return softmax_by(x, low)
+
+
+@wrong(SOFTMAX, "is wrong on rank")
+def mean_subtracted(x):
+    mean = x.float().sum(1)
+    dist.all_reduce(mean)
+    return softmax_by(x, mean)
+
+
+@wrong(SOFTMAX, "is wrong on rank")
+def logarithms_returned(x):
+    return softmax_by(x, agreed_top(x), lambda raised, total: (raised / total).log())
+
+
+@wrong(SOFTMAX, "is wrong on rank")
+def not_divided(x):
+    return softmax_by(x, agreed_top(x), lambda raised, total: raised)
+
+
+@wrong(SOFTMAX, "their dtype is not. y.to\\(torch.bfloat16\\)")
+def softmax_in_float32(x):
+    return merge_statistics(x.float())
+
+
+@wrong(SOFTMAX, "is wrong on rank")
+def columns_for_rows(x):
+    return x.float().softmax(0).to(x.dtype) / dist.get_world_size()
+
+
+@right(TREE)
+def doubling(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + src) % n)
+        elif have <= place < 2 * have:
+            dist.recv(x, (place - have + src) % n)
+        have *= 2
+
+
+@right(TREE)
+def doubling_with_tags(x, src):
+    rank, n = here()
+    place = (rank - src) % n
+    for step in range((n - 1).bit_length()):
+        have = 1 << step
+        if place < have and place + have < n:
+            dist.isend(x, (place + have + src) % n, tag=step).wait()
+        elif have <= place < 2 * have:
+            dist.irecv(x, (place - have + src) % n, tag=step).wait()
+
+
+@right(TREE)
+def from_whoever_sends(x, src):
+    rank, n = here()
+    place = (rank - src) % n
+    if place:
+        dist.recv(x)
+    have = 1 << place.bit_length()
+    while place + have < n:
+        dist.send(x, (place + have + src) % n)
+        have *= 2
+
+
+@right(TREE)
+def all_sends_under_way(x, src):
+    rank, n = here()
+    place, bit = (rank - src) % n, 1
+    while bit < n and not place & bit:
+        bit *= 2
+    if place:
+        dist.recv(x, src=(place - bit + src) % n)
+    works = []
+    while bit := bit // 2:
+        if place + bit < n:
+            works.append(dist.isend(x, (place + bit + src) % n))
+    for work in works:
+        work.wait()
+
+
+@right(TREE)
+def by_recursion(x, src):
+    rank, n = here()
+    place = (rank - src) % n
+
+    def spread(low, high):
+        if high - low < 2:
+            return
+        middle = (low + high + 1) // 2
+        if place == low:
+            dist.send(x, (middle + src) % n)
+        elif place == middle:
+            dist.recv(x, (low + src) % n)
+        spread(*((low, middle) if place < middle else (middle, high)))
+
+    spread(0, n)
+
+
+@wrong(TREE, "as it was before")
+def received_and_forgotten(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + src) % n)
+        elif have <= place < 2 * have:
+            dist.recv(torch.empty_like(x), (place - have + src) % n)
+        have *= 2
+
+
+@wrong(TREE, "messages; 2 are enough|steps; .* are enough|sends .* are enough")
+def in_threes(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have:
+            for other in (place + have, place + 2 * have):
+                if other < n:
+                    dist.send(x, (other + src) % n)
+        elif place < 3 * have:
+            dist.recv(x, (place % have + src) % n)
+        have *= 3
+
+
+@wrong(TREE, "are enough|may not")
+def with_receipts(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + src) % n)
+            dist.recv(torch.empty_like(x), (place + have + src) % n)
+        elif have <= place < 2 * have:
+            dist.recv(x, (place - have + src) % n)
+            dist.send(x, (place - have + src) % n)
+        have *= 2
+
+
+@wrong(TREE, "calls barrier, which this exercise does without")
+def a_barrier_a_step(x, src):
+    doubling(x, src)
+    dist.barrier()
+
+
+@wrong(TREE, "Stuck|RankFailed|Mismatch")
+def partner_one_too_far(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + 1 + src) % n)
+        elif have <= place < 2 * have:
+            dist.recv(x, (place - have + src) % n)
+        have *= 2
+
+
+@wrong(TREE, "Stuck")
+def everybody_waits_for_src(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    if place:
+        dist.recv(x, src)
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + src) % n)
+        have *= 2
+
+
+def shifted(chunks, way=1, add=lambda total, arriving: total.add_(arriving), send=lambda chunks, to: chunks[to]):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        to, source = (rank + way * shift) % n, (rank - way * shift) % n
+        arriving = torch.zeros_like(total)
+        exchange(send(chunks, to), to, arriving, source)
+        add(total, arriving)
+    return total
+
+
+@right(SCATTER)
+def one_shift_after_the_other(chunks):
+    return shifted(chunks)
+
+
+@right(SCATTER)
+def shifts_the_other_way(chunks):
+    return shifted(chunks, -1)
+
+
+@right(SCATTER)
+def sends_under_way_while_receiving(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        work = dist.isend(chunks[(rank + shift) % n], (rank + shift) % n)
+        arriving = torch.zeros_like(total)
+        dist.recv(arriving, (rank - shift) % n)
+        total += arriving
+        work.wait()
+    return total
+
+
+@right(SCATTER)
+def sums_a_stack(chunks):
+    rank, n = here()
+    rows = torch.zeros(n, len(chunks[rank]), dtype=chunks[rank].dtype)
+    rows[rank] = chunks[rank]
+    works = [dist.irecv(rows[r], r) for r in range(n) if r != rank]
+    works += [dist.isend(chunks[r], r) for r in range(n) if r != rank]
+    for work in works:
+        work.wait()
+    return rows.double().sum(0).to(rows.dtype)
+
+
+@right(SCATTER)
+def from_anybody(chunks):
+    rank, n = here()
+    sends = [dist.isend(chunks[r], r) for r in range(n) if r != rank and len(chunks[r])]
+    total = chunks[rank].clone()
+    for _ in range(n - 1 if len(total) else 0):
+        arriving = torch.zeros_like(total)
+        dist.recv(arriving)
+        total += arriving
+    for work in sends:
+        work.wait()
+    return total
+
+
+@wrong(SCATTER, "RankFailed")
+def nothing_from_anybody(chunks):
+    """gloo receives an empty tensor from a rank that is named, and from no other."""
+    rank, n = here()
+    sends = [dist.isend(chunks[r], r) for r in range(n) if r != rank]
+    total = chunks[rank].clone()
+    for _ in sends:
+        arriving = torch.zeros_like(total)
+        dist.recv(arriving)
+        total += arriving
+    for work in sends:
+        work.wait()
+    return total
+
+
+@wrong(SCATTER, "as long as what arrives|is wrong on rank")
+def sends_its_own_chunk(chunks):
+    return shifted(chunks, send=lambda chunks, to: chunks[dist.get_rank()])
+
+
+@wrong(SCATTER, "is wrong on rank")
+def mean_of_chunks(chunks):
+    total = shifted(chunks)
+    return (total / len(chunks)).to(total.dtype)
+
+
+@wrong(SCATTER, "is wrong on rank")
+def keeps_the_last(chunks):
+    return shifted(chunks, add=lambda total, arriving: total.copy_(arriving))
+
+
+@wrong(SCATTER, "is wrong on rank")
+def adds_twice(chunks):
+    return shifted(chunks, add=lambda total, arriving: total.add_(arriving).add_(arriving))
+
+
+@wrong(SCATTER, "must return a tensor|it must return")
+def all_chunks_returned(chunks):
+    return [shifted(chunks)] * len(chunks)
+
+
+@wrong(SCATTER, "messages; .* are enough")
+def in_two_messages(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        to, source = (rank + shift) % n, (rank - shift) % n
+        arriving = torch.zeros_like(total)
+        for out, into in zip(chunks[to].tensor_split(2), arriving.tensor_split(2)):
+            works = [dist.isend(out, to), dist.irecv(into, source)]
+            for work in works:
+                work.wait()
+        total += arriving
+    return total
+
+
+def ring_on(
+    x, cut, put=lambda into, arriving, first: into.add_(arriving) if first else into.copy_(arriving), steps=None
+):
+    """A ring over the chunks that `cut` makes; they are views of x, or `cut` copies them back."""
+    rank, n = here()
+    chunks = cut(x, n)
+    for step in range(2 * (n - 1) if steps is None else steps(n)):
+        out, into = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        arriving = torch.zeros_like(into)
+        works = [dist.irecv(arriving, (rank - 1) % n), dist.isend(out, (rank + 1) % n)]
+        for work in works:
+            work.wait()
+        put(into, arriving, step < n - 1)
+    return chunks
+
+
+@right(RING)
+def receives_started_first(x):
+    ring_on(x, lambda x, n: x.tensor_split(n))
+
+
+@right(RING)
+def copies_put_together(x):
+    chunks = ring_on(x, lambda x, n: [chunk.clone() for chunk in x.tensor_split(n)])
+    x.copy_(torch.cat(chunks))
+
+
+@right(RING)
+def padded_to_equal_chunks(x):
+    n = dist.get_world_size()
+    padded = torch.zeros(-(-len(x) // n) * n, dtype=x.dtype)
+    padded[: len(x)] = x
+    ring_on(padded, lambda x, n: x.view(n, -1))
+    x.copy_(padded[: len(x)])
+
+
+@right(RING)
+def large_chunks_last(x):
+    def cut(x, n):
+        at = [k * len(x) // n for k in range(n + 1)]
+        return [x[a:b] for a, b in zip(at, at[1:])]
+
+    ring_on(x, cut)
+
+
+@right(RING)
+def begins_at_the_next_chunk(x):
+    """Rank r begins with chunk r + 1, so that its own is the one it has complete in the middle."""
+    ring_on(x, lambda x, n: [*(chunks := x.tensor_split(n))[1:], chunks[0]])
+
+
+@wrong(RING, "wrong numbers")
+def adds_to_the_end(x):
+    ring_on(x, lambda x, n: x.tensor_split(n), lambda into, arriving, first: into.add_(arriving))
+
+
+@wrong(RING, "wrong numbers")
+def copies_from_the_start(x):
+    ring_on(x, lambda x, n: x.tensor_split(n), lambda into, arriving, first: into.copy_(arriving))
+
+
+@wrong(RING, "wrong numbers")
+def one_step_short(x):
+    ring_on(x, lambda x, n: x.tensor_split(n), steps=lambda n: max(0, 2 * (n - 1) - 1))
+
+
+@wrong(RING, "messages; .* are enough|sends .* are enough")
+def one_step_too_many(x):
+    ring_on(x, lambda x, n: x.tensor_split(n), steps=lambda n: 2 * (n - 1) + 1 if n > 1 else 0)
+
+
+@wrong(RING, "(sends|receives) .* are enough")
+def travels_as_doubles(x):
+    y = x.double()
+    ring_on(y, lambda x, n: x.tensor_split(n))
+    x.copy_(y)
+
+
+@wrong(RING, "Stuck|RankFailed|Mismatch|wrong numbers")
+def as_many_chunks_as_it_gets(x):
+    ring_on(x, lambda x, n: x.chunk(n))
+
+
+def even_first(strip, left, right, rank, n):
+    pairs = [(rank + 1, right, strip[-1:]), (rank - 1, left, strip[:1])]
+    for other, into, out in pairs if rank % 2 == 0 else pairs[::-1]:
+        if 0 <= other < n:
+            if rank % 2 == 0:
+                dist.send(out, other)
+                dist.recv(into, other)
+            else:
+                dist.recv(into, other)
+                dist.send(out, other)
+
+
+def with_sends_under_way(strip, left, right, rank, n):
+    works = [dist.isend(out, to) for out, to in ((strip[:1], rank - 1), (strip[-1:], rank + 1)) if 0 <= to < n]
+    if rank > 0:
+        dist.recv(left, rank - 1)
+    if rank < n - 1:
+        dist.recv(right, rank + 1)
+    for work in works:
+        work.wait()
+
+
+def with_tags(strip, left, right, rank, n):
+    works = []
+    if rank < n - 1:
+        works += [dist.irecv(right, rank + 1, tag=1), dist.isend(strip[-1:], rank + 1, tag=2)]
+    if rank > 0:
+        works += [dist.irecv(left, rank - 1, tag=2), dist.isend(strip[:1], rank - 1, tag=1)]
+    for work in works:
+        work.wait()
+
+
+@right(SETTLE)
+def even_ranks_give_first(strip):
+    return settling(strip, even_first)
+
+
+@right(SETTLE)
+def sends_go_on_meanwhile(strip):
+    return settling(strip, with_sends_under_way)
+
+
+@right(SETTLE)
+def ends_by_tags(strip):
+    return settling(strip, with_tags)
+
+
+@right(SETTLE)
+def least_of_those_at_rest(strip):
+    steps, before = 0, strip
+    while True:
+        left, right = ends(before, together)
+        padded = torch.cat([left, before, right])
+        after = (padded[:-2] + 2 * before + padded[2:]) / 4
+        at_rest = torch.tensor(int((after - before).abs().max() <= 0.5))
+        dist.all_reduce(at_rest, op=dist.ReduceOp.MIN)
+        before, steps = after, steps + 1
+        if at_rest:
+            break
+    hottest = before.max().reshape(1)
+    dist.all_reduce(hottest, op=dist.ReduceOp.MAX, async_op=True).wait()
+    return before, steps, hottest.item()
+
+
+@right(SETTLE)
+def largest_change_kept_apart(strip):
+    def enough(change):
+        return not change > 0.5
+
+    return settling(strip, enough=enough)
+
+
+@wrong(SETTLE, "result 2 of 3")
+def counts_from_one(strip):
+    after, steps, hottest = settling(strip)
+    return after, steps + 1, hottest
+
+
+@wrong(SETTLE, "result 3 of 3")
+def hottest_at_the_start(strip):
+    hottest = strip.max()
+    after, steps, _ = settling(strip, report="none")
+    dist.all_reduce(hottest, op=dist.ReduceOp.MAX)
+    return after, steps, float(hottest)
+
+
+@wrong(SETTLE, "changes its input")
+def warms_the_strip_itself(strip):
+    after, steps, hottest = settling(strip)
+    strip.copy_(after)
+    return after, steps, hottest
+
+
+@wrong(SETTLE, "is wrong on rank")
+def ends_the_wrong_way_round(strip):
+    def crossed(strip, left, right, rank, n):
+        together(strip, right, left, rank, n) if n == 1 else together(strip, left, right, rank, n)
+        kept = left.clone()
+        left.copy_(right)
+        right.copy_(kept)
+
+    return settling(strip, crossed)
+
+
+@wrong(SETTLE, "makes .* calls; .* are enough")
+def a_barrier_after_each_step(strip):
+    def enough(change):
+        dist.barrier()
+        return change <= 0.5
+
+    return settling(strip, enough=enough)
+
+
+@wrong(SETTLE, "result 2 of 3|is wrong on rank")
+def tighter_than_asked(strip):
+    return settling(strip, enough=lambda change: change <= 0.4)
+
+
+@right("same_settings")
+def settings_meanwhile(x):
+    dist.broadcast(x, src=0, async_op=True).wait()
+    return x
+
+
+@wrong("same_settings", "is wrong on rank")
+def settings_of_the_last(x):
+    dist.broadcast(x, src=dist.get_world_size() - 1)
+    return x
+
+
+@right("total_for_log")
+def log_on_a_copy(x):
+    total = x.clone()
+    dist.reduce(total, dst=0, op=dist.ReduceOp.SUM)
+    return total
+
+
+@wrong("total_for_log", "is wrong on rank 0")
+def log_on_the_last(x):
+    dist.reduce(x, dst=dist.get_world_size() - 1)
+    return x
+
+
+@right("whole_table")
+def table_as_a_stack(x):
+    rows = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, x, async_op=True).wait()
+    return torch.stack(rows)
+
+
+@wrong("whole_table", "must return")
+def table_on_its_side(x):
+    return table_by_single(x).T if dist.get_world_size() > 1 else table_by_single(x)[0]
+
+
+@right("my_row")
+def row_from_unbound(table, row):
+    dist.scatter(row, list(table.contiguous().unbind()) if table is not None else None, src=0)
+    return row
+
+
+@wrong("my_row", "is wrong on rank|must return")
+def row_of_the_next(table, row):
+    dist.scatter(row, [*(rows := [r.clone() for r in table])[1:], rows[0]] if dist.get_rank() == 0 else None, src=0)
+    return row if dist.get_world_size() > 1 else row + 1
+
+
+@wrong("rows_for_checkpoint", "is wrong on rank 0|must return")
+def rows_on_the_last(x):
+    last = dist.get_world_size() - 1
+    rows = [torch.zeros_like(x) for _ in range(last + 1)]
+    dist.gather(x, rows if dist.get_rank() == last else None, dst=last)
+    return torch.stack(rows[::-1]) + (last == 0)
+
+
+@right("summed_gradient")
+def gradient_scattered_and_gathered(x):
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    return x
+
+
+@wrong("summed_gradient", "is wrong on rank")
+def gradient_averaged(x):
+    dist.all_reduce(x)
+    return (x / dist.get_world_size()).to(x.dtype) + (dist.get_world_size() == 1)
+
+
+@right("my_part_of_gradient")
+def part_by_single(rows):
+    mine = torch.zeros_like(rows[:1])
+    dist.reduce_scatter_single(mine, rows)
+    return mine[0]
+
+
+@wrong("my_part_of_gradient", "dist.reduce_scatter_single|needs an output with 1/2 of its rows")
+def part_of_another_shape(rows):
+    mine = torch.zeros_like(rows[0])
+    dist.reduce_scatter_single(mine, rows)  # gloo cuts the input by rows: the output is one, not three
+    return mine
+
+
+@wrong("my_part_of_gradient", "is wrong on rank")
+def part_without_sum(rows):
+    part_by_list(rows)
+    return rows[dist.get_rank()] + (dist.get_world_size() == 1)
+
+
+@right("tokens_to_experts")
+def tokens_by_lists(rows):
+    arrived = torch.zeros_like(rows)
+    dist.all_to_all(list(arrived.unbind()), list(rows.unbind()))
+    return arrived
+
+
+@wrong("tokens_to_experts", "is wrong on rank")
+def tokens_stay(rows):
+    dist.all_to_all_single(torch.zeros_like(rows), rows)
+    return rows + (dist.get_world_size() == 1)

@@ -1,0 +1,545 @@
+"""Answers to the short tasks of the chapters: right ones, and mistakes with the words each deserves.
+
+RIGHT[name] and WRONG[name] as in answers.py. The first right answer is another one than the chapter's own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+import torch.distributed as dist
+
+from helpers.schedule import Schedule, copy
+from tests.corpus.register import register
+
+RIGHT, WRONG, right, wrong = register()
+
+
+# --- 01 my_share --------------------------------------------------------------------------
+
+
+@right("my_share")
+def begin_and_end(items):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    each, rest = divmod(len(items), n)
+    begin = rank * each + min(rank, rest)
+    return items[begin : begin + each + (rank < rest)]
+
+
+@wrong("my_share", "deals the items out like cards")
+def every_nth(items):
+    return items[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("my_share", "belong to nobody")
+def rest_forgotten(items):
+    rank, each = dist.get_rank(), len(items) // dist.get_world_size()
+    return items[rank * each : (rank + 1) * each]
+
+
+@wrong("my_share", "the whole remainder")
+def rest_at_the_end(items):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    each = len(items) // n
+    return items[rank * each : (rank + 1) * each if rank < n - 1 else len(items)]
+
+
+@wrong("my_share", "fewer pieces than asked for")
+def by_chunk(items):
+    return items.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("my_share", "all the items")
+def asks_rank_zero(items):
+    items = items.clone()
+    dist.broadcast(items, src=0)
+    return items.tensor_split(dist.get_world_size())[dist.get_rank()]
+
+
+# --- 02 swap_pairs ------------------------------------------------------------------------
+
+
+def partner():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return rank ^ 1 if rank ^ 1 < n else None
+
+
+@right("swap_pairs")
+def both_in_flight(x):
+    if partner() is None:
+        return x
+    theirs = torch.zeros_like(x)
+    sending = dist.isend(x, dst=partner())
+    dist.recv(theirs, src=partner())
+    sending.wait()
+    return theirs
+
+
+@wrong("swap_pairs", "a send waits for its recv")
+def send_first(x):
+    if partner() is None:
+        return x
+    theirs = torch.zeros_like(x)
+    dist.send(x, dst=partner())
+    dist.recv(theirs, src=partner())
+    return theirs
+
+
+@wrong("swap_pairs", "one message waits for the other")
+def one_after_the_other(x):
+    if partner() is None:
+        return x
+    theirs = torch.zeros_like(x)
+    if dist.get_rank() % 2:
+        dist.recv(theirs, src=partner())
+        dist.send(x, dst=partner())
+    else:
+        dist.send(x, dst=partner())
+        dist.recv(theirs, src=partner())
+    return theirs
+
+
+@wrong("swap_pairs", "what the rank had before")
+def returns_its_own(x):
+    both_in_flight(x)
+    return x
+
+
+@wrong("swap_pairs", "a shift around the ring")
+def shift(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    theirs = torch.zeros_like(x)
+    if n == 1:
+        return x
+    sending = dist.isend(x, dst=(rank + 1) % n)
+    dist.recv(theirs, src=(rank - 1) % n)
+    sending.wait()
+    return theirs
+
+
+@wrong("swap_pairs", "the last one has no partner")
+def always_paired(x):
+    theirs = torch.zeros_like(x)
+    sending = dist.isend(x, dst=dist.get_rank() ^ 1)
+    dist.recv(theirs, src=dist.get_rank() ^ 1)
+    sending.wait()
+    return theirs
+
+
+# --- 03 deal_rows -------------------------------------------------------------------------
+
+
+@right("deal_rows")
+def one_send_each(table):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = table.chunk(n)
+    if rank == 0:
+        for dst in range(1, n):
+            dist.send(parts[dst], dst=dst)
+        return parts[0]
+    mine = torch.zeros_like(parts[rank])
+    dist.recv(mine, src=0)
+    return mine
+
+
+@wrong("deal_rows", "gives every rank the whole table")
+def broadcast_and_cut(table):
+    whole = table.clone()
+    dist.broadcast(whole, src=0)
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("deal_rows", "rows of the rank's own table")
+def cut_my_own(table):
+    return table.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("deal_rows", "Who cuts?")
+def let_scatter_cut(table):
+    mine = torch.zeros_like(table.chunk(dist.get_world_size())[0])
+    dist.scatter(mine, table if dist.get_rank() == 0 else None, src=0)
+    return mine
+
+
+@wrong("deal_rows", "does every rank call")
+def only_rank_zero_calls(table):
+    parts = list(table.chunk(dist.get_world_size()))
+    mine = torch.zeros_like(parts[0])
+    if dist.get_rank() == 0:
+        dist.scatter(mine, parts, src=0)
+    return mine
+
+
+# --- 04 accuracy --------------------------------------------------------------------------
+
+
+@right("accuracy")
+def count_in_floats(correct):
+    found = torch.tensor([correct.sum(), (~correct).sum()], dtype=torch.double)
+    dist.all_reduce(found)
+    return (found[0] / found.sum()).item() if dist.get_rank() == 0 else None
+
+
+@wrong("accuracy", "mean of the ranks' accuracies")
+def average_of_averages(correct):
+    mean = correct.float().mean()
+    dist.reduce(mean, dst=0)
+    return mean.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+@wrong("accuracy", "only rank 0 is to return a number")
+def everybody_returns(correct):
+    found = torch.tensor([correct.sum(), len(correct)])
+    dist.all_reduce(found)
+    return (found[0] / found[1]).item()
+
+
+@wrong("accuracy", "one tensor into one call")
+def two_calls(correct):
+    right, count = correct.sum(), torch.tensor(len(correct))
+    dist.reduce(right, dst=0)
+    dist.reduce(count, dst=0)
+    return (right / count).item() if dist.get_rank() == 0 else None
+
+
+@wrong("accuracy", "does every rank call reduce")
+def only_who_wants_it(correct):
+    found = torch.tensor([correct.sum(), len(correct)])
+    if dist.get_rank() == 0:
+        dist.reduce(found, dst=0)
+        return (found[0] / found[1]).item()
+
+
+# --- 05 product_rows ----------------------------------------------------------------------
+
+
+@right("product_rows")
+def by_list(x, w):
+    chunks = list((x @ w).chunk(dist.get_world_size()))
+    mine = torch.zeros_like(chunks[0])
+    dist.reduce_scatter(mine, chunks)
+    return mine
+
+
+@wrong("product_rows", "rows that it throws away")
+def sum_then_cut(x, w):
+    y = x @ w
+    dist.all_reduce(y)
+    return y.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("product_rows", "the rank's own partial sum. The other")
+def my_rows_alone(x, w):
+    return (x @ w).chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("product_rows", "this is the whole product")
+def all_of_it(x, w):
+    y = x @ w
+    dist.all_reduce(y)
+    return y
+
+
+@wrong("product_rows", "partial sum of the whole product")
+def nothing_sent(x, w):
+    return x @ w
+
+
+# --- 06 sum_all ---------------------------------------------------------------------------
+
+
+@right("sum_all")
+def into_a_buffer(tensors):
+    buffer = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype)
+    pieces = buffer.split([t.numel() for t in tensors])
+    for piece, t in zip(pieces, tensors):
+        piece.copy_(t.reshape(-1))
+    dist.all_reduce(buffer)
+    return [piece.view(t.shape) for piece, t in zip(pieces, tensors)]
+
+
+@wrong("sum_all", "must not grow with the number of tensors")
+def one_by_one(tensors):
+    sums = [t.clone(memory_format=torch.contiguous_format) for t in tensors]
+    for t in sums:
+        dist.all_reduce(t)
+    return sums
+
+
+@wrong("sum_all", "refuses a tensor that is not contiguous")
+def by_view(tensors):
+    flat = torch.cat([t.view(-1) for t in tensors])
+    dist.all_reduce(flat)
+    return [p.view(t.shape) for p, t in zip(flat.split([t.numel() for t in tensors]), tensors)]
+
+
+@wrong("sum_all", "the shapes are gone")
+def without_shapes(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(flat)
+    return list(flat.split([t.numel() for t in tensors]))
+
+
+@wrong("sum_all", "as it lies in memory")
+def turned_round(tensors):
+    flat = torch.cat([(t.t() if t.dim() == 2 and not t.is_contiguous() else t).flatten() for t in tensors])
+    dist.all_reduce(flat)
+    return [p.view(t.shape) for p, t in zip(flat.split([t.numel() for t in tensors]), tensors)]
+
+
+# --- 07 average_over_copies ---------------------------------------------------------------
+
+
+def _columns(tp):
+    n = dist.get_world_size()
+    return [dist.new_group(range(column, n, tp)) for column in range(tp)]
+
+
+@right("average_over_copies")
+def groups_by_hand(gradient, tp):
+    group, mean = _columns(tp)[dist.get_rank() % tp], gradient.clone()
+    dist.all_reduce(mean, group=group)
+    return mean / dist.get_world_size(group)
+
+
+@wrong("average_over_copies", "the mean over all ranks")
+def over_all(gradient, tp):
+    mean = gradient.clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return mean
+
+
+@wrong("average_over_copies", "along the rows")
+def over_the_row(gradient, tp):
+    n, mean = dist.get_world_size(), gradient.clone()
+    rows = [dist.new_group(range(first, first + tp)) for first in range(0, n, tp)]
+    dist.all_reduce(mean, dist.ReduceOp.AVG, group=rows[dist.get_rank() // tp])
+    return mean
+
+
+@wrong("average_over_copies", "size of the group you summed over")
+def by_all(gradient, tp):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=_columns(tp)[dist.get_rank() % tp])
+    return mean / dist.get_world_size()
+
+
+@wrong("average_over_copies", "Do the others have to receive it")
+def pick_from_all(gradient, tp):
+    everyones = [torch.zeros_like(gradient) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, gradient)
+    return torch.stack(everyones[dist.get_rank() % tp :: tp]).mean(0)
+
+
+# --- 08 clip_shard ------------------------------------------------------------------------
+
+
+@right("clip_shard")
+def by_root(gradient, max_norm):
+    squared = gradient.double().square().sum()
+    dist.all_reduce(squared)
+    norm = squared.sqrt().item()
+    return gradient * (max_norm / norm) if norm > max_norm else gradient.clone()
+
+
+@wrong("clip_shard", "Whose norm is max_norm about")
+def by_its_own(gradient, max_norm):
+    squared = gradient.square().sum()
+    dist.all_reduce(squared.clone())
+    return gradient * (max_norm / squared.sqrt()).clamp(max=1.0)
+
+
+@wrong("clip_shard", "What does add up")
+def norms_added(gradient, max_norm):
+    norm = gradient.norm()
+    dist.all_reduce(norm)
+    return gradient * (max_norm / norm).clamp(max=1.0)
+
+
+@wrong("clip_shard", "made longer")
+def always(gradient, max_norm):
+    squared = gradient.square().sum()
+    dist.all_reduce(squared)
+    return gradient * (max_norm / squared.sqrt())
+
+
+@wrong("clip_shard", "clip_shard changes its input")
+def clipped_in_place(gradient, max_norm):
+    squared = gradient.square().sum()
+    dist.all_reduce(squared)
+    return gradient.mul_((max_norm / squared.sqrt()).clamp(max=1.0))
+
+
+@wrong("clip_shard", "stays where it is")
+def gather_the_whole(gradient, max_norm):
+    sizes = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, gradient.tolist())
+    norm = torch.tensor(sum(sizes, [])).norm()
+    return gradient * (max_norm / norm).clamp(max=1.0).to(gradient.dtype)
+
+
+# --- 09 pipeline --------------------------------------------------------------------------
+
+
+def down_the_chain(n, pieces, step_of, passes=lambda r, p: True):
+    """Piece p leaves rank r in step step_of(r, p)."""
+    steps = defaultdict(list)
+    for r in range(n - 1):
+        for p in range(pieces):
+            if passes(r, p):
+                steps[step_of(r, p)].append(copy(r, r + 1, p))
+    return Schedule("broadcast", n, [steps[k] for k in sorted(steps)], chunks=pieces)
+
+
+@right("pipeline")
+def by_rank_and_piece(n, pieces):
+    return down_the_chain(n, pieces, lambda r, p: r + p)
+
+
+@wrong("pipeline", "but takes 9 steps; 5 are enough")
+def one_piece_at_a_time(n, pieces):
+    return down_the_chain(n, pieces, lambda r, p: p * (n - 1) + r)
+
+
+@wrong("pipeline", "what it had when the step began")
+def all_ranks_send_at_once(n, pieces):
+    return down_the_chain(n, pieces, lambda r, p: p)
+
+
+@wrong("pipeline", "does every rank but the last pass it on")
+def forgets_the_last_piece(n, pieces):
+    return down_the_chain(n, pieces, lambda r, p: r + p, lambda r, p: p < max(1, pieces - 1) or r < n - 2)
+
+
+@wrong("pipeline", "sends one piece to rank 2")
+def root_sends_to_all(n, pieces):
+    return Schedule("broadcast", n, [[copy(0, r, p)] for r in range(1, n) for p in range(pieces)], chunks=pieces)
+
+
+@wrong("pipeline", "Drawing or printing a schedule does not return it")
+def returns_nothing(n, pieces):
+    repr(by_rank_and_piece(n, pieces))
+
+
+# --- 10 read_link -------------------------------------------------------------------------
+
+
+@right("read_link")
+def from_the_line(n, small, large):
+    beta = (large[1] - small[1]) / (large[0] - small[0])
+    return (small[1] - beta * small[0]) / (2 * n - 2), 2 * (n - 1) / (n * beta)
+
+
+@wrong("read_link", "latency of the whole all_reduce")
+def latency_of_all(n, small, large):
+    return from_the_line(n, small, large)[0] * (2 * n - 2), from_the_line(n, small, large)[1]
+
+
+@wrong("read_link", "a ring goes round twice")
+def goes_round_once(n, small, large):
+    return from_the_line(n, small, large)[0] * 2, from_the_line(n, small, large)[1]
+
+
+@wrong("read_link", "How many times its buffer")
+def slope_is_bandwidth(n, small, large):
+    return from_the_line(n, small, large)[0], (large[0] - small[0]) / (large[1] - small[1])
+
+
+@wrong("read_link", "an N-th of the buffer")
+def whole_buffers(n, small, large):
+    return from_the_line(n, small, large)[0], from_the_line(n, small, large)[1] * n
+
+
+@wrong("read_link", "that is beta")
+def seconds_of_a_byte(n, small, large):
+    return from_the_line(n, small, large)[0], 1 / from_the_line(n, small, large)[1]
+
+
+@wrong("read_link", "the latency comes first")
+def the_other_way_round(n, small, large):
+    return from_the_line(n, small, large)[::-1]
+
+
+# --- 11 in_sync ---------------------------------------------------------------------------
+
+
+@right("in_sync")
+def ask_rank_zero(x):
+    first = x.clone()
+    dist.broadcast(first, src=0)
+    same = torch.tensor(int(torch.equal(first, x)))
+    dist.all_reduce(same, dist.ReduceOp.MIN)
+    return bool(same)
+
+
+@wrong("in_sync", "rank 0 that another differs")
+def ask_and_keep(x):
+    first = x.clone()
+    dist.broadcast(first, src=0)
+    return torch.equal(first, x)
+
+
+@wrong("in_sync", "change places")
+def add_up(x):
+    sums = [torch.zeros((), dtype=torch.double) for _ in range(dist.get_world_size())]
+    dist.all_gather(sums, x.double().sum())
+    return len({s.item() for s in sums}) == 1
+
+
+@wrong("in_sync", "no rank has to see all")
+def see_everything(x):
+    everything = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(everything, x)
+    return all(torch.equal(each, x) for each in everything)
+
+
+@wrong("in_sync", "in_sync changes its input")
+def in_place(x):
+    mine = x.clone()
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    same = torch.tensor(int(torch.equal(mine, x)))
+    dist.all_reduce(same, dist.ReduceOp.MIN)
+    return bool(same)
+
+
+# --- 17 mean_of_good ----------------------------------------------------------------------
+
+
+@right("mean_of_good")
+def one_call(gradient, good):
+    together = torch.cat([gradient, gradient.new_ones(1)]) if good else gradient.new_zeros(len(gradient) + 1)
+    dist.all_reduce(together)
+    return together[:-1] / together[-1].clamp(min=1)
+
+
+@wrong("mean_of_good", "leaves a call out")
+def leave_out(gradient, good):
+    if not good:
+        return torch.zeros_like(gradient)
+    mean = gradient.clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return mean
+
+
+@wrong("mean_of_good", "NaN times 0 is NaN")
+def multiplied(gradient, good):
+    total, count = gradient * good, torch.tensor(float(good))
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return total / count.clamp(min=1)
+
+
+@wrong("mean_of_good", "number of all ranks")
+def by_world_size(gradient, good):
+    total = gradient.clone() if good else torch.zeros_like(gradient)
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
+@wrong("mean_of_good", "0 / 0 is NaN")
+def nobody(gradient, good):
+    total, count = gradient.clone() if good else torch.zeros_like(gradient), torch.tensor(float(good))
+    dist.all_reduce(total)
+    dist.all_reduce(count)
+    return total / count

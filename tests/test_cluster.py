@@ -1,0 +1,344 @@
+"""Jobs that torchrun started: recorded, judged while they run, opened afterwards. The scripts are corpus/jobs."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+from helpers.cluster import Hosts, HostsUnavailable, load
+from helpers.cluster.judge import KEPT_CALLS, Judge
+from helpers.cluster.lines import read, written
+from helpers.network import rails
+from helpers.rank.protocol import Called, Completed, Failed, Returned, Waiting
+from helpers.record.event import Event, Failure, Line, Summary
+from tests import ROOT
+from tests.corpus.host_faults import STATIC
+
+JOBS = ROOT / "tests" / "corpus" / "jobs"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def start(folder, script, *arguments, options=(), ranks=4, launcher=("--standalone",), within=()):
+    """Start a script of the corpus as a job, whose record will be in folder / "r"."""
+    command = [*within, *TORCHRUN, *launcher, "--nproc-per-node", ranks, "-m", "helpers.cluster"]
+    command += ["--record", folder / "r", *options, JOBS / f"{script}.py", *arguments]
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(list(map(str, command)), cwd=folder, env=environ, text=True, **pipes)
+
+
+def job(folder, *script, **how):
+    """Run a script of the corpus as a job. Returns exit code, output, and its record."""
+    with start(folder, *script, **how) as process:
+        said, _ = process.communicate(timeout=240)
+    return process.returncode, said, folder / "r"
+
+
+def ops(record, rank=0):
+    return [e.op for e in record.events[rank]]
+
+
+VERDICTS = {
+    "deadlock": """Stuck: ranks 0, 1 and 3 wait in all_reduce #4; rank 2 waits in recv #4 from 1. This can never finish.
+  ranks 0, 1 and 3  waiting in all_reduce #4   deadlock, line N:  dist.all_reduce(torch.ones(4))
+  rank 2            waiting in recv #4 from 1  deadlock, line N:  dist.recv(torch.ones(4), 1)
+""",
+    "shapes": """Mismatch: ranks disagree on the shape of all_reduce in call #4.
+  ranks 0, 1 and 3  all_reduce SUM float32 [4]  shapes, line N:  dist.all_reduce(torch.ones(5 if rank == 2 else 4))
+  rank 2            all_reduce SUM float32 [5]  shapes, line N:  dist.all_reduce(torch.ones(5 if rank == 2 else 4))
+""",
+    "killed 2": "RankFailed: rank 2 is gone without a word: killed, ended by os._exit, or its host is down, after 3 calls.\n",
+    "killed 0": "RankFailed: rank 0 is gone without a word: killed, ended by os._exit, or its host is down, after 3 calls.\n",
+    "raises": """RankFailed: rank 1 raised ValueError: no such layer
+    <module>, line N:  main()
+    main, line N:  globals()[sys.argv[1]](dist.get_rank())
+    raises, line N:  raise ValueError("no such layer")
+ranks 0, 2 and 3 could then not finish barrier #4: a consequence.
+""",
+    "early": "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
+    "sleeper": """Standstill: no rank has made or finished a call for 2 s. That may be right, or a hang.
+  ranks 0, 1 and 3  waiting in all_reduce #4          sleeper, line N:  dist.all_reduce(torch.ones(4))
+  rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
+all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
+    code, said, folder = job(tmp_path, "faulty", *name.split(), options=["--patience", "2"])
+    said = re.sub(r"line \d+", "line N", said)
+    assert VERDICTS[name] in said
+    assert code == 1  # as without the recorder: the time-out, the abort, the launcher
+    record = load(folder)
+    assert VERDICTS[name] in re.sub(r"line \d+", "line N", record.verdict)
+    assert all(ops(record, rank)[:3] == ["all_reduce"] * 3 for rank in range(4))
+    assert re.search(r"rank 3, host \S+, process \d+\n", said)
+    if name == "deadlock":
+        assert re.search(
+            r"rank 2, host .*\n    .*faulty.py:\d+ in <module>:  main\(\)\n(    .*\n)*    .* in recv:  ", said
+        )
+
+
+TRAINED = {  # two ranks, four steps: what one rank calls
+    "ddp": {"all_reduce": 4, "broadcast": 4, "all_gather": 1},
+    "workers": {"all_reduce": 4, "broadcast": 4, "all_gather": 1},
+    "fsdp2": {"all_gather_single": 16, "reduce_scatter_single": 8},
+    "twice": {"all_reduce": 2},
+    "fabric": {"all_reduce": 2, "broadcast": 4, "all_gather": 2, "barrier": 1},
+    "accelerate": {"all_reduce": 2, "broadcast": 4, "all_gather": 2, "barrier": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_script_runs_unchanged_and_is_seen_whole(name, tmp_path):
+    if name in ("fabric", "accelerate"):
+        pytest.importorskip({"fabric": "lightning"}.get(name, name))
+    code, said, folder = job(tmp_path, "train", name, ranks=2)
+    assert (code, said.count("trained")) == (0, 2), said
+    record = load(folder)
+    assert Counter(ops(record, 0)) == Counter(ops(record, 1)) == TRAINED[name]
+    assert record.verdict == "" and record.dropped == 0
+    assert all(call.is_complete for call in record.calls)
+
+
+@pytest.mark.slow
+def test_a_record_is_a_run(tmp_path):
+    code, said, folder = job(tmp_path, "train", "grid", options=["--values"])
+    assert code == 0, said
+    record = load(folder)
+    assert record.world_size == 4 and record.name == "train.py" and len(set(record.hosts)) == 1
+    groups = Counter((call.op, call.group) for call in record.calls)
+    assert groups["all_reduce", (0, 1)] == groups["all_reduce", (2, 3)] == 8
+    assert sum(call.is_message for call in record.calls) == 16  # to and fro, four steps, two pipelines
+    assert "all_reduce SUM, ranks 0, 1, float32 [16], 64 B a rank" in record.table()
+    gradient = next(call for call in record.calls if call.op == "all_reduce" and len(call.events[0].shape) == 1)
+    assert torch.allclose(gradient.events[0].after, gradient.events[0].before + gradient.events[1].before)
+    assert record.traffic.ops["send"] == 16
+    assert record.totals["send", 4, "float32"].nbytes == 16 * 8 * 16 * 4
+    assert record.bill(rails(64), grid={"pp": 2, "dp": 2}).seconds > 0
+    assert record.draw(0) is not None
+    part = record.part(slice(3, 5))
+    assert len(part.calls) == 2 and part.table() == record.table(slice(3, 5)) and part.dropped == 68 - 4
+    trace = json.loads(record.timeline().save(tmp_path / "trace.json").read_text())
+    assert len([e for e in trace["traceEvents"] if e.get("cat") == "call" and "call" in e["args"]]) == 68
+
+
+@pytest.mark.slow
+def test_a_restart_begins_a_record_of_its_own(tmp_path):
+    launcher = "--standalone", "--max-restarts", "1"
+    code, said, folder = job(tmp_path, "train", "restarted", ranks=2, launcher=launcher)
+    assert code == 0, said
+    assert "rank 1 raised ValueError: the first attempt" in load(folder).verdict
+    assert load(f"{folder}-restart1").verdict == ""
+
+
+@pytest.mark.slow
+def test_two_hosts_whose_clocks_differ(tmp_path):
+    other_clock = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", "5000", "--fork"]
+    if subprocess.run([*other_clock, "true"], capture_output=True).returncode:
+        pytest.skip("this system gives no process another clock")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "--master-addr", "127.0.0.1", "--master-port", free.getsockname()[1]
+    hosts = [
+        start(
+            tmp_path,
+            "train",
+            "grid",
+            ranks=2,
+            launcher=("--nnodes", 2, "--node-rank", n, *address),
+            within=other_clock * n,
+        )
+        for n in range(2)
+    ]
+    said = [process.communicate(timeout=240)[0] for process in hosts]
+    assert [process.returncode for process in hosts] == [0, 0], said
+    record = load(tmp_path / "r")
+    met = [call for call in record.calls if call.op == "barrier" or call.is_message]
+    assert len(met) == 17
+    for call in met:  # on one clock, nobody ends a call before all have made it
+        assert max(e.start for e in call) < min(e.end for e in call) + 0.05, call.events
+
+
+@pytest.fixture
+def hosts():
+    try:
+        made = Hosts(2)
+    except HostsUnavailable as error:
+        pytest.skip(str(error))
+    made.started = []
+    with made:
+        yield made
+    for process in made.started:
+        process.wait()
+
+
+def on_hosts(hosts, folder, *script):
+    """A script of the corpus as a job of two ranks on each host, whose output goes to files."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    for host in (0, 1):
+        command = [*TORCHRUN, *STATIC.format(host=host).split(), "--nproc-per-node", "2", "-m", "helpers.cluster"]
+        command += ["--record", str(folder / "r"), str(JOBS / f"{script[0]}.py"), *script[1:]]
+        with open(folder / str(host), "wb") as file:
+            process = hosts.start(host, command, cwd=folder, env=environ, stdout=file, stderr=subprocess.STDOUT)
+        hosts.started.append(process)
+
+
+@pytest.mark.slow
+def test_a_deadlock_between_hosts_is_explained(hosts, tmp_path):
+    on_hosts(hosts, tmp_path, "faulty", "deadlock")
+    until(lambda: (tmp_path / "r" / "verdict.txt").exists())
+    said = re.sub(r"line \d+", "line N", (tmp_path / "r" / "verdict.txt").read_text())
+    assert VERDICTS["deadlock"] in said
+    assert "rank 1, host host0" in said and "rank 2, host host1" in said
+    assert load(tmp_path / "r").hosts == ["host0", "host0", "host1", "host1"]
+
+
+@pytest.mark.slow
+def test_a_host_that_goes_dark_is_named(hosts, tmp_path):
+    on_hosts(hosts, tmp_path, "train", "tiny", "1000000")
+    until(grown(tmp_path / "r"))
+    hosts.end(1)
+    until(lambda: (tmp_path / "r" / "verdict.txt").exists())
+    said = (tmp_path / "r" / "verdict.txt").read_text()
+    assert re.search("RankFailed: rank [23] is gone without a word", said)
+    assert re.search(r"rank 2, host host1.*\nrank 3, host host1.*\n    has ended\n", said)
+
+
+# --- for as long as it takes --------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
+    code, said, folder = job(tmp_path, "train", "tiny", 5000, options=["--last", "500"], ranks=2)
+    assert code == 0, said
+    record, beginning = load(folder), load(folder, beginning=True)
+    assert len(list(folder.glob("*.jsonl"))) == 1 + 3  # ranks.jsonl; the first and the last two
+    assert 100 <= len(record.events[0]) == len(record.events[1]) < 2000
+    assert record.events[1][-1].index == 5001 and all(call.is_complete for call in record.calls)
+    assert record.dropped == 2 * 5002 - 2 * len(record.calls)
+    assert ops(beginning)[:3] == ["broadcast", "barrier", "all_reduce"]
+    made = {kind[0]: total.calls for kind, total in record.totals.items()}
+    assert made == {"broadcast": 2, "barrier": 2, "all_reduce": 10_000}
+
+
+def test_the_judge_forgets_what_is_over():
+    judge = Judge(2, patience=60)
+    for k in range(10 * KEPT_CALLS):
+        for rank in range(2):
+            judge.take(rank, Called(event(rank, k)))
+            judge.take(rank, Waiting(k, 0.0, False, "main"))
+        for rank in range(2):
+            judge.take(rank, Completed(k, None, 1.0, True, None))
+    held = [len(list(log)) for log in judge.state.events]
+    assert held == [KEPT_CALLS] * 2 and len(judge.state.matcher.of) == 2 * KEPT_CALLS
+    judge.take(0, Called(event(0, 10 * KEPT_CALLS)))
+    judge.take(0, Waiting(10 * KEPT_CALLS, 0.0, False, "main"))
+    assert not judge.certain
+    judge.take(1, Returned(b"", (None, None), None, []))
+    assert judge.certain
+    assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in str(judge.conclude())
+
+
+def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arrive():
+    judge = Judge(3, patience=60)
+    for rank in (0, 1):
+        judge.take(rank, Called(Event(rank, 0, "all_reduce", (0, 1, 2), group_name="0")))
+        judge.take(rank, Waiting(0, 0.0, False, "main"))
+        judge.take(rank, Failed(Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:1", [], True)))
+    judge.lost(2)
+    judge.all_told()
+    assert judge.certain
+    assert str(judge.conclude()).startswith("rank 2 is gone without a word")
+
+
+def until(condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def grown(folder):
+    return lambda: (folder / "00000.jsonl").exists() and (folder / "00000.jsonl").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_training_goes_on_without_a_collector(tmp_path):
+    with start(tmp_path, "train", "tiny", 20_000, ranks=2) as process:
+        until(grown(tmp_path / "r"))
+        os.kill(load(tmp_path / "r").about["collector"], signal.SIGKILL)
+        said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0 and said.count("trained") == 2
+    assert len(re.findall(r"rank [01] is not recorded: the collector is not reachable .* Training goes on.", said)) == 2
+    assert load(tmp_path / "r").calls
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_whole_leaves_a_record(tmp_path):
+    with start(tmp_path, "train", "tiny", 1_000_000, ranks=2) as process:
+        until(grown(tmp_path / "r"))
+        process.kill()
+        ranks = [json.loads(line)[2] for line in (tmp_path / "r" / "ranks.jsonl").read_text().splitlines()]
+        for pid in (load(tmp_path / "r").about["collector"], *ranks):
+            os.kill(pid, signal.SIGKILL)
+    assert ops(load(tmp_path / "r", beginning=True))[:3] == ["broadcast", "barrier", "all_reduce"]
+
+
+# --- lines --------------------------------------------------------------------------------
+
+
+def event(rank, index, **rest):
+    about = {"reduce_op": "SUM", "group_name": "0", "dtype": torch.float32, "shape": (2,), "nbytes": 8}
+    return Event(rank, index, "all_reduce", (0, 1), **about | rest)
+
+
+VALUES = [
+    None,
+    torch.tensor([[1.5, float("inf")], [0.1, -0.0]]),
+    torch.tensor([1, 3], dtype=torch.bfloat16),
+    torch.tensor([1 + 2j]),
+    torch.tensor([2**62 + 1]),
+    torch.tensor(True),
+    [torch.ones(2), torch.zeros(0)],
+    Summary((5000,), torch.float32, 20_000, 17, (1.0, 2.0, 3.0), (4.0, 5.0, 6.0)),
+    Summary((2,), torch.float32, 8, 0, (), ()),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+def test_what_is_written_is_read(value):
+    line = Line("train.py", 3, "main", "dist.all_reduce(x)")
+    told = [Called(event(1, 0, before=value, line=line, start=1.0)), Completed(0, value, 2.0, True, None)]
+    for sent in (told, told[:1]):
+        (text,) = written(1, sent, 10.0, lambda line: line)
+        rank, messages = read(text)
+        assert rank == 1 and list(map(type, messages)) == list(map(type, sent))
+        e = messages[0].event
+        assert (e.op, e.group, e.start, e.line, e.reduce_op) == ("all_reduce", (0, 1), 11.0, line, "SUM")
+        values = [e.before, *(m.after for m in messages[1:])]
+        assert all(str(v) == str(value) and type(v) is type(value) for v in values)
+
+
+NO_LINES = [b"[0]", b"{}", b'[0, "exec"]', b"not json", b'[0, "call", 1, "x", 0.0, {"group": [0], "dtype": "load"}]']
+
+
+@pytest.mark.parametrize("line", NO_LINES)
+def test_what_is_no_line_is_refused(line):
+    with pytest.raises(ValueError):
+        read(line)
+
+
+def test_a_folder_without_a_record_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no record"):
+        load(tmp_path)

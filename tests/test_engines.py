@@ -1,0 +1,172 @@
+"""run() on engines of ipyparallel: the same Run, the same sentences, and what becomes of engines that die or hang."""
+
+import os
+import signal
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers import Mismatch, RankFailed, Stuck, cluster
+from helpers.cluster import EngineError, Hosts, HostsUnavailable
+
+ipyparallel = pytest.importorskip("ipyparallel")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # ipyparallel's own warnings are not ours
+
+
+@pytest.fixture(scope="module")
+def client():
+    engines = ipyparallel.Cluster(n=4, log_level=40)
+    yield engines.start_and_connect_sync(activate=False)
+    engines.stop_cluster_sync()
+
+
+def gather_ranks():
+    x = torch.full((2,), float(dist.get_rank()))
+    dist.all_reduce(x)
+    print("hello from", dist.get_rank())
+    return os.getpid(), os.environ["LOCAL_RANK"]
+
+
+def test_the_run_is_as_ever_and_the_ranks_are_fresh(client, capsys):
+    made = cluster.run(gather_ranks, client)
+    again = cluster.run(gather_ranks, client)
+    assert "all_reduce SUM, ranks 0-3" in repr(made) and made.calls[0].events[3].after.tolist() == [6.0, 6.0]
+    assert made.draw() is not None and None not in made.sent
+    assert capsys.readouterr().out.splitlines()[:4] == [f"[{rank}] hello from {rank}" for rank in range(4)]
+    assert len({pid for r in (made, again) for pid, _ in r.results}) == 8
+    assert all(0 <= event.start < 60 for events in made.events for event in events)
+
+
+def test_there_may_be_more_ranks_than_engines_and_fewer(client):
+    assert [local for _, local in cluster.run(gather_ranks, client[[0, 1]], world_size=5).results] == list("01234")
+    assert len(cluster.run(gather_ranks, client, world_size=2).results) == 2
+
+
+def test_verdicts_are_the_courses_own(client):
+    def leaves_one_out():
+        if dist.get_rank() != 2:
+            dist.all_reduce(torch.ones(1))
+
+    def fails():
+        if dist.get_rank() == 3:
+            raise ValueError("no data")
+        dist.barrier()
+
+    def disagrees():
+        dist.all_reduce(torch.ones(1 + dist.get_rank() // 3))
+
+    def loops():
+        while dist.get_rank() == 1:
+            pass
+
+    with pytest.raises(Stuck, match="rank 2 returned after 0 calls"):
+        cluster.run(leaves_one_out, client)
+    with pytest.raises(RankFailed, match="rank 3 raised ValueError: no data\n    fails, line"):
+        cluster.run(fails, client)
+    with pytest.raises(Mismatch):
+        cluster.run(disagrees, client)
+    with pytest.raises(Stuck, match="rank 1 runs your code.\n(.|\n)*loops, line \\d+:  while"):
+        cluster.run(loops, client, timeout=3)
+    assert len(cluster.run(gather_ranks, client).results) == 4
+
+
+def test_use_sends_every_run_there_and_back(client):
+    from helpers import run
+
+    engines = set(client[:].apply_sync(os.getpid))
+    cluster.use(client)
+    try:
+        assert len(set(run(os.getppid, world_size=4).results)) == 4  # the fork server of each engine
+    finally:
+        cluster.use()
+    assert len(set(run(os.getppid, world_size=4).results)) == 1
+    assert len(engines) == 4
+
+
+def test_what_is_no_engine():
+    with pytest.raises(TypeError, match="Client or view of ipyparallel, not a str"):
+        cluster.run(gather_ranks, "host1")
+
+
+def test_engines_that_die_or_hang_are_named_and_the_next_run_works(client):
+    pids = client[:].apply_sync(os.getpid)
+
+    def hurts_an_engine(pid, number):
+        dist.barrier()
+        if dist.get_rank() == 3:
+            os.kill(pid, number)
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="was lost with engine 3 on .*, which is gone"):
+        cluster.run(hurts_an_engine, client, pids[3], signal.SIGKILL)
+    assert len(cluster.run(gather_ranks, client).results) == 3
+    with pytest.raises(EngineError, match=r"engines \[3\] are gone"):
+        cluster.run(gather_ranks, client[[2, 3]] if 3 in client.ids else _view(client))
+
+    def stops_an_engine(pid):
+        dist.barrier()
+        if dist.get_rank() == 2:
+            os.kill(pid, signal.SIGSTOP)
+        dist.barrier()
+        while True:
+            pass
+
+    try:
+        with pytest.raises(RankFailed, match="engine 2 on .*, which has not answered for 10 s"):
+            cluster.run(stops_an_engine, client, pids[2])
+        with pytest.raises(EngineError, match="engine 2 has not answered"):
+            cluster.run(gather_ranks, client)
+        assert len(cluster.run(gather_ranks, client[[0, 1]]).results) == 2
+    finally:
+        os.kill(pids[2], signal.SIGCONT)
+
+
+def _view(client):
+    view = client[[0, 1]]
+    view.targets = [2, 3]
+    return view
+
+
+def test_engines_on_two_hosts(tmp_path):
+    """A controller on the first of two hosts, two engines on each, and the notebook on none of them."""
+    try:
+        hosts = Hosts(2)
+    except HostsUnavailable as reason:
+        pytest.skip(str(reason))
+    with hosts:
+        where = ["--profile-dir", str(tmp_path / "profile"), "--log-level=ERROR"]
+        hosts.start(
+            0, [sys.executable, "-m", "ipyparallel.controller", "--ip=10.77.0.1", "--location=10.77.0.1", *where]
+        )
+        file = tmp_path / "profile" / "security" / "ipcontroller-engine.json"
+        wait = f"until [ -s {file} ]; do sleep 0.1; done; exec {sys.executable} -m ipyparallel.engine --file={file} --log-level=ERROR"
+        for host in (0, 0, 1, 1):
+            hosts.start(host, ["env", "GLOO_SOCKET_IFNAME=eth0", "sh", "-c", wait])
+        script = tmp_path / "drive.py"
+        script.write_text(DRIVE.format(file=str(file.with_name("ipcontroller-client.json"))))
+        notebook = hosts.start(0, [sys.executable, str(script)], stdout=-1)
+        said = notebook.communicate(timeout=150)[0].decode()
+    first, *rest = [f"[('{a}', '0'), ('{a}', '1'), ('{b}', '0'), ('{b}', '1')]" for a, b in (ORDER, ORDER[::-1])]
+    assert said.splitlines()[-1:] in ([first], rest), said  # host by host, beginning with either
+
+
+ORDER = ("host0", "host1")
+DRIVE = """
+import os, socket, time
+import ipyparallel
+import torch, torch.distributed as dist
+from helpers import cluster
+
+while not os.path.exists({file!r}):
+    time.sleep(0.1)
+client = ipyparallel.Client({file!r})
+client.wait_for_engines(4, timeout=90)
+
+def where():
+    dist.barrier()
+    return socket.gethostname(), os.environ["LOCAL_RANK"]
+
+print(cluster.run(where, client).results)
+"""

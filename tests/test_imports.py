@@ -1,0 +1,97 @@
+"""What imports what: one way only; a rank loads what it executes; names never depend on what was imported first."""
+
+import subprocess
+import sys
+
+import pytest
+
+from helpers import network, run, schedule
+from tests import ROOT
+
+RING_AND_PING_PONG = """
+import sys
+from helpers.schedule import ring_all_reduce
+
+ring = ring_all_reduce(2).program()
+from helpers.network import ping_pong
+
+def loaded():
+    return {name for name in sys.modules if name.partition(".")[0] in ("helpers", "matplotlib", "PIL", "ipywidgets")}
+
+assert not loaded() & {"helpers.launch.run", "helpers.draw", "helpers.schedule.from_run", "matplotlib"}, loaded()
+
+import torch
+from helpers import run
+
+def program():
+    ring(torch.ones(4))
+    return loaded()
+
+def measurement():
+    ping_pong((16,), 1)
+    return loaded()
+
+before = run(loaded, world_size=2).results[1]
+during = run(program, world_size=2).results[1]
+after = run(loaded, world_size=2).results[1]
+measured = run(measurement, world_size=2).results[1]
+print(sorted(during - before), sorted(during - after), sorted(measured - during), sep="\\n")
+"""
+
+
+def test_a_rank_loads_what_it_executes_and_the_next_ones_have_it():
+    done = subprocess.run([sys.executable, "-c", RING_AND_PING_PONG], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "['helpers.schedule', 'helpers.schedule.execute', 'helpers.schedule.model', 'helpers.schedule.schedule']",
+        "[]",
+        "['helpers.network', 'helpers.network.fit']",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("package", [schedule, network])
+def test_lazy_names_are_all_there(package):
+    assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        package.no_such_name
+    with pytest.raises(ImportError):
+        exec(f"from {package.__name__} import no_such_name")
+
+
+CLASHES = """
+import helpers.network.cost, helpers.network.fit  # modules spelled like names of their package
+from helpers.schedule.outline import Outline
+from helpers.network import cost, fit, outline
+assert callable(cost) and callable(fit) and callable(outline), (cost, fit, outline)
+"""
+
+
+def test_a_module_does_not_hide_the_name_it_is_spelled_like():
+    done = subprocess.run([sys.executable, "-c", CLASHES], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_lazy_package_travels_to_the_ranks():
+    assert run(lambda: network.flat.__name__, world_size=1).results == ["flat"]
+
+
+def test_imports_run_one_way():
+    linter = pytest.importorskip("importlinter.cli")  # needs Python 3.11
+    assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == linter.EXIT_STATUS_SUCCESS
+
+
+LOADED = """
+import sys
+from helpers import run
+
+print(*run(lambda: sorted(name for name in sys.modules if name.startswith("helpers.")), world_size=1).results[0])
+"""
+
+
+def test_a_rank_holds_plain_data_and_what_runs_there():
+    kernels_end = {"launch", *(f"launch.{name}" for name in ("forkserver", "interrupts", "pool", "server", "workers"))}
+    allowed = kernels_end | {"course", "format", "frontend", "lazy", "progress", "rank", "record", "record.event"}
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
+    loaded = {name.removeprefix("helpers.") for name in done.stdout.split()}
+    assert "rank.tracer" in loaded, done.stderr
+    assert {name for name in loaded if not name.startswith("rank.")} <= allowed

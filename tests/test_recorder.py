@@ -1,0 +1,803 @@
+"""What the recorder sees and how it names it: calls of DTensor, threads, C++ and hooks; and what it leaves alone."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import pickle
+import re
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from operator import methodcaller
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import helpers
+from helpers import Mismatch, Stuck, Summary, run
+from helpers.rank import pickling, torch_private
+from helpers.rank.operators import MADE_OF_OPS, NO_CALLS, OPS
+from helpers.rank.tensors import aliased, capture, summarise
+from helpers.rank.tracer import MAX_OPEN
+
+
+def told(done, rank=0):
+    """(op, function that the learner called, source line) of a rank's events."""
+    return [(e.op, e.within, e.line.text) for e in done.events[rank]]
+
+
+# --- which operators ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("namespace", ["c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"])
+def test_every_operator_of_torch_is_recorded_or_known_to_communicate_nothing(namespace):
+    registered = {name.removeprefix(f"{namespace}::") for name in torch._C._dispatch_get_all_op_names()
+                  if name.startswith(f"{namespace}::")}  # fmt: skip
+    recorded = set(OPS) if namespace == "c10d" else MADE_OF_OPS[namespace]
+    assert registered - NO_CALLS.get(namespace, set()) == recorded
+
+
+def functional(make):
+    """The result of an operator of _c10d_functional, waited for."""
+    out = make(torch.ops._c10d_functional, dist.group.WORLD.group_name)
+    wait = torch.ops._c10d_functional.wait_tensor
+    return [wait(t) for t in out] if isinstance(out, (list, tuple)) else wait(out)
+
+
+@pytest.mark.parametrize(
+    "make, kind, count",
+    [
+        (lambda ops, name: ops.all_reduce(torch.ones(2), "sum", name), "all_reduce", 1),
+        (lambda ops, name: ops.all_reduce_(torch.ones(2), "sum", name), "all_reduce", 1),
+        (lambda ops, name: ops.all_reduce_coalesced([torch.ones(2)] * 2, "sum", name), "all_reduce_coalesced", 1),
+        (lambda ops, name: ops.broadcast(torch.ones(2), 0, name), "broadcast", 1),
+        (lambda ops, name: ops.all_gather_into_tensor(torch.ones(2), 2, name), "all_gather_single", 1),
+        (lambda ops, name: ops.all_gather_into_tensor_coalesced([torch.ones(2)] * 2, 2, name), "all_gather_coalesced", 1),
+        (lambda ops, name: ops.reduce_scatter_tensor(torch.ones(2), "sum", 2, name), "reduce_scatter_single", 1),
+        (
+            lambda ops, name: ops.reduce_scatter_tensor_coalesced([torch.ones(2)] * 2, "sum", 2, name),
+            "reduce_scatter_coalesced",
+            1,
+        ),
+        (lambda ops, name: ops.all_to_all_single(torch.ones(2), [1, 1], [1, 1], name), "all_to_all_single", 1),
+        (
+            lambda ops, name: torch.ops._dtensor.shard_dim_alltoall(torch.ones(2, 2), 0, 1, name).clone(),
+            "all_to_all_single",
+            1,
+        ),
+    ],
+)  # fmt: skip
+def test_functional_operators_are_recorded_and_waited_for(make, kind, count):
+    done = run(functional, make, world_size=2)
+    for events in done.events:
+        assert [(e.op, e.waited, e.within) for e in events] == [(kind, True, None)] * count
+
+
+# --- DTensor, and the names of what was called --------------------------------------------
+
+
+def mesh():
+    return init_device_mesh("cpu", (dist.get_world_size(),))
+
+
+def test_collectives_inside_dtensors_operators_are_recorded():
+    def implicit():
+        from torch.distributed.tensor import DTensor, Shard
+
+        a = DTensor.from_local(torch.ones(2, 2), mesh(), [Shard(1)])
+        b = DTensor.from_local(torch.ones(2, 2), mesh(), [Shard(0)])
+        (a @ b).relu()
+        rows = DTensor.from_local(torch.ones(1, 2), mesh(), [Shard(0)])
+        rows @ rows
+
+    done = run(implicit, world_size=2)
+    assert told(done) == [
+        ("all_reduce", "DTensor.relu", "(a @ b).relu()"),
+        ("all_gather_single", "DTensor.mm", "rows @ rows"),
+    ]
+    assert done.events[0][0].after.tolist() == [[4, 4], [4, 4]]
+
+
+def test_loss_parallel_is_recorded():
+    def loss():
+        from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
+
+        head = parallelize_module(nn.Linear(4, 6, bias=False), mesh(), ColwiseParallel(use_local_output=False))
+        with loss_parallel():
+            nn.functional.cross_entropy(head(torch.ones(2, 4)), torch.tensor([0, 5])).backward()
+
+    _, *events = run(loss, world_size=2).events[0]
+    assert [(e.op, e.reduce_op, e.within, e.waited) for e in events] == [
+        ("all_reduce", op, "cross_entropy", True) for op in ("MAX", "SUM", "SUM")
+    ]
+
+
+def test_clipping_under_fully_shard_is_recorded():
+    def clip():
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(nn.Linear(4, 4, bias=False))
+        model(torch.ones(1, 4)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    done = run(clip, world_size=2)
+    assert told(done)[2:] == [("all_reduce", "clip_grad_norm_", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)")]
+    assert done.events[0][2].nbytes == 4
+
+
+def test_sequence_parallel_waits_for_what_it_gathers_in_the_backward_pass():
+    def step():
+        from torch.distributed.tensor import Shard
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        model = parallelize_module(
+            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
+            mesh(),
+            {"0": ColwiseParallel(input_layouts=Shard(0)), "1": RowwiseParallel(output_layouts=Shard(0))},
+        )
+        x = torch.ones(2, 4, requires_grad=True)
+        model(x).sum().backward()
+        return x.grad + 0  # until it is used, nobody has waited for it
+
+    events = run(step, world_size=2).events[0]
+    backward = [e for e in events if e.within == "Tensor.backward"]
+    assert sorted({e.op for e in backward}) == ["all_gather_single", "reduce_scatter_single"]
+    assert all(e.waited and e.line.text.endswith(".backward()") for e in backward)
+
+
+def test_the_line_is_the_learners_behind_wrappers_hooks_and_deprecated_names():
+    def through():
+        def twice(fn):
+            @functools.wraps(fn)
+            def both(*args):
+                return fn(*args), fn(*args)
+
+            return both
+
+        x, out = torch.ones(2), torch.ones(4)
+        functools.partial(twice(dist.all_reduce), x)()
+        model = nn.Linear(2, 2)
+        model.register_forward_hook(lambda *_: dist.barrier())
+        model.weight.register_hook(lambda grad: dist.broadcast(grad, 0))
+        y = model(x)
+        y.sum().backward()
+        dist.all_gather_into_tensor(out, x)  # typing_extensions.deprecated stands between
+
+    assert told(run(through, world_size=2)) == [
+        ("all_reduce", None, "return fn(*args), fn(*args)"),
+        ("all_reduce", None, "return fn(*args), fn(*args)"),
+        ("barrier", None, "model.register_forward_hook(lambda *_: dist.barrier())"),
+        ("broadcast", None, "model.weight.register_hook(lambda grad: dist.broadcast(grad, 0))"),
+        ("all_gather_single", None, "dist.all_gather_into_tensor(out, x)  # typing_extensions.deprecated stands between"),
+    ]  # fmt: skip
+
+
+def test_only_send_and_recv_wait_at_once():
+    def talk():
+        x, group = torch.ones(1), dist.group.WORLD
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.isend(x, 1).wait()
+            group.send([x], 1, 0).wait()
+        else:
+            dist.recv(x, 0)
+            dist.irecv(x, 0).wait()
+            group.recv([x], 0, 0).wait()
+
+    for events in run(talk, world_size=2).events:
+        assert [e.async_op for e in events] == [False, True, True]
+
+
+def test_calls_by_deprecated_names_in_different_orders_are_accused():
+    def crossed():
+        out = torch.ones(4)
+
+        def first():
+            dist.all_gather_into_tensor(out, torch.ones(2))
+
+        def second():
+            dist.all_gather_into_tensor(out, torch.zeros(2))
+
+        for step in (first, second) if dist.get_rank() else (second, first):
+            step()
+
+    with pytest.raises(Mismatch, match="in different orders"):
+        run(crossed, world_size=2)
+
+
+def test_ranks_that_change_parts_are_not_accused():
+    def root(x, source):
+        dist.broadcast(x, src=source)
+        dist.barrier()
+
+    def others(x, source):
+        dist.broadcast(x, src=source)
+        dist.barrier()
+
+    def leader():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        for step in range(n):
+            (root if rank == step else others)(torch.ones(1), step)
+            if rank == step:
+                dist.all_reduce(torch.ones(1))
+            else:
+                dist.all_reduce(torch.zeros(1))
+
+    run(leader, world_size=3)
+
+
+def test_compiled_programs_are_recorded():
+    def compiled():
+        from torch.distributed import _functional_collectives as functional
+
+        whole = torch.compile(
+            lambda x: functional.all_reduce(2 * x, "sum", dist.group.WORLD) + 1, backend="eager", fullgraph=True
+        )
+        model = torch.compile(DistributedDataParallel(nn.Linear(2, 2)), backend="eager")
+        for _ in range(2):  # the second one synchronises inside its forward pass
+            model(torch.ones(1, 2)).sum().backward()
+        return whole(torch.ones(2)).tolist()
+
+    done = run(compiled, world_size=2)
+    assert done.results[0] == [5, 5] and done.stdout == ["", ""]
+    assert [(e.op, e.line.function) for e in done.events[0][-2:]] == [
+        ("all_reduce", "compiled"),
+        ("all_reduce", "<lambda>"),
+    ]
+
+
+# --- threads ------------------------------------------------------------------------------
+
+
+def test_calls_of_threads_are_recorded_with_their_lines():
+    def work(x):
+        dist.all_reduce(x)
+
+    def many():
+        x = torch.ones(2)
+        thread = threading.Thread(target=work, args=(x,))
+        thread.start()
+        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, x).result()
+            handed = pool.submit(dist.all_reduce, x)
+            handed.result()
+        threading.Timer(0, work, (x,)).start()  # nobody joins it: the rank does, as Python at its exit
+        return threading.active_count()
+
+    done = run(many, world_size=2)
+    assert told(done) == [
+        ("all_reduce", None, "dist.all_reduce(x)"),
+        ("all_reduce", None, "dist.all_reduce(x)"),
+        ("all_reduce", None, "handed = pool.submit(dist.all_reduce, x)"),
+        ("all_reduce", None, "dist.all_reduce(x)"),
+    ]
+    assert all(e.waited for e in done.events[1])
+
+
+def test_calls_that_a_communication_hook_makes_in_gloos_threads_are_recorded():
+    def train():
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+        model = DistributedDataParallel(nn.Linear(32, 32, bias=False))
+        state = power.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1)
+        model.register_comm_hook(state, power.powerSGD_hook)
+        for _ in range(6):
+            model(torch.ones(1, 32)).sum().backward()
+
+    # Two whole all_reduces, then three for each step: what stays as it is, P and Q.
+    for events in run(train, world_size=2).events:
+        made = [e for e in events if e.within == "Tensor.backward"]
+        assert len(made) == 2 + 4 * 3 and all(e.line.text.endswith(".backward()") for e in made)
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_rank_with_threads_is_not_called_stuck_while_one_may_act(daemon):
+    def receives_in_a_thread():
+        box = torch.zeros(1)
+
+        def later():
+            time.sleep(0.5)  # meanwhile both ranks' main threads wait
+            dist.recv(box, 1)
+
+        if dist.get_rank() == 0:
+            thread = threading.Thread(target=later, daemon=daemon)
+            thread.start()
+            dist.barrier()
+            thread.join()
+            return box.item()
+        dist.send(torch.tensor([5.0]), 0)
+        dist.barrier()
+
+    assert run(receives_in_a_thread, world_size=2).results == [5.0, None]
+
+
+def test_a_daemon_thread_may_act_after_its_rank_has_returned():
+    def later():
+        if dist.get_rank() == 0:
+            go = threading.Event()
+            threading.Thread(target=lambda: go.wait(1) or dist.send(torch.ones(1), 1), daemon=True).start()
+        else:
+            dist.recv(torch.zeros(1), 0)
+
+    done = run(later, world_size=2)
+    assert [e.op for e in done.events[0]] == ["send"]
+
+
+def test_a_daemon_thread_that_waits_for_ever_holds_nobody_up():
+    def left_behind():
+        if dist.get_rank() == 0:
+            threading.Thread(target=dist.recv, args=(torch.zeros(1), 1), daemon=True).start()
+        time.sleep(0.3)
+        return "done"
+
+    assert run(left_behind, world_size=2).results == ["done", "done"]
+
+
+def test_threads_that_all_wait_for_ever_are_called_stuck():
+    def both():
+        if dist.get_rank() == 0:
+            threading.Thread(target=dist.recv, args=(torch.zeros(1), 1)).start()
+            dist.barrier()
+
+    with pytest.raises(Stuck, match="rank 0 waits in barrier.*This can never finish"):
+        run(both, world_size=2, timeout=20)
+
+
+def test_a_thread_that_outlives_the_function_and_waits_for_ever_is_called_stuck():
+    def left_behind():
+        if dist.get_rank() == 0:
+            threading.Thread(target=dist.recv, args=(torch.zeros(1), 1)).start()
+
+    with pytest.raises(Stuck, match="rank 0 waits in recv #1 from 1; rank 1 returned.*This can never finish") as caught:
+        run(left_behind, world_size=2, timeout=20)
+    assert "threading.Thread(target=dist.recv" in str(caught.value)
+
+
+def test_a_librarys_thread_that_knows_no_torch_does_not_hide_a_hang(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"  # as tqdm's monitor
+    folder.mkdir()
+    (folder / "bars.py").write_text(
+        "import threading\nclass Monitor(threading.Thread):\n    def run(self):\n        threading.Event().wait()\n"
+    )
+    monkeypatch.syspath_prepend(folder)
+
+    def watched():
+        import bars
+
+        bars.Monitor(daemon=True).start()
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    with pytest.raises(Stuck, match="This can never finish"):
+        run(watched, world_size=2, timeout=20)
+
+
+def test_an_idle_pool_does_not_hide_a_hang():
+    def idle():
+        pool = ThreadPoolExecutor(2)
+        list(pool.map(abs, range(4)))
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    with pytest.raises(Stuck, match="This can never finish"):
+        run(idle, world_size=2, timeout=20)
+
+
+# --- waits in C++ -------------------------------------------------------------------------
+
+
+def test_join_that_divides_by_those_left_passes():
+    def uneven():
+        model = DistributedDataParallel(nn.Linear(2, 1))
+        with model.join(divide_by_initial_world_size=False):
+            for _ in range(1 + dist.get_rank()):
+                model(torch.ones(1, 2)).sum().backward()
+        return model.module.weight.grad.tolist()
+
+    done = run(uneven, world_size=2)
+    assert done.results[1] == run(uneven, world_size=2, record=False).results[1]
+
+
+def test_uneven_inputs_without_join_are_called_stuck():
+    def uneven():
+        model = DistributedDataParallel(nn.Linear(2, 1))
+        for _ in range(2 + dist.get_rank()):  # the second step still synchronises in its forward pass
+            model(torch.ones(1, 2)).sum().backward()
+
+    with pytest.raises(Stuck) as caught:
+        run(uneven, world_size=2, timeout=30)
+    verdict, *rows = str(caught.value).splitlines()
+    assert verdict == "rank 1 waits in all_reduce #8; rank 0 returned after 7 calls. This can never finish."
+    assert rows[1].endswith("model(torch.ones(1, 2)).sum().backward()") and caught.value.ranks == (1,)
+
+
+def test_a_slow_peer_is_waited_for_in_the_backward_pass():
+    def slow():
+        model = DistributedDataParallel(nn.Linear(2, 1))
+        loss = model(torch.ones(1, 2)).sum()
+        if dist.get_rank() == 0:
+            time.sleep(2.0)  # longer than the other's wait takes to be noticed
+        loss.backward()
+
+    run(slow, world_size=2)
+
+
+def test_a_call_given_up_is_not_taken_for_what_a_rank_waits_for():
+    """Rank 0 never finishes a call with rank 1, and does not care; it waits in C++ for rank 2, which is slow."""
+
+    def abandon():
+        rank = dist.get_rank()
+        pair, others = dist.new_group([0, 1]), dist.new_group([0, 2])
+        if rank == 1:
+            return
+        if rank == 0:
+            dist.all_reduce(torch.ones(1), group=pair, async_op=True).get_future()
+        loss = DistributedDataParallel(nn.Linear(2, 1), process_group=others)(torch.ones(1, 2)).sum()
+        if rank == 2:
+            time.sleep(2.0)
+        loss.backward()
+        return "done"
+
+    assert run(abandon, world_size=3).results == ["done", None, "done"]
+
+
+def test_a_hook_that_sleeps_is_not_a_wait():
+    def sleepy():
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(1), async_op=True).get_future()  # never completes: the other has returned
+            x = torch.ones(1, requires_grad=True)
+            x.register_hook(lambda grad: time.sleep(2.0))
+            x.sum().backward()
+            return "done"
+
+    assert run(sleepy, world_size=2).results == ["done", None]
+
+
+def test_a_wait_that_failed_is_over():
+    def patient():
+        group = dist.new_group(timeout=timedelta(seconds=0.3))  # its waits end by themselves
+        if dist.get_rank() == 0:
+            with pytest.raises(RuntimeError):
+                dist.recv(torch.zeros(1), 1, group=group)
+            return "gave up"
+
+    assert run(patient, world_size=2).results == ["gave up", None]
+
+
+# --- what the recorder keeps --------------------------------------------------------------
+
+
+def test_works_are_let_go():
+    def many():
+        from helpers.rank.tracer import TracedWork
+
+        x = torch.ones(4)
+        for _ in range(300):
+            dist.all_reduce(x, async_op=True).wait()
+        waited = sum(type(o) is TracedWork for o in gc.get_objects())
+        for _ in range(MAX_OPEN + 300):
+            dist.all_reduce(torch.ones(4), async_op=True)
+        dist.barrier()
+        dist.all_reduce(torch.ones(4), async_op=True)
+        return waited, sum(type(o) is TracedWork for o in gc.get_objects())
+
+    def late():
+        works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(MAX_OPEN)]
+        dist.barrier()
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+        works[0].wait()
+
+    for waited, open_ones in run(many, world_size=2).results:
+        assert waited < 10 and open_ones <= MAX_OPEN + 10
+    first, second, *_ = run(late, world_size=2).events[0]
+    assert first.waited and not second.waited and first.after.tolist() == second.after.tolist() == [2] * 4
+
+
+def test_memory_of_an_input_that_gloo_let_go_is_not_another_tensors():
+    def shards():
+        works = []
+        for rows in (128, 100, 64) * 5:
+            grad = torch.empty(rows, 64).fill_(1.0)
+            works.append(dist.reduce_scatter_single(torch.empty(rows // 2, 64), grad.clone(), async_op=True))
+            del grad
+        for work in works:
+            work.wait()
+
+    run(shards, world_size=2)
+
+
+def test_tensors_used_too_early_are_noticed_in_a_hook_and_after_the_pass():
+    def in_hook():
+        x = torch.ones(2, requires_grad=True)
+
+        def hook(p):
+            work = dist.all_reduce(p.grad, async_op=True)
+            p.grad.div_(2)
+            work.wait()
+
+        x.register_post_accumulate_grad_hook(hook)
+        x.sum().backward()
+
+    def after_the_pass():
+        x = torch.ones(2, requires_grad=True)
+        works = []
+        x.register_post_accumulate_grad_hook(lambda p: works.append(dist.all_reduce(p.grad, async_op=True)))
+        x.sum().backward()
+        x.grad.div_(2)
+        works[0].wait()
+
+    def inside_a_dtensor():
+        from torch.distributed.tensor import DTensor, Replicate
+
+        x = torch.ones(2)
+        stands_for_x = DTensor.from_local(x, mesh(), [Replicate()])
+        work = dist.all_reduce(x, async_op=True)
+        stands_for_x.div_(2)
+        work.wait()
+
+    for program in (in_hook, after_the_pass, inside_a_dtensor):
+        with pytest.raises(Mismatch, match=r"write to the tensor of all_reduce #1 before waiting") as caught:
+            run(program, world_size=2)
+        assert ".div_(2)" in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [methodcaller("tolist"), repr, pickle.dumps, copy.deepcopy])
+def test_reads_without_an_operator_before_the_wait_are_seen(use):
+    def early():
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        use(x)
+        work.wait()
+
+    with pytest.raises(Mismatch, match="ranks 0 and 1 read the tensor of all_reduce #1 before waiting") as caught:
+        run(early, world_size=2)
+    assert "use(x)" in str(caught.value)
+
+
+@pytest.mark.parametrize("view", [methodcaller("numpy"), torch.from_dlpack])
+def test_a_view_taken_before_the_wait_is_no_mistake_but_said(view):
+    def early():
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        seen = view(x)
+        work.wait()
+        return seen.tolist()
+
+    done = run(early, world_size=2)
+    assert done.results == [[2.0, 2.0]] * 2
+    line = done.events[0][0].viewed_at
+    assert line.text == "seen = view(x)"
+    assert repr(done).count(f"(a view taken before the wait, {line}: read only after it?)") == 2
+    assert torch.Tensor.numpy is torch.Tensor.__base__.numpy  # nothing has changed here
+
+
+def test_modes_of_the_program_are_left_as_they_are():
+    def modes():
+        from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as stack
+        from torch.utils.flop_counter import FlopCounterMode
+
+        x, y = torch.ones(2), torch.ones(2, 2)
+        before = list(stack())
+        work = dist.all_reduce(x, async_op=True)
+        with FlopCounterMode(display=False) as counter:
+            y @ y
+            another = dist.all_reduce(y, async_op=True)
+            most = len(stack())
+            another.wait()
+            work.wait()
+            inside = dist.all_reduce(x, async_op=True)
+            y @ y
+        inside.wait()
+        return counter.get_total_flops(), most, before + list(stack())
+
+    assert run(modes, world_size=2).results == [(32, 2, []), (32, 2, [])]
+
+
+@pytest.mark.parametrize(
+    "make", [torch.rand_like, torch.randn_like, lambda x: x.new_ones(3), lambda x: x.new_full((2,), 1.0)]
+)
+def test_a_tensor_made_like_one_under_way_does_not_read_it(make):
+    def like():
+        x = torch.ones(2)
+        work = dist.all_reduce(x, async_op=True)
+        make(x)
+        work.wait()
+
+    run(like, world_size=2)
+
+
+# --- tensors of all kinds -----------------------------------------------------------------
+
+
+class Elsewhere(torch.Tensor):
+    """As a tensor on a device: numpy refuses it, and each element that is copied to the CPU is counted."""
+
+    copied = 0
+    is_cpu = property(lambda self: False)
+
+    def numpy(self):
+        raise TypeError("can't convert a device tensor to numpy")
+
+    def cpu(self):
+        Elsewhere.copied += self.numel()
+        return self.as_subclass(torch.Tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
+def test_a_summary_reads_a_tensor_where_it_lies(dtype):
+    x = torch.arange(100_001).to(dtype)
+    Elsewhere.copied = 0
+    there = summarise(x.as_subclass(Elsewhere))
+    assert there == summarise(x) and Elsewhere.copied < 0.1 * x.nbytes
+    changed = x.clone()
+    changed[50_000] = 0
+    assert summarise(changed).checksum != there.checksum
+    assert summarise(x[1:]).checksum == summarise(x[1:].clone()).checksum  # memory that int64 cannot be read from
+
+
+def test_memory_that_was_recorded_can_be_given_back():
+    def release():
+        whole, mine = torch.zeros(4096), torch.ones(2048)
+        dist.all_gather_single(whole, mine)
+        whole.untyped_storage().resize_(0)
+        return whole.untyped_storage().nbytes()
+
+    assert run(release, world_size=2).results == [0, 0]
+
+
+def test_small_tensors_are_captured_on_the_cpu():
+    x = torch.arange(3.0)
+    assert type(capture(x.as_subclass(Elsewhere), whole=False)) is torch.Tensor
+    assert capture([x.requires_grad_(), None], whole=False)[0].tolist() == [0, 1, 2]
+    assert isinstance(capture(torch.ones(2000).as_subclass(Elsewhere), whole=False), Summary)
+
+
+def test_calls_with_meta_tensors_move_nothing_and_are_no_events():
+    def meta():
+        dist.all_reduce(torch.ones(2, device="meta"))
+        dist.barrier()
+
+    assert [e.op for e in run(meta, world_size=2).events[0]] == ["barrier"]
+
+
+def test_sparse_tensors_and_lists_of_lists_are_recorded():
+    def both():
+        x = torch.sparse_coo_tensor([[dist.get_rank()]], [1.0], (2,))
+        dist.all_reduce(x)
+        outputs = [[torch.zeros(2), torch.zeros(3)] for _ in range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dist.all_gather_coalesced(outputs, [torch.ones(2), torch.ones(3)])
+
+    done = run(both, world_size=2)
+    sparse, gathered = done.events[1]
+    assert sparse.before.tolist() == [0, 1] and sparse.after.tolist() == [1, 1]
+    assert [t.tolist() for t in gathered.after] == [[1, 1], [1, 1, 1]] * 2
+    assert repr(done) and done.draw()
+
+
+def test_lists_whose_tensors_share_no_element_are_not_accused():
+    def columns():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        out = torch.zeros(3, n)
+        dist.all_gather(list(out.unbind(1)), torch.full((3,), float(rank)))
+        scratch = torch.empty(2)  # padding, as Muon's: nobody reads it
+        dist.all_gather([torch.empty(2), *[scratch] * (n - 1)], torch.ones(2))
+        return out.tolist()
+
+    assert run(columns, world_size=3).results[0] == [[0, 1, 2]] * 3
+
+
+def test_lists_that_hold_the_same_memory_are_known():
+    x = torch.zeros(4, 4)
+    assert aliased([x[:, 0]] * 2) and aliased([x[:2], x[1:3], x[2:]]) and aliased([torch.zeros(70_000)] * 2)
+    assert not aliased(list(x.unbind(1))) and not aliased([x[:2], x[2:]]) and not aliased([x, x.clone(), x])
+
+
+# --- what travels, and what is printed ----------------------------------------------------
+
+NAMED = torch.ops.aten.mm
+
+
+def test_functions_that_name_operators_travel():
+    overload, space = torch.ops.aten.mm.default, torch.classes
+
+    def product(same):
+        x = torch.ones(2, 2)
+        every = [torch.ops.aten.mm(x, x), torch.ops.aten.mm.default(x, x), NAMED(x, x), overload(x, x)]
+        assert torch.ops._c10d_functional.all_reduce and space is torch.classes and torch.classes.c10d.name == "c10d"
+        return same is torch.ops.aten.mm, [t.sum().item() for t in every]
+
+    assert run(product, NAMED, world_size=1).results == [(True, [8.0] * 4)]
+
+
+def test_cloudpickle_is_as_it_was_for_others():
+    own = cloudpickle.cloudpickle._find_imported_submodules  # a private function: this fails once it is renamed
+    seen = []
+
+    class Spy:
+        def __reduce__(self):
+            seen.append(cloudpickle.cloudpickle._find_imported_submodules)
+            return list, ()
+
+    pickling.pack(Spy())
+    with pytest.raises(TypeError):
+        pickling.pack(threading.Lock())
+    assert seen == [pickling._submodules] and cloudpickle.cloudpickle._find_imported_submodules is own is not seen[0]
+
+
+def test_warnings_of_torch_about_itself_are_not_printed(tmp_path):
+    def quiet(path):
+        import torch.distributed.checkpoint as checkpoint
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        model = DistributedDataParallel(nn.Linear(2, 2))
+        ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        state, options = nn.Linear(2, 2).state_dict(), StateDictOptions(broadcast_from_rank0=True, full_state_dict=True)
+        set_model_state_dict(nn.Linear(2, 2), state, options=options)
+        if dist.get_rank() == 0:
+            checkpoint.save(state, checkpoint_id=path, no_dist=True)
+            checkpoint.load(state, checkpoint_id=path, no_dist=True)
+
+    assert run(quiet, str(tmp_path), world_size=2).stdout == ["", ""]
+
+
+def test_warnings_about_the_learners_line_are_printed():
+    def loud():
+        def old():
+            warnings.warn("mine is old", DeprecationWarning, stacklevel=2)
+
+        x = torch.ones(2)
+        warnings.warn("mine")
+        old()
+        dist.all_gather_into_tensor(torch.ones(2), x)  # put down to torch's decorator
+        nn.MSELoss()(torch.ones(2, 1), x)  # put down to torch.nn
+        torch.ones(2, 2, 2).T  # raised by C++
+        torch.distributed.nn.functional.all_reduce(x)  # deprecated, as a function below it says
+        torch.optim.lr_scheduler.StepLR(torch.optim.SGD([x], lr=1.0), 1).step()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.warn("kept")
+        return len(caught)
+
+    done = run(loud, world_size=1)
+    kinds = [line.partition(":")[0] for line in done.stdout[0].splitlines() if "Warning: " in line]
+    words = [
+        "mine",
+        "mine is old",
+        "all_gather_into_tensor",
+        "target size",
+        "x.T",
+        "functional.all_reduce",
+        "lr_scheduler",
+    ]
+    user, future = "UserWarning", "FutureWarning"
+    assert kinds == [user, "DeprecationWarning", future, user, user, future, user]
+    assert all(word in done.stdout[0] for word in words) and done.results == [1]
+
+
+# --- private names ------------------------------------------------------------------------
+
+
+def test_private_names_of_torch_exist_and_stand_in_one_module():
+    with pytest.raises(ImportError, match="has no torch._C._gone, which is needed for telling time. torch 2.13 has it"):
+        torch_private.private("torch._C._gone", "telling time")
+    del torch_private.FEATURES["torch._C._gone"]
+    assert len(torch_private.FEATURES) > 20  # each was found, or the import would have failed
+    private = re.compile(
+        r"\btorch\.[\w.]*\._?_[a-zC]|from torch[\w.]*\._|from torch\S* import .*\b_[a-z]|\._(schema|source_rank|get_backend)\b"
+    )
+    for file in Path(helpers.__file__).parent.rglob("*.py"):
+        if file.name != "torch_private.py":
+            assert not private.findall(re.sub(r"#.*", "", file.read_text())), file

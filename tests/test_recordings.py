@@ -1,0 +1,36 @@
+"""What the website plays besides its chapters is what ranks do now; and the module that plays it."""
+
+import json
+
+from helpers.draw.canvas import PALETTE
+from helpers.tools import recordings
+from helpers.views.explore.experiment import code, execute
+from helpers.views.explore.recording import _grid
+from helpers.views.web import RECORDED, module, script
+
+MOST = 60_000  # bytes of a figure's data
+STORED = json.loads(RECORDED.read_text(encoding="utf-8"))
+
+
+def as_stored(made):
+    return json.loads(json.dumps(made))
+
+
+def test_what_is_stored_is_what_ranks_do_now():
+    assert as_stored(recordings.ring()) == STORED["ring"]
+    assert as_stored(recordings.question()) == STORED["question"]
+    assert as_stored(recordings.deadlock()) == STORED["deadlock"]
+    assert as_stored(recordings.costs().recording()) == STORED["costs"]
+    for op, n in (("all_to_all", 5), ("gather", 3), ("barrier", 2)):
+        again = _grid(execute(code(op, 0, "SUM", "float32", 2), n).done)
+        assert as_stored(again) == STORED["explore"]["runs"][f"{op} {n}"]
+
+
+def test_figures_are_light():
+    for name, recording in STORED.items():
+        assert len(json.dumps(recording, ensure_ascii=False, separators=(",", ":")).encode()) <= MOST, name
+    assert len(script().encode()) <= MOST
+
+
+def test_the_module_has_the_colours_of_the_pictures():
+    assert json.dumps(PALETTE) in module().replace("\n", "")
