@@ -1,18 +1,45 @@
 """Answers to the exercises: several right ones, and the mistakes people make with the words each deserves.
 
 RIGHT[name] and WRONG[name] belong to the task of that name.  A wrong answer comes with a
-fragment of the message it gets.
+fragment of the message it gets.  The module is also pasted whole into submissions, so it imports
+nothing that a learner has not.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections import defaultdict
+from typing import Callable
 
 import torch
 import torch.distributed as dist
 
-from tests.corpus.register import register
+Right = dict[str, list[Callable]]
+Wrong = dict[str, list[tuple[Callable, str]]]
+
+
+def register() -> tuple[Right, Wrong, Callable, Callable]:
+    """Two empty tables, of right answers and of wrong ones with words each deserves, and the decorators that fill them."""
+    rights: Right = defaultdict(list)
+    wrongs: Wrong = defaultdict(list)
+
+    def right(name: str) -> Callable:
+        def keep(fn):
+            rights[name].append(fn)
+            return fn
+
+        return keep
+
+    def wrong(name: str, words: str) -> Callable:
+        def keep(fn):
+            wrongs[name].append((fn, words))
+            return fn
+
+        return keep
+
+    return rights, wrongs, right, wrong
+
 
 RIGHT, WRONG, right, wrong = register()
 

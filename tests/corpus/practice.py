@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.schedule import Schedule, copy
-from tests.corpus.register import register
+from tests.corpus.answers import register
 
 RIGHT, WRONG, right, wrong = register()
 
