@@ -33,18 +33,28 @@ def kind(value: Any) -> str:
 
 
 def numbers(values) -> str:
-    return " ".join(number(v) for v in values)
+    """Each value as `number` writes it, fractions far smaller than the largest value with fewer digits.
+
+    A float32 that is what is left of terms a thousand times as large holds no more of them: the
+    others differ from processor to processor.
+    """
+    largest = max((abs(v) for v in values if math.isfinite(abs(v))), default=1)
+
+    def digits(v) -> int:
+        return min(4, max(1, 5 - int(math.log10(largest) - math.log10(abs(v))))) if 0 < abs(v) < 1 else 4
+
+    return " ".join(number(v, digits(v)) for v in values)
 
 
-def number(v) -> str:
-    """At most four significant digits; a float that is whole is written without a point."""
+def number(v, digits: int = 4) -> str:
+    """At most so many significant digits; a float that is whole is written without a point."""
     if isinstance(v, bool):
         return "T" if v else "F"
     if isinstance(v, complex):
-        return f"{v.real:.4g}{v.imag:+.4g}i"
+        return f"{v.real:.{digits}g}{v.imag:+.{digits}g}i"
     if isinstance(v, int) or (math.isfinite(v) and v == int(v) and abs(v) < 1e6):
         return str(int(v))
-    return f"{v:.4g}"
+    return f"{v:.{digits}g}"
 
 
 def brief(v) -> str:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers import Summary, run
+from helpers.format import numbers
 
 SIZES = [2, 3, 4, 8]
 
@@ -202,6 +203,15 @@ all_to_all_single, ranks 0-2, int64 [3], 24 B a rank
 def test_text_twin_of_each_collective(op, fn, before, after):
     done = run(lambda: fn(dist.get_rank(), dist.get_world_size()) and None, world_size=3)
     assert repr(done) == TWINS[op]
+
+
+def test_what_differs_between_processors_is_not_printed():
+    assert (
+        numbers([0.3265, 6.687e-05]) == numbers([0.3265, 6.689e-05]) == "0.3265 6.7e-05"
+    )  # 2e-8 is float32's noise here
+    assert numbers([0.3265, 0.01234, 2**40, 1048576.5]) == "0.3 0.01 1099511627776 1.049e+06"
+    assert numbers([6.687e-05, 5e-324, float("inf"), float("nan")]) == "6.687e-05 5e-324 inf nan"
+    assert numbers([]) == ""
 
 
 def test_messages_are_paired_and_shown_as_one_exchange():
