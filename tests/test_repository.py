@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+from importlib import metadata
 
 import pytest
 import yaml
@@ -45,21 +46,43 @@ def test_conda_environment_says_what_pyproject_says():
     assert versions == {r.name: r.specifier for r in REQUIREMENTS}
 
 
-@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13", "3.14"])
-def test_constraints_pin_each_direct_dependency_within_its_range(python):
-    pins = {}
+def pins_for(python):
+    """The version of each package that constraints.txt pins for a full version of Python."""
+    pins, minor = {}, python.rpartition(".")[0]
+    where = {"python_version": minor, "python_full_version": python, "sys_platform": "linux"}
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             pin = Requirement(line)
-            if pin.marker is None or pin.marker.evaluate({"python_version": python, "sys_platform": "linux"}):
+            if pin.marker is None or pin.marker.evaluate(where):
                 (version,) = pin.specifier
                 assert version.operator == "==", line
                 assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice for Python {python}"
                 pins[canonicalize_name(pin.name)] = version.version
+    return pins
+
+
+@pytest.mark.parametrize("python", ["3.10.0", "3.11.0", "3.11.5", "3.12.0", "3.13.0", "3.14.0"])
+def test_constraints_pin_each_direct_dependency_within_its_range(python):
+    pins = pins_for(python)
     for requirement in REQUIREMENTS:
-        if requirement.marker and not requirement.marker.evaluate({"python_version": python}):
+        if requirement.marker and not requirement.marker.evaluate({"python_version": python.rpartition(".")[0]}):
             continue
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("micro", [0, 2, 5])  # Debian 12 has 3.11.2
+def test_what_is_pinned_runs_on_every_release_of_this_python(micro):
+    python = f"{sys.version_info.major}.{sys.version_info.minor}.{micro}"
+    refused = {}
+    for name, version in pins_for(python).items():
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # for another system
+            continue
+        wanted = installed.metadata["Requires-Python"]
+        if installed.version == version and wanted and python not in SpecifierSet(wanted):
+            refused[name] = wanted
+    assert refused == {}
 
 
 @pytest.mark.parametrize("path", notebooks.every(), ids=lambda path: path.name)
