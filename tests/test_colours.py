@@ -1,5 +1,6 @@
 """Colours that mean something stay apart: for every kind of colour vision, and from the greys."""
 
+import re
 from itertools import combinations
 from math import atan2, cos, degrees, exp, hypot, radians, sin, sqrt
 
@@ -7,6 +8,13 @@ import pytest
 
 from helpers.draw.canvas import FAINT, PALETTE, REDUCED, SERIES, TRAY, ink_on
 from helpers.draw.spacetime import ANYBODYS, IDLE
+from helpers.network.draw import GROUP_COLOURS
+from helpers.network.draw import TINTS as NCCL
+from helpers.network.planner.picture import MEMORY, SECONDS
+from helpers.parallel.letters import TINTS as LETTERS
+from helpers.pipeline.picture import PALE
+from helpers.pipeline.picture import TINTS as ACTIONS
+from helpers.views.web import module
 
 # Linear RGB as dichromats see it: Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of
 # Color Vision Deficiency", IEEE TVCG 15 (2009), severity 1.0.
@@ -99,13 +107,27 @@ def test_no_rank_looks_idle_or_like_a_buffer(vision):
     assert min(apart(tint, grey, vision) for tint in PALETTE for grey in greys) > 10
 
 
+# What is no rank: each of these colours stands beside the others of its line.
+NO_RANKS = {
+    "letters": [*LETTERS.values()],
+    "actions of a pipeline, on a rank's first stage and on others": [*ACTIONS.values(), *PALE.values()],
+    "memory": [*MEMORY.values()],
+    "seconds": [*SECONDS.values()],
+    "NCCL's algorithms": [*NCCL.values()],
+    "groups of figures": [*GROUP_COLOURS.values()],
+}
+
+
 @pytest.mark.parametrize("vision", VISION)
 def test_algorithms_stay_apart(vision):
     assert min(apart(*pair, vision) for pair in combinations(SERIES, 2)) > 16
+    assert min(apart(*pair, vision) for tints in NO_RANKS.values() for pair in combinations(tints, 2)) > 8
 
 
-def test_algorithms_do_not_take_ranks_colours():
-    assert min(apart(tint, rank, "normal") for tint in SERIES for rank in PALETTE) > 9
+@pytest.mark.parametrize("what", NO_RANKS)
+def test_what_is_no_rank_has_no_ranks_colour_and_is_not_red(what):
+    (wrong,) = re.findall(r"\.no \{ color: (#\w{6})", module())
+    assert min(apart(tint, taken, "normal") for tint in NO_RANKS[what] for taken in (*PALETTE, wrong)) > 9
 
 
 def test_text_can_be_read_on_every_rank():

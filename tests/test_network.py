@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import replace
 from math import ceil, inf, log2
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from helpers import run
 from helpers.network import (
@@ -818,6 +822,14 @@ def test_the_words_of_a_picture_say_what_it_draws():
     for shown in (choices, curves, errors, message, draw.draw_machines()):
         first, again = (shown.picture._repr_mimebundle_()[0] for _ in range(2))
         assert first["image/png"] == again["image/png"] and first["text/plain"].startswith("Picture: ")
+
+
+def test_a_chart_is_light_and_looks_as_it_was_drawn():
+    chart = draw.draw_errors(calibration()).picture
+    png = base64.b64decode(chart._repr_mimebundle_()[0]["image/png"])
+    small = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+    off = np.abs(small - np.asarray(chart.canvas.buffer_rgba())[..., :3]).max(axis=2)
+    assert len(png) < 60_000 and off.max() < 48 and off.mean() < 0.33
 
 
 def test_ranks_that_import_the_package_do_not_load_matplotlib():

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import run
+from helpers.draw.canvas import PALETTE
 from helpers.network import rails
 from helpers.network.planner import (
     ALLOCATED,
@@ -31,6 +32,7 @@ from helpers.network.planner import (
 from helpers.parallel import batch, decoder, loss_of, nbytes, watch
 from helpers.pipeline import interleaved, one_f_one_b
 from helpers.views.planner import planner
+from tests import reading
 from tests.moving import Moved
 
 GPT = [s for s in SHAPES.values() if s.name.startswith("GPT")]
@@ -296,6 +298,15 @@ def test_a_plan_is_all_that_fits_the_fastest_first():
 def test_where_nothing_fits_the_plan_says_so():
     ways = plan(shape("GPT 1T"), cluster("A100", 64), 512)
     assert not ways and "none of" in repr(ways) and "needs least" in repr(ways)
+
+
+@pytest.mark.parametrize("tensor, says", [(8, []), (1, ["does not fit"])])
+def test_what_does_not_fit_is_said_in_words_and_in_no_ranks_colour(tensor, says):
+    one = step(shape("Llama 3 70B"), Division(data=64 // tensor, tensor=tensor, pipeline=4), 512, cluster("A100", 256))
+    shapes = reading.drawn(one.draw())
+    assert one.fits != bool(says) and [word.text for word in shapes.words if "fit" in word.text] == says
+    tints = {word.ink for word in shapes.words} | {stroke.tint for stroke in shapes.strokes}
+    assert not {box.fill for box in shapes.boxes} & {*PALETTE} and not tints & {*PALETTE}
 
 
 def test_the_player_follows_its_controls():

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from matplotlib import get_data_path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgba
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, PathPatch
@@ -37,7 +37,8 @@ def label_width(ranks) -> float:
 # are at least 16 apart (CIEDE2000), and black or white text (whichever `ink_on` picks) has a contrast of 5.3:1:
 # tests/test_colours.py measures both.
 PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#337856", "#b1c7f3")
-# What is no rank (algorithms, kinds of memory, groups of figures) has colours of its own, as far apart.
+# What is no rank (algorithms, kinds of memory or of work, groups of figures) has colours of its own, as far apart;
+# `pale` ones are for a second tone, or for what is written on.
 SERIES = ("#146464", "#8cb43c", "#1414a0", "#dc8ca0", "#786428", "#7878f0")
 INK = "#1c1e21"
 SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
@@ -53,6 +54,11 @@ _INCH = 100  # pixels
 def colour(rank: int) -> str:
     """The colour of data that came from this rank, '#rrggbb'; the ninth rank is the first again."""
     return PALETTE[rank % len(PALETTE)]
+
+
+def pale(tint: str) -> str:
+    """Half of this colour, half white."""
+    return to_hex([(channel + 1) / 2 for channel in to_rgb(tint)])
 
 
 @lru_cache(maxsize=64)

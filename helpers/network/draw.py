@@ -6,16 +6,21 @@ Apart from the package's front door, because matplotlib is slow to import and ra
 from __future__ import annotations
 
 import base64
-import io
 from itertools import cycle, groupby
 from math import log10
 from typing import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
 
-from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, font, heading, ink_on
+from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, font, heading, ink_on, pale
+from ..draw.png import encoded
 from ..format import duration, size
 from ..frontend import Shown
 from .calibration import GROUPS, Table
@@ -23,12 +28,7 @@ from .fit import Fit
 from .tuner import Nccl
 
 INCH = 100  # pixels
-TINTS = {  # of an algorithm of NCCL: pale, so that words can be read on them
-    "Ring": "#d3e5f7",
-    "Tree": "#ffe3b3",
-    "NVLS": "#e5d3f1",
-    "NVLSTree": "#f4cdc4",
-}
+TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
 LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES)  # of curves, in order
 GROUP_COLOURS = dict(zip(GROUPS, SERIES))
 
@@ -53,10 +53,17 @@ class Chart(Figure):
     def _repr_mimebundle_(self, include=None, exclude=None):
         if self.get_layout_engine() is not None:
             self._lay_out()
-        file = io.BytesIO()
-        self.savefig(file, format="png", metadata={"Software": None})
         shown = {"width": self.pixels[0], "height": self.pixels[1]}
-        return {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": self.alt}, {"image/png": shown}
+        return {"image/png": base64.b64encode(self._png()).decode(), "text/plain": self.alt}, {"image/png": shown}
+
+    def _png(self) -> bytes:
+        self.canvas.draw()
+        lines, patches = self.findobj(Line2D), self.findobj(Patch)
+        inks = [each.get_color() for each in (*lines, *self.findobj(Text))]
+        inks += [tint for line in lines for tint in (line.get_markerfacecolor(), line.get_markeredgecolor())]
+        fills = [patch.get_facecolor() for patch in patches]
+        tints = (frozenset(to_hex(tint) for tint in seen if to_rgba(tint)[3]) for seen in (fills, inks))
+        return encoded(np.asarray(self.canvas.buffer_rgba()), *tints)
 
     def _lay_out(self) -> None:
         """Place the axes once: a layout engine starts from the last layout, and would move them with every drawing."""

@@ -13,14 +13,13 @@ from typing import Mapping, NamedTuple, Sequence
 
 import torch
 
-from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
+from ..draw.canvas import INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width
 from .view import View, table
 
 TOLERANCE = 1e-4  # of the largest number of the whole tensor
 WORDS = {"R": "equal", "S": "pieces", "P": "addends", "?": "none of these"}
 COLLECTIVES = {"PR": "all_reduce", "PS": "reduce_scatter", "SR": "all_gather", "RS": "cut, no call"}
-TINTS = {"R": "#3f90da", "S": "#ffa90e", "P": "#832db6", "?": "#bd1f01"}
-ON_WHITE = {**TINTS, "R": "#2a6cab", "S": "#8f5a00"}  # dark enough for text
+TINTS = dict(zip("RSP", SERIES))
 
 
 def letter(held: Sequence[torch.Tensor], whole: torch.Tensor) -> str:
@@ -138,7 +137,7 @@ class Letters(View):
                 if prefix + name in self.of:
                     mine = self.of[prefix + name]
                     sketch.text(at + wide / 2, y, prefix + name, 12.5, bold=True)
-                    sketch.text(at + wide / 2, y + 18, mine, 11.5, ON_WHITE[mine[0]], bold=True)
+                    sketch.text(at + wide / 2, y + 18, mine, 11.5, bold=True)
             y += 32
             for rank in range(self.world_size):
                 sketch.text(left - 10, y + high / 2, f"rank {rank}", 12.5, align="right")
@@ -185,11 +184,13 @@ def _cell(sketch: Canvas, x, y, w, h, of: str, part: tuple[float, float], d: int
     sketch.box(x, y, w, h, TRAY, radius=0)
     start, share = part if of == "S" else (0.0, 1.0)
     box = (x, y + start * h, w, share * h) if of == "S" and d == 0 else (x + start * w, y, share * w, h)
-    tint = TINTS[of]
-    if of == "P":
-        sketch.box(*box, "#e6d5ee", tint, radius=0, lw=1.2)
-        sketch.text(x + w / 2, y + h / 2, "+", 15, tint, bold=True)
+    if of == "?":
+        sketch.box(*box, None, INK, dashed=True, radius=0, lw=1.2)
+        sketch.text(x + w / 2, y + h / 2, "?", 13, bold=True)
+    elif of == "P":
+        sketch.box(*box, pale(TINTS[of]), TINTS[of], radius=0, lw=1.2)
+        sketch.text(x + w / 2, y + h / 2, "+", 15, bold=True)
     elif share:
-        sketch.box(*box, tint, radius=0)
-        if of != "S":
-            sketch.text(x + w / 2, y + h / 2, {"R": "=", "?": "?"}[of], 13, ink_on(tint), bold=True)
+        sketch.box(*box, TINTS[of], radius=0)
+        if of == "R":
+            sketch.text(x + w / 2, y + h / 2, "=", 13, ink_on(TINTS[of]), bold=True)

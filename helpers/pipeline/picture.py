@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, label_width, rank_label, text_width
+from ..draw.canvas import (
+    INK,
+    SERIES,
+    SOFT,
+    TRAY,
+    WIDTH,
+    Canvas,
+    Picture,
+    heading,
+    ink_on,
+    label_width,
+    pale,
+    rank_label,
+    text_width,
+)
 from ..format import number
 from .count import count
 from .model import Action, BasePipeline, Box, Costs, kept, plan
 from .text import text, title
 
-TINTS = {"F": "#3f90da", "B": "#e8871e", "I": "#f2b632", "W": "#94a4a2"}
-PALE = {"F": "#a5cdf0", "B": "#f8d3a8", "I": "#fae3ae", "W": "#d3dad9"}  # of a rank's second stage, third, ...
+TINTS = {"F": SERIES[1], "B": SERIES[0], "I": SERIES[4], "W": SERIES[2]}
+PALE = {kind: pale(tint) for kind, tint in TINTS.items()}  # of a rank's second stage, third, ...
 WORDS = {"F": "forward", "B": "backward", "I": "backward, input half", "W": "weights' half"}
 HATCH = "#dde1e5"
 LANE, STAIR, GAP = 24, 26, 10  # pixels: a lane's height, the curve below it, to the next lane

@@ -19,7 +19,6 @@ SECONDS = {
     "optimizer": SERIES[2],
 }
 HIGH = 22.0  # pixels of a bar
-OVER = "#bd1f01"
 
 
 def draw_step(s) -> Picture:
@@ -28,18 +27,19 @@ def draw_step(s) -> Picture:
     y = heading(sketch, s.model.name, f"{s.division} on {s.division.gpus:,} x {s.machine.gpus.name}")
     left, wide = 74.0, WIDTH - 74.0 - 130.0
     scale = wide / (max(s.memory.total, s.capacity) * 1.02)
-    alarm = INK if s.fits else OVER
     limit = left + s.capacity * scale
     bottom = _row(sketch, "memory", s.memory.parts, MEMORY, size, y, left, scale)
-    sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], alarm, 1.6)
-    notes = [(y, f"{size(s.memory.total)} of {size(s.capacity)}", alarm)]
-    notes.append((bottom, f"{duration(s.time)}, MFU {s.mfu:.0%}", INK))
+    sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
+    notes = [(y if s.fits else y - 7, f"{size(s.memory.total)} of {size(s.capacity)}")]
+    if not s.fits:
+        sketch.text(left + wide + 8, y + HIGH / 2 + 7, "does not fit", 11.5, align="left", bold=True)
+    notes.append((bottom, f"{duration(s.time)}, MFU {s.mfu:.0%}"))
     bottom = _row(sketch, "step", s.seconds, SECONDS, duration, bottom, left, wide / s.time)
     if whole := sum(s.sent.values()):
-        notes.append((bottom, f"{size(whole)} a step", INK))
+        notes.append((bottom, f"{size(whole)} a step"))
         bottom = _row(sketch, "sends", s.sent, SECONDS, size, bottom, left, wide / whole)
-    for at, words, tint in notes:
-        sketch.text(left + wide + 8, at + HIGH / 2, words, 11.5, tint, align="left")
+    for at, words in notes:
+        sketch.text(left + wide + 8, at + HIGH / 2, words, 11.5, align="left")
     sketch.reach(WIDTH, bottom - 16)
     return Picture([sketch], repr(s), f"Picture: memory, seconds and bytes of {s.model.name}, {s.division}")
 
