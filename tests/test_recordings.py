@@ -6,9 +6,10 @@ from helpers.draw.canvas import PALETTE
 from helpers.tools import recordings
 from helpers.views.explore.experiment import code, execute
 from helpers.views.explore.recording import _grid
-from helpers.views.web import RECORDED, module, script
+from helpers.views.web import FIGURES, RECORDED, module, script
 
 MOST = 60_000  # bytes of a figure's data
+MODULE = 20_000  # bytes of what plays a figure in JupyterLab
 STORED = json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
@@ -32,5 +33,6 @@ def test_figures_are_light():
     assert len(script().encode()) <= MOST
 
 
-def test_the_module_has_the_colours_of_the_pictures():
-    assert json.dumps(PALETTE) in module().replace("\n", "")
+def test_a_figure_brings_only_what_it_needs_and_the_colours_of_the_pictures():
+    for kind in FIGURES:
+        assert json.dumps(PALETTE) in module(kind) and len(module(kind).encode()) <= MODULE, kind

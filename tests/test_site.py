@@ -12,6 +12,7 @@ from tests import ROOT
 from tests.website import Page
 
 pytestmark = pytest.mark.slow
+MOST_CELLS = 10  # code cells on a page
 
 
 @pytest.fixture(scope="module")
@@ -19,21 +20,53 @@ def pages(site):
     return {file.relative_to(site).as_posix(): Page(file) for file in site.rglob("*.html")}
 
 
-def test_every_notebook_is_a_page_with_its_pictures_and_folds(pages):
+def of(path, pages):
+    """The pages of a notebook: its own, and those of its sections in their order."""
+    name = f"{path.parent.name}/{path.stem}"
+    return [page for at, page in pages.items() if at == f"{name}.html" or at.startswith(f"{name}-")]
+
+
+def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
     for path in [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("exercises/*.ipynb")]:
-        page = pages[f"{path.parent.name}/{path.stem}.html"]
         cells = nbformat.read(path, as_version=4).cells
-        played = [
-            c for c in cells if c.cell_type == "code" and any("collectives" in o.get("metadata", {}) for o in c.outputs)
-        ]
-        drawn = [o for c in cells if c.cell_type == "code" for o in c.outputs if "image/png" in o.get("data", {})]
+        code = [c for c in cells if c.cell_type == "code"]
+        played = [c for c in code if any("collectives" in o.get("metadata", {}) for o in c.outputs)]
+        drawn = [o for c in code for o in c.outputs if "image/png" in o.get("data", {})]
         shown = [link for c in cells if c.cell_type == "markdown" for link in re.findall(r"!\[|<img\b", c.source)]
-        assert len(page.alts) == len(drawn) + len(shown), path.name
         folds = [
-            c for c in cells if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
+            c for c in code if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
         ]
-        assert page.folded >= len(folds), path.name
+        there = of(path, pages)
+        assert sum(page.cells for page in there) == len(code), path.name
+        assert sum(len(page.alts) for page in there) == len(drawn) + len(shown), path.name
+        assert sum(page.folded for page in there) >= len(folds), path.name
     assert {"index.html", "notebooks/mistakes.html", "notebooks/bench.html", "exercises/README.html"} <= set(pages)
+
+
+def test_a_reader_who_goes_on_comes_through_every_section_of_every_chapter(pages):
+    chapters = sorted(ROOT.glob("notebooks/*.ipynb"))
+    walk = [f"notebooks/{chapters[0].stem}.html"]
+    while (to := pages[walk[-1]].next) and "/" not in to:
+        walk.append(f"notebooks/{to}")
+    for path in chapters:
+        cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"]
+        sections = [words for c in cells for words in re.findall(r"^## (.+)$", without_code(c.source), re.MULTILINE)]
+        steps = [at for at in walk if at == f"notebooks/{path.stem}.html" or at.startswith(f"notebooks/{path.stem}-")]
+        headings = [letters(words) for at in steps for words in pages[at].headings]
+        assert [words for words in headings if words in map(letters, sections)] == list(map(letters, sections)), (
+            path.name
+        )
+        assert max(pages[at].cells for at in steps) <= MOST_CELLS, path.name
+        assert set(steps[1:]) <= {f"notebooks/{link}" for link in pages[steps[0]].links}, path.name
+        assert all(f"{path.stem}.html" in pages[at].links for at in steps[1:]), path.name
+
+
+def without_code(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def letters(words):
+    return re.sub(r"\W", "", words)
 
 
 def test_every_chapter_can_be_reached_from_the_first_page(pages):

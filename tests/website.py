@@ -50,11 +50,14 @@ def deserted():
 
 
 class Page(HTMLParser):
-    """The links of a page, what can be linked to in it, its pictures' words, and how many outputs are folded."""
+    """What a page holds: links, the places they can lead to, headings, pictures' words, code cells, folded outputs."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
-        self.links, self.places, self.alts, self.folded = [], set(), [], 0
+        self.links, self.places, self.headings, self.alts = [], set(), [], []
+        self.cells = self.folded = 0
+        self.next = None  # where its last link leads, to the page that follows
+        self._heading = False
         self.feed(file.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
@@ -63,9 +66,24 @@ class Page(HTMLParser):
                 self.links.append(value)
             elif name in ("id", "name") and value:
                 self.places.add(value)
+        known = dict(attributes)
+        classes = (known.get("class") or "").split()
         if tag == "img":
-            self.alts.append(dict(attributes).get("alt") or "")
-        self.folded += tag == "details" and "hide" in (dict(attributes).get("class") or "").split()
+            self.alts.append(known.get("alt") or "")
+        if tag == "a" and "next-page" in classes:
+            self.next = known["href"]
+        if tag == "h1":
+            self.headings.append("")
+        self._heading = tag == "h1" or self._heading and "headerlink" not in classes
+        self.cells += "cell_input" in classes
+        self.folded += tag == "details" and "hide" in classes
+
+    def handle_endtag(self, tag):
+        self._heading = self._heading and tag != "h1"
+
+    def handle_data(self, data):
+        if self._heading:
+            self.headings[-1] += data
 
 
 def build(folder: Path) -> Path | str:

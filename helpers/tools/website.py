@@ -25,8 +25,11 @@ SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
 RECORDING = "collectives"  # the metadata of an output that plays, see helpers/frontend.py
+LONGEST = 12  # cells on a page that is a part of a notebook
+WHOLE = 20  # a notebook of so many cells is one page
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
+Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 
 
 def web():
@@ -153,39 +156,139 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     cell["outputs"] = shown(cell["outputs"], figures, folded)
 
 
-def fit_links(text: str, page: Path, source: Path) -> str:
+def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
     """The links of a page's text, made to lead somewhere on the site.
 
-    A file of the repository that is no page is copied beside the pages, which makes it a download;
-    a folder's page is its README, and without one only the words are left of its link.
+    A place in a notebook is on one of its pages. A file of the repository that is no page is copied beside the pages,
+    which makes it a download; a folder's page is its README, and without one only the words are left of its link.
     """
 
     def fitted(link: re.Match) -> str:
-        words, target, place = link[1], link[2], (link[3] or "").lower()  # MyST's anchors are small, JupyterLab's not
-        here = page.parent / target
-        if target and (ROOT / here).is_dir():
+        words, target, at = link[1], link[2], (link[3] or "").lower()  # MyST's anchors are small, JupyterLab's not
+        here = page.parent / target if target else page
+        if (ROOT / here).is_dir():
             target, here = f"{target.rstrip('/')}/README.md", here / "README.md"
             if not (source / here).exists():
                 return words
-        if target and (ROOT / here).is_file() and not (source / here).exists():
+        if (ROOT / here).is_file() and not (source / here).exists():
             copy = Path(os.path.normpath(source / here))
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / here, copy)
-        return f"[{words}]({target}{place})"
+        there = places.get((os.path.normpath(here), at[1:]))
+        if there and there != page:
+            target = Path(os.path.relpath(there, page.parent)).as_posix()
+        return f"[{words}]({target}{at})"
 
     return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
 
 
-def outline(cells: list[dict]) -> list[dict]:
-    """A cell that leads to the sections of a long page, by MyST's names of their places; none for a short one."""
+def fit(page: Path, source: Path, places: Places) -> None:
+    """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site."""
+    path, text = source / page, (source / page).read_text(encoding="utf-8")
+    if page.suffix == ".md":
+        path.write_text(fit_links(text, page, source, places), encoding="utf-8")
+        return
+    content, figures = json.loads(text), Figures(page, source)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = fit_links("".join(cell["source"]), page, source, places)
+        elif cell["cell_type"] == "code":
+            fit_cell(cell, figures)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+# --- a long notebook, on several pages ----------------------------------------------------
+
+
+def cut(cells: list[dict], mark: str) -> list[list[dict]]:
+    """The cells before the first heading of a level, then those of each; a text is cut where a heading stands in it."""
+    found = [[]]
+    for cell in cells:
+        text = "".join(cell["source"])
+        unfenced = FENCED.sub(lambda code: " " * len(code[0]), text) if cell["cell_type"] == "markdown" else ""
+        starts = [heading.start() for heading in re.finditer(rf"^{mark} ", unfenced, re.MULTILINE)]
+        before = text[: starts[0]] if starts else text
+        if before or not starts:
+            found[-1].append({**cell, "source": before})
+        found += [[markdown(text[a:b])] for a, b in zip(starts, [*starts[1:], None])]
+    return found
+
+
+def sections(cells: list[dict]) -> list[list[dict]]:
+    """The pages of a notebook: its opening, then its sections, short ones together and long ones by their own sections."""
+    opening, *rest = cut(cells, "##")
+    pages, level = [], 0
+    for section in rest:
+        for part in [section] if len(section) <= LONGEST else cut(section, "###"):
+            deep = len(part[0]["source"].split(" ")[0])
+            short = pages and (len(pages[-1]) + len(part) <= LONGEST or len(part) < 3)
+            if short and deep >= level:
+                pages[-1] += part
+            else:
+                pages.append(list(part))
+                level = deep
+    return [opening, *pages]
+
+
+def headings(cells: list[dict]) -> list[str]:
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    sections = [words for text in texts for words in re.findall(r"^## +(.+?) *$", FENCED.sub("", text), re.MULTILINE)]
-    links = " · ".join(f"[{plain(words)}](#{place(words)})" for words in sections)
-    cell = {"cell_type": "markdown", "id": "outline", "metadata": {}, "source": f"**On this page:** {links}"}
-    return [cell] if len(sections) > 3 else []
+    return [words for text in texts for words in re.findall(r"^#+ +(.+?) *$", FENCED.sub("", text), re.MULTILINE)]
+
+
+def split(page: Path, source: Path) -> Places:
+    """Writes a long notebook as several: its opening with the list of the others, and these.  Returns what is where."""
+    content = json.loads((source / page).read_text(encoding="utf-8"))
+    if len(content["cells"]) <= WHOLE:
+        return {}
+    opening, *rest = sections(content["cells"])
+    chapter = headings(opening)[0]
+    names = []
+    for number, cells in enumerate(rest, 1):
+        name = f"{page.stem}-{place(headings(cells)[0])}"
+        names.append(f"{name}-{number}" if name in names else name)
+    for number, (name, cells) in enumerate(zip(names, rest), 1):
+        where = f"[{chapter}]({page.name}), page {number} of {len(rest)}"
+        write(source / page.with_name(f"{name}.ipynb"), content, headed(cells, chapter, where))
+    listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *names, "```"])
+    write(source / page, content, [*opening, markdown(f"**In this chapter:**\n\n{listed}")])
+    files = [page, *(page.with_name(f"{name}.ipynb") for name in names)]
+    found = {}
+    for file, cells in zip(files, [opening, *rest]):
+        for words in headings(cells):
+            found.setdefault(place(words), file)  # of headings with the same words the first is meant
+    return {(file.as_posix(), at): there for file in files for at, there in found.items()}
+
+
+def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
+    """The cells of a page whose headings begin at the first level, below the first of them where the page belongs."""
+    above = len(cells[0]["source"].split(" ")[0]) - 1
+    raised = re.compile(rf"^```.*?^```|^#{{{above}}}(?=#+ )", re.MULTILINE | re.DOTALL)
+    cells = [
+        markdown(raised.sub(lambda found: found[0].strip("#"), "".join(cell["source"])))
+        if cell["cell_type"] == "markdown"
+        else cell
+        for cell in cells
+    ]
+    heading, _, text = cells[0]["source"].partition("\n")
+    title = f"```{{title}} {chapter.partition(':')[0]}: {plain(heading.lstrip('# '))}\n```"
+    return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *cells[1:]]
+
+
+def write(path: Path, content: dict, cells: list[dict]) -> None:
+    path.write_text(json.dumps({**content, "cells": cells}), encoding="utf-8")
+
+
+def markdown(text: str) -> dict:
+    return {
+        "cell_type": "markdown",
+        "id": hashlib.sha256(text.encode()).hexdigest()[:8],
+        "metadata": {},
+        "source": text,
+    }
 
 
 def place(words: str) -> str:
+    """MyST's name of a heading's place."""
     return re.sub(r"[^\w -]", "", plain(words).lower()).replace(" ", "-")
 
 
@@ -194,20 +297,7 @@ def plain(words: str) -> str:
     return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
 
 
-def fit(page: Path, source: Path) -> None:
-    """Makes a notebook or a text, copied from the repository to the same place in `source`, fit for the site."""
-    path, text = source / page, (source / page).read_text(encoding="utf-8")
-    if page.suffix == ".md":
-        path.write_text(fit_links(text, page, source), encoding="utf-8")
-        return
-    content, figures = json.loads(text), Figures(page, source)
-    for cell in content["cells"]:
-        if cell["cell_type"] == "markdown":
-            cell["source"] = fit_links("".join(cell["source"]), page, source)
-        elif cell["cell_type"] == "code":
-            fit_cell(cell, figures)
-    content["cells"][1:1] = outline(content["cells"])
-    path.write_text(json.dumps(content), encoding="utf-8")
+# --- the whole ----------------------------------------------------------------------------
 
 
 def start(source: Path) -> str:
@@ -233,8 +323,11 @@ def prepared(source: Path) -> None:
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "*.py"))
     shutil.copy(ROOT / "README.md", source)
-    for page in [path.relative_to(source) for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
-        fit(page, source)
+    places = {}
+    for path in [*source.rglob("*.ipynb")]:
+        places |= split(path.relative_to(source), source)
+    for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
+        fit(path.relative_to(source), source, places)
     (source / "index.md").write_text(start(source), encoding="utf-8")
 
 

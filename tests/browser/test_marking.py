@@ -54,7 +54,9 @@ def page(chrome):
 def test_a_page_marks_as_a_kernel_does(page, fn, options, filled):
     prediction = predict(fn, world_size=3, **options)
     prediction.unattended()
-    there = page.evaluate("([data, filled]) => markerOf(data)(filled, false)", [prediction.recording(), filled])
+    there = page.evaluate(
+        "([data, filled]) => markerOf(data)({ filled, show: false })", [prediction.recording(), filled]
+    )
     prediction.filled = filled
     here = reply(prediction.mark(), prediction.question, False)
     assert there["summary"] == here["summary"] and there["right"] == here["right"]

@@ -5,6 +5,7 @@ import pytest
 from .lab import SCREENSHOTS
 
 WIDTHS = {1280: 900, 390: 844}
+SCREENS = 12  # of a phone, one above the other
 SUM = "21633"
 # Letters of figures and pictures that are smaller than 11 pixels, as they are seen.
 SMALL = """() => [...document.querySelectorAll('.collectives svg text, .collectives button, .collectives input')].filter(e => {
@@ -48,6 +49,20 @@ def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
     assert figure.locator("svg text", has_text="Σ").count() == 16
     for name, target in (("Read now", "00_start_here.html"), ("Run it yourself", "README.html")):
         assert target in page.get_by_role("link", name=name).get_attribute("href")
+
+
+def test_no_page_of_a_chapter_is_too_long_or_too_wide_for_a_phone(chrome, site):
+    wide, high = 390, WIDTHS[390]
+    context = chrome.browser.new_context(viewport={"width": wide, "height": high}, has_touch=True)
+    page = context.new_page()
+    seen = {}
+    for file in [*site.glob("notebooks/[0-9]*.html"), *site.glob("exercises/*.html")]:
+        page.goto(file.as_uri(), wait_until="domcontentloaded")
+        seen[file.stem] = page.evaluate("(e => [e.scrollHeight, e.scrollWidth])(document.documentElement)")
+    context.close()
+    assert len(seen) > 150
+    assert {name: tall / high for name, (tall, _) in seen.items() if tall > SCREENS * high} == {}
+    assert {name for name, (_, across) in seen.items() if across > wide} == set()
 
 
 def test_steps_move_with_buttons_and_keys_and_say_where_data_came_from(open_page):

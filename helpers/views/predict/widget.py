@@ -18,7 +18,7 @@ class Form:
     def __init__(self, prediction: Prediction) -> None:
         self.prediction = prediction
         self.figure = Figure(
-            asked(prediction.question) | {"live": True, "filled": prediction.filled},
+            asked(prediction.question) | {"live": True},
             lambda sent: self.submit(sent["filled"], sent["show"]),
         )
 

@@ -1,25 +1,28 @@
 """Figures that play in a browser, with or without a kernel.
 
-The files beside this one are joined as they are: there is nothing to build, and nothing to load from elsewhere.
+The files beside this one are joined: there is nothing to build, and nothing to load from elsewhere.
 """
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
 RECORDED = Path(__file__).with_name("recorded.json")  # made by helpers/tools/recordings.py
-FIGURES = ("base", "steps", "predict", "cost", "panel")  # in this order
+FIGURES = ("steps", "predict", "cost", "panel")  # the kinds of recordings, each drawn by the file of its name
+UNREAD = re.compile(r"^ +|^ *//.*\n|^ */\*\*.*\*/\n", re.MULTILINE)  # indentation and lines of comment
 
 
-@lru_cache(maxsize=1)
-def module() -> str:
-    """The ES module that anywidget loads in JupyterLab."""
-    return _joined(*FIGURES, "lab")
+@lru_cache
+def module(kind: str) -> str:
+    """The ES module that anywidget loads in JupyterLab for a figure: a front end loads it again for each."""
+    return _joined("base", kind, "lab") + f"export default widget({kind})\n"
 
 
 def script() -> str:
     """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    return '"use strict";\n{\n' + _joined(*FIGURES, "recorded", "explore", "page") + "}\n"
+    return '"use strict";\n{\n' + _joined("base", *FIGURES, "recorded", "explore", "page") + "}\n"
 
 
 def _joined(*parts: str) -> str:
-    return "\n".join(Path(__file__).with_name(f"{part}.js").read_text(encoding="utf-8") for part in parts)
+    texts = (Path(__file__).with_name(f"{part}.js").read_text(encoding="utf-8") for part in parts)
+    return UNREAD.sub("", "\n".join(texts))

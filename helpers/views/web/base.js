@@ -1,5 +1,5 @@
 // What all figures share: colours, elements, the frame, a slider that the keyboard moves, words that are announced.
-// helpers/views/web/__init__.py joins these files to one ES module: there is nothing to build, and nothing to load.
+// helpers/views/web/__init__.py joins this file and a figure's to one ES module: there is nothing to build or to load.
 
 const PALETTE = ["#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#337856", "#b1c7f3"]
 const DONE = "#26292e" // a cell that combines every rank
@@ -26,9 +26,7 @@ function h(tag, attributes = {}, ...children) {
 }
 
 const words = (x, y, said, more = {}) => h("text", { x, y, "dominant-baseline": "central", fill: "currentColor", ...more }, said)
-const plural = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`
 const listed = ranks => (ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.slice(0, -1).join(", ")} and ${ranks.at(-1)}`)
-const decoded = key => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(key), c => c.charCodeAt(0))))
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
 const STYLE = `

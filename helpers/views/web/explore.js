@@ -11,7 +11,8 @@ function explore(el, data) {
       off: reduces(op) ? {} : { reduce_op: `${op} combines nothing: it has no reduce op` },
     }
   }
-  panel(el, { ...data, now: answer(Object.fromEntries(data.controls.map(control => [control.name, control.at]))) }, async at => answer(at))
+  const now = answer(Object.fromEntries(data.controls.map(control => [control.name, control.at])))
+  panel(el, { ...data, now }, {}, async at => answer(at))
 }
 
 /** What every rank held before a call and after it; pointing at a cell shows where its data came from. */

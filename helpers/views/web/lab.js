@@ -24,11 +24,9 @@ function asking(model) {
 /** What a figure keeps where it is: in the front end's model, of which the kernel hears nothing. */
 const keeping = model => ({ value: model.get("kept") ?? undefined, set: value => model.set("kept", value) })
 
-export default {
+/** The anywidget of a figure. */
+const widget = figure => ({
   render({ model, el }) {
-    const data = model.get("data"), ask = asking(model)
-    if (data.kind === "predict") predict(el, { ...data, live: true }, (filled, show) => ask({ filled, show }), keeping(model))
-    else if (data.kind === "panel") panel(el, data, ask)
-    else ({ steps, cost })[data.kind](el, data, keeping(model))
+    figure(el, model.get("data"), keeping(model), asking(model))
   },
-}
+})

@@ -1,6 +1,6 @@
 // Controls, and what they lead to. `ask` promises the answer to a change: the kernel's, or one that was recorded.
 
-function panel(el, data, ask) {
+function panel(el, data, _, ask) {
   const root = frame(el), at = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
   const says = h("div", { "aria-live": "polite" }), notes = h("div", { class: "soft" }), seen = h("div")
   const moves = {}

@@ -2,8 +2,8 @@
 // what they really are only when all are right, or on "Show me".
 // In JupyterLab a run marks (`ask` sends the answer to the kernel); on a page the recording does, from its encoded key.
 
-/** Shows a question in `el`: {ask, title, rows, before, options}; `marker(filled, show)` promises what came of it. */
-function predict(el, data, marker, at = {}) {
+/** Shows a question in `el`: {ask, title, rows, before, options}; `ask({filled, show})` promises what came of it. */
+function predict(el, data, at, ask) {
   const root = frame(el), said = h("div", { role: "status" }), out = h("div")
   const fields = [], answers = [], kept = at.value ?? []
   let tries = 0, chosen = kept[0]?.[0] ?? ""
@@ -62,7 +62,7 @@ function predict(el, data, marker, at = {}) {
     run.disabled = true
     if (data.live) run.textContent = "Running"
     try {
-      shown(await marker(given, showing))
+      shown(await ask({ filled: given, show: showing }))
     } catch (reason) {
       said.textContent = reason.message
     } finally {

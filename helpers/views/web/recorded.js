@@ -30,10 +30,12 @@ function fits(answer, want) {
   return want.kind !== "number" || near(answer.value, number(want.value))
 }
 
+const decoded = key => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(key), c => c.charCodeAt(0))))
+
 /** Marks from the key of a recording, {wants, reasons, after}, as marking.py marks from a run. */
 function markerOf(data) {
   let key = null
-  return async (filled, showing) => {
+  return async ({ filled, show }) => {
     key ??= decoded(data.key)
     const tried = filled.flat().some(Boolean)
     const judge = { choice: chosen, open, grid }[data.ask]
@@ -41,7 +43,7 @@ function markerOf(data) {
     const all = marks.flat().filter(mark => mark !== undefined), right = all.filter(Boolean).length, done = right === all.length
     const summary = !tried ? "Nothing was predicted." : all.length === 1 ? (done ? "Right." : "Not so.")
       : done ? `All ${right} right.` : `${right} of ${all.length} right.`
-    const rest = done || showing ? { wants: key.wants.map(row => row.map(want => want.text)), after: key.after } : {}
+    const rest = done || show ? { wants: key.wants.map(row => row.map(want => want.text)), after: key.after } : {}
     return { marks, summary, reasons, right: done, ...rest }
 
     function chosen([[picked]]) {

@@ -17,11 +17,11 @@ class Figure(anywidget.AnyWidget):
     since nobody would see it in a callback.
     """
 
-    _esm = module()
+    _esm = traitlets.Unicode().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
 
     def __init__(self, data: dict, answer: Callable[[Any], dict] | None = None) -> None:
-        super().__init__(data=data)
+        super().__init__(data=data, _esm=module(data["kind"]))
         self._answer = answer
         self.on_msg(lambda _, question, __: self.send(self.answered(question)))
 
