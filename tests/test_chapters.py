@@ -87,6 +87,24 @@ def test_has_the_parts_of_a_chapter(path):
     assert sum("raises-exception" in tags(cell) for cell in cells) >= 1
 
 
+def minutes(cells):
+    """A learner's time: 200 words of prose or 100 of code in a minute, one for what is predicted or varied, ten for practice."""
+    spent = 0.0
+    for cell in cells:
+        if cell.cell_type == "code":
+            spent += len(cell.source.split()) / 100 + ("predict" in tags(cell))
+            continue
+        prose = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", cell.source)
+        spent += len(prose.split()) / 200 + cell.source.count("**Vary") + 10 * ("## Practice" in cell.source)
+    return spent
+
+
+@every_chapter
+def test_says_how_long_it_takes(path):
+    cells = read(path).cells
+    assert minutes(cells) <= int(re.search(r"(\d+) minutes", cells[0].source)[1])
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_output_is_too_large_to_diff(path):
     for number, cell in enumerate(read(path).cells):

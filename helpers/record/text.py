@@ -82,11 +82,20 @@ def call_title(call: Call) -> str:
     words += f", ranks {span(call.group)}"
     giver = next((e for e in call if e.rank == e.src), first)
     if giver.dtype is not None and giver.nbytes:
-        words += f", {dtype_name(giver.dtype)} {list(giver.shape)}, {size(giver.nbytes)}"
+        words += f", {_dtypes(call)} {list(giver.shape)}, {size(giver.nbytes)}"
         words += " a rank" if len({e.nbytes for e in call}) == 1 else f" on rank {giver.rank}"
     if first.within:
         words += f"  (inside {first.within})"
     return words
+
+
+def _dtypes(call: Call) -> str:
+    """'float32', or who has which: 'float32 (0) and int32 (1-3)'"""
+    ranks: dict[str, list[int]] = {}
+    for e in call:
+        if e.dtype is not None:
+            ranks.setdefault(dtype_name(e.dtype), []).append(e.rank)
+    return next(iter(ranks)) if len(ranks) == 1 else " and ".join(f"{name} ({span(rs)})" for name, rs in ranks.items())
 
 
 def rank_label(e: Event) -> str:

@@ -503,6 +503,105 @@ def in_place(x):
     return bool(same)
 
 
+# --- 12 mean_shard ------------------------------------------------------------------------
+
+
+def shard_sizes(gradient):
+    n = dist.get_world_size()
+    return n, -(-len(gradient) // n)
+
+
+@right("mean_shard")
+def pad_then_list(gradient):
+    n, each = shard_sizes(gradient)
+    shards = list(torch.nn.functional.pad(gradient / n, (0, n * each - len(gradient))).split(each))
+    mine = torch.zeros_like(shards[0])
+    dist.reduce_scatter(mine, shards)
+    return mine
+
+
+@wrong("mean_shard", "a shard of the sum")
+def not_divided(gradient):
+    return pad_then_list(gradient * dist.get_world_size())
+
+
+@wrong("mean_shard", "gives every rank shards that it throws away")
+def all_reduced(gradient):
+    n, each = shard_sizes(gradient)
+    padded = torch.nn.functional.pad(gradient / n, (0, n * each - len(gradient)))
+    dist.all_reduce(padded)
+    return padded.split(each)[dist.get_rank()].clone()
+
+
+@wrong("mean_shard", "rank's own gradient")
+def own_shard(gradient):
+    n, each = shard_sizes(gradient)
+    return torch.nn.functional.pad(gradient, (0, n * each - len(gradient))).split(each)[dist.get_rank()].clone()
+
+
+@wrong("mean_shard", "zeros fill the end")
+def shards_of_two_lengths(gradient):
+    mean = gradient / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean.tensor_split(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("mean_shard", "Pad the gradient first")
+def not_padded(gradient):
+    n, each = shard_sizes(gradient)
+    mine = gradient.new_zeros(each)
+    dist.reduce_scatter_single(mine, gradient)
+    return mine / n
+
+
+@wrong("mean_shard", "mean_shard changes its input")
+def divided_in_place(gradient):
+    return pad_then_list(gradient.div_(dist.get_world_size()) * dist.get_world_size())
+
+
+# --- 13 row_parallel ----------------------------------------------------------------------
+
+
+@right("row_parallel")
+def bias_from_rank_zero(x, w, b):
+    y = x @ w + b * (dist.get_rank() == 0)
+    dist.all_reduce(y)
+    return y
+
+
+@wrong("row_parallel", "the bias is in it N times")
+def bias_before_the_sum(x, w, b):
+    y = x @ w + b
+    dist.all_reduce(y)
+    return y
+
+
+@wrong("row_parallel", "the bias is missing")
+def no_bias(x, w, b):
+    y = x @ w
+    dist.all_reduce(y)
+    return y
+
+
+@wrong("row_parallel", "What turns P into R")
+def own_addend(x, w, b):
+    return x @ w + b
+
+
+@wrong("row_parallel", "row_parallel changes its input")
+def bias_shared_out(x, w, b):
+    y = x @ w + b.div_(dist.get_world_size())
+    dist.all_reduce(y)
+    return y
+
+
+@wrong("row_parallel", "w and x stay where they are")
+def gather_addends(x, w, b):
+    addends = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
+    dist.all_gather(addends, x @ w)
+    return sum(addends) + b
+
+
 # --- 17 mean_of_good ----------------------------------------------------------------------
 
 

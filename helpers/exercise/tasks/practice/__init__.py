@@ -7,10 +7,12 @@ from . import (
     deal_rows,
     in_sync,
     mean_of_good,
+    mean_shard,
     my_share,
     pipeline,
     product_rows,
     read_link,
+    row_parallel,
     sum_all,
     swap_pairs,
 )
@@ -27,5 +29,7 @@ PRACTICE = {
     "09_algorithms": pipeline.TASK,
     "10_what_it_costs": read_link.TASK,
     "11_data_parallel": in_sync.TASK,
+    "12_sharded_data_parallel": mean_shard.TASK,
+    "13_tensor_parallel": row_parallel.TASK,
     "17_when_it_hangs": mean_of_good.TASK,
 }
