@@ -14,7 +14,7 @@ from helpers.network.planner.picture import MEMORY, SECONDS
 from helpers.parallel.letters import TINTS as LETTERS
 from helpers.pipeline.picture import PALE
 from helpers.pipeline.picture import TINTS as ACTIONS
-from helpers.views.web import module
+from helpers.views.web import script
 
 # Linear RGB as dichromats see it: Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of
 # Color Vision Deficiency", IEEE TVCG 15 (2009), severity 1.0.
@@ -126,7 +126,7 @@ def test_algorithms_stay_apart(vision):
 
 @pytest.mark.parametrize("what", NO_RANKS)
 def test_what_is_no_rank_has_no_ranks_colour_and_is_not_red(what):
-    (wrong,) = re.findall(r"\.no \{ color: (#\w{6})", module())
+    (wrong,) = re.findall(r"\.no \{ color: (#\w{6})", script())
     assert min(apart(tint, taken, "normal") for tint in NO_RANKS[what] for taken in (*PALETTE, wrong)) > 9
 
 
