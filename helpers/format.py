@@ -82,7 +82,7 @@ def size(nbytes: int) -> str:
 def duration(seconds: float) -> str:
     """'1.5 s', '20 ms', '3.25 µs'"""
     for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * factor >= 1:
+        if seconds * factor >= 0.9995:  # is written as 1
             break
     return f"{seconds * factor:.3g} {unit}"
 

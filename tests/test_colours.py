@@ -6,7 +6,7 @@ from math import atan2, cos, degrees, exp, hypot, radians, sin, sqrt
 
 import pytest
 
-from helpers.draw.canvas import FAINT, PALETTE, REDUCED, SERIES, TRAY, ink_on
+from helpers.draw.canvas import AMOUNT, FAINT, PALETTE, REDUCED, SERIES, TRAY, ink_on
 from helpers.draw.spacetime import ANYBODYS, IDLE
 from helpers.network.draw import GROUP_COLOURS
 from helpers.network.draw import TINTS as NCCL
@@ -103,7 +103,7 @@ def test_ranks_stay_apart(n, vision):
 
 @pytest.mark.parametrize("vision", VISION)
 def test_no_rank_looks_idle_or_like_a_buffer(vision):
-    greys = (FAINT, TRAY, IDLE, ANYBODYS, REDUCED, "#ffffff")
+    greys = (FAINT, TRAY, AMOUNT, IDLE, ANYBODYS, REDUCED, "#ffffff")
     assert min(apart(tint, grey, vision) for tint in PALETTE for grey in greys) > 10
 
 
@@ -128,6 +128,10 @@ def test_algorithms_stay_apart(vision):
 def test_what_is_no_rank_has_no_ranks_colour_and_is_not_red(what):
     (wrong,) = re.findall(r"\.no \{ color: (#\w{6})", script())
     assert min(apart(tint, taken, "normal") for tint in NO_RANKS[what] for taken in (*PALETTE, wrong)) > 9
+
+
+def test_an_amount_is_seen_on_white_and_in_a_tray():
+    assert min(apart(AMOUNT, ground, "normal") for ground in ("#ffffff", TRAY)) > 10
 
 
 def test_text_can_be_read_on_every_rank():

@@ -1,12 +1,15 @@
 """The website as `make site` builds it with Sphinx: every page, every picture, no link that leads nowhere."""
 
 import base64
+import hashlib
+import io
 import json
 import re
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from PIL import Image
 
 from tests import ROOT
 from tests.website import Page
@@ -91,6 +94,19 @@ def test_every_picture_has_words_and_no_file_name_for_them(pages):
     for name, page in pages.items():
         for alt in page.alts:
             assert len(alt) > 3 and not re.search(r"\.png$|[0-9a-f]{32}", alt), (name, alt)
+
+
+def test_pictures_are_lighter_than_stored_and_not_a_pixel_is_lost(site):
+    weighs = {"stored": 0, "site": 0}
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        outputs = [o for cell in nbformat.read(path, as_version=4).cells for o in cell.get("outputs", ())]
+        for png in {base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})}:
+            file = site / "_static" / "figures" / f"{hashlib.sha256(png).hexdigest()[:16]}.webp"
+            stored, shown = (Image.open(io.BytesIO(data)).convert("RGB") for data in (png, file.read_bytes()))
+            assert stored.tobytes() == shown.tobytes(), path.name
+            weighs["stored"] += len(png)
+            weighs["site"] += file.stat().st_size
+    assert weighs["site"] < 0.65 * weighs["stored"]
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import run, timeline
+from helpers.draw.canvas import AMOUNT
 from helpers.format import duration
 from tests import reading
 
@@ -47,6 +48,13 @@ def test_a_rank_works_waits_or_moves(picture):
         told = [w.text for w in shapes.words if abs(w.y - y) < 1 and w.text.startswith("worked ")]
         assert told == [f"worked {duration(share.worked)}, waited {duration(share.waited)}"
                         + f" for rank {share.late}" * (share.late is not None) + f", moved {duration(share.moved)}"]  # fmt: skip
+        worked = [box for box in shapes.boxes if abs((box.top + box.bottom) / 2 - y) < 1 and box.fill == AMOUNT]
+        assert len(worked) == 1 or share.worked < 0.01
+
+
+@pytest.mark.parametrize("seconds, says", [(0.9996, "1 s"), (0.9994, "999 ms"), (9.996e-4, "1 ms"), (2e-7, "0.2 µs")])
+def test_a_time_is_said_in_the_unit_that_its_three_figures_have(seconds, says):
+    assert duration(seconds) == says
 
 
 def test_a_short_wait_is_shown_from_near():

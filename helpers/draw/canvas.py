@@ -44,6 +44,7 @@ INK = "#1c1e21"
 SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
 FAINT = "#949ba2"  # what is there but does not count: a buffer about to be overwritten
 TRAY = "#f2f4f6"  # the memory of a rank, where it holds nothing of interest
+AMOUNT = "#c3c9cf"  # how much of something that is no rank's data: work, memory
 REDUCED = "#26292e"  # a cell that combines every rank
 
 WIDTH = 860  # pixels: what a notebook page shows without scaling
@@ -97,6 +98,7 @@ class Words(Text):
     """Text on a `Canvas`, x and baseline in its pixels, drawn as a shape.
 
     matplotlib lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
+    They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
     """
 
     def __init__(self, x, baseline, words, size, tint, align, bold, mono) -> None:
@@ -106,6 +108,7 @@ class Words(Text):
         self.set_fontsize(size * 72 / _INCH)
         left = x - text_width(words, size, bold, mono) * {"left": 0, "center": 0.5, "right": 1}[align]
         self._outline = outline(words, bold, mono)
+        left, baseline = (round(at * SHARPNESS) / SHARPNESS for at in (left, baseline))
         self._place = Affine2D().scale(size, -size).translate(left, baseline)
 
     def draw(self, renderer) -> None:
@@ -248,7 +251,7 @@ def _flow(sketches: list[Canvas], margin=14, across=56, down=34):
     for sketch in sketches:
         if x and x + sketch.width > WIDTH:
             x, y, line = 0.0, y + line + down, 0.0
-        places.append((x + margin, y + margin))
+        places.append((round(x) + margin, round(y) + margin))  # whole pixels, as in Words
         width, line = max(width, x + sketch.width), max(line, sketch.height)
         x += sketch.width + across
     return places, width + 2 * margin, y + line + 2 * margin

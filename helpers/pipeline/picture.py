@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from ..draw.canvas import (
+    AMOUNT,
     INK,
     SERIES,
     SOFT,
@@ -144,6 +145,6 @@ def _stairs(sketch: Canvas, lane: Sequence[Box], after: Sequence[float], highest
     for (start, held), (end, _) in zip(changes, [*changes[1:], (until, 0.0)]):
         tall = held / highest * (STAIR - 4)
         if tall:
-            sketch.box(left + start * scale, foot - tall, (end - start) * scale, tall, "#c3c9cf", radius=0)
+            sketch.box(left + start * scale, foot - tall, (end - start) * scale, tall, AMOUNT, radius=0)
     sketch.line([(left, foot), (left + until * scale, foot)], SOFT, 0.8)
     sketch.text(left + until * scale + 8, foot - 9, f"keeps {number(max(after, default=0))}", 11.5, INK, align="left")

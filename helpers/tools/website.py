@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import sys
 import tempfile
 from html import escape
 from pathlib import Path
+
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_site"
@@ -58,13 +61,14 @@ class Figures:
     def picture(self, output: dict, alt: str | None = None) -> dict:
         """Where the picture of an output is, its words and its width in pixels."""
         png = base64.b64decode("".join(output["data"]["image/png"]))
-        name = f"{hashlib.sha256(png).hexdigest()[:16]}.png"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / name).write_bytes(png)
+        file = self.folder / f"{hashlib.sha256(png).hexdigest()[:16]}.webp"  # without loss, and half the bytes
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            Image.open(io.BytesIO(png)).convert("RGB").save(file, lossless=True, quality=100)
         words = alt or "".join(output["data"].get("text/plain", "Picture")).partition("\n")[0]
         size = output.get("metadata", {}).get("image/png", {})
         return {
-            "src": f"{self.static}/figures/{name}",
+            "src": f"{self.static}/figures/{file.name}",
             "alt": words,
             "width": size.get("width"),
             "height": size.get("height"),

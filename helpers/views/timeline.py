@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 from ..draw.canvas import (
+    AMOUNT,
     FAINT,
     INK,
     SOFT,
-    TRAY,
     WIDTH,
     Canvas,
     Picture,
@@ -193,7 +193,7 @@ def _totals(run: Run, spans: list[Span]) -> Canvas:
     left = label_width(range(run.world_size))
     x = left
     for words, fill, edge, dashed in (
-        ("worked", TRAY, None, False), ("waited for others", "#ffffff", FAINT, True), ("moved data", SOFT, None, False)
+        ("worked", AMOUNT, None, False), ("waited for others", "#ffffff", FAINT, True), ("moved data", SOFT, None, False)
     ):  # fmt: skip
         sketch.box(x, y - 6, 18, 12, fill, edge, dashed=dashed, radius=2)
         sketch.text(x + 24, y, words, 11, SOFT, align="left")
@@ -208,7 +208,7 @@ def _totals(run: Run, spans: list[Span]) -> Canvas:
         sketch.text(left - 14, y, rank_label(rank), 13, align="right")
         x = left
         for seconds, fill, edge in (
-            (share.worked, TRAY, None), (share.waited, "#ffffff", FAINT), (share.moved, colour(rank), None)
+            (share.worked, AMOUNT, None), (share.waited, "#ffffff", FAINT), (share.moved, colour(rank), None)
         ):  # fmt: skip
             if seconds * scale >= 0.5:
                 sketch.box(x, y - 9, max(seconds * scale, 1.5), 18, fill, edge, dashed=bool(edge), radius=2)
@@ -234,7 +234,7 @@ def _lanes(run: Run, spans: list[Span], start: float, stop: float, title: str) -
     _axis(sketch, left, scale, start, stop, y[0] - HIGH, y[run.world_size - 1] + HIGH)
     for rank in ranks:
         sketch.text(left - 14, y[rank], rank_label(rank), 13, align="right")
-        sketch.line([(left, y[rank]), (left + (stop - start) * scale, y[rank])], TRAY, 4)
+        sketch.line([(left, y[rank]), (left + (stop - start) * scale, y[rank])], AMOUNT, 4, butt=True)
 
     def inside(t: float) -> float:
         return left + (min(max(t, start), stop) - start) * scale
