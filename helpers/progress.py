@@ -173,19 +173,34 @@ class Progress(dict):
         self.cells, self.predictions, self.practice = cells or {}, made or {}, practice or {}
 
     def __repr__(self) -> str:
-        exercises = sorted(path.stem for path in course.EXERCISES.glob("*.ipynb"))
-        parts = {
-            "Chapters": {name: self._read(name) for name in _chapters()},
-            "Exercises": {name: _state(self.get(name)) for name in exercises},
-        }
+        parts = self._parts()
         width = max((len(name) for part in parts.values() for name in part), default=0)
         lines = []
         for title, part in parts.items():
             lines += [title, *(f"  {name:<{width}}   {state}" for name, state in part.items()), ""]
-        if self.predictions:
-            right = sum(record["first"] == record["of"] for record in self.predictions.values())
-            lines.append(f"{len(self.predictions)} predictions made, {right} right at the first try")
-        return "\n".join(lines).rstrip()
+        return "\n".join([*lines, *self._predicted()]).rstrip()
+
+    def page(self) -> str:
+        """The same in Markdown, whose links open the notebooks."""
+        lines = ["# How far you are", "`progress()` in a cell says it at any time; this page, when it is opened."]
+        for title, part in self._parts().items():
+            folder = (course.NOTEBOOKS if title == "Chapters" else course.EXERCISES).name
+            rows = (f"| [{name}]({folder}/{name}.ipynb) | {state} |" for name, state in part.items())
+            lines += ["", f"| {title} | |", "|---|---|", *rows]
+        return "\n".join([*lines, "", *self._predicted(), ""])
+
+    def _parts(self) -> dict[str, dict[str, str]]:
+        """How far each chapter and each exercise is, by its name."""
+        exercises = sorted(path.stem for path in course.EXERCISES.glob("*.ipynb"))
+        return {
+            "Chapters": {name: self._read(name) for name in _chapters()},
+            "Exercises": {name: _state(self.get(name)) for name in exercises},
+        }
+
+    def _predicted(self) -> list[str]:
+        right = sum(record["first"] == record["of"] for record in self.predictions.values())
+        made = len(self.predictions)
+        return [f"{made} predictions made, {right} right at the first try"] if made else []
 
     def _read(self, name: str) -> str:
         """How much of a chapter was run and predicted."""

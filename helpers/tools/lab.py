@@ -15,7 +15,8 @@ from jupyterlab_server.workspaces_handler import WorkspacesManager
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "notebooks/00_start_here.ipynb"
-SHEET = "notebooks/images/cheatsheet.png"
+SHEET = "notebooks/cheatsheet.md"
+PROGRESS = "progress.md"  # written by helpers/tools/contents.py when it is opened
 WORKSPACE = "collectives"
 TOC = "@jupyterlab/toc:plugin"  # as JupyterLab calls the outline in a layout
 
@@ -44,9 +45,9 @@ def ask_nothing() -> None:
 
 
 def workspace() -> dict:
-    """The layout that the course opens with: the outline at the left, the first chapter, the cheat sheet behind it."""
-    chapter, sheet = f"notebook:{FIRST}", f"image-widget:{SHEET}"
-    dock = {"type": "tab-area", "currentIndex": 0, "widgets": [chapter, sheet]}
+    """The layout that the course opens with: the outline at the left, the first chapter; behind it progress and cheat sheet."""
+    chapter, page, sheet = f"notebook:{FIRST}", f"markdownviewer-widget:{PROGRESS}", f"markdownviewer-widget:{SHEET}"
+    dock = {"type": "tab-area", "currentIndex": 0, "widgets": [chapter, page, sheet]}
     left = {"collapsed": False, "visible": True, "current": TOC}
     left["widgets"] = ["filebrowser", "running-sessions", TOC]
     layout = {"main": {"dock": dock, "current": chapter}, "left": left, "relativeSizes": [0.2, 0.8, 0]}
@@ -54,7 +55,8 @@ def workspace() -> dict:
         "data": {
             "layout-restorer:data": layout,
             chapter: {"data": {"path": FIRST, "factory": "Notebook"}},
-            sheet: {"data": {"path": SHEET, "factory": "Image"}},
+            page: {"data": {"path": PROGRESS, "factory": "Markdown Preview"}},
+            sheet: {"data": {"path": SHEET, "factory": "Markdown Preview"}},
         },
         "metadata": {"id": WORKSPACE},
     }
@@ -74,6 +76,7 @@ def main(options: list[str]) -> None:
     command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
     # A file named on the command line would make its folder the root, and links out of it dead.
     command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/workspaces/{WORKSPACE}/tree/{FIRST}"]
+    command.append("--ServerApp.contents_manager_class=helpers.tools.contents.Contents")
     if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
         command.append("--KernelManager.transport_encryption=auto")
     if os.geteuid() == 0:  # in a container; Jupyter asks that this be said

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
+TABLES = ("cheatsheet", "reference", "mistakes", "bench")
 RECORDING = "collectives"  # the metadata of an output that plays, see helpers/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
@@ -314,7 +315,7 @@ def start(source: Path) -> str:
     for name, figure in plays.items():
         page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
     trees = [toctree("The course", "About it, and how to run it <README>"), *map(contents, FOLDERS)]
-    return "\n\n".join([page, *trees, toctree("Tables", "notebooks/mistakes", "notebooks/bench")])
+    return "\n\n".join([page, *trees, toctree("Tables", *(f"notebooks/{table}" for table in TABLES))])
 
 
 def prepared(source: Path) -> None:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from ..format import duration, size
 from ..frontend import Interactive
-from ..network.cost import cost
+from ..network.cost import cost, price
 from ..network.machine import flat
 from ..schedule import Schedule, doubling_all_reduce, rabenseifner_all_reduce, ring_all_reduce, tree_all_reduce
 from ..schedule.outline import outline
+
+if TYPE_CHECKING:
+    from ..network.draw import Chart
 
 ALGORITHMS = (ring_all_reduce, tree_all_reduce, doubling_all_reduce, rabenseifner_all_reduce)
 RANKS = tuple(2**k for k in range(1, 18))
 LATENCIES = (1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6)  # seconds
 BANDWIDTHS = (1e9, 3e9, 12.5e9, 25e9, 50e9, 100e9, 400e9)  # bytes/s
 FIRST_BYTES = 2**3  # the smallest buffer; each place of its slider doubles it
+STILL = (1024, 5e-6, 25e9)  # ranks, latency and bandwidth where no slider can be moved
 
 
 class Costs(Interactive):
-    """What `costs` returns: in Jupyter sliders over ranks, bytes, latency and bandwidth; else a table at 1,024 ranks."""
+    """What `costs` returns: in Jupyter sliders over ranks, bytes, latency and bandwidth; else picture and table at 1,024 ranks."""
 
     def __init__(self, algorithms: tuple[Callable[..., Schedule], ...]) -> None:
         self.algorithms = algorithms
         self._view = None
 
     def __repr__(self) -> str:
-        machine, sizes = flat(5e-6, 25e9), [2**k for k in (3, 10, 20, 30)]
-        lines = ["1,024 ranks, latency 5 µs, 25 GB/s"]
-        for algorithm in self.algorithms:
-            made = outline(algorithm, 1024)
-            times = (f"{size(nbytes)} {duration(cost(made, nbytes, machine).seconds)}" for nbytes in sizes)
-            lines.append(f"  {made.name:<44}" + "   ".join(times))
+        sizes = [2**k for k in (3, 10, 20, 30)]
+        lines = [_title()]
+        for name, seconds in self._curves().items():
+            times = (f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes)
+            lines.append(f"  {name:<44}" + "   ".join(times))
         return "\n".join(lines)
+
+    def _curves(self) -> dict[str, Callable[[float], float]]:
+        """Seconds of each algorithm over the buffer's bytes, by its name."""
+        ranks, *machine = STILL
+        outlines = [outline(algorithm, ranks) for algorithm in self.algorithms]
+        prices = {made.name: price(made, flat(*machine)) for made in outlines}
+        return {name: lambda nbytes, p=p: p(nbytes).seconds for name, p in prices.items()}
+
+    def draw(self) -> Chart:
+        """Seconds over bytes, log axes, a curve for each algorithm."""
+        from ..network.draw import draw_seconds  # matplotlib is slow to import
+
+        return draw_seconds({_title(): self._curves()}, [FIRST_BYTES << k for k in range(31)]).picture
 
     def recording(self) -> dict:
         """Steps, and the share of the buffer's bytes that the slowest rank's port carries, counted at every number of ranks."""
@@ -66,11 +82,16 @@ class Costs(Interactive):
             self._view = Figure(self.recording())
         return self._view
 
-    def unattended(self) -> tuple[None, str]:
-        return None, repr(self)
+    def unattended(self) -> tuple[Chart, str]:
+        return self.draw(), repr(self)
 
-    def preview(self) -> None:
-        return None
+    def preview(self) -> Chart:
+        return self.draw()
+
+
+def _title() -> str:
+    ranks, latency, bandwidth = STILL
+    return f"{ranks:,} ranks, latency {duration(latency)}, {bandwidth / 1e9:.0f} GB/s"
 
 
 def costs(*algorithms: Callable[..., Schedule]) -> Costs:

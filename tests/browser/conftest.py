@@ -65,7 +65,7 @@ def open_(chrome, lab, request):
         pages.append(page)
         if frames is not None:
             page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(str(frame))))
-        return Notebook(page, address, token, str(copy.relative_to(folder)))
+        return Notebook(page, f"{address}/lab/tree/{copy.relative_to(folder)}?reset&token={token}")
 
     yield open_notebook
     for page in pages:

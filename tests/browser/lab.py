@@ -17,7 +17,7 @@ from tests import ROOT
 
 SCREENSHOTS = ROOT / "screenshots"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
-WIDTHS = {1280: 1000, 800: 1100}  # and how high, in pixels
+WIDTHS = {1440: 900, 1280: 1000, 800: 1100}  # and how high, in pixels
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -54,14 +54,14 @@ def chromium() -> str | None:
 
 
 @contextlib.contextmanager
-def jupyterlab(folder: Path):
-    """The course's own JupyterLab on the notebooks in `folder`; gives its address and token."""
+def jupyterlab(folder: Path, *command: str | Path, course: Path = ROOT):
+    """JupyterLab on the notebooks in `folder`, or what `command` starts, with the `course`; gives its address and token."""
     home = Path(tempfile.mkdtemp(prefix="lab-home-"))
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     env = {**os.environ, "HOME": str(home), "IPYTHONDIR": str(home / "ipython")}
     env |= {f"JUPYTER_{name}": str(home / name) for name in names}
     env |= {f"JUPYTERLAB_{name}": str(home / name) for name in ("SETTINGS_DIR", "WORKSPACES_DIR")}
-    env |= {"PYTHONPATH": str(ROOT), "COLLECTIVES_PROGRESS": str(folder / "progress.json")}
+    env |= {"PYTHONPATH": str(course), "COLLECTIVES_PROGRESS": str(folder / "progress.json")}
     env["JUPYTER_PREFER_ENV_PATH"] = "1"  # as helpers/tools/lab.py does
     config = home / "CONFIG_DIR" / "labconfig"
     config.mkdir(parents=True)
@@ -70,10 +70,18 @@ def jupyterlab(folder: Path):
     tracker = home / "SETTINGS_DIR" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
     tracker.parent.mkdir(parents=True)
     tracker.write_text('{"windowingMode": "none"}')  # all cells are in the page, also those nobody has scrolled to
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={folder}"]
-    command += ["--allow-root"] if os.geteuid() == 0 else []
+    if not command:
+        command = ("-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={folder}")
+        command += ("--allow-root",) if os.geteuid() == 0 else ()
+    command = (sys.executable, *command)
     lab = subprocess.Popen(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=course,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         said, address = [], None
@@ -110,10 +118,10 @@ def end_kernels(base: str, token: str) -> None:
 class Notebook:
     """A notebook open in JupyterLab, and what a learner does with it."""
 
-    def __init__(self, page, base: str, token: str, name: str) -> None:
+    def __init__(self, page, address: str) -> None:
         self.page, self.keyboard = page, page.keyboard
         page.set_default_timeout(PATIENCE)
-        page.goto(f"{base}/lab/tree/{name}?reset&token={token}")
+        page.goto(address)
         page.wait_for_selector(f"{SHOWN} .jp-Cell")
         self.idle()
 
@@ -174,11 +182,12 @@ class Notebook:
     def picture(self, name: str) -> None:
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
 
-    def pictures(self, name: str) -> None:
+    def pictures(self, name: str, *widths: int) -> None:
         """In both themes and two widths, in each of which everything must be there to be seen."""
-        for theme, widths in ((DARK, (1280, 800)), (LIGHT, (800, 1280))):
+        down = widths or (1280, 800)
+        for theme, sizes in ((DARK, down), (LIGHT, down[::-1])):
             self.theme(theme)
-            for width in widths:
+            for width in sizes:
                 self.page.set_viewport_size({"width": width, "height": WIDTHS[width]})
                 self.picture(f"{name}-{theme.split()[1].lower()}-{width}")
                 cut = self.page.evaluate(CUT_OFF)

@@ -1,4 +1,4 @@
-"""play(): a pipeline schedule changed with the mouse and with the keyboard, and its bubble and memory with it."""
+"""What plays in JupyterLab: a pipeline schedule changed with mouse and keyboard, costs that follow their sliders."""
 
 PLAY = """\
 from helpers.pipeline import play
@@ -31,3 +31,18 @@ def test_bubble_and_memory_move_with_the_controls(open_):
     image.wait_for()
     assert image.evaluate("e => e.complete && e.naturalWidth > 800")
     notebook.pictures("play")
+
+
+def test_costs_follow_their_sliders(open_):
+    notebook = open_("from helpers import costs\n\ncosts()")
+    notebook.run_all()
+    cell = notebook.cell(0)
+    cell.get_by_role("slider", name="ranks").focus()
+    notebook.keyboard.press("End")
+    cell.locator(
+        "[aria-live]", has_text="131,072 ranks, 1 MiB: Rabenseifner's halving and doubling is fastest"
+    ).wait_for()
+    cell.get_by_role("slider", name="buffer").focus()
+    notebook.keyboard.press("Home")
+    cell.locator("[aria-live]", has_text="131,072 ranks, 8 B: recursive doubling is fastest with 85 µs").wait_for()
+    notebook.pictures("costs")

@@ -1,0 +1,77 @@
+"""JupyterLab as `make lab` opens it, on a copy of the course: what is in view, and that opening changes no file."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from .lab import PATIENCE, ROOT, SHOWN, Notebook, end_kernels, jupyterlab
+
+TABS = ".lm-DockPanel-tabBar .lm-TabBar-tab"
+TAB = TABS + ":has-text('{}')"
+WHOLE = """() => [...document.querySelectorAll('.jp-MarkdownViewer img')].some(e => e.complete && e.naturalWidth > 800
+    && e.getBoundingClientRect().right < e.closest('.jp-MarkdownViewer').getBoundingClientRect().right)"""
+NOT_PART_OF_IT = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
+)
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """The folder of a copy whose files git knows, and the address and token of its JupyterLab."""
+    folder = tmp_path_factory.mktemp("made") / "course"
+    shutil.copytree(ROOT, folder, ignore=NOT_PART_OF_IT)
+    git(folder, "init", "-q")
+    git(folder, "add", "--all")
+    git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "as it was")
+    script = folder / "helpers" / "tools" / "lab.py"
+    with jupyterlab(folder, "-I", script, "--no-browser", course=folder) as (address, token):
+        yield folder, address, token
+
+
+def git(folder, *command):
+    return subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def opened(chrome, course):
+    """Opens a notebook in the workspace of the course."""
+    _, address, token = course
+    page = chrome.new_page()
+    yield lambda name: Notebook(page, f"{address}/lab/workspaces/collectives/tree/{name}?token={token}")
+    page.close()
+    end_kernels(address, token)
+
+
+def test_outline_progress_and_cheat_sheet_are_there(opened):
+    lab = opened("notebooks/00_start_here.ipynb")
+    page = lab.page
+    assert page.locator(TABS).all_inner_texts() == ["00_start_here.ipynb", "progress.md", "cheatsheet.md"]
+    outline = page.locator(".jp-TableOfContents:visible")
+    outline.get_by_text("What is real here").wait_for()
+    lab.pictures("opened", 1440, 1280)
+    outline.get_by_text("Takeaways").click()
+    page.wait_for_function(
+        "s => document.querySelector(s)?.getBoundingClientRect().top < innerHeight",
+        arg=f"{SHOWN} [data-jupyter-id=Takeaways]",
+    )
+
+    page.locator(TAB.format("cheatsheet")).click()
+    page.wait_for_function(WHOLE)
+    page.locator(TAB.format("progress")).click()
+    page.get_by_role("row", name="02_point_to_point not begun").wait_for()
+    page.get_by_role("link", name="01_ranks").click()
+    page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
+
+
+@pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "17_when_it_hangs"])
+def test_a_chapter_that_was_opened_and_saved_is_as_it_was(course, opened, chapter):
+    name = f"notebooks/{chapter}.ipynb"
+    lab = opened(name)
+    lab.page.locator(f"{SHOWN} .jp-OutputArea-output img").first.wait_for()
+    assert lab.page.locator(TAB.format(chapter)).count() == 1 and lab.page.locator(".jp-mod-dirty").count() == 0
+    with lab.page.expect_response(
+        lambda got: got.request.method == "PUT" and name in got.url, timeout=PATIENCE
+    ) as saved:
+        lab.menu("File", "Save Notebook")
+    assert saved.value.ok and git(course[0], "status", "--porcelain") == ""
