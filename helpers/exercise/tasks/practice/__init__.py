@@ -12,6 +12,7 @@ from . import (
     product_rows,
     read_link,
     sum_all,
+    sum_over_hosts,
     swap_pairs,
 )
 
@@ -28,4 +29,5 @@ PRACTICE = {
     "10_what_it_costs": read_link.TASK,
     "11_data_parallel": in_sync.TASK,
     "17_when_it_hangs": mean_of_good.TASK,
+    "18_real_hardware": sum_over_hosts.TASK,
 }
