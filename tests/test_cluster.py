@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 
+import psutil
 import pytest
 import torch
 
@@ -230,6 +231,25 @@ def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
     assert ops(beginning)[:3] == ["broadcast", "barrier", "all_reduce"]
     made = {kind[0]: total.calls for kind, total in record.totals.items()}
     assert made == {"broadcast": 2, "barrier": 2, "all_reduce": 10_000}
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_calls(tmp_path):
+    """Of the ranks, and of the collector beside them: after 5,000 calls of each rank, and after 25,000."""
+    memory = []
+    record = tmp_path / "r"
+    with start(tmp_path, "train", "steady", 1000, 5000, options=["--last", "50000"], ranks=2) as process:
+        for steps in (1000, 5000):
+            until(lambda: all((tmp_path / f"at-{steps}-{rank}").exists() for rank in range(2)))
+            until(lambda: sum(total.calls for total in load(record).totals.values()) == 2 * 5 * steps)  # all have come
+            ranks = [json.loads(line)[2] for line in (record / "ranks.jsonl").read_text().splitlines()]
+            pids = load(record).about["collector"], *ranks
+            memory.append([psutil.Process(pid).memory_info().rss for pid in pids])
+            (tmp_path / f"go-{steps}").touch()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    grown = [after - before for before, after in zip(*memory)]
+    assert all(nbytes < 1_000_000 for nbytes in grown), grown  # 50 bytes a call; an Event kept would be 20 times that
 
 
 def test_the_judge_forgets_what_is_over():

@@ -1,15 +1,22 @@
 """run() on engines of ipyparallel: the same Run, the same sentences, and what becomes of engines that die or hang."""
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from traitlets.config import Config
 
 from helpers import Mismatch, RankFailed, Stuck, cluster
 from helpers.cluster import EngineError, Hosts, HostsUnavailable
+from tests import ROOT
 
 ipyparallel = pytest.importorskip("ipyparallel")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # ipyparallel's own warnings are not ours
@@ -170,3 +177,112 @@ def where():
 
 print(cluster.run(where, client).results)
 """
+
+
+# --- engines that ipyparallel's other launchers start --------------------------------------
+
+
+def ranks_by(launcher, folder, config):
+    """What `where_from` returns on two engines by this launcher, which are gone afterwards."""
+
+    def where_from():
+        dist.barrier()
+        return os.getppid(), {
+            name: os.environ.get(name) for name in ("SSH_CONNECTION", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+        }
+
+    engines = ipyparallel.Cluster(
+        engines=launcher, n=2, config=config, profile_dir=str(folder / "profile"), log_level=40
+    )
+    try:
+        client = engines.start_and_connect_sync(activate=False)
+        pids = client[:].apply_sync(os.getpid)
+        (server, first), (other, second) = cluster.run(where_from, client).results
+    finally:
+        engines.stop_cluster_sync()
+    assert server != other
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 20)
+    assert not any(map(psutil.pid_exists, pids))
+    return first, second
+
+
+@pytest.fixture
+def ssh_config(tmp_path):
+    """A configuration file by which ssh reaches a server of this test's, on this machine, as the host `node`."""
+    server = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not (server and shutil.which("ssh")):
+        pytest.skip("there is no SSH server here: apt-get install openssh-server")
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "sshd_config").write_text(SSHD.format(port=port, folder=tmp_path))
+    (tmp_path / "ssh_config").write_text(SSH.format(port=port, folder=tmp_path))
+    privileges = Path("/run/sshd")  # which a server of root's wants; Debian makes it when its own server starts
+    made = os.getuid() == 0 and not privileges.exists()
+    if made:
+        privileges.mkdir()
+    command = [server, "-D", "-e", "-f", tmp_path / "sshd_config"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stderr.readline()
+        assert "Server listening" in said, said
+        yield tmp_path / "ssh_config"
+        process.terminate()
+    if made:
+        privileges.rmdir()
+
+
+SSHD = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+StrictModes no
+UsePAM no
+PidFile none
+Subsystem sftp internal-sftp
+"""
+SSH = """
+Host node
+  HostName 127.0.0.1
+  Port {port}
+  IdentityFile {folder}/user
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  StrictHostKeyChecking accept-new
+  LogLevel ERROR
+"""
+
+
+def test_engines_by_ssh(ssh_config, tmp_path):
+    config = Config()
+    config.SSHEngineSetLauncher.engines = {"node": 2}
+    config.SSHLauncher.ssh_args = config.SSHLauncher.scp_args = ["-F", str(ssh_config)]
+    config.SSHLauncher.remote_python = sys.executable
+    config.SSHLauncher.environment = {"PYTHONPATH": str(ROOT)}
+    for environ in ranks_by("ssh", tmp_path, config):
+        assert environ["SSH_CONNECTION"].startswith("127.0.0.1 ")
+
+
+def test_engines_by_mpi(tmp_path, monkeypatch):
+    pytest.importorskip("mpi4py", reason="there is no mpi4py here: pip install mpi4py")
+    if not shutil.which("mpiexec"):
+        pytest.skip("there is no MPI here: apt-get install openmpi-bin")
+    for name in ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe"):  # Open MPI asks
+        monkeypatch.setenv(f"OMPI_{name}", "1")
+    first, second = ranks_by("mpi", tmp_path, Config())
+    assert [environ["OMPI_COMM_WORLD_RANK"] or environ["PMI_RANK"] for environ in (first, second)] == ["0", "1"]
+
+
+ASKED = {"slurm": "#SBATCH --ntasks=16", "pbs": "#PBS -t 1-16", "sge": "#$ -t 1-16", "lsf": "#BSUB -J ipengine[1-16]"}
+
+
+@pytest.mark.parametrize("scheduler", ASKED)
+def test_what_a_scheduler_is_given(scheduler, tmp_path):
+    launcher = ipyparallel.cluster.launcher.find_launcher_class(scheduler, "engine")(
+        work_dir=str(tmp_path), profile_dir=str(tmp_path)
+    )
+    launcher.write_batch_script(16)
+    script = Path(launcher.batch_file).read_text()
+    assert ASKED[scheduler] in script.splitlines() and f"{sys.executable} -m ipyparallel.engine" in script
+    subprocess.run(["sh", "-n", launcher.batch_file], check=True)

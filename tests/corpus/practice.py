@@ -642,3 +642,133 @@ def nobody(gradient, good):
     dist.all_reduce(total)
     dist.all_reduce(count)
     return total / count
+
+
+# --- 18 sum_over_hosts --------------------------------------------------------------------
+
+
+def _near(local):
+    """This rank's group inside its host."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return [dist.new_group(range(first, first + local)) for first in range(0, n, local)][rank // local]
+
+
+def _far(local):
+    """This rank's group between hosts: one rank of each."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return [dist.new_group(range(place, n, local)) for place in range(local)][rank % local]
+
+
+@right("sum_over_hosts")
+def three_calls(x, local):
+    inside, between = _near(local), _far(local)
+    part, whole = x.new_empty(len(x) // local), torch.empty_like(x)
+    dist.reduce_scatter_single(part, x, group=inside)
+    dist.all_reduce(part, group=between)
+    dist.all_gather_single(whole, part, group=inside)
+    return whole
+
+
+@right("sum_over_hosts")
+def ring_inside_by_hand(x, local):
+    inside, between = _near(local), _far(local)
+    parts = [p.clone() for p in x.chunk(local)]
+    place, right = dist.get_rank() % local, dist.get_rank() // local * local + (dist.get_rank() + 1) % local
+    left = dist.get_rank() // local * local + (dist.get_rank() - 1) % local
+    for step in range(local - 1):
+        theirs = torch.empty_like(parts[0])
+        sending = dist.isend(parts[(place - step - 1) % local], dst=right)
+        dist.recv(theirs, src=left)
+        sending.wait()
+        parts[(place - step - 2) % local] += theirs
+    dist.all_reduce(parts[place], group=between)
+    wholes = [torch.empty_like(p) for p in parts]
+    dist.all_gather(wholes, parts[place], group=inside)
+    return torch.cat(wholes)
+
+
+@wrong("sum_over_hosts", "48 bytes that leave its host; the limit is 32(.|\n)*which groups stay inside a host")
+def one_flat_ring(x, local):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+
+@wrong("sum_over_hosts", "which groups stay inside a host")
+def hosts_by_turns(x, local):
+    """Ranks 0 and 2 are taken for one host."""
+    m = dist.get_world_size() // local
+    groups = [dist.new_group(range(host, dist.get_world_size(), m)) for host in range(m)]
+    across = [dist.new_group(range(first, first + m)) for first in range(0, dist.get_world_size(), m)]
+    inside, between = groups[dist.get_rank() % m], across[dist.get_rank() // m]
+    part, whole = x.new_empty(len(x) // local), torch.empty_like(x)
+    dist.reduce_scatter_single(part, x, group=inside)
+    dist.all_reduce(part, group=between)
+    dist.all_gather_single(whole, part, group=inside)
+    return whole
+
+
+@wrong("sum_over_hosts", "need not all carry the same sum")
+def whole_buffers_twice(x, local):
+    total = x.clone()
+    dist.all_reduce(total, group=_near(local))
+    dist.all_reduce(total, group=_far(local))
+    return total
+
+
+@wrong("sum_over_hosts", "need not all carry the same sum")
+def by_a_leader(x, local):
+    inside, between = _near(local), _far(local)
+    first, total = dist.get_rank() // local * local, x.clone()
+    dist.reduce(total, dst=first, group=inside)
+    if dist.get_rank() == first:
+        dist.all_reduce(total, group=between)
+    dist.broadcast(total, src=first, group=inside)
+    return total
+
+
+@wrong("sum_over_hosts", "the sum of the rank's own host")
+def host_alone(x, local):
+    total = x.clone()
+    dist.all_reduce(total, group=_near(local))
+    return total
+
+
+@wrong("sum_over_hosts", "one part of the sum")
+def parts_not_collected(x, local):
+    inside, between = _near(local), _far(local)
+    part = x.new_empty(len(x) // local)
+    dist.reduce_scatter_single(part, x, group=inside)
+    dist.all_reduce(part, group=between)
+    return part
+
+
+@wrong("sum_over_hosts", "once for every rank of a host")
+def summed_again(x, local):
+    inside, total = _near(local), x.clone()
+    dist.all_reduce(total, group=inside)
+    dist.all_reduce(total, group=_far(local))
+    dist.all_reduce(total, group=inside)
+    return total
+
+
+@wrong("sum_over_hosts", "sum_over_hosts changes its input")
+def added_in_place(x, local):
+    inside, between = _near(local), _far(local)
+    part = x.new_empty(len(x) // local)
+    dist.reduce_scatter_single(part, x, group=inside)
+    dist.all_reduce(part, group=between)
+    dist.all_gather_single(x, part, group=inside)
+    return x
+
+
+@wrong("sum_over_hosts", "every rank has to make every group")
+def groups_of_my_own(x, local):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    inside = dist.new_group(range(rank - rank % local, rank - rank % local + local))
+    between = dist.new_group(range(rank % local, n, local))
+    part, whole = x.new_empty(len(x) // local), torch.empty_like(x)
+    dist.reduce_scatter_single(part, x, group=inside)
+    dist.all_reduce(part, group=between)
+    dist.all_gather_single(whole, part, group=inside)
+    return whole

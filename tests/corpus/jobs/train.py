@@ -5,6 +5,7 @@ Nothing here knows of the course: this is what an engineer would have on disk.
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -161,6 +162,25 @@ def tiny():
     for _ in range(int(sys.argv[2])):
         dist.all_reduce(x)
         x.fill_(1)
+
+
+def steady():
+    """Five calls a step; after as many steps as each argument says it leaves a file, and waits for one in return."""
+    dist.init_process_group("gloo")
+    rank, done = dist.get_rank(), 0
+    x = torch.ones(4)
+    for goal in map(int, sys.argv[2:]):
+        for _ in range(done, goal):
+            dist.all_reduce(x)
+            dist.all_reduce(x, async_op=True).wait()
+            dist.broadcast(x.fill_(1), src=0)
+            sending = dist.isend(x, 1 - rank)
+            exchange(dist.irecv, torch.empty(4), 1 - rank)
+            sending.wait()
+        done = goal
+        open(f"at-{goal}-{rank}", "w").close()
+        while not os.path.exists(f"go-{goal}"):
+            time.sleep(0.01)
 
 
 def restarted():
