@@ -53,6 +53,7 @@ hosts: env ## two hosts with a wire between them, on this machine: a shell on th
 
 bench: check ## measure run(), its peers (writes notebooks/bench.md), and the grader beside nbgrader
 	@$(IN_ENV) -m tests.bench.run
+	@$(IN_ENV) -m tests.bench.messages
 	@$(IN_ENV) -m tests.bench.notebook
 	@$(IN_ENV) -m tests.bench.schedules
 	@TORCH_INDEX="$(TORCH_INDEX)" $(IN_ENV) -m tests.bench.peers_table $(ARGS)

@@ -552,6 +552,26 @@ def test_tensors_used_too_early_are_noticed_in_a_hook_and_after_the_pass():
         assert ".div_(2)" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "use, how",
+    [
+        (lambda x, y: torch.add(y, 1, out=x), "write to"),  # by name
+        (lambda x, y: torch._foreach_mul_([y, x], 2), "write to"),  # in a list
+        (lambda x, y: y.T.add_(x), "read"),  # second, and by a view
+        (lambda x, y: torch.cat([y, x]), "read"),  # in a list
+    ],
+)
+def test_a_tensor_is_noticed_in_every_place_of_an_operator(use, how):
+    def early():
+        x, y = torch.ones(2, 2), torch.ones(2, 2)
+        work = dist.all_reduce(x, async_op=True)
+        use(x, y)
+        work.wait()
+
+    with pytest.raises(Mismatch, match=f"ranks 0 and 1 {how} the tensor of all_reduce #1 before waiting"):
+        run(early, world_size=2)
+
+
 @pytest.mark.parametrize("use", [methodcaller("tolist"), repr, pickle.dumps, copy.deepcopy])
 def test_reads_without_an_operator_before_the_wait_are_seen(use):
     def early():

@@ -27,15 +27,14 @@ def each(tensors: Any) -> list:
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first byte and of the end of its last; empty if it has no memory of its own."""
-    if tensor.layout != torch.strided or tensor.is_meta:
-        return 0, 0
-    size = tensor.nbytes
     try:
-        start = tensor.data_ptr() if size else 0
-    except RuntimeError:  # a subclass that stands for other tensors
+        start = tensor.data_ptr()
+    except RuntimeError:  # not strided, or a subclass that stands for other tensors
         return 0, 0
-    if not start or tensor.is_contiguous():
-        return start, start + size
+    if not start:  # empty, or on the meta device
+        return 0, 0
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
     reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
     return start, start + (reach + 1) * tensor.element_size()
 

@@ -14,7 +14,7 @@ from typing import Callable
 import torch
 
 from . import torch_private
-from .tensors import each, extent
+from .tensors import extent
 from .torch_private import TorchDispatchMode, never_compiled
 
 # Operators that take a tensor only to make another like it.
@@ -42,13 +42,8 @@ class Guard:
         # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
         # in the same memory would be taken for it.
         self._tensors = inputs + outputs
-        self._extents = [(*extent(t), k >= len(inputs)) for k, t in enumerate(self._tensors)]
-
-    def forbids(self, first: int, last: int, writes: bool) -> bool:
-        for start, end, at_all in self._extents:
-            if first < end and start < last and (writes or at_all):
-                return True
-        return False
+        used = {extent(t): False for t in inputs} | {extent(t): True for t in outputs}  # many calls work in place
+        self.extents = [(*where, at_all) for where, at_all in used.items()]
 
 
 class Watch(TorchDispatchMode):
@@ -127,10 +122,10 @@ class Watch(TorchDispatchMode):
 
     @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self._guards and _uses_memory(func):
-            if any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
+        if self._guards and (used := _used(func)):
+            if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
                 return NotImplemented  # they come here again, with the tensors that they stand for
-            self._check(func, args, kwargs or {})
+            self._check(used, args, kwargs)
         # While a mode handles an operator it is off the stack, and comes back on it by itself.
         self._thread.dispatching = True
         try:
@@ -151,21 +146,27 @@ class Watch(TorchDispatchMode):
 
         return method
 
-    def _check(self, func, args, kwargs) -> None:
-        arguments = torch_private.schema(func).arguments
-        named = [(kwargs[a.name], a) for a in arguments[len(args) :] if a.name in kwargs]
-        for value, argument in (*zip(args, arguments), *named):
-            writes = argument.alias_info is not None and argument.alias_info.is_write
-            for tensor in each(value):
-                if isinstance(tensor, torch.Tensor):
-                    self._check_tensor(tensor, "written" if writes else "read")
+    def _check(self, used, args, kwargs) -> None:
+        for place, name, how in used:
+            value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
+            if isinstance(value, torch.Tensor):
+                self._check_tensor(value, how)
+            elif isinstance(value, (list, tuple)):  # not a number in place of a tensor
+                for tensor in value:
+                    if tensor is not None:
+                        self._check_tensor(tensor, how)
 
     def _check_tensor(self, tensor: torch.Tensor, how: str) -> None:
         first, last = extent(tensor)
         for guard in list(self._guards.values()):  # another thread may be adding one
-            if not (guard.waited_for or how in guard.reported) and guard.forbids(first, last, how == "written"):
-                guard.reported.add(how)
-                self._report(guard.index, how)
+            for start, end, at_all in guard.extents:
+                if first < end and start < last and (at_all or how == "written"):
+                    self._accuse(guard, how)
+
+    def _accuse(self, guard: Guard, how: str) -> None:
+        if not (guard.waited_for or how in guard.reported):
+            guard.reported.add(how)
+            self._report(guard.index, how)
 
 
 class Unwatched:
@@ -185,6 +186,13 @@ class Unwatched:
 
 
 @cache
-def _uses_memory(func) -> bool:
-    name = torch_private.schema(func).name
-    return name.startswith("aten::") and not func.is_view and name not in _READ_NOTHING
+def _used(func) -> list[tuple[int, str, str]]:
+    """Place and name of each argument of an operator that is memory, with "read" or "written"; none for a view."""
+    schema = torch_private.schema(func)
+    if not schema.name.startswith("aten::") or func.is_view or schema.name in _READ_NOTHING:
+        return []
+    return [
+        (place, argument.name, "written" if argument.alias_info and argument.alias_info.is_write else "read")
+        for place, argument in enumerate(schema.arguments)
+        if "Tensor" in str(argument.type)
+    ]
