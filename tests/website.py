@@ -96,7 +96,8 @@ def build(folder: Path) -> Path | str:
     NotebookClient(played, timeout=120).execute()
     nbformat.write(played, course / "notebooks" / "98_played.ipynb")
 
-    if (ROOT / ".venv-site" / "made").exists():  # as `make site` left it here
+    made, rule = ROOT / ".venv-site" / "made", ROOT / "Makefile"
+    if made.exists() and made.stat().st_mtime > rule.stat().st_mtime:  # make would empty an older one
         (course / ".venv-site").symlink_to(ROOT / ".venv-site")
 
     def make(target):
