@@ -235,11 +235,11 @@ def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_calls(tmp_path):
-    """Of the ranks, and of the collector beside them: after 5,000 calls of each rank, and after 25,000."""
-    memory = []
+    """Of the ranks, and of the collector beside them: what keeps something of each call takes more with every 10,000."""
+    memory, goals = [], (1000, 3000, 5000)  # steps of five calls a rank
     record = tmp_path / "r"
-    with start(tmp_path, "train", "steady", 1000, 5000, options=["--last", "50000"], ranks=2) as process:
-        for steps in (1000, 5000):
+    with start(tmp_path, "train", "steady", *goals, options=["--last", "50000"], ranks=2) as process:
+        for steps in goals:
             until(lambda: all((tmp_path / f"at-{steps}-{rank}").exists() for rank in range(2)))
             until(lambda: sum(total.calls for total in load(record).totals.values()) == 2 * 5 * steps)  # all have come
             ranks = [json.loads(line)[2] for line in (record / "ranks.jsonl").read_text().splitlines()]
@@ -248,8 +248,9 @@ def test_memory_does_not_grow_with_the_calls(tmp_path):
             (tmp_path / f"go-{steps}").touch()
         process.communicate(timeout=60)
     assert process.returncode == 0
-    grown = [after - before for before, after in zip(*memory)]
-    assert all(nbytes < 1_000_000 for nbytes in grown), grown  # 50 bytes a call; an Event kept would be 20 times that
+    # A collector that was behind for a moment has grown once, and not again.
+    grown = [min(b - a for a, b in zip(of, of[1:])) for of in zip(*memory)]
+    assert all(nbytes < 500_000 for nbytes in grown), memory  # 50 bytes a call; an Event kept would be 20 times that
 
 
 def test_the_judge_forgets_what_is_over():

@@ -387,6 +387,19 @@ def test_what_travels_is_what_was_counted(n):
                 assert count.sent[rank] <= sent <= count.sent[rank] + 200 * both
 
 
+def test_a_program_runs_in_a_group():
+    program = ring_all_reduce(3).program()
+
+    def all_but_rank_2():
+        group = dist.new_group([0, 1, 3])
+        x = torch.full((7,), 10.0 ** dist.get_rank())
+        return program(x, group) if dist.get_rank() != 2 else x
+
+    assert [x.tolist() for x in run(all_but_rank_2, world_size=4).results] == [[1011.0] * 7] * 2 + [[100.0] * 7] + [
+        [1011.0] * 7
+    ]
+
+
 def test_a_program_says_what_it_needs():
     program = ring_all_reduce(3).program()
 

@@ -182,7 +182,7 @@ class Collector:
         else:
             text = self._judge.standstill(where)
         self._writer.verdict(text)
-        print(text, file=sys.stderr, flush=True)
+        write(text)
 
     def _finish(self) -> None:
         self._finished = True
@@ -210,4 +210,10 @@ class _Rank:
 
 
 def say(words_: str) -> None:
-    print(f"helpers.cluster: {words_}", file=sys.stderr, flush=True)
+    write(f"helpers.cluster: {words_}")
+
+
+def write(text: str) -> None:
+    """To the job's standard error in one piece: unbuffered, print would let a rank come between text and line end."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

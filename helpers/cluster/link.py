@@ -117,7 +117,8 @@ class Link:
     def _give_up(self, why: Any) -> None:
         if not self._off:
             self._off = True
-            print(f"helpers.cluster: rank {self._rank} is not recorded: {why}. Training goes on.", file=sys.stderr)
+            # In one piece: torchrun's ranks are unbuffered, and print would let another come between words and line end.
+            sys.stderr.write(f"helpers.cluster: rank {self._rank} is not recorded: {why}. Training goes on.\n")
         self._queue.clear()
         self._up.set()
         self._ended.set()

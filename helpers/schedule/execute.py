@@ -19,7 +19,7 @@ class _Post(NamedTuple):
 
 
 def program(s: BaseSchedule) -> "Program":
-    """The schedule as a function that every rank of the default group calls with its tensor.
+    """The schedule as a function that every rank of a group calls with its tensor.
 
     Works wherever torch.distributed does: under run(), under torchrun, on any backend with
     send and recv.  Reductions sum.
@@ -28,7 +28,9 @@ def program(s: BaseSchedule) -> "Program":
 
 
 class Program:
-    """`program(x)`: what torch.distributed's function of this name does, message by message.
+    """`program(x, group=None)`: what torch.distributed's function of this name does, message by message.
+
+    A rank of the schedule is a rank within the group; None is the group of all.
 
     broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the
         root's means anything.
@@ -48,16 +50,15 @@ class Program:
     def __repr__(self) -> str:
         return f"program of {self.schedule.collective} by {self.schedule.name} for {self.schedule.world_size} ranks"
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor | None:
-        s, rank = self.schedule, dist.get_rank()
-        if dist.get_world_size() != s.world_size:
+    def __call__(self, x: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor | None:
+        s, rank, size = self.schedule, dist.get_rank(group), dist.get_world_size(group)
+        if size != s.world_size:
             raise ValueError(
-                f"this schedule is for {s.world_size} ranks, and the group has {dist.get_world_size()}: "
-                f"make one with world_size={dist.get_world_size()}."
+                f"this schedule is for {s.world_size} ranks, and the group has {size}: make one with world_size={size}."
             )
         if not x.is_contiguous():
             raise ValueError("the tensor is a view with gaps, and cannot be cut into chunks: pass x.contiguous().")
-        memory = _Memory(s, rank, x)
+        memory = _Memory(s, rank, x, group)
         for step in s.steps:
             memory.step(
                 [_Post(m.target, m.chunks, False) for m in step if m.source == rank],
@@ -69,8 +70,8 @@ class Program:
 class _Memory:
     """Where a rank keeps its chunks: in one buffer of size S; all_to_all needs two, and room for what passes through."""
 
-    def __init__(self, s: BaseSchedule, rank: int, x: torch.Tensor) -> None:
-        self.s, self.rank, self.x = s, rank, x
+    def __init__(self, s: BaseSchedule, rank: int, x: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+        self.s, self.rank, self.x, self.group = s, rank, x, group
         joins = s.collective in ("all_gather", "gather")
         in_place = s.collective in ("broadcast", "all_reduce", "reduce")
         numel = x.numel() * (s.world_size if joins else 1)
@@ -101,13 +102,13 @@ class _Memory:
         """All messages of a step at once; then what is to be added is added."""
         operations, landed = [], []
         for post in sends:
-            operations.append(dist.P2POp(dist.isend, self.packed(post.chunks), post.peer))
+            operations.append(dist.P2POp(dist.isend, self.packed(post.chunks), group=self.group, group_peer=post.peer))
         for k, post in enumerate(receives):
             straight = None if post.adds else self.stretch(post.chunks)
             tensor = self.scratch(k, post.chunks) if straight is None else straight
             if straight is None:
                 landed.append((post, tensor))
-            operations.append(dist.P2POp(dist.irecv, tensor, post.peer))
+            operations.append(dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=post.peer))
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
         for post, tensor in landed:
