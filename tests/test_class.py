@@ -152,6 +152,7 @@ def test_a_worker_that_is_always_killed_is_told_of_and_the_submission_graded_nex
 @pytest.mark.slow
 def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "JOB_SECONDS", 30.0)
+    monkeypatch.setattr(workers, "START_SECONDS", 90.0)  # it may be stopped before it is up
 
     def stop(done, student):
         if done == 1:
