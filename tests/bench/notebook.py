@@ -2,7 +2,8 @@
 
     python -m tests.bench.notebook
 
-Absolute times are this machine's; the goals are for a laptop with nothing else to do.
+Absolute times are this machine's; the goals are for a laptop with nothing else to do.  Where a figure is played, as
+by step(), moving on needs no kernel.
 """
 
 from __future__ import annotations
@@ -94,10 +95,6 @@ def measure(kernel: Kernel) -> None:
     ]:
         took, used = cost(kernel, *[code] * TIMES)
         row(what, f"{took:.0f} ms", f"{used:.0f} ms", goal)
-    kernel.run("of = step(schedule.ring_all_reduce(4)); slider = of.widget().children[0].children[1]")
-    for what, places in (("step(): the next step", range(1, 7)), ("step(): a step seen before", (5, 4, 3, 2, 1))):
-        took, used = cost(kernel, *(f"slider.value = {k}" for k in places))
-        row(what, f"{took:.0f} ms", f"{used:.0f} ms", "40 ms")
 
 
 if __name__ == "__main__":
