@@ -283,6 +283,15 @@ def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arriv
     assert str(judge.conclude()).startswith("rank 2 is gone without a word")
 
 
+def test_of_ranks_that_are_gone_the_first_is_the_cause():
+    """The launcher ends the others within a tenth of a second, those with a lower number too."""
+    judge = Judge(3, patience=60)
+    for rank in (2, 0, 1):
+        judge.lost(rank)
+    judge.all_told()
+    assert str(judge.conclude()).startswith("rank 2 is gone without a word")
+
+
 def until(condition):
     deadline = time.monotonic() + 120
     while not condition():

@@ -94,10 +94,7 @@ class Collector:
         self._select.register(sock, selectors.EVENT_READ, partial(self._read, rank))
 
     def _read(self, rank: _Rank) -> None:
-        try:
-            data = rank.sock.recv(1 << 18)
-        except OSError:
-            data = b""
+        data = rank.receive()
         *whole, rank.unread = (rank.unread + data).split(b"\n")
         if not data or rank.number is None and not self._known(rank, whole):
             self._close(rank)
@@ -107,6 +104,8 @@ class Collector:
                 self._said(rank, json.loads(line))
             else:
                 self._take(rank, line)
+        if rank.has_ended:  # now, and not when it is next looked at: of ranks that end, the first is the cause
+            self._close(rank)
 
     def _known(self, rank: _Rank, whole: list[bytes]) -> bool:
         """Whether a new connection is a rank's: its first line has the token. It may not be there yet."""
@@ -201,6 +200,23 @@ class _Rank:
         self.number: int | None = None  # not known until its first line
         self.where: Where | None = None
         self.ended = False  # it has told all
+
+    def receive(self) -> bytes:
+        """Bytes that have come, at most 256 KiB; none once the connection has ended."""
+        try:
+            return self.sock.recv(1 << 18)
+        except OSError:
+            return b""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection has ended, and all that came through it has been received."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def send(self, what: dict) -> None:
         try:

@@ -17,7 +17,6 @@ from .words import Where, standstill
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
-WITHIN_SECONDS = 0.05  # of each other: ranks that end together
 # Only the launcher of a process learns its exit code.
 UNSEEN = "is gone without a word: killed, ended by os._exit, or its host is down,"
 _OF_A_CALL = (protocol.Waiting, protocol.Completed, protocol.Misused)
@@ -72,7 +71,6 @@ class Judge:
         self._over: set[int] = set()  # id(event) of those
         self._complete: deque[Call] = deque()
         self._patience, self._progress = patience, time.monotonic()
-        self._first_lost: float | None = None
         self.shown_standstill = False
 
     # --- what arrives ---------------------------------------------------------------------
@@ -107,12 +105,10 @@ class Judge:
             self.state.events[event.rank].forget(event.index)
 
     def lost(self, rank: int) -> None:
-        """Take in that a rank's connection has ended. Those that follow the first are ended by the launcher."""
-        if rank in self.state.returned or rank in self.monitor.failures:
+        """Take in that a rank's connection has ended. Those that follow the first went with it, or the launcher ended them."""
+        if rank in self.state.returned or rank in self.monitor.failures or self.monitor.lost:
             return
-        self._first_lost = self._first_lost or time.monotonic()
-        caused = not all(map(is_consequence, self.monitor.failures.values()))  # an error that came before
-        if not caused and time.monotonic() - self._first_lost < WITHIN_SECONDS:
+        if all(map(is_consequence, self.monitor.failures.values())):  # else an error came before
             self.monitor.lost.add(rank)
             self.monitor.exits[rank] = UNSEEN
             self.monitor.began.add(rank)
