@@ -72,9 +72,13 @@ def test_with_the_keyboard_alone(open_):
     first.locator("input[type=text]").nth(5).wait_for()
     press("Shift+Enter")  # a form that opens does not take the keys: they go on to the next cell
     second.locator(".choices button").first.wait_for()
-    notebook.page.wait_for_function("() => document.activeElement.matches('.cm-content')")  # of a new cell
-    for key in ("Escape", "ArrowUp", "ArrowUp", "Tab", "Tab"):  # from a cell to its form as chapter 00 says
+    notebook.cell(2).locator(".cm-content:focus").wait_for()  # a new cell
+    for key, number in (("Escape", 2), ("ArrowUp", 1), ("ArrowUp", 0)):
         press(key)
+        notebook.cell(number).and_(notebook.page.locator(":focus")).wait_for()
+    first.locator(".jp-ToolbarButtonComponent").first.wait_for(state="attached")  # comes a little later
+    for _ in range(2):  # from a cell to its form as chapter 00 says
+        press("Tab")
     field = first.locator("input[type=text]").first
     assert field.evaluate("field => field === document.activeElement")
     notebook.keyboard.type("1")
