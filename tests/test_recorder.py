@@ -27,8 +27,9 @@ import helpers
 from helpers import Mismatch, Stuck, Summary, run
 from helpers.rank import pickling, torch_private
 from helpers.rank.operators import MADE_OF_OPS, NO_CALLS, OPS
-from helpers.rank.tensors import aliased, capture, summarise
+from helpers.rank.tensors import LARGE, aliased, capture, summarise
 from helpers.rank.tracer import MAX_OPEN
+from helpers.rank.watch import ALWAYS, SELDOM
 
 
 def told(done, rank=0):
@@ -583,6 +584,36 @@ def test_reads_without_an_operator_before_the_wait_are_seen(use):
     with pytest.raises(Mismatch, match="ranks 0 and 1 read the tensor of all_reduce #1 before waiting") as caught:
         run(early, world_size=2)
     assert "use(x)" in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_the_recorder_itself_reads_is_no_early_use(dtype):
+    def two_at_once():
+        x = torch.ones(2 * LARGE, dtype=dtype)
+        for work in [dist.all_reduce(x, async_op=True) for _ in range(2)]:
+            work.wait()
+
+    run(two_at_once, world_size=2)
+
+
+def test_a_place_that_makes_thousands_of_calls_is_looked_at_now_and_then():
+    """Each operator beside a watched call takes three times as long; a mistake that goes on is found all the same."""
+
+    def training(wrong_from, steps=1000):
+        x, watched = torch.ones(2), 0
+        for step in range(steps):
+            work = dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True)
+            watched += torch._C._len_torch_dispatch_stack()
+            if step >= wrong_from:
+                x.add_(1)
+            work.wait()
+        return watched
+
+    assert max(run(training, 1000, world_size=2).results) <= ALWAYS + 1000 / SELDOM
+    for wrong_from in (ALWAYS - 1, ALWAYS + 1):
+        with pytest.raises(Mismatch, match="write to the tensor of all_reduce #") as caught:
+            run(training, wrong_from, world_size=2)
+        assert wrong_from < int(re.search(r"all_reduce #(\d+)", str(caught.value))[1]) <= wrong_from + SELDOM
 
 
 @pytest.mark.parametrize("view", [methodcaller("numpy"), torch.from_dlpack])

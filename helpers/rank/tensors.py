@@ -12,6 +12,11 @@ import torch
 from ..record.event import Summary, Value
 
 LARGE = 1024  # tensors with more elements are summarised
+_NUMPY = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "uint8")
+} | {torch.bool: np.dtype(bool)}
+_tolist = torch.Tensor.tolist  # as it is before watch.py takes its place: the recorder's reading is not the program's
 MAX_ELEMENTS = 1 << 16  # of a list, to compare one by one
 
 
@@ -111,22 +116,26 @@ def summarise(tensor: torch.Tensor) -> Summary:
 
     Of a tensor on a device, the block sums, the bytes after the last block, and the ends are copied.
     """
-    flat = tensor.detach()
-    if flat.is_conj() or flat.is_neg():
-        flat = flat.resolve_conj().resolve_neg()
-    flat = flat.contiguous().view(-1)
-    whole = flat.nbytes // (8 * LARGE) * 8 * LARGE
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+    nbytes = dense.nbytes
+    whole = nbytes // (8 * LARGE) * 8 * LARGE
     # Added up along memory: twice as fast as across it, and it sees when chunks have changed places.
-    if flat.is_cpu:
-        raw = (ctypes.c_char * flat.nbytes).from_address(flat.data_ptr())  # a third of the time of torch's operators
-        sums, rest = np.frombuffer(raw, np.int64, whole // 8).reshape(-1, LARGE).sum(1), memoryview(raw)[whole:]
+    if dense.is_cpu:  # without torch's operators, which take several times as long
+        raw = (ctypes.c_char * nbytes).from_address(dense.data_ptr())
+        sums = np.add.reduce(np.frombuffer(raw, np.int64, whole // 8).reshape(-1, LARGE), 1)
+        rest = memoryview(raw)[whole:]
     else:
-        raw = flat.view(torch.uint8)
+        raw = dense.detach().view(-1).view(torch.uint8)
         aligned = raw.clone() if raw.storage_offset() % 8 else raw
-        sums, rest = (
-            aligned[:whole].view(torch.int64).reshape(-1, LARGE).sum(1).cpu().numpy(),
-            raw[whole:].cpu().numpy(),
-        )
+        sums = aligned[:whole].view(torch.int64).reshape(-1, LARGE).sum(1).cpu().numpy()
+        rest = raw[whole:].cpu().numpy()
+    if dense.is_cpu and dense.dtype in _NUMPY:
+        numbers = np.frombuffer(raw, _NUMPY[dense.dtype])
+        head, tail = numbers[:3].tolist(), numbers[-3:].tolist()
+    else:
+        flat = dense.detach().view(-1)
+        head, tail = _tolist(flat[:3]), _tolist(flat[-3:])
     checksum = zlib.crc32(rest, zlib.crc32(sums))
-    head, tail = tuple(flat[:3].tolist()), tuple(flat[-3:].tolist())
-    return Summary(tuple(tensor.shape), tensor.dtype, flat.nbytes, checksum, head, tail)
+    return Summary(tuple(tensor.shape), tensor.dtype, nbytes, checksum, tuple(head), tuple(tail))

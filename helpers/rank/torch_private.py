@@ -40,6 +40,7 @@ pop_mode = private("torch._C._pop_torch_dispatch_stack", _TOUCHING)
 NoModes = private("torch._C._DisableTorchDispatch", _TOUCHING)
 private("torch.ops:aten.add.Tensor._op", _TOUCHING)
 backward_task = private("torch._C._current_graph_task_id", _TOUCHING)  # -1 outside a backward pass
+current_node = private("torch._C._current_autograd_node", _TOUCHING)  # None outside one
 run_backward = private("torch.autograd._engine_run_backward", _TOUCHING)
 
 _COMPILING = "recording what a program does that torch.compile has compiled"

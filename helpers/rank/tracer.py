@@ -191,10 +191,10 @@ class Tracer:
         by_operator = caller.f_code.co_filename == _OPS_FILE
         traced.by_torch = event.within is not None or by_operator
         # A functional collective (an operator called by torch.ops) leaves its tensors to wait_tensor.
-        if event.async_op and not by_operator:
+        if event.async_op and not by_operator and self._watch.due(caller):
             only_sent = kind == "send" or kind == "broadcast" and self._rank == event.src
             by_hook = backward_task() != -1 and caller.f_code is not torch_private.run_backward.__code__
-            self._watch.add(Guard(event.index, all_in, [] if only_sent else all_out), by_hook)
+            self._watch.add(Guard(event.index, all_in, [] if only_sent else all_out, by_hook))
         else:
             self._watch.settle()
         if len(self._open) > MAX_OPEN:

@@ -3,12 +3,17 @@
 A TorchDispatchMode sees every operator of the thread that it is entered on, and makes each three
 times as expensive. So it lies on a thread's stack of modes only while calls are under way. It lies
 at the bottom: modes that a program enters and leaves meanwhile find theirs on top.
+
+A training loop makes the same calls in the same places thousands of times, and a place that was
+right many times is hardly ever wrong later: after its first ALWAYS calls, one in SELDOM is watched.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from functools import cache, partial, wraps
+from types import FrameType
 from typing import Callable
 
 import torch
@@ -16,6 +21,10 @@ import torch
 from . import torch_private
 from .tensors import extent
 from .torch_private import TorchDispatchMode, never_compiled
+
+ALWAYS, SELDOM = 64, 16
+ALWAYS_PASSES = 8  # backward passes that are watched from their beginning: each may be a thousand operators
+FRAMES = 8  # that tell a place: torch's own above a program's line, and from where that was called
 
 # Operators that take a tensor only to make another like it.
 _READ_NOTHING = {
@@ -34,10 +43,15 @@ _VIEWS = ("numpy", "__dlpack__")
 
 
 class Guard:
-    """The memory of one call under way: its inputs must not be written, its outputs not be used at all."""
+    """The memory of one call under way: its inputs must not be written, its outputs not be used at all.
 
-    def __init__(self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
-        self.index = index
+    by_hook: whether the call was made by a Python hook of a backward pass, or a backward() of the program's own.
+    """
+
+    def __init__(
+        self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool = False
+    ) -> None:
+        self.index, self.node = index, torch_private.current_node() if by_hook else None
         self.waited_for, self.reported = False, set()
         # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
         # in the same memory would be taken for it.
@@ -56,9 +70,11 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self._report = report
         self._guards: dict[int, Guard] = {}
+        self._calls: dict[tuple, int] = defaultdict(int)  # made from each place
         self._thread = threading.local()
         self._methods = {name: vars(torch.Tensor).get(name) for name in (*_READS, *_VIEWS)}
-        self._whole_passes = False  # whether backward passes are watched from their beginning
+        self._outlived = False  # whether a call made by a node of a backward pass was under way after it
+        self._passes = 0  # begun since the first such call
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -78,10 +94,20 @@ class Watch(TorchDispatchMode):
         self._guards.clear()
         self.settle()
 
-    def add(self, guard: Guard, by_hook: bool) -> None:
-        """by_hook: whether the call was made by a Python hook of a backward pass."""
+    def due(self, caller: FrameType | None) -> bool:
+        """Whether a call made here is one to watch."""
+        place = []
+        for _ in range(FRAMES):
+            if caller is None:
+                break
+            place += id(caller.f_code), caller.f_lasti  # code objects compare, and hash, by all that is in them
+            caller = caller.f_back
+        place = tuple(place)
+        self._calls[place] = count = self._calls[place] + 1
+        return count <= ALWAYS or count % SELDOM == 0
+
+    def add(self, guard: Guard) -> None:
         self._guards[guard.index] = guard
-        self._whole_passes |= by_hook
         self.settle()
 
     def waits(self, index: int, now: bool) -> None:
@@ -90,8 +116,10 @@ class Watch(TorchDispatchMode):
             guard.waited_for = now
 
     def remove(self, index: int) -> None:
-        if self._guards.pop(index, None) and not self._guards:
-            self.settle()
+        if guard := self._guards.pop(index, None):
+            self._outlived |= guard.node is not None and guard.node is not torch_private.current_node()
+            if not self._guards:
+                self.settle()
 
     def settle(self, wanted: bool | None = None) -> None:
         """Put this mode on this thread's stack, or take it off: by default, as there are guards or not."""
@@ -112,8 +140,10 @@ class Watch(TorchDispatchMode):
     @partial(never_compiled, callees=False)
     def _run_backward(self, *args, **kwargs):
         """autograd gives every node of a pass the stack of modes that there was when the pass began, and
-        brings back the caller's after it: what a hook's call puts there lasts until the node ends."""
-        if self._whole_passes:
+        brings back the caller's after it: what a hook's call puts there lasts until the node ends.  So where
+        such calls are under way for longer, the mode lies there from the beginning of some passes."""
+        self._passes += self._outlived
+        if self._outlived and (self._passes <= ALWAYS_PASSES or self._passes % SELDOM == 0):
             self.settle(True)
         try:
             return torch_private.run_backward(*args, **kwargs)
@@ -176,7 +206,10 @@ class Unwatched:
 
     def stop(self) -> None: ...
 
-    def add(self, guard: Guard, by_hook: bool) -> None: ...
+    def due(self, caller: FrameType | None) -> bool:
+        return False
+
+    def add(self, guard: Guard) -> None: ...
 
     def waits(self, index: int, now: bool) -> None: ...
 

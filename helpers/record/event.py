@@ -44,6 +44,9 @@ class Summary:
     head: tuple[float, ...]  # first three elements, in row-major order
     tail: tuple[float, ...]  # last three
 
+    def __reduce__(self):  # as an Event's
+        return Summary, (self.shape, self.dtype, self.nbytes, self.checksum, self.head, self.tail)
+
     def __str__(self) -> str:
         if not self.head:  # of a record without values
             return f"{dtype_name(self.dtype)} {list(self.shape)}"
