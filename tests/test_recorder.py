@@ -738,6 +738,43 @@ def test_sparse_tensors_and_lists_of_lists_are_recorded():
     assert repr(done) and done.draw()
 
 
+@pytest.mark.parametrize(
+    "make, tag",
+    [
+        (lambda: torch.eye(3).to_sparse(), 0),
+        (lambda: torch.arange(6.0).reshape(2, 3).T, 0),
+        (lambda: torch.ones(2), -3),
+        (lambda: torch.tensor([1 + 2j]).conj().imag, 0),
+        (lambda: torch.empty(0), 0),
+    ],
+    ids=["sparse", "strided", "tag", "negative bit", "empty"],
+)
+def test_messages_end_as_they_do_unrecorded(make, tag):
+    def message():
+        x, other = make(), 1 - dist.get_rank()
+        try:
+            (dist.isend(x, other, tag=tag) if other else dist.irecv(x, other, tag=tag)).wait()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:150]  # the dispatcher goes on with all keys that it knows
+        return x.tolist()
+
+    plain, recorded = (run(message, world_size=2, record=record).results for record in (False, True))
+    assert recorded == plain
+
+
+def test_what_a_large_buffer_for_a_batch_held_is_not_read():
+    def exchange():
+        mine, theirs, other = torch.ones(LARGE + 1), torch.full((LARGE + 1,), 7.0), 1 - dist.get_rank()
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, theirs, other)]
+        ):
+            work.wait()
+
+    sent, got = run(exchange, world_size=2).events[0]
+    assert sent.before.head == got.after.head == (1, 1, 1)
+    assert got.before == Summary((LARGE + 1,), torch.float32, 4 * (LARGE + 1), 0, (), ())
+
+
 def test_lists_whose_tensors_share_no_element_are_not_accused():
     def columns():
         rank, n = dist.get_rank(), dist.get_world_size()

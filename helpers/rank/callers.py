@@ -46,8 +46,8 @@ def is_learners(file: str) -> bool:
     return owner(file) == "learner"
 
 
-def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | None]:
-    """The learner's line that led here, and the name of the torch function which it called.
+def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | None, FrameType | None]:
+    """The learner's line that led here, the name of the torch function which it called, and the line's frame.
 
     The line is the innermost of the learner's. The function is the outermost of torch's above it:
     what the learner called, not what that called in turn.
@@ -55,25 +55,25 @@ def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | Non
     Without it such a thread is one of C++ (autograd's, gloo's), which works for the main thread:
     then both are the main thread's, at this moment.
     """
-    line, entry, ended = _walk(sys._getframe(1))
-    if line is not None or ended:
-        return line, entry
+    line, entry, frame = _walk(sys._getframe(1))
+    if frame is not None:
+        return line, entry, frame
     if elsewhere is not None:
-        return elsewhere, entry
+        return elsewhere, entry, None
     main = sys._current_frames().get(threading.main_thread().ident)
-    return _walk(main)[:2] if main is not None else (None, entry)
+    return _walk(main) if main is not None else (None, entry, None)
 
 
-def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, bool]:
-    """The learner's line, the torch function it called, and whether the rank's own code ended the search."""
+def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType | None]:
+    """The learner's line, the torch function it called, and the frame, learner's or rank's own, that ended the search."""
     entry = wrapper = None
     while frame is not None:
         code = frame.f_code
         whose = owner(code.co_filename)
         if whose == "learner":
-            return Line(code.co_filename, frame.f_lineno, code.co_name), _name(entry or wrapper), True
+            return Line(code.co_filename, frame.f_lineno, code.co_name), _name(entry or wrapper), frame
         if whose == "rank":
-            return None, _name(entry or wrapper), True
+            return None, _name(entry or wrapper), frame
         if whose == "torch":
             # A function defined inside another is a decorator's wrapper or a hook: it has no name that one can call.
             if code.co_flags & inspect.CO_NESTED:
@@ -81,7 +81,7 @@ def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, bool]:
             else:
                 entry = frame
         frame = frame.f_back
-    return None, _name(entry or wrapper), False
+    return None, _name(entry or wrapper), None
 
 
 def _name(frame: FrameType | None) -> str | None:

@@ -44,6 +44,11 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (reach + 1) * tensor.element_size()
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie in memory, and are the numbers that they stand for."""
+    return tensor.layout == torch.strided and not tensor.is_quantized
+
+
 def has_gaps(tensor: torch.Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return False
@@ -84,25 +89,26 @@ def _addresses(tensor: torch.Tensor, start: int) -> torch.Tensor:
     return addresses
 
 
-def capture(value: Any, whole: bool) -> Value:
+def capture(value: Any, whole: bool, scratch: bool = False) -> Value:
     """A tensor, or a list of them, as it is now and as it can travel; large ones as a Summary unless `whole`.
 
+    scratch: what stands there means nothing: a large one's Summary has no numbers.
     What is returned may still be the very memory: it must be written down before anybody goes on.
     """
     if value is None:
         return None
     if isinstance(value, list):
-        return [capture(v, whole) for v in value]
+        return [capture(v, whole, scratch) for v in value]
     if value.layout != torch.strided:
         value = value.to_dense()
     if type(value) is not torch.Tensor:
         value = value.detach()  # a Parameter, say: what travels is a tensor
     if value.numel() > LARGE and not whole:
-        return summarise(value)
+        return outline(value) if scratch else summarise(value)
     return value if value.is_cpu else value.detach().cpu()
 
 
-def outline(value: Any) -> Value:
+def outline(value: Any, scratch: bool = False) -> Value:
     """Shape and dtype of a tensor, or of each in a list: a Summary without numbers. Reads none of its memory."""
     if value is None:
         return None

@@ -49,7 +49,7 @@ _Strategy = private("torch._C._dynamo.eval_frame._FrameExecStrategy", _COMPILING
 _Action = private("torch._C._dynamo.eval_frame._FrameAction", _COMPILING)
 
 private("torch.distributed.Work._source_rank", "naming the source of a recv from anyone")
-private("torch.distributed.ProcessGroup._get_backend", "knowing a group's own time limit")
+backend = private("torch.distributed.ProcessGroup._get_backend", "recording messages and knowing a group's time limit")
 private("torch.distributed.ProcessGroupGloo._Options._timeout", "knowing a group's own time limit")
 
 _PICKLING = "functions that name torch.ops or torch.classes"
@@ -83,7 +83,7 @@ def source_rank(work: torch.distributed.Work) -> int:
 def time_limit(group: torch.distributed.ProcessGroup) -> float | None:
     """Seconds after which this group's calls give up; None where the backend does not tell."""
     try:
-        return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        return backend(group, torch.device("cpu")).options._timeout.total_seconds()
     except (RuntimeError, AttributeError):
         return None
 

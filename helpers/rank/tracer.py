@@ -29,7 +29,7 @@ from .callers import learners_call
 from .idle import Idle
 from .operators import OF_ONE, OPS, REDUCE_OPS, SAME_CALL, arguments, unwrap
 from .protocol import Called, Completed, Message, Misused, Resumed, Waiting, WorkBegan, WorkEnded
-from .tensors import aliased, capture, each, has_gaps, outline
+from .tensors import aliased, capture, each, has_gaps, is_dense, outline
 from .torch_private import backward_task, never_compiled
 from .watch import Guard, Unwatched, Watch
 
@@ -142,7 +142,7 @@ class Tracer:
         if any([t.is_meta for t in each(inputs)]):
             return op.redispatch(keys & BELOW, *args, **kwargs)  # for such tensors torch only goes through the motions
         caller = _python_caller()
-        line, entry = learners_call(threads.given_at())
+        line, entry, frame = learners_call(threads.given_at())
         group = ProcessGroup.unbox(given["process_group"])
         ranks = tuple(dist.get_process_group_ranks(group))
         within = None if SAME_CALL.get(entry, entry) == kind else entry
@@ -178,9 +178,11 @@ class Tracer:
             return None
         with self._lock:  # calls of several threads are numbered in the order in which the backend gets them
             self._tell(event, inputs)
-            out = op.redispatch(keys & BELOW, *args, **kwargs)
-            boxed = out[-1] if isinstance(out, (tuple, list)) else out
-            work = Work.unbox(boxed)
+            if event.is_message and all([is_dense(t) for t in all_in]):
+                work = out = _message(name, group, given)
+            else:
+                out = op.redispatch(keys & BELOW, *args, **kwargs)
+                work = Work.unbox(out[-1] if isinstance(out, (tuple, list)) else out)
             if work is None:  # part of a batch, which NCCL starts, and is waited for, as one
                 self._emit(Completed(event.index, None, self._now(), False, None))
                 return out
@@ -191,7 +193,7 @@ class Tracer:
         by_operator = caller.f_code.co_filename == _OPS_FILE
         traced.by_torch = event.within is not None or by_operator
         # A functional collective (an operator called by torch.ops) leaves its tensors to wait_tensor.
-        if event.async_op and not by_operator and self._watch.due(caller):
+        if event.async_op and not by_operator and self._watch.due(kind, frame):
             only_sent = kind == "send" or kind == "broadcast" and self._rank == event.src
             by_hook = backward_task() != -1 and caller.f_code is not torch_private.run_backward.__code__
             self._watch.add(Guard(event.index, all_in, [] if only_sent else all_out, by_hook))
@@ -205,7 +207,7 @@ class Tracer:
         event.index, self._count = self._count, self._count + 1
         event.start = self._now()
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
-            event.before = self._capture(inputs)
+            event.before = self._capture(inputs, scratch=event.is_scratch)
             self._emit(Called(event))
 
     def _gives_up(self, group: ProcessGroup) -> bool:
@@ -340,16 +342,30 @@ def _python_caller() -> types.FrameType:
     return frame
 
 
+def _message(name: str, group: ProcessGroup, given: dict[str, Any]) -> Work | None:
+    """Send or receive as the operator does for dense tensors: it gives its arguments to the backend as they are.
+
+    To call the operator itself takes four times as long, and a ring or a pipeline makes thousands of messages.
+    """
+    tensors, tag = given["tensors"], given["tag"]
+    backend = torch_private.backend(group, tensors[0].device)
+    if name == "send":
+        return backend.send(tensors, given["dst"], tag)
+    if name == "recv_":
+        return backend.recv(tensors, given["src"], tag)
+    return backend.recv_anysource(tensors, tag)
+
+
 def _at_once(frame: types.FrameType | None) -> bool:
     """Whether send() or recv() makes the call: both are made of isend() or irecv(), and wait."""
     for _ in range(3):  # isend, its decorator, send
-        if frame is None or frame.f_code in _WAITING:
+        if frame is None or frame.f_code is _SEND or frame.f_code is _RECV:
             break
         frame = frame.f_back
-    return frame is not None and frame.f_code in _WAITING
+    return frame is not None and (frame.f_code is _SEND or frame.f_code is _RECV)
 
 
-_WAITING = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
+_SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
 _OPS_FILE = torch_private.OpOverload.__call__.__code__.co_filename
 

@@ -24,7 +24,7 @@ from .torch_private import TorchDispatchMode, never_compiled
 
 ALWAYS, SELDOM = 64, 16
 ALWAYS_PASSES = 8  # backward passes that are watched from their beginning: each may be a thousand operators
-FRAMES = 8  # that tell a place: torch's own above a program's line, and from where that was called
+FRAMES = 4  # that tell a place: the program's line, and from where that was reached
 
 # Operators that take a tensor only to make another like it.
 _READ_NOTHING = {
@@ -94,14 +94,14 @@ class Watch(TorchDispatchMode):
         self._guards.clear()
         self.settle()
 
-    def due(self, caller: FrameType | None) -> bool:
-        """Whether a call made here is one to watch."""
-        place = []
+    def due(self, op: str, frame: FrameType | None) -> bool:
+        """Whether a call made by this frame of the program is one to watch."""
+        place = [op]
         for _ in range(FRAMES):
-            if caller is None:
+            if frame is None:
                 break
-            place += id(caller.f_code), caller.f_lasti  # code objects compare, and hash, by all that is in them
-            caller = caller.f_back
+            place += id(frame.f_code), frame.f_lasti  # code objects compare, and hash, by all that is in them
+            frame = frame.f_back
         place = tuple(place)
         self._calls[place] = count = self._calls[place] + 1
         return count <= ALWAYS or count % SELDOM == 0
@@ -206,7 +206,7 @@ class Unwatched:
 
     def stop(self) -> None: ...
 
-    def due(self, caller: FrameType | None) -> bool:
+    def due(self, op: str, frame: FrameType | None) -> bool:
         return False
 
     def add(self, guard: Guard) -> None: ...
