@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import math
 import os
@@ -9,7 +10,7 @@ import re
 import selectors
 import socket
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -34,6 +35,7 @@ START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
 START_SECONDS_PER_RANK = 0.5  # more for each of them: every rank connects to all the others
 STATUS_SECONDS = 2.0  # until a run says what its ranks are doing, and
 STATUS_INTERVAL_SECONDS = 1.0  # between two such lines
+COLLECT_OBJECTS = 50_000  # made between two looks for garbage; Python's own choice is 700
 LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is given up
 # As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
 STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
@@ -151,7 +153,8 @@ class Session:
             for output in (*self._workers.out, *self._workers.err):
                 self._listen_to(output.stream, partial(self._from_stream, output))
             try:
-                self._listen(deadline)
+                with _seldom_collected():
+                    self._listen(deadline)
             finally:
                 self._workers.read()
 
@@ -385,3 +388,15 @@ class Session:
         for rank, output in enumerate(self._workers.out if self._workers else ()):
             for line in str(output).splitlines():
                 print(f"[{rank}] {line}")
+
+
+@contextmanager
+def _seldom_collected():
+    """While entered, Python looks for garbage less often: what the ranks tell is kept, and was looked through each time."""
+    threshold, *others = gc.get_threshold()
+    if threshold:  # else it never looks
+        gc.set_threshold(max(threshold, COLLECT_OBJECTS), *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(threshold, *others)

@@ -16,10 +16,11 @@ from typing import Callable
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from helpers import run
 
-RANKS, STEPS, HEADS, SIZE = 4, 10, 8, 8
+RANKS, STEPS, HEADS, SIZE = 4, 60, 8, 8
 
 
 def exchange(x: torch.Tensor) -> tuple[torch.Tensor, list[dist.Work]]:
@@ -75,6 +76,22 @@ def exchanges() -> Callable[[], None]:
     return step
 
 
+def pipeline() -> Callable[[], None]:
+    """A step of torch's 1F1B: 16 microbatches through small stages."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, n, width = dist.get_rank(), dist.get_world_size(), 128
+    layers = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    stage = PipelineStage(layers, rank, n, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 16, loss_fn=nn.functional.mse_loss)
+    x, y = torch.randn(2, 16 * 32, width)
+
+    def step():
+        schedule.step(*[x] if rank == 0 else [], target=y if rank == n - 1 else None)
+
+    return step
+
+
 def all_reduces(async_op: bool) -> Callable[[], None]:
     xs = torch.ones(50, 16).unbind()
 
@@ -101,6 +118,7 @@ def timed(make: Callable[[], Callable[[], None]]) -> tuple[float, float]:
 STEPS_OF = {
     "ring attention, 64 tokens a rank": functools.partial(ring_attention, 64),
     "ring attention, 256 tokens a rank": functools.partial(ring_attention, 256),
+    "1F1B, 16 microbatches": pipeline,
     "30 exchanges in a ring, 1 kB": exchanges,
     "50 all_reduces, 64 B": functools.partial(all_reduces, False),
     "50 all_reduces under way at once": functools.partial(all_reduces, True),
