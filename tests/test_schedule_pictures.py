@@ -3,7 +3,7 @@
 import pytest
 
 from helpers import schedule
-from helpers.draw.canvas import PALETTE, REDUCED, SOFT
+from helpers.draw.canvas import PALETTE, REDUCED, SOFT, WIDTH
 from helpers.schedule.proof import follow
 from tests import reading
 
@@ -47,6 +47,14 @@ def test_leaves_of_one_tree_are_inner_ranks_of_the_other(n):
     assert len([s for s in shapes.strokes if s.tint == SOFT]) == 2 * (n - 1)
     ringed = [int(w.text) for w in names for b in shapes.boxes if b.edge == reading.FAINT and b.holds(w.x, w.y)]
     assert len(ringed) == len(set(ringed)) == len([w for w in names if not w.bold]), "a leaf of both trees"
+
+
+def test_a_picture_of_one_tree_is_as_large_as_the_tree():
+    picture = schedule.tree_all_reduce(8).draw(style="trees")
+    shapes = reading.drawn(picture)
+    *_, under_title = sorted(w.y for w in shapes.words if w.text.startswith(("all_reduce", "sums go up")))
+    (root,) = (w for w in shapes.words if w.text == "0")
+    assert root.y - under_title < 40 and picture.pixels[0] < WIDTH / 2
 
 
 def test_what_is_no_tree_is_not_drawn_as_one():
