@@ -12,6 +12,7 @@ from helpers.network.draw import GROUP_COLOURS
 from helpers.network.draw import TINTS as NCCL
 from helpers.network.planner.picture import MEMORY, SECONDS
 from helpers.parallel.letters import TINTS as LETTERS
+from helpers.parallel.overlap import BARE, HIDDEN
 from helpers.pipeline.picture import PALE
 from helpers.pipeline.picture import TINTS as ACTIONS
 from helpers.views.web import script
@@ -115,6 +116,7 @@ NO_RANKS = {
     "seconds": [*SECONDS.values()],
     "NCCL's algorithms": [*NCCL.values()],
     "groups of figures": [*GROUP_COLOURS.values()],
+    "what travels beside computing": [HIDDEN, BARE],
 }
 
 
@@ -126,8 +128,9 @@ def test_algorithms_stay_apart(vision):
 
 @pytest.mark.parametrize("what", NO_RANKS)
 def test_what_is_no_rank_has_no_ranks_colour_and_is_not_red(what):
-    (wrong,) = re.findall(r"\.no \{ color: (#\w{6})", script())
-    assert min(apart(tint, taken, "normal") for tint in NO_RANKS[what] for taken in (*PALETTE, wrong)) > 9
+    wrong = re.findall(r"--no: (#\w{6})", script())
+    assert len(wrong) == 2, "on a light page and on a dark one"
+    assert min(apart(tint, taken, "normal") for tint in NO_RANKS[what] for taken in (*PALETTE, *wrong)) > 9
 
 
 def test_an_amount_is_seen_on_white_and_in_a_tray():

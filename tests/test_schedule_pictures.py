@@ -3,7 +3,7 @@
 import pytest
 
 from helpers import schedule
-from helpers.draw.canvas import PALETTE, REDUCED, SOFT
+from helpers.draw.canvas import PALETTE, REDUCED, SOFT, WIDTH, Words, text_width
 from helpers.schedule.proof import follow
 from tests import reading
 
@@ -49,9 +49,24 @@ def test_leaves_of_one_tree_are_inner_ranks_of_the_other(n):
     assert len(ringed) == len(set(ringed)) == len([w for w in names if not w.bold]), "a leaf of both trees"
 
 
+def test_a_picture_of_one_tree_is_as_large_as_the_tree():
+    picture = schedule.tree_all_reduce(8).draw(style="trees")
+    shapes = reading.drawn(picture)
+    *_, under_title = sorted(w.y for w in shapes.words if w.text.startswith(("all_reduce", "sums go up")))
+    (root,) = (w for w in shapes.words if w.text == "0")
+    assert root.y - under_title < 40 and picture.pixels[0] < WIDTH / 2
+
+
 def test_what_is_no_tree_is_not_drawn_as_one():
     with pytest.raises(ValueError, match="make no tree"):
         schedule.pairwise_all_to_all(4).draw(style="trees")
+
+
+@pytest.mark.parametrize("style", ["grid", "lanes"])
+def test_the_star_of_the_root_is_on_the_sheet(style):
+    picture = schedule.chain_broadcast(4, pieces=3).draw(style=style)
+    stars = [words for words in picture.artists if isinstance(words, Words) and words.get_text().startswith("★")]
+    assert stars and all(w.get_position()[0] >= text_width(w.get_text(), 12, bold=True) for w in stars)
 
 
 @pytest.mark.parametrize("algorithm", ["rabenseifner_all_reduce", "bruck_all_gather", "doubling_all_gather"])

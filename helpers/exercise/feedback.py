@@ -120,8 +120,8 @@ _EARLY = "a call owns its tensors until its wait() returns. Wait first, or let t
 def to_write(task: Task | Puzzle, below: str) -> str:
     """The message about an answer that is not written yet.  below: what helps, in a sentence."""
     return (
-        f"{task.name} is still to be written. Put your code in place of `raise NotImplementedError()` in the cell "
-        f"above, run that cell, then this one. {below}"
+        f"{task.name} is still to be written.\n"  # lines that JupyterLab need not break, which it does inside words
+        f"Put your code in place of `raise NotImplementedError()` in the cell above, run that cell, then this one.\n{below}"
     )
 
 

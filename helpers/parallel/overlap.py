@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
-from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
+from ..draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
 from .view import View, table
 
 HIGH, GAP, PANEL = 22, 5, 26  # pixels: of a box, between two lanes, between two panels
-HIDDEN, BARE = colour(0), colour(6)  # tints of what travels while something is computed, and while nothing is
+HIDDEN, BARE = SERIES[0], SERIES[3]  # tints of what travels while something is computed, and while nothing is
 
 
 class Span(NamedTuple):
@@ -60,7 +60,7 @@ class Overlap(View):
     def draw(self) -> Picture:
         sketch = Canvas()
         title = f"{' and '.join(self._lanes())}, to scale"
-        y = heading(sketch, title, "blue: travels while something is computed; orange: while nothing is") + 10
+        y = _legend(sketch, heading(sketch, title)) + 10
         left = max(text_width(lane, 12) for lane in self._lanes()) + 14
         scale = (WIDTH - left - 4) / max(map(self.seconds, self.panels))
         for name, spans in self.panels.items():
@@ -113,6 +113,17 @@ def _parts(span: Span, computing: Sequence[tuple[float, float]]) -> list[tuple[f
         (a, b, HIDDEN if any(start <= a and b <= end for start, end in computing) else BARE)
         for a, b in zip(cuts, cuts[1:])
     ]
+
+
+def _legend(sketch: Canvas, y: float) -> float:
+    """Writes what each tint is; returns the y below."""
+    x = 0.0
+    said = (FAINT, "computes"), (HIDDEN, "travels while something is computed"), (BARE, "travels while nothing is")
+    for tint, words in said:
+        sketch.box(x, y - 2, 14, 10, tint, radius=2)
+        sketch.text(x + 20, y + 3, words, 11, SOFT, align="left")
+        x += 40 + text_width(words, 11)
+    return y + 18
 
 
 def _box(

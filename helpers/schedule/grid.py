@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ..draw.canvas import INK, SOFT, WIDTH, Canvas, colour, heading, text_width
+from ..draw.canvas import INK, SOFT, WIDTH, Canvas, colour, heading, rank_label, text_width
 from ..draw.chunks import draw_chunk
 from .model import BaseSchedule, Holdings, Message, Parts, chunk_name
 from .text import said_chunks, title
@@ -64,7 +64,8 @@ def _grid(sketch: Canvas, s: BaseSchedule, held: Holdings, messages: list[Messag
     n, columns = s.world_size, s.chunks
     wide, high, pitch = (40, 30, 48) if n <= SIDE_BY_SIDE and columns <= 8 else (34, 24, 40)
     gutter = 6
-    left = text_width(f"rank {n - 1}", 12) + 14
+    root = s.root if s.rooted else None
+    left = max(text_width(rank_label(rank, rank == root), 12, bold=rank == root) for rank in range(n)) + 14
     top += 16 if _closes(n, messages) else 2
 
     def x(chunk: int) -> float:
@@ -74,8 +75,8 @@ def _grid(sketch: Canvas, s: BaseSchedule, held: Holdings, messages: list[Messag
         return top + rank * pitch
 
     for rank in range(n):
-        star = s.rooted and rank == s.root
-        sketch.text(left - 12, y(rank) + high / 2, f"{'★ ' * star}rank {rank}", 12, align="right", bold=star)
+        label = rank_label(rank, rank == root)
+        sketch.text(left - 12, y(rank) + high / 2, label, 12, align="right", bold=rank == root)
         sketch.box(left - 8, y(rank), 3, high, colour(rank), radius=1.5)
         for chunk in range(columns):
             parts = held[rank].get(chunk, 0)

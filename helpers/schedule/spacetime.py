@@ -24,7 +24,7 @@ def lanes(s: BaseSchedule, states: list[Holdings], steps: range) -> Canvas:
     shown = list(steps)
     while len(shown) > 1 and sum(len(s.steps[k]) for k in shown) > MAX_MESSAGES:
         shown.pop()
-    left = max(text_width(f"★ rank {n - 1}", 12) + 14, 20)
+    left = max(text_width(f"★ rank {n - 1}", 12, bold=s.rooted) + 14, 20)
     labels = [said_chunks(s, m.chunks) for k in shown for m in s.steps[k]] if s.chunks > 1 else [""]
     need = min(90, max(text_width(w, 10.5) for w in labels) + 46) if labels else 46
     column = max(min((WIDTH - left) / max(1, len(shown)), 150), need if n <= 16 else 40)

@@ -33,14 +33,26 @@ def trees(s: BaseSchedule) -> list[tuple[tuple[int, ...], Tree]]:
 
 
 def draw_trees(s: BaseSchedule) -> tuple[list[Canvas], str]:
-    """A sheet for each tree, after one with the title; and the trees in words."""
+    """A sheet for each tree, after one with the title, or one sheet for title and tree; and the trees in words."""
     found = trees(s)
     top = Canvas()
     adds, copies = (any(m.adds is kind for step in s.steps for m in step) for kind in (True, False))
     ways = [words for words, there in (("sums go up", adds), ("copies go down", copies)) if there]
-    heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; at each edge its steps; grey rim: a leaf")
+    below = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; at each edge its steps; grey rim: a leaf")
+    words = "\n".join(_said(s, *each) for each in found)
+    if len(found) == 1:
+        _draw_tree(top, below, s, *found[0])
+        return [top], words
     top.reach(859, 0)
-    return [top, *(_tree(s, chunks, tree) for chunks, tree in found)], "\n".join(_said(s, *each) for each in found)
+    return [top, *(_sheet(s, *each) for each in found)], words
+
+
+def _sheet(s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> Canvas:
+    """A tree under the chunks that take it."""
+    sketch = Canvas()
+    sketch.text(0, 8, f"chunk{'s' * (len(chunks) > 1)} {said_chunks(s, chunks)}", 13, align="left", bold=True)
+    _draw_tree(sketch, 24, s, chunks, tree)
+    return sketch
 
 
 def _said(s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> str:
@@ -62,7 +74,8 @@ def _leaves(tree: Tree) -> list[int]:
     return sorted(set(tree) - set(tree.values()))
 
 
-def _tree(s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> Canvas:
+def _draw_tree(sketch: Canvas, top: float, s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> None:
+    """Draws a tree, its root at the top."""
     below: dict[int, list[int]] = defaultdict(list)
     for rank, parent in sorted(tree.items()):
         below[parent].append(rank)
@@ -71,21 +84,19 @@ def _tree(s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> Canvas:
 
     def place(rank: int, level: int) -> float:
         nonlocal leaves
+        y = top + RADIUS + level * LEVEL
         if not below[rank]:
             leaves += 1
             x = (leaves - 0.5) * PITCH
         else:
             xs = [place(child, level + 1) for child in below[rank]]
             x = (xs[0] + xs[-1]) / 2
-            while any(abs(x - px) < 2 * RADIUS + 4 and abs(py - level * LEVEL - 44) < 1 for px, py in places.values()):
+            while any(abs(x - px) < 2 * RADIUS + 4 and py == y for px, py in places.values()):
                 x += 6
-        places[rank] = x, 44 + level * LEVEL
+        places[rank] = x, y
         return x
 
-    sketch = Canvas()
     place(_root(tree), 0)
-    if s.chunks > 1:
-        sketch.text(0, 8, f"chunk{'s' * (len(chunks) > 1)} {said_chunks(s, chunks)}", 13, align="left", bold=True)
     at: dict[tuple[int, int], list[int]] = defaultdict(list)  # (rank, parent) -> steps
     for k, step in enumerate(s.steps, 1):
         for m in step:
@@ -105,4 +116,3 @@ def _tree(s: BaseSchedule, chunks: tuple[int, ...], tree: Tree) -> Canvas:
     for rank, (x, y) in places.items():
         sketch.circle(x, y, RADIUS, colour(rank), None if below[rank] else FAINT, 3.0)
         sketch.text(x, y, str(rank), 12, ink_on(colour(rank)), bold=bool(below[rank]))
-    return sketch

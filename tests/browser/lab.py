@@ -5,12 +5,15 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from tests import ROOT
@@ -93,6 +96,7 @@ def jupyterlab(folder: Path, *command: str | Path, course: Path = ROOT):
         # It goes on writing its log, and would stop at a pipe that nobody empties.
         reader = threading.Thread(target=deque, args=(lab.stdout, 0), daemon=True)
         reader.start()
+        listening(address[1])
         yield address[1], address[2]
     finally:
         lab.terminate()
@@ -104,6 +108,18 @@ def jupyterlab(folder: Path, *command: str | Path, course: Path = ROOT):
         reader.join()
         lab.stdout.close()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def listening(address: str) -> None:
+    """Until somebody listens at an address: JupyterLab says it a moment before."""
+    at, until = urlsplit(address), time.monotonic() + PATIENCE / 1000
+    while True:
+        try:
+            return socket.create_connection((at.hostname, at.port)).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def end_kernels(base: str, token: str) -> None:

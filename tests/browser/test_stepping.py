@@ -1,6 +1,10 @@
 """step() and timeline(): played, paused and scrubbed, with the mouse and with the keyboard alone."""
 
+import itertools
+
 import pytest
+
+from .lab import DARK
 
 STEP = """\
 import time
@@ -37,6 +41,33 @@ def straggler():
 
 
 timeline(run(straggler, world_size=4))"""
+ROUND = """\
+def round_the_ring():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = torch.tensor([10 * rank])
+    for _ in range(n - 1):
+        sent, x = dist.isend(x, (rank + 1) % n), torch.zeros_like(x)
+        dist.recv(x, (rank - 1) % n)
+        sent.wait()
+
+
+step(run(round_the_ring, world_size=8))"""
+# Lines and dots of an SVG that have less than 3:1 to the page, and no edge that has more.
+LOST = """svg => {
+    const channels = said => said.match(/[\\d.]+/g).map(Number)
+    const light = said => channels(said).slice(0, 3).map(c => c / 255)
+        .map(c => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0)
+    const page = light(getComputedStyle(svg.closest('.jp-Notebook')).backgroundColor)
+    const seen = tint => channels(tint)[3] !== 0 && Math.abs(Math.log((light(tint) + 0.05) / (page + 0.05))) > Math.log(3)
+    const edged = e => e.tagName === 'line' ? e.previousElementSibling : e
+    return [...svg.querySelectorAll('line:nth-child(even), circle')].filter(e => {
+        const { fill, stroke } = getComputedStyle(e)
+        return !seen(e.tagName === 'line' ? stroke : fill) && !seen(getComputedStyle(edged(e)).stroke)
+    }).map(e => e.outerHTML)
+}"""
+CHIPS = """svg => [...svg.querySelectorAll('[data-at] > rect')].map(e =>
+    ['x', 'y', 'width', 'height'].map(name => +e.getAttribute(name)))"""
 STEPS = ["before", "step 1: 0 -> 1", "step 2: 1 -> 2", "step 3: 2 -> 3"]
 
 
@@ -83,7 +114,7 @@ def test_played_paused_and_scrubbed_with_the_mouse(notebook):
     assert len(pictures) == 4, "two steps look the same"
     page.mouse.click(track["x"] + track["width"] * 0.66, middle)
     at(notebook, 2)
-    cell.locator("[data-at='1 0']").hover()
+    cell.locator("[data-at='1 0']").last.hover()
     cell.get_by_text("0 1 2: data of rank 0, sent by rank 1 to rank 2 in step 2; it came by 0 → 1 → 2").wait_for()
     notebook.pictures("step")
 
@@ -142,3 +173,20 @@ def test_a_schedule_and_a_timeline_are_shown(notebook):
     image.scroll_into_view_if_needed()
     assert image.evaluate("e => e.complete && e.naturalWidth > 800")
     notebook.pictures("timeline")
+
+
+def test_no_rank_is_lost_in_the_dark_and_no_chip_below_another(open_):
+    notebook = open_(STEP, ROUND)
+    notebook.run_all()
+    cell = notebook.cell(1)
+    cell.get_by_role("slider").focus()
+    notebook.keyboard.press("End")
+    cell.locator(".count", has_text="7 of 7").wait_for()
+    notebook.theme(DARK)
+    svg = cell.locator(".collectives svg")
+    assert svg.locator("line").count() > 8 * 7 and svg.evaluate(LOST) == []
+    chips = svg.evaluate(CHIPS)
+    assert len(chips) == 8 * 7
+    for (x, y, wide, high), (left, top, width, height) in itertools.combinations(chips, 2):
+        assert abs(x - left) >= min(wide, width) or abs(y - top) >= min(high, height)
+    notebook.pictures("step-round")

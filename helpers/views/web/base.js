@@ -5,13 +5,21 @@ const PALETTE = ["#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989
 const DONE = "#26292e" // a cell that combines every rank
 const colour = rank => (rank == null ? "#51575e" : PALETTE[rank % PALETTE.length]) // null: several could be the source
 
-/** Black or white, whichever can be read better on this fill (WCAG relative luminance). */
-function inkOn(fill) {
+/** The relative luminance of a colour (WCAG). */
+function luminance(fill) {
   const [r, g, b] = [1, 3, 5].map(i => parseInt(fill.slice(i, i + 2), 16) / 255)
     .map(c => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-  const light = 0.2126 * r + 0.7152 * g + 0.0722 * b
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b
+}
+
+/** Black or white, whichever can be read better on this fill. */
+function inkOn(fill) {
+  const light = luminance(fill)
   return 1.05 / (light + 0.05) > (light + 0.05) / 0.05 ? "#ffffff" : "#000000"
 }
+
+/** What a shape of this colour is edged with: a colour with less than 3:1 to a dark page, on such a page. */
+const edge = fill => (luminance(fill) < 0.117 ? "var(--edge)" : "transparent")
 
 /** An element; in `attributes`, onclick and the like are listeners, and false and null are left out. */
 function h(tag, attributes = {}, ...children) {
@@ -29,11 +37,12 @@ const words = (x, y, said, more = {}) => h("text", { x, y, "dominant-baseline": 
 const listed = ranks => (ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.slice(0, -1).join(", ")} and ${ranks.at(-1)}`)
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
+const DARK = "--mark: #7db8f5; --yes: #5cc26b; --no: #ff7a61; --edge: #c9ced4"
 const STYLE = `
-.collectives { --mark: #1769c2; font: 14px/1.45 system-ui, sans-serif; max-width: 100%; margin: 6px 0 10px;
-  color: var(--jp-content-font-color1, inherit) }
-[data-jp-theme-light=false] .collectives, body[data-theme=dark] .collectives { --mark: #7db8f5 }
-@media (prefers-color-scheme: dark) { body[data-theme=auto] .collectives { --mark: #7db8f5 } }
+.collectives { --mark: #1769c2; --yes: #2e8b3d; --no: #d9381e; --edge: transparent;
+  font: 14px/1.45 system-ui, sans-serif; max-width: 100%; margin: 6px 0 10px; color: var(--jp-content-font-color1, inherit) }
+[data-jp-theme-light=false] .collectives, body[data-theme=dark] .collectives { ${DARK} }
+@media (prefers-color-scheme: dark) { body[data-theme=auto] .collectives { ${DARK} } }
 .collectives .bar { display: flex; flex-wrap: wrap; gap: 6px 8px; align-items: center; margin: 6px 0 }
 .collectives button { font: inherit; min-height: 32px; padding: 3px 12px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
@@ -44,15 +53,15 @@ const STYLE = `
 .collectives input[type=range] { flex: 1 1 130px; max-width: 420px; min-width: 90px }
 .collectives input[type=text] { box-sizing: border-box; width: 68px; min-height: 30px; text-align: center; background: transparent;
   border: 1px solid #8889; border-radius: 4px }
-.collectives input[aria-invalid=true] { border: 2px solid #d9381e }
-.collectives input.right { border: 2px solid #2e8b3d }
+.collectives input[aria-invalid=true] { border: 2px solid var(--no) }
+.collectives input.right { border: 2px solid var(--yes) }
 .collectives .sheet { overflow-x: auto; max-width: 100% }
 .collectives svg { display: block; font: 13px system-ui, sans-serif; max-width: none; height: auto }
-.collectives img { display: block; max-width: 100%; height: auto; margin: 6px 0 }
+.collectives img { display: block; max-width: 100%; height: auto; margin: 6px 0; border-radius: 6px }
 .collectives pre { margin: 6px 0; overflow-x: auto; font-size: 12px; line-height: 1.35; background: none; color: inherit; white-space: pre }
 .collectives pre.prose { white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal }
 .collectives .soft { opacity: .78; font-size: 13px; min-height: 1.45em }
-.collectives .yes { color: #2e8b3d } .collectives .no { color: #d9381e }
+.collectives .yes { color: var(--yes) } .collectives .no { color: var(--no) }
 .collectives .row { display: flex; flex-wrap: wrap; align-items: center; gap: 4px; margin: 4px 0 }
 .collectives .who { flex: 0 0 70px; white-space: nowrap; text-align: right; padding-right: 6px; border-right: 4px solid }
 .collectives .cell { box-sizing: border-box; min-width: 32px; min-height: 26px; line-height: 24px; padding: 0 5px; text-align: center;

@@ -26,8 +26,9 @@ function predict(el, data, at, ask) {
 
   function line(row, i) {
     const held = row.shown.map(([text, rank]) => {
-      const tint = rank == null ? "" : `background: ${colour(rank)}; border-color: ${colour(rank)}; color: ${inkOn(colour(rank))}`
-      return h("span", { class: rank == null ? "cell empty" : "cell", style: tint }, text)
+      const tint = rank == null ? null : colour(rank)
+      const style = `background: ${tint}; border-color: ${tint}; color: ${tint && inkOn(tint)}; box-shadow: 0 0 0 1px ${tint && edge(tint)}`
+      return h("span", tint ? { class: "cell", style } : { class: "cell empty" }, text)
     })
     const mine = Array.from({ length: row.asked ? row.cells : 0 }, (_, k) => {
       const name = data.ask === "grid" ? `rank ${row.rank}, number ${k + 1}` : "your answer"
@@ -42,7 +43,7 @@ function predict(el, data, at, ask) {
     fields.push(mine)
     answers.push(mine.map(() => h("span")))
     const who = row.rank == null ? null
-      : h("span", { class: "who", style: `border-color: ${colour(row.rank)}; font-weight: ${row.root ? 700 : 400}` }, `${row.root ? "★ " : ""}rank ${row.rank}`)
+      : h("span", { class: "who", style: `border-color: ${colour(row.rank)}; box-shadow: 1px 0 ${edge(colour(row.rank))}; font-weight: ${row.root ? 700 : 400}` }, `${row.root ? "★ " : ""}rank ${row.rank}`)
     const before = data.before ? [...held, "→"] : []
     return h("div", { class: "row" }, who, ...before, ...mine.map((field, k) => h("span", { class: "answer" }, field, answers[i][k])))
   }
@@ -80,7 +81,7 @@ function predict(el, data, at, ask) {
         field.setAttribute("aria-invalid", right === false)
         field.classList.toggle("right", right === true)
         const sign = right ? "✓" : right === false ? "✗" : ""
-        answers[i][k].className = right ? "yes" : "no"
+        answers[i][k].className = right ? "yes" : right === false ? "no" : "" // what was left blank is not wrong
         answers[i][k].textContent = !right && want !== undefined ? `${sign} ${want}` : sign
       }
     }

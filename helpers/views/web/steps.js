@@ -84,7 +84,8 @@ function gridOf(data, tell) {
         stroke: fresh ? "var(--mark)" : "currentColor", "stroke-width": fresh ? 3 : 1,
         "stroke-opacity": fresh ? 1 : 0.45, "stroke-dasharray": parts.length ? null : "3 3" }),
       ...(partial ? parts : []).map(rank =>
-        h("rect", { x: x(c) + 2 + rank * wide, y: y(r) + CELL.high - 8, width: wide - 1, height: 6, fill: colour(rank) })),
+        h("rect", { x: x(c) + 2 + rank * wide, y: y(r) + CELL.high - 8, width: wide - 1, height: 6, fill: colour(rank),
+          stroke: edge(colour(rank)) })),
       parts.length ? words(x(c) + CELL.wide / 2, y(r) + CELL.high / 2 - 3 * partial, label(parts, c),
         { "text-anchor": "middle", fill: fill === "none" ? "currentColor" : inkOn(fill) }) : null)
   }
@@ -159,6 +160,12 @@ function pointable(drawn, point, leave, at, rows, columns) {
 
 // --- recorded sends: rows are ranks, columns are steps ----------------------------------------------
 
+/** A line, over a wider one that edges it. Without a tint: a lane that nothing came into yet. */
+const lined = (ends, wide, tint) => [
+  tint && h("line", { ...ends, "stroke-width": wide + 2, stroke: edge(tint) }),
+  h("line", { ...ends, "stroke-width": wide, stroke: tint ?? "currentColor", "stroke-opacity": tint ? 1 : 0.16 }),
+].filter(Boolean)
+
 function lanesOf(data, tell) {
   const ranks = data.ranks, pitch = ranks.length > 8 ? 30 : 46, row = new Map(ranks.map((rank, i) => [rank, i]))
   const long = Math.max(...data.steps.flat().map(([, , said]) => said.length), 0)
@@ -170,8 +177,7 @@ function lanesOf(data, tell) {
   function lane(rank, k) {
     const drawn = h("g"), own = data.owners.includes(rank)
     let from = left, tint = own ? colour(rank) : null
-    const line = to => drawn.append(h("line", { x1: from, x2: to, y1: y(rank), y2: y(rank), "stroke-width": 6,
-      stroke: tint ?? "currentColor", "stroke-opacity": tint ? 1 : 0.16 }))
+    const line = to => drawn.append(...lined({ x1: from, x2: to, y1: y(rank), y2: y(rank) }, 6, tint))
     for (const [s, step] of data.steps.slice(0, k).entries()) {
       for (const [, target, , origin, arrived] of step) {
         if (own || target !== rank || !arrived) continue
@@ -184,19 +190,38 @@ function lanesOf(data, tell) {
     return drawn
   }
 
-  function message([source, target, said, origin, arrived], s, now, meets) {
-    const fill = colour(origin), [x0, y0, x1, y1] = [x(s) + 12, y(source), x(s + 1) - 12, y(target)]
-    const end = arrived ? 1 : 0.42, part = now && arrived ? 0.75 : meets ? 0.3 : 0.5 * end
-    const at = t => [x0 + (x1 - x0) * t, y0 + (y1 - y0) * t], [cx, cy] = at(part), width = said.length * 7 + 12
-    const line = h("line", { x1: x0, y1: y0, x2: at(end)[0], y2: at(end)[1], stroke: fill, "stroke-width": 2.2 })
-    const tip = arrived ? h("circle", { cx: x1, cy: y1, r: 4, fill }) : words(...at(end), "✗", { "text-anchor": "middle" })
-    const chip = h("g", { class: now && !still() ? "moves" : null }, said ? h("rect", { x: cx - width / 2, y: cy - 10, width, height: 20, rx: 4,
-      fill, stroke: "#ffffff" }) : null, said ? words(cx, cy, said, { "text-anchor": "middle", fill: inkOn(fill), "font-size": 12 }) : null)
-    if (now && !still()) {
+  const slope = ([source, target], s) => t => [x(s) + 12 + (column - 24) * t, y(source) + (y(target) - y(source)) * t]
+  const chipWidth = said => said.length * 7 + 12
+
+  /** How far along its line the chip of each message of a step is: near where it should be, and over no other chip. */
+  function chips(step, s, now) {
+    const taken = [], parts = new Map(), meets = m => step.some(other => other[0] === m[1] && other[1] === m[0])
+    const short = step.filter(m => m[0] != null).sort((a, b) => Math.abs(row.get(a[0]) - row.get(a[1])) - Math.abs(row.get(b[0]) - row.get(b[1])))
+    for (const m of short) {
+      const end = m[4] ? 1 : 0.42, best = now && m[4] ? 0.75 : meets(m) ? 0.3 : 0.5 * end, at = slope(m, s), width = chipWidth(m[2])
+      const free = t => taken.every(([cx, cy, wide]) => Math.abs(at(t)[0] - cx) >= (width + wide) / 2 + 2 || Math.abs(at(t)[1] - cy) >= 22)
+      const others = Array.from({ length: 41 }, (_, i) => (0.1 + 0.02 * i) * end).sort((a, b) => Math.abs(a - best) - Math.abs(b - best))
+      const part = [best, ...others].find(free) ?? best
+      parts.set(m, part)
+      if (m[2]) taken.push([...at(part), width])
+    }
+    return parts
+  }
+
+  /** A message's line, and the chip to draw over all lines. */
+  function message(m, s, now, part) {
+    const [, , said, origin, arrived] = m, fill = colour(origin), at = slope(m, s), [cx, cy] = at(part), width = chipWidth(said)
+    const [[x0, y0], [x1, y1]] = [at(0), at(arrived ? 1 : 0.42)], place = { "data-at": `${s} ${data.steps[s].indexOf(m)}` }
+    const tip = arrived ? h("circle", { cx: x1, cy: y1, r: 4, fill, stroke: edge(fill) }) : words(x1, y1, "✗", { "text-anchor": "middle" })
+    const line = h("g", place, ...lined({ x1: x0, y1: y0, x2: x1, y2: y1 }, 2.2, fill), tip)
+    const chip = said && h("g", { ...place, class: now && !still() ? "moves" : null },
+      h("rect", { x: cx - width / 2, y: cy - 10, width, height: 20, rx: 4, fill, stroke: "#ffffff" }),
+      words(cx, cy, said, { "text-anchor": "middle", fill: inkOn(fill), "font-size": 12 }))
+    if (chip && now && !still()) {
       chip.style.transform = `translate(${x0 - cx}px, ${y0 - cy}px)`
       chip.dataset.to = "translate(0, 0)"
     }
-    return h("g", { "data-at": `${s} ${data.steps[s].findIndex(m => m[0] === source && m[1] === target)}` }, line, tip, chip)
+    return [line, chip || null]
   }
 
   /** The ranks that passed a message's data on, first to last. */
@@ -216,8 +241,8 @@ function lanesOf(data, tell) {
       drawn.append(words(x(s) + column / 2, high - 12, `step ${s + 1}`,
         { "text-anchor": "middle", "font-size": 12, "font-weight": now ? 700 : 400, opacity: s < k ? 1 : 0.5 }))
       if (s >= k) continue
-      const meets = m => step.some(other => other[0] === m[1] && other[1] === m[0])
-      for (const m of step) drawn.append(m[0] == null ? "" : message(m, s, now, meets(m)))
+      const made = [...chips(step, s, now)].map(([m, part]) => message(m, s, now, part))
+      drawn.append(...made.map(([line]) => line), ...made.map(([, chip]) => chip).filter(Boolean))
     }
     if (k === data.steps.length) {
       for (const [rank, said] of Object.entries(data.notes)) drawn.append(words(x(k) + 8, y(+rank), said, { "font-size": 12 }))
