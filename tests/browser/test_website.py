@@ -161,7 +161,8 @@ def test_in_light_and_in_dark_pictures_and_figures_have_the_same_colours(open_pa
         picture.scroll_into_view_if_needed()
         page.wait_for_function("image => image.complete && image.naturalWidth", arg=picture.element_handle())
         shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
-        assert shot.getpixel((3, 3)) == ((19, 20, 22) if dark != turned else (255, 255, 255))
+        paper = shot.getpixel((3, 3))
+        assert max(paper) < 30 if dark != turned else min(paper) == 255
         much = [colour for count, colour in shot.getcolors(1 << 24) if count > 100]
         shown = ["#%02x%02x%02x" % min(much, key=lambda colour: off(colour, tint)) for tint in ranks]
         assert shown == ranks
