@@ -67,7 +67,7 @@ site: .venv-site/made ## build the course as a website, in _site
 
 .venv-site/made: Makefile
 	@$(PYTHON) -m venv --clear .venv-site
-	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5" "latex2mathml>=3.77" "pillow>=11"
+	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5" "latex2mathml>=3.77" "pillow>=11" "scipy>=1.14"
 	@touch $@
 
 check: env ## is the environment fit? ends with a real all_reduce

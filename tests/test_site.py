@@ -8,9 +8,11 @@ import re
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.draw.canvas import PALETTE, ink_on
 from tests import ROOT
 from tests.website import Page
 
@@ -41,7 +43,7 @@ def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
         ]
         there = of(path, pages)
         assert sum(page.cells for page in there) == len(code), path.name
-        assert sum(len(page.alts) for page in there) == len(drawn) + len(shown), path.name
+        assert sum(page.pictures for page in there) == len(drawn) + len(shown), path.name
         assert sum(page.folded for page in there) >= len(folds), path.name
     assert {"index.html", "notebooks/mistakes.html", "notebooks/bench.html", "exercises/README.html"} <= set(pages)
 
@@ -96,17 +98,63 @@ def test_every_picture_has_words_and_no_file_name_for_them(pages):
             assert len(alt) > 3 and not re.search(r"\.png$|[0-9a-f]{32}", alt), (name, alt)
 
 
+def pictures(path):
+    """The pictures stored in a notebook, as PNG."""
+    outputs = [o for cell in nbformat.read(path, as_version=4).cells for o in cell.get("outputs", ())]
+    return {base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})}
+
+
+def shown(site, png, theme):
+    """The files of a picture on the site, and the picture that they make one below the other."""
+    files = sorted(site.glob(f"_static/figures/{hashlib.sha256(png).hexdigest()[:16]}-{theme}-*.webp"))
+    return files, np.concatenate([np.asarray(Image.open(file).convert("RGB")) for file in files])
+
+
 def test_pictures_are_lighter_than_stored_and_not_a_pixel_is_lost(site):
     weighs = {"stored": 0, "site": 0}
     for path in ROOT.glob("notebooks/*.ipynb"):
-        outputs = [o for cell in nbformat.read(path, as_version=4).cells for o in cell.get("outputs", ())]
-        for png in {base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})}:
-            file = site / "_static" / "figures" / f"{hashlib.sha256(png).hexdigest()[:16]}.webp"
-            stored, shown = (Image.open(io.BytesIO(data)).convert("RGB") for data in (png, file.read_bytes()))
-            assert stored.tobytes() == shown.tobytes(), path.name
+        for png in pictures(path):
+            files, pixels = shown(site, png, "light")
+            assert np.array_equal(pixels, Image.open(io.BytesIO(png)).convert("RGB")), path.name
             weighs["stored"] += len(png)
-            weighs["site"] += file.stat().st_size
+            weighs["site"] += sum(file.stat().st_size for file in files)
     assert weighs["site"] < 0.65 * weighs["stored"]
+
+
+def test_no_picture_is_heavy(site):
+    files = [file for file in site.rglob("*") if file.suffix in (".webp", ".png", ".gif", ".jpg", ".avif", ".svg")]
+    assert len(files) > 450 and max(file.stat().st_size for file in files) <= 60_000
+
+
+def test_in_dark_pictures_ranks_keep_their_colours_and_paper_and_ink_change_places(site):
+    for path in ROOT.glob("notebooks/*.ipynb"):
+        for png in pictures(path):
+            light, dark = shown(site, png, "light")[1], shown(site, png, "dark")[1]
+            assert light.shape == dark.shape
+            white = (light == 255).all(axis=-1)
+            paper = white[:8].all() and dark[:8].max() < 30  # pictures have a margin
+            assert paper and (dark[white] < 30).all(axis=-1).mean() > 0.9, path.name
+            for tint in PALETTE:
+                same = (light == rgb(tint)).all(axis=-1)
+                inside = same[1:-1, 1:-1] & same[:-2, 1:-1] & same[2:, 1:-1] & same[1:-1, :-2] & same[1:-1, 2:]
+                assert inside.sum() < 100 or (dark[1:-1, 1:-1][inside] == rgb(tint)).all(axis=-1).mean() > 0.99, tint
+
+
+def test_in_dark_pictures_words_on_ranks_cells_keep_their_ink(site):
+    seen = dict.fromkeys(PALETTE, 0)
+    for png in pictures(site.parent / "notebooks" / "98_played.ipynb"):
+        light, dark = shown(site, png, "light")[1], shown(site, png, "dark")[1]
+        for tint in PALETTE:
+            cell, ink = (light == rgb(tint)).all(axis=-1), (light == rgb(ink_on(tint))).all(axis=-1)
+            sides = ([np.roll(cell, way * far, axis) for far in range(1, 9)] for axis in (0, 1) for way in (-1, 1))
+            words = ink & np.logical_and.reduce([np.logical_or.reduce(side) for side in sides])
+            assert (dark[words] == rgb(ink_on(tint))).all(), tint
+            seen[tint] += words.sum()
+    assert min(seen.values()) > 20
+
+
+def rgb(tint):
+    return [int(tint[i : i + 2], 16) for i in (1, 3, 5)]
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
@@ -124,4 +172,4 @@ def test_the_answer_of_a_prediction_is_in_no_search_and_in_no_words_of_its_page(
     assert [f["kind"] for f in figures] == ["steps", "steps", "predict", "predict", "predict", "explore", "cost"]
     assert all(len(json.dumps(f, ensure_ascii=False, separators=(",", ":")).encode()) <= 60_000 for f in figures)
     key = json.loads(base64.b64decode(figures[2]["key"]))
-    assert key["wants"][0][0]["text"] == "21633" and (site / "notebooks" / key["after"]["picture"]["src"]).is_file()
+    assert key["wants"][0][0]["text"] == "21633" and (site / "notebooks" / key["after"]["picture"][0]["src"]).is_file()

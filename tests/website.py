@@ -45,17 +45,17 @@ def deserted():
     'predict(deserted, ask="waits", world_size=2)',
     "explore()",
     "costs()",
-    "run(add_up)",
+    "run(add_up, world_size=8)",
 ]
 
 
 class Page(HTMLParser):
-    """What a page holds: links, the places they can lead to, headings, pictures' words, code cells, folded outputs."""
+    """What a page holds: links, the places they can lead to, headings, pictures and their words, code cells, folded outputs."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.links, self.places, self.headings, self.alts = [], set(), [], []
-        self.cells = self.folded = 0
+        self.cells = self.folded = self.pictures = 0
         self.next = None  # where its last link leads, to the page that follows
         self._heading = False
         self.feed(file.read_text(encoding="utf-8"))
@@ -68,8 +68,9 @@ class Page(HTMLParser):
                 self.places.add(value)
         known = dict(attributes)
         classes = (known.get("class") or "").split()
-        if tag == "img":
+        if tag == "img" and "only-dark" not in classes:
             self.alts.append(known.get("alt") or "")
+            self.pictures += not self.alts[-1].endswith(", continued")
         if tag == "a" and "next-page" in classes:
             self.next = known["href"]
         if tag == "h1":

@@ -32,19 +32,21 @@ RECORDING = "collectives"  # the metadata of an output that plays, see helpers/f
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 
 
-def web():
-    """helpers/views/web by itself: importing helpers would need torch, which is not here."""
-    spec = importlib.util.spec_from_file_location("web", ROOT / "helpers" / "views" / "web" / "__init__.py")
+def alone(file: Path):
+    """A module of helpers by itself: importing helpers would need torch, which is not here."""
+    spec = importlib.util.spec_from_file_location(file.parent.name, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-WEB = web()
+WEB = alone(ROOT / "helpers" / "views" / "web" / "__init__.py")
+PICTURES = alone(PARTS / "pictures.py")
 RECORDED = json.loads(WEB.RECORDED.read_text(encoding="utf-8"))
 
 
@@ -59,25 +61,38 @@ class Figures:
         self.folder = source / "_static" / "figures"
         self._scripted = False
 
-    def picture(self, output: dict, alt: str | None = None) -> dict:
-        """Where the picture of an output is, its words and its width in pixels."""
+    def picture(self, output: dict, alt: str | None = None) -> list[dict]:
+        """The files of an output's picture, each with its words, its size and the pages, light or dark, that it is for."""
         png = base64.b64decode("".join(output["data"]["image/png"]))
-        file = self.folder / f"{hashlib.sha256(png).hexdigest()[:16]}.webp"  # without loss, and half the bytes
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            Image.open(io.BytesIO(png)).convert("RGB").save(file, lossless=True, quality=100)
         words = alt or "".join(output["data"].get("text/plain", "Picture")).partition("\n")[0]
-        size = output.get("metadata", {}).get("image/png", {})
-        return {
-            "src": f"{self.static}/figures/{file.name}",
-            "alt": words,
-            "width": size.get("width"),
-            "height": size.get("height"),
-        }
+        return self.files(png, words, output.get("metadata", {}).get("image/png", {}).get("width"))
+
+    def files(self, png: bytes, words: str, width: int | None) -> list[dict]:
+        name = hashlib.sha256(png).hexdigest()[:16]
+        if not any(self.folder.glob(f"{name}-*")):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            drawn = Image.open(io.BytesIO(png)).convert("RGB")
+            for theme, image in (("light", drawn), ("dark", PICTURES.dark(drawn))):
+                for part, file in enumerate(PICTURES.webp(image)):
+                    (self.folder / f"{name}-{theme}-{part}.webp").write_bytes(file)
+        found = []
+        for file in sorted(self.folder.glob(f"{name}-*")):
+            _, theme, part = file.stem.split("-")
+            with Image.open(file) as image:
+                wide, high = image.size
+            shown = width or wide // 2  # pictures have two pixels for each that is shown
+            found.append({
+                "src": f"{self.static}/figures/{file.name}",
+                "alt": words if part == "0" else f"{words}, continued",
+                "width": shown,
+                "height": round(high * shown / wide),
+                "class": f"only-{theme}",
+            })  # fmt: skip
+        return found
 
     def still(self, output: dict) -> str:
         """A picture that stays as it is: never smaller than its letters can be read, so a phone scrolls it."""
-        return f'<div class="still">{image(self.picture(output))}</div>'
+        return still(self.picture(output))
 
     def playing(self, recording: dict, still: dict | None) -> str:
         """A recording that plays, with its picture for a browser that runs no scripts."""
@@ -89,18 +104,23 @@ class Figures:
         data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
         self._scripted = True
-        inside = f"<noscript>{image(picture)}</noscript>" if picture else ""
+        inside = f"<noscript>{images(picture)}</noscript>" if picture else ""
         return (
             f'<div class="live"><script type="application/vnd.collectives+json">{data}</script>{inside}</div>{script}'
         )
 
 
-def image(picture: dict) -> str:
-    size = "".join(f' {side}="{picture[side]}"' for side in ("width", "height") if picture[side])
-    return f'<img src="{picture["src"]}" alt="{escape(picture["alt"])}"{size} loading="lazy">'
+def still(picture: list[dict]) -> str:
+    return f'<div class="still">{images(picture)}</div>'
 
 
-def answered(recording: dict, picture: dict) -> dict:
+def images(picture: list[dict]) -> str:
+    """In HTML; browsers load of lazy images only those that the page shows, so not the other theme's."""
+    tags = (" ".join(f'{name}="{escape(str(value))}"' for name, value in file.items()) for file in picture)
+    return "".join(f'<img {tag} loading="lazy">' for tag in tags)
+
+
+def answered(recording: dict, picture: list[dict]) -> dict:
     """A prediction whose encoded key holds the picture of its answer too."""
     key = json.loads(base64.b64decode(recording["key"]))
     key["after"]["picture"] = picture
@@ -161,6 +181,19 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     cell["outputs"] = shown(cell["outputs"], figures, folded)
 
 
+def fit_images(text: str, page: Path, figures: Figures) -> str:
+    """A page's text, its pictures light and dark as those of outputs are."""
+
+    def fitted(shown: re.Match) -> str:
+        known = dict(re.findall(r'(\w+)="([^"]*)"', shown["tag"] or ""))
+        file = ROOT / page.parent / (known.get("src") or shown["to"] or "")
+        if file.suffix != ".png":
+            return shown[0]
+        return still(figures.files(file.read_bytes(), known.get("alt") or shown["words"], int(known.get("width", 0))))
+
+    return IMAGE.sub(fitted, text)
+
+
 def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
     """The links of a page's text, made to lead somewhere on the site.
 
@@ -189,14 +222,14 @@ def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
 
 def fit(page: Path, source: Path, places: Places) -> None:
     """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site."""
-    path, text = source / page, (source / page).read_text(encoding="utf-8")
+    path, text, figures = source / page, (source / page).read_text(encoding="utf-8"), Figures(page, source)
     if page.suffix == ".md":
-        path.write_text(fit_links(text, page, source, places), encoding="utf-8")
+        path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
-    content, figures = json.loads(text), Figures(page, source)
+    content = json.loads(text)
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = fit_links("".join(cell["source"]), page, source, places)
+            cell["source"] = fit_links(fit_images("".join(cell["source"]), page, figures), page, source, places)
         elif cell["cell_type"] == "code":
             fit_cell(cell, figures)
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -1,6 +1,14 @@
 """The website in Chromium, on a desktop and on a phone: what was recorded plays there without a kernel."""
 
+import io
+import re
+from itertools import combinations
+
 import pytest
+from PIL import Image
+
+from helpers.views.web import script
+from tests.test_colours import VISION, apart
 
 from .lab import SCREENSHOTS
 
@@ -13,7 +21,7 @@ SMALL = """() => [...document.querySelectorAll('.collectives svg text, .collecti
     return scale * parseFloat(getComputedStyle(e).fontSize) < 11
 }).map(e => e.textContent)"""
 SHRUNK = """() => [...document.querySelectorAll('.still img')].filter(e =>
-    e.complete && e.getBoundingClientRect().width < Number(e.getAttribute('width')) - 1).map(e => e.alt)"""
+    e.complete && e.offsetParent && e.getBoundingClientRect().width < Number(e.getAttribute('width')) - 1).map(e => e.alt)"""
 
 
 @pytest.fixture(params=WIDTHS, ids=lambda width: f"{width} pixels")
@@ -95,7 +103,7 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
     assert grid.get_by_text(f"✗ {SUM}").count() == 0 and grid.locator("img").count() == 0
     grid.get_by_role("button", name="Show me").click()
     assert grid.get_by_text(f"✗ {SUM}").count() == 4
-    grid.locator("img[alt^='Picture: all_reduce SUM']").wait_for()
+    grid.locator("img[alt^='Picture: all_reduce SUM']:visible").wait_for()
     fields.nth(0).fill(f"{SUM} {SUM}")  # a whole row in its first field
     fields.nth(1).fill("")
     for k in (4, 5):
@@ -138,3 +146,33 @@ def test_explore_and_costs_follow_their_controls(open_page):
     costs.get_by_role("slider", name="buffer").focus()
     page.keyboard.press("Home")
     costs.locator("[aria-live]", has_text="131,072 ranks, 8 B: recursive doubling is fastest with 85 µs").wait_for()
+
+
+def test_in_light_and_in_dark_pictures_and_figures_have_the_same_colours(open_page):
+    page = open_page("notebooks/98_played.html")
+    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    ranks = re.findall(r"#\w{6}", re.search(r"const PALETTE = \[(.*?)\]", script())[1])
+    loaded = []
+    page.on("request", lambda sent: loaded.append(sent.url))
+    for turned in (False, True):  # as the system has it, then as the page's own switch has it
+        if turned:
+            page.evaluate("theme => (document.body.dataset.theme = theme)", "light" if dark else "dark")
+        picture = page.locator(".still img:visible").last
+        picture.scroll_into_view_if_needed()
+        page.wait_for_function("image => image.complete && image.naturalWidth", arg=picture.element_handle())
+        shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
+        paper = shot.getpixel((3, 3))
+        assert max(paper) < 30 if dark != turned else min(paper) == 255
+        much = [colour for count, colour in shot.getcolors(1 << 24) if count > 100]
+        shown = ["#%02x%02x%02x" % min(much, key=lambda colour: off(colour, tint)) for tint in ranks]
+        assert shown == ranks
+        for n in range(2, len(shown) + 1):
+            for vision in VISION:
+                assert min(apart(*pair, vision) for pair in combinations(shown[:n], 2)) > 16
+        if not turned:
+            other = "light" if dark else "dark"
+            assert not [url for url in loaded if f"-{other}-" in url], "only one of the two is loaded"
+
+
+def off(colour, tint):
+    return sum((channel - int(tint[i : i + 2], 16)) ** 2 for channel, i in zip(colour, (1, 3, 5)))

@@ -57,7 +57,8 @@ const STYLE = `
 .collectives input.right { border: 2px solid var(--yes) }
 .collectives .sheet { overflow-x: auto; max-width: 100% }
 .collectives svg { display: block; font: 13px system-ui, sans-serif; max-width: none; height: auto }
-.collectives img { display: block; max-width: 100%; height: auto; margin: 6px 0; border-radius: 6px }
+.collectives .picture { margin: 6px 0; border-radius: 6px; overflow: hidden }
+.collectives img { display: block; max-width: 100%; height: auto }
 .collectives pre { margin: 6px 0; overflow-x: auto; font-size: 12px; line-height: 1.35; background: none; color: inherit; white-space: pre }
 .collectives pre.prose { white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal }
 .collectives .soft { opacity: .78; font-size: 13px; min-height: 1.45em }
@@ -113,7 +114,7 @@ function drawing(wide, high, more = {}) {
   return h("svg", { viewBox: `0 0 ${wide} ${high}`, style, role: "img", tabindex: 0, ...more })
 }
 
-/** A picture that came with its words. */
-function picture({ src, alt, width }) {
-  return h("img", { src, alt, width, loading: "lazy" })
+/** A picture that came with its words: its file, or on the website its files, one below the other. */
+function picture(files) {
+  return h("div", { class: "picture" }, ...[files].flat().map(file => h("img", { ...file, loading: "lazy" })))
 }

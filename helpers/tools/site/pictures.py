@@ -1,0 +1,97 @@
+"""A picture of the course as files for the website: light as it was drawn, dark, and none of them heavy.
+
+Pictures are drawn on white, in greys and in colours that mean something.  In the dark one
+what is grey is turned over; what is coloured keeps its colour, and the words on it their ink.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+from scipy.ndimage import distance_transform_cdt, label, maximum_filter, minimum_filter
+
+HEAVIEST = 60_000  # bytes of a file
+WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  # the first: a dark page's background
+COLOURED = 24  # levels between a colour's channels; greys have fewer
+LINE, CELL = 3, 5  # pixels: a spot of one colour so large was drawn in it; and so large, it is more than a line
+EDGE = 3  # pixels from a colour to where it has faded into what lies beside it
+COUNTER = 256  # pixels: what a letter encloses has fewer, a cell more
+NEAR = 40  # levels that a blend may be off: the stored picture has few colours
+
+
+def webp(image: Image.Image) -> list[bytes]:
+    """The files of a picture, without loss; one that is too heavy is cut into several, to stand one below the other."""
+    file = io.BytesIO()
+    image.save(file, "webp", lossless=True, quality=100)
+    if file.tell() <= HEAVIEST:
+        return [file.getvalue()]
+    at = gap(np.asarray(image))
+    return [*webp(image.crop((0, 0, image.width, at))), *webp(image.crop((0, at, image.width, image.height)))]
+
+
+def gap(pixels: np.ndarray) -> int:
+    """The row, near the middle, where a cut meets least; two rows of a picture are one on the page."""
+    middle = len(pixels) // 4 * 2
+    rows = sorted(range(2, len(pixels), 2), key=lambda row: abs(row - middle))[: middle // 2]
+    drawn = [(np.diff(pixels[row - 1 : row + 1].astype(int), axis=1) != 0).sum() for row in rows]
+    return rows[np.argmin(drawn)]
+
+
+def dark(image: Image.Image) -> Image.Image:
+    """The picture for a dark page.
+
+    A pixel is a blend of a colour and a grey: the grey is turned over, the colour stays.
+    """
+    pixels = np.asarray(image.convert("RGB")).astype(int)
+    kinds, kind = np.unique(pixels @ [65536, 256, 1], return_inverse=True)
+    kind = kind.reshape(pixels.shape[:2]).astype(np.int32)
+    kinds = np.stack([kinds >> 16, kinds >> 8 & 255, kinds & 255], axis=-1)
+
+    drawn = spots(kind, LINE) & (np.ptp(kinds, axis=1) > COLOURED)[kind]
+    tints = kinds[np.unique(kind[drawn])]
+    if not len(tints):
+        return Image.fromarray(turned(kinds).round().astype(np.uint8)[kind])
+    shares, off = blends(kinds, tints)
+    likely = np.where(shares > 0, off, np.inf).argmin(axis=1)
+    away, place = distance_transform_cdt(~drawn, "chessboard", return_indices=True)
+    tint = np.searchsorted(np.unique(kind[drawn]), kind[tuple(place)])  # the colour beside it, if it can be of that
+    tint = np.where((away <= EDGE) & (off[kind, tint] < NEAR), tint, likely[kind])
+    share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colours stays
+    share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
+    grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
+    return Image.fromarray((pixels + (1 - share) * (turned(grey) - grey)).round().clip(0, 255).astype(np.uint8))
+
+
+def turned(grey: np.ndarray) -> np.ndarray:
+    return BLACK_TURNED + (WHITE_TURNED - BLACK_TURNED) * grey.mean(axis=-1, keepdims=True) / 255
+
+
+def blends(kinds: np.ndarray, tints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How much of each tint is in each kind of pixel, if the rest is grey; and how far off the grey that rest is."""
+    hues, of = (colours - colours.mean(axis=1, keepdims=True) for colours in (kinds, tints))
+    share = np.clip(hues @ of.T / (of**2).sum(axis=1), 0, 1)
+    return share, np.linalg.norm(hues[:, None] - share[..., None] * of, axis=-1)
+
+
+def spots(kind: np.ndarray, size: int) -> np.ndarray:
+    """The pixels in squares of so many that are all of one kind."""
+    return maximum_filter(maximum_filter(kind, size) == minimum_filter(kind, size), size)
+
+
+def lettered(kind: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """What is written on a cell: it has the same cell above, below, to the left and to the right."""
+    cells, fills = np.zeros_like(kind), drawn & spots(kind, CELL)
+    for tint in np.unique(kind[fills]):
+        found, _ = label(fills & (kind == tint))
+        large = np.bincount(found.ravel()) >= COUNTER
+        cells = np.where((found > 0) & large[found], found + cells.max(), cells)
+    around = [above(cells), above(cells[::-1])[::-1], above(cells.T).T, above(cells.T[::-1])[::-1].T]
+    return (around[0] > 0) & np.logical_and.reduce([cell == around[0] for cell in around[1:]])
+
+
+def above(cells: np.ndarray) -> np.ndarray:
+    """The next cell upwards from each pixel, 0 where there is none."""
+    rows = np.arange(len(cells))[:, None]
+    return np.take_along_axis(cells, np.maximum.accumulate(np.where(cells > 0, rows, 0), axis=0), axis=0)
