@@ -1,8 +1,8 @@
 # What a reader, a teacher and CI run. Every command makes its own environment first.
 PYTHON ?= python3
 VENV ?= .venv
-# Notebooks and test files validated at a time.
-JOBS ?= 2
+# Notebooks and test files validated at a time: more than there are cores, as a third of their time is spent waiting.
+JOBS ?= 4
 # Where Linux takes the CPU build of torch. Empty: pip's own index, and so the CUDA build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More options for what is started: make lab ARGS=--no-browser, make test ARGS="-k broadcast"
@@ -10,12 +10,12 @@ ARGS ?=
 
 # Notebooks may call python, torchrun, ...: the environment's own must be found.
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
-PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile
+PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
-.PHONY: help lab test test-all test-sizes test-browser notebooks mistakes exercises grade hosts bench bench-grade site check env clean
+.PHONY: help lab test test-all test-nightly test-browser notebooks mistakes exercises grade hosts bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -23,18 +23,18 @@ help: ## this list
 lab: check ## open the course in JupyterLab
 	@$(IN_ENV) -I helpers/tools/lab.py $(ARGS)
 
-test: check ## test helpers, validate every notebook
+test: check ## test both packages, validate the chapters and some solutions
 	$(PYTEST) $(ARGS)
 
-test-all: check ## the same and the long tests too
-	$(PYTEST) -m "not sizes" $(ARGS)
+test-all: check ## the same and the long tests too: what CI runs at each push
+	$(PYTEST) -m "not nightly" $(ARGS)
 
-test-sizes: check ## the chapters at 6, 7 and 8 ranks, which test-all leaves out
-	$(IN_ENV) -m pytest -rs -n $(JOBS) -m sizes tests/test_chapters.py $(ARGS)
+test-nightly: check ## every test there is: all of those alike, of which test-all takes some
+	$(PYTEST) -m "" $(ARGS)
 
-test-browser: check ## the course in JupyterLab in a real browser; pictures of it in screenshots/ (needs Chromium)
+test-browser: check ## the course in JupyterLab and on its website in a real browser; pictures in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
-	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA --durations=10 tests/browser $(ARGS)
+	BROWSER_TESTS=required $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" tests/browser tests/test_site.py $(ARGS)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m helpers.tools.notebooks $(NB)
@@ -49,7 +49,7 @@ grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
 hosts: env ## two hosts with a wire between them, on this machine: a shell on the first, or RUN="torchrun ..." on each
-	@$(IN_ENV) -m helpers.cluster.hosts $(ARGS) -- $(RUN)
+	@$(IN_ENV) -m collectives hosts $(ARGS) -- $(RUN)
 
 bench: check ## measure run(), its peers (writes notebooks/bench.md), and the grader beside nbgrader
 	@$(IN_ENV) -m tests.bench.run
@@ -63,7 +63,7 @@ bench-grade: check ## measure scoring a class beside nbgrader
 	@$(IN_ENV) -m tests.bench.grading $(ARGS)
 
 site: .venv-site/made ## build the course as a website, in _site
-	@.venv-site/bin/python -I helpers/tools/website.py
+	@.venv-site/bin/python -m helpers.tools.website
 
 .venv-site/made: Makefile
 	@$(PYTHON) -m venv --clear .venv-site

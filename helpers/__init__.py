@@ -1,28 +1,27 @@
-"""Ordinary torch.distributed code, run for real on local ranks, and seen whole.
+"""The course's own helpers, on the library `collectives`: what a chapter asks, shows and checks.
 
 from helpers import run
 """
 
-from .launch.pool import start_early
-from .lazy import lazy
+import os
+
+import collectives
+from collectives.lazy import lazy
+from collectives.rank.own import pass_on
+
+from . import course
 from .progress import follow
 
-# Each module and its names, loaded when one is asked for: the grader starts without torch, ranks without pictures.
+# Each module and its names, loaded when one is asked for; what is the library's is the same object there.
 __all__ = lazy(
     __name__,
     {
-        "launch.run": "run",
-        "record.calls": "Call",
-        "record.event": "Event Line Summary",
-        "results.errors": "Mismatch RankFailed RunError Stuck",
-        "results.run": "Run",
-        "views.costs": "costs",
-        "views.explore.explorer": "explore",
-        "views.predict.predict": "predict",
-        "views.step": "step",
-        "views.timeline": "timeline",
+        "collectives": " ".join(collectives.__all__),
+        ".views.costs": "costs",
+        ".views.explore": "explore",
+        ".views.predict.predict": "predict",
     },
 )
 
-start_early()
+pass_on(os.path.dirname(__file__), course.TASKS)
 follow()

@@ -1,4 +1,4 @@
-"""Where the course lies on disk: chapters, exercises, solutions."""
+"""Where the course lies on disk: chapters, exercises, their tasks, solutions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, EXERCISES, SOLUTIONS = ROOT / "notebooks", ROOT / "exercises", ROOT / "solutions"
+TASKS = EXERCISES / "tasks"  # a Python file for each exercise
 
 
 def chapters() -> list[Path]:

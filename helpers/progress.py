@@ -26,7 +26,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Iterator
 
-from . import course, frontend
+from collectives import frontend
+
+from . import course
 
 FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or course.ROOT / ".progress.json")
 _PREDICTIONS, _CELLS, _PRACTICE = "predictions", "cells", "practice"

@@ -1,4 +1,4 @@
-"""Tests of helpers, of the notebooks and of the files around them.
+"""Tests of both packages, of the notebooks and of the files around them.
 
 What tests are made of is imported by its full name, as in `from tests.corpus import mistakes`:
 pytest puts the folder above this package on the path, and every module has one name only.

@@ -9,6 +9,30 @@ import pytest
 
 from tests import ROOT
 
+# Where little is left to do, no worker should begin with one of these; pytest-xdist hands files out in this order.
+LONGEST = (
+    "test_class", "test_exercises", "test_score", "test_grade", "test_launch", "test_hosts", "test_cluster",
+    "test_engines", "test_chapters", "test_faults", "test_parallel", "test_correct",
+    "01_ranks", "17_when_it_hangs", "18_real_hardware", "19_one_model_every_way",
+)  # fmt: skip
+
+
+# Solutions whose stored outputs `make test` compares: of each kind one. tests/test_exercises.py judges answers to all.
+SOLUTIONS = (
+    "01_distributed_mean",
+    "07_find_the_hang",
+    "09_beat_the_schedule",
+    "10_find_the_crossover",
+    "13_parallel_mlp",
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.parent == ROOT / "solutions" and item.path.stem not in SOLUTIONS:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture
 def script(tmp_path):

@@ -16,6 +16,8 @@ from helpers import run
 """
 
 
+PATIENCE_SECONDS = 180.0  # what one thing may take on a busy machine
+
 # A free TCP port may be taken by another process before its kernel binds it; Unix sockets have names of their own.
 SOCKETS, _NUMBERS = tempfile.TemporaryDirectory(prefix="kernels-"), itertools.count()
 
@@ -52,13 +54,13 @@ class Kernel:
     def _connect(self):
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=PATIENCE_SECONDS)
         self.process = psutil.Process(self.manager.provisioner.process.pid)
 
     def start(self, code):
         return self.client.execute(code, store_history=True)
 
-    def finish(self, number, timeout=60):
+    def finish(self, number, timeout=PATIENCE_SECONDS):
         """Everything the cell put out: text by stream or kind, in order."""
         outputs = []
         while True:
@@ -78,7 +80,7 @@ class Kernel:
             elif kind == "error":
                 outputs.append(("error", content))
 
-    def run(self, code, timeout=60):
+    def run(self, code, timeout=PATIENCE_SECONDS):
         return self.finish(self.start(code), timeout)
 
     def text(self, code):
@@ -86,7 +88,7 @@ class Kernel:
 
     def until(self, condition):
         """Waits for something to be true of the kernel's processes."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert condition()

@@ -5,7 +5,7 @@
     python -m tests.pictures_hash --save folder > after      keeps the images, to be looked at
 
 For a change that is to leave every picture as it is.  Bytes depend on the version of matplotlib, so compare in
-one environment.  It needs nothing but helpers' public names, and another checkout can be measured with this file:
+one environment.  It needs public names alone, and another checkout can be measured with this file:
 
     PYTHONPATH=/path/to/checkout python tests/pictures_hash.py
 """
@@ -27,7 +27,8 @@ os.environ.setdefault("COLLECTIVES_PROGRESS", os.path.join(tempfile.gettempdir()
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from helpers import Run, RunError, Stuck, explore, predict, run, schedule, step, timeline  # noqa: E402
+from collectives import algorithms as schedule  # noqa: E402
+from helpers import Run, RunError, Stuck, explore, predict, run, step, timeline
 
 
 def png(shown: Any) -> bytes:

@@ -16,7 +16,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.text import Text
 
-from helpers.draw.canvas import FAINT, INK, REDUCED, SHARPNESS, SOFT, TRAY, Picture
+from collectives.draw.canvas import FAINT, INK, REDUCED, SHARPNESS, SOFT, TRAY, Picture
 
 INCH = 100  # pixels
 

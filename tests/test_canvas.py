@@ -11,8 +11,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 from PIL import Image
 
-from helpers.draw.canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, Canvas, Picture, Words, ink_on
-from helpers.draw.png import encoded
+from collectives.draw.canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, Canvas, Picture, Words, ink_on
+from collectives.draw.grid import Places
+from collectives.draw.png import encoded
+from collectives.format import aligned
 
 
 def pixels(picture: Picture) -> np.ndarray:
@@ -97,3 +99,15 @@ def test_the_same_sketches_give_the_same_bytes():
     one, other = Picture(tiles_of(PALETTE), "", ""), Picture(tiles_of(PALETTE), "", "")
     assert one.png() == one.png() == other.png()
     assert sum(isinstance(artist, Words) for artist in one.artists) == len(PALETTE)
+
+
+def test_words_in_columns():
+    rows = [("", "sent", "note"), ("ring", "9"), ("tree", "12", "more")]
+    assert aligned(rows, right=(1,)) == "      sent  note\nring     9\ntree    12  more"
+    assert aligned(rows[1:], indent="> ", gap="|", least=(6, 1)) == "> ring  |9 |\n> tree  |12|more"
+    assert aligned(rows[1:], rule=True).splitlines() == ["ring  9", "-" * 14, "-" * 14, "tree  12  more"]
+
+
+def test_a_cell_of_a_grid_is_where_its_row_and_its_column_are():
+    at = Places(left=100, top=20, wide=30, high=10, across=36, down=14)
+    assert (at.x(2), at.y(3), at.middle(3), at.width(3)) == (172, 62, 67, 102)

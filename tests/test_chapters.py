@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 from tests.kernels import LocalAsyncKernelManager
+from tests.sampling import when
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 FOLDERS = ("notebooks", "exercises", "solutions")
@@ -155,11 +156,11 @@ FEW = ("11", "12", "13", "14", "15", "16", "18", "19")  # chapters about a model
 
 
 def by_size():
-    """Every chapter at 2, 3 and 5 ranks; all run 4 as they are. The larger sizes are for make test-sizes."""
-    for path in CHAPTERS:
+    """Every chapter at 2, 3 or 5 ranks at each push; all run 4 as they are."""
+    for k, path in enumerate(CHAPTERS):
         for world_size in (2, 3, 5) if path.stem[:2] in FEW else (2, 3, 5, 6, 7, 8):
-            mark = pytest.mark.slow if world_size <= 5 else pytest.mark.sizes
-            yield pytest.param(path, world_size, marks=mark, id=f"{path.stem}-{world_size}")
+            marks = when(False, world_size == (3, 2, 5)[k % 3])
+            yield pytest.param(path, world_size, marks=marks, id=f"{path.stem}-{world_size}")
 
 
 @pytest.mark.parametrize("path, world_size", list(by_size()))

@@ -1,5 +1,6 @@
 """A class is graded whatever befalls machine, files and grader: nothing lost, nothing mixed up, nothing hangs in silence."""
 
+import csv
 import json
 import os
 import re
@@ -18,8 +19,10 @@ import pytest
 from helpers import course, progress
 from helpers.course import ROOT
 from helpers.exercise import notebook
-from helpers.grade import batch, gradebook, pages, report, score, submission, workers
-from helpers.grade.grading import CheckScore, Grading
+from helpers.grade import gradebook, instructor, report, score, workers
+from helpers.grade.entries import find
+from helpers.grade.folder import ReportFolder, Unfit, fingerprint
+from helpers.grade.gradebook import CheckScore, Grading
 from helpers.tools import release
 
 MEAN = "01_distributed_mean"
@@ -28,13 +31,13 @@ RIGHT = """def distributed_mean(x):
     dist.all_reduce(y)
     return y / dist.get_world_size()"""
 WRONG = RIGHT.replace(" / dist.get_world_size()", "")
-HELPERS = Path(batch.__file__).parents[1]
+HELPERS = Path(instructor.__file__).parents[1]
 GRADER = "import sys; sys.executable = sys.argv.pop(1); from helpers.grade.__main__ import main; sys.exit(main())"
 
 
 def answered(source):
     """A submission; None: untouched, which is graded without running anything."""
-    made = notebook.released(submission.pristine(MEAN))
+    made = notebook.released(notebook.pristine(MEAN))
     for cell in filter(notebook.is_answer, made.cells):
         cell.source = cell.source if source is None else source
     return release.text(made)
@@ -118,8 +121,8 @@ def test_a_worker_that_does_not_come_up_says_nothing_about_a_submission(tmp_path
 
 def graded(entries, out, jobs=2, each=lambda done, student: None):
     """In this process. each: called with how many are done, and the last one's student."""
-    with closing(batch.Report(out, "s", walls=False, pictures=False)) as folder:
-        gradings = folder.grade(entries, jobs, lambda done, of, student: each(done, student))
+    with closing(ReportFolder(out, "s", walls=False, pictures=False)) as folder:
+        gradings = instructor.grade(entries, folder, jobs, lambda done, of, student: each(done, student))
         report.write_all(folder, gradings, gradescope=True)
     return {grading.student: grading for grading in gradings}
 
@@ -134,7 +137,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
             for worker in workers_of_mine():
                 worker.kill()
 
-    entries = batch.find([hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)])
+    entries = find([hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)])
     gradings = graded(entries, tmp_path / "report", each=kill)
     assert {name: grading.points for name, grading in gradings.items()} == {"ann": 3, "bob": 0, "cyd": 3}
     assert not workers_of_mine()
@@ -159,7 +162,7 @@ def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch
             for worker in workers_of_mine():
                 worker.send_signal(signal.SIGSTOP)
 
-    entries = batch.find([hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)])
+    entries = find([hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)])
     gradings = graded(entries, tmp_path / "report", each=stop)
     assert {name: grading.points for name, grading in gradings.items()} == {"ann": 3, "bob": 0, "cyd": 3}
 
@@ -177,9 +180,9 @@ def test_a_file_saved_while_it_is_graded_has_the_score_of_what_was_read(tmp_path
             saved.append(other[student])
 
     saved = []
-    gradings = graded(batch.find([folder]), out, each=save_the_other)
+    gradings = graded(find([folder]), out, each=save_the_other)
     assert {name: grading.points for name, grading in gradings.items()} == {"ann": 3, "bob": 3}
-    again = graded(batch.find([folder]), out)
+    again = graded(find([folder]), out)
     assert again[saved[0]].points == 0 and again[other[saved[0]]].points == 3
 
 
@@ -191,7 +194,7 @@ def test_files_that_vanish_or_cannot_be_read_are_in_the_report(tmp_path, monkeyp
     me = os.geteuid()
     os.seteuid(me or 65534)  # nothing is locked to root
     try:
-        entries = batch.find([folder])
+        entries = find([folder])
     finally:
         os.seteuid(me)
         (folder / "locked").chmod(0o755)
@@ -217,9 +220,11 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
         (folder / name).mkdir(parents=True)
         (folder / name / f"{name[:20]}.ipynb").symlink_to("nowhere")
     out = tmp_path / "report"
-    gradings = graded(batch.find([folder]), out)
+    gradings = graded(find([folder]), out)
     assert set(gradings) == set(odd)
     assert {one["student"] for one in json.loads((out / "report.json").read_text())["submissions"]} == set(odd)
+    head, *rows = csv.reader((out / "scores.csv").read_text("utf-8").splitlines())
+    assert head == ["student", "points", "of", "problems"] and all(len(row) == len(head) for row in rows)
     assert len(ET.parse(out / "junit.xml").findall("testsuite")) == len(odd)
     written = [*(out / "students").glob("*.html"), out / "statistics.html"]
     assert len(written) == len(odd) + 1 and not any("<b>bold" in page.read_text("utf-8") for page in written)
@@ -232,27 +237,31 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
 
 
 def test_a_grade_is_kept_only_while_nothing_that_made_it_has_changed(tmp_path, monkeypatch):
-    helpers, solutions = tmp_path / "helpers", tmp_path / "solutions"
-    shutil.copytree(HELPERS, helpers, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(course.SOLUTIONS, solutions)
-    first = batch.fingerprint(helpers, solutions)
-    assert first == batch.fingerprint(HELPERS, course.SOLUTIONS)
-    for file in (*helpers.rglob("*.py"), *solutions.glob("*.ipynb")):
+    sources = course.ROOT / "collectives", HELPERS, course.TASKS, course.SOLUTIONS
+    copies = [tmp_path / source.name for source in sources]
+    for source, copy in zip(sources, copies):
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    first = fingerprint(*copies)
+    assert first == fingerprint(*sources)
+    kinds = {(copy, file.parent, file.suffix): file for copy in copies for file in copy.rglob("*.*") if file.is_file()}
+    made_by = [file for file in kinds.values() if file.suffix in (".py", ".csv", ".ipynb")]
+    assert len(made_by) > 20
+    for file in made_by:
         before = file.read_bytes()
         file.write_bytes(before + b"\n")
-        assert batch.fingerprint(helpers, solutions) != first, file
+        assert fingerprint(*copies) != first, file
         file.write_bytes(before)
-    assert batch.fingerprint(helpers, solutions) == first
-    monkeypatch.setattr("torch.__version__", "2.99")
-    assert batch.fingerprint(helpers, solutions) != first
+    assert fingerprint(*copies) == first
+    monkeypatch.setattr("helpers.grade.folder.version", lambda package: "2.99")
+    assert fingerprint(*copies) != first
     monkeypatch.undo()
     monkeypatch.setattr("sys.version", "3.99")
-    assert batch.fingerprint(helpers, solutions) != first
+    assert fingerprint(*copies) != first
 
 
 def test_two_graders_cannot_use_one_folder(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT), tmp_path / "report"
-    with closing(batch.Report(out, "s", walls=False, pictures=False)):
+    with closing(ReportFolder(out, "s", walls=False, pictures=False)):
         done = grade(folder, out)
     assert done.returncode == 2 and "Another grader is at work" in done.stderr
 
@@ -278,7 +287,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
 
 def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     contents, out = ["", '{"points": 3', "null", "[]", "{}", '{"points": 3}'], tmp_path / "report"
-    entries = batch.find([hand_in(tmp_path / "class", **{f"student{k}": None for k in range(len(contents))})])
+    entries = find([hand_in(tmp_path / "class", **{f"student{k}": None for k in range(len(contents))})])
     graded(entries, out)
     before = {file: file.read_text() for file in kept(out)}
     for file, content in zip(before, contents):
@@ -288,8 +297,8 @@ def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     assert {file: file.read_text() for file in kept(out)} == before and not list(out.rglob(".*.part"))
     for content in ("", "null", "{}", '{"seed": 1}'):
         (out / "grading.json").write_text(content)
-        with pytest.raises(batch.Unfit, match="damaged"):
-            batch.Report(out, "s", walls=False)
+        with pytest.raises(Unfit, match="damaged"):
+            ReportFolder(out, "s", walls=False)
 
 
 # --- what goes wrong is said --------------------------------------------------------------
@@ -301,12 +310,12 @@ class Undrawable:
 
 
 def test_a_picture_that_cannot_be_drawn_is_told_of(capsys):
-    pictures, undrawn = score._draw({"f": Undrawable()})
-    assert (pictures, undrawn) == ({}, {"f": "ValueError: no <artist>"})
+    images, undrawn = score.drawn({"f": Undrawable()})
+    assert (images, undrawn) == ({}, {"f": "ValueError: no <artist>"})
     said = capsys.readouterr().err
     assert "The picture of f could not be drawn" in said and "in draw" in said
     grading = Grading(MEAN, (CheckScore("", "f: is it right?", 1, 1),), undrawn=undrawn, student="ann")
-    page = pages.feedback("", *gradebook.students([grading]))
+    page = report.feedback("", *gradebook.students([grading]))
     assert "picture of f could not be drawn" in page and "no &lt;artist&gt;" in page
 
 

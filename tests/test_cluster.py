@@ -14,12 +14,13 @@ import psutil
 import pytest
 import torch
 
-from helpers.cluster import Hosts, HostsUnavailable, load
-from helpers.cluster.judge import KEPT_CALLS, Judge
-from helpers.cluster.lines import read, written
-from helpers.network import rails
-from helpers.rank.protocol import Called, Completed, Failed, Returned, Waiting
-from helpers.record.event import Event, Failure, Line, Summary
+from collectives.jobs import Hosts, HostsUnavailable, load
+from collectives.jobs.judge import KEPT_CALLS, Judge
+from collectives.jobs.lines import read, written
+from collectives.judge import wording
+from collectives.machines import rails
+from collectives.rank.protocol import Called, Completed, Failed, Returned, Waiting
+from collectives.record.event import Event, Failure, Line, Summary
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
 
@@ -29,7 +30,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 def start(folder, script, *arguments, options=(), ranks=4, launcher=("--standalone",), within=()):
     """Start a script of the corpus as a job, whose record will be in folder / "r"."""
-    command = [*within, *TORCHRUN, *launcher, "--nproc-per-node", ranks, "-m", "helpers.cluster"]
+    command = [*within, *TORCHRUN, *launcher, "--nproc-per-node", ranks, "-m", "collectives.jobs"]
     command += ["--record", folder / "r", *options, JOBS / f"{script}.py", *arguments]
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -188,7 +189,7 @@ def on_hosts(hosts, folder, *script):
     """A script of the corpus as a job of two ranks on each host, whose output goes to files."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     for host in (0, 1):
-        command = [*TORCHRUN, *STATIC.format(host=host).split(), "--nproc-per-node", "2", "-m", "helpers.cluster"]
+        command = [*TORCHRUN, *STATIC.format(host=host).split(), "--nproc-per-node", "2", "-m", "collectives.jobs"]
         command += ["--record", str(folder / "r"), str(JOBS / f"{script[0]}.py"), *script[1:]]
         with open(folder / str(host), "wb") as file:
             process = hosts.start(host, command, cwd=folder, env=environ, stdout=file, stderr=subprocess.STDOUT)
@@ -261,14 +262,14 @@ def test_the_judge_forgets_what_is_over():
             judge.take(rank, Waiting(k, 0.0, False, "main"))
         for rank in range(2):
             judge.take(rank, Completed(k, None, 1.0, True, None))
-    held = [len(list(log)) for log in judge.state.events]
-    assert held == [KEPT_CALLS] * 2 and len(judge.state.matcher.of) == 2 * KEPT_CALLS
+    held = judge._monitor._state
+    assert list(map(len, held.events)) == [KEPT_CALLS] * 2 and len(held.matcher.of) == 2 * KEPT_CALLS
     judge.take(0, Called(event(0, 10 * KEPT_CALLS)))
     judge.take(0, Waiting(10 * KEPT_CALLS, 0.0, False, "main"))
-    assert not judge.certain
+    assert not judge.is_due
     judge.take(1, Returned(b"", (None, None), None, []))
-    assert judge.certain
-    assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in str(judge.conclude())
+    assert judge.is_due
+    assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in wording.words(judge.conclude())
 
 
 def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arrive():
@@ -278,9 +279,9 @@ def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arriv
         judge.take(rank, Waiting(0, 0.0, False, "main"))
         judge.take(rank, Failed(Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:1", [], True)))
     judge.lost(2)
-    judge.all_told()
-    assert judge.certain
-    assert str(judge.conclude()).startswith("rank 2 is gone without a word")
+    judge.nothing_more()
+    assert judge.is_due
+    assert wording.words(judge.conclude()).startswith("rank 2 is gone without a word")
 
 
 def test_of_ranks_that_are_gone_the_first_is_the_cause():
@@ -288,8 +289,9 @@ def test_of_ranks_that_are_gone_the_first_is_the_cause():
     judge = Judge(3, patience=60)
     for rank in (2, 0, 1):
         judge.lost(rank)
-    judge.all_told()
-    assert str(judge.conclude()).startswith("rank 2 is gone without a word")
+    judge.nothing_more()
+    assert wording.words(judge.conclude()).startswith("rank 2 is gone without a word")
+    assert judge.conclude() is None  # it is told once
 
 
 def until(condition):
@@ -309,7 +311,7 @@ def test_training_goes_on_without_a_collector(tmp_path):
         until(grown(tmp_path / "r"))
         os.kill(load(tmp_path / "r").about["collector"], signal.SIGKILL)
         said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0 and said.count("trained") == 2
+    assert process.returncode == 0 and said.count("trained") == 2, said
     assert len(re.findall(r"rank [01] is not recorded: the collector is not reachable .* Training goes on.", said)) == 2
     assert load(tmp_path / "r").calls
 

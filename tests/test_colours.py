@@ -6,15 +6,14 @@ from math import atan2, cos, degrees, exp, hypot, radians, sin, sqrt
 
 import pytest
 
-from helpers.draw.canvas import AMOUNT, FAINT, PALETTE, REDUCED, SERIES, TRAY, ink_on
-from helpers.draw.spacetime import ANYBODYS, IDLE
-from helpers.network.draw import GROUP_COLOURS
-from helpers.network.draw import TINTS as NCCL
-from helpers.network.planner.picture import MEMORY, SECONDS
-from helpers.parallel.letters import TINTS as LETTERS
-from helpers.parallel.overlap import BARE, HIDDEN
-from helpers.pipeline.picture import PALE
-from helpers.pipeline.picture import TINTS as ACTIONS
+from collectives.algorithms.pipeline.picture import PALE
+from collectives.algorithms.pipeline.picture import TINTS as ACTIONS
+from collectives.cost.draw import GROUP_COLOURS
+from collectives.cost.draw import TINTS as NCCL
+from collectives.cost.planner.picture import MEMORY, SECONDS
+from collectives.draw.canvas import AMOUNT, ANYBODYS, FAINT, IDLE, PALETTE, REDUCED, SERIES, TRAY, ink_on
+from collectives.train.letters import TINTS as LETTERS
+from collectives.train.overlap import BARE, HIDDEN
 from helpers.views.web import script
 
 # Linear RGB as dichromats see it: Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from collectives.algorithms import chain_broadcast, from_run
+from collectives.record import messages, traffic
+from collectives.record.calls import Matcher, pair
 from helpers import Event, Run, run
-from helpers.record import messages, traffic
-from helpers.record.calls import Matcher, pair
-from helpers.schedule import chain_broadcast, from_run
 from tests import work
 
 # --- the definitions, in the fewest words ---------------------------------------------------

@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 from traitlets.config import Config
 
-from helpers import Mismatch, RankFailed, Stuck, cluster
-from helpers.cluster import EngineError, Hosts, HostsUnavailable
+from collectives import jobs
+from collectives.jobs import EngineError, Hosts, HostsUnavailable
+from helpers import Mismatch, RankFailed, Stuck
 from tests import ROOT
 
 ipyparallel = pytest.importorskip("ipyparallel")
@@ -37,8 +38,8 @@ def gather_ranks():
 
 
 def test_the_run_is_as_ever_and_the_ranks_are_fresh(client, capsys):
-    made = cluster.run(gather_ranks, client)
-    again = cluster.run(gather_ranks, client)
+    made = jobs.run(gather_ranks, client)
+    again = jobs.run(gather_ranks, client)
     assert "all_reduce SUM, ranks 0-3" in repr(made) and made.calls[0].events[3].after.tolist() == [6.0, 6.0]
     assert made.draw() is not None and None not in made.sent
     assert capsys.readouterr().out.splitlines()[:4] == [f"[{rank}] hello from {rank}" for rank in range(4)]
@@ -47,8 +48,8 @@ def test_the_run_is_as_ever_and_the_ranks_are_fresh(client, capsys):
 
 
 def test_there_may_be_more_ranks_than_engines_and_fewer(client):
-    assert [local for _, local in cluster.run(gather_ranks, client[[0, 1]], world_size=5).results] == list("01234")
-    assert len(cluster.run(gather_ranks, client, world_size=2).results) == 2
+    assert [local for _, local in jobs.run(gather_ranks, client[[0, 1]], world_size=5).results] == list("01234")
+    assert len(jobs.run(gather_ranks, client, world_size=2).results) == 2
 
 
 def test_verdicts_are_the_courses_own(client):
@@ -69,32 +70,32 @@ def test_verdicts_are_the_courses_own(client):
             pass
 
     with pytest.raises(Stuck, match="rank 2 returned after 0 calls"):
-        cluster.run(leaves_one_out, client)
+        jobs.run(leaves_one_out, client)
     with pytest.raises(RankFailed, match="rank 3 raised ValueError: no data\n    fails, line"):
-        cluster.run(fails, client)
+        jobs.run(fails, client)
     with pytest.raises(Mismatch):
-        cluster.run(disagrees, client)
+        jobs.run(disagrees, client)
     with pytest.raises(Stuck, match="rank 1 runs your code.\n(.|\n)*loops, line \\d+:  while"):
-        cluster.run(loops, client, timeout=3)
-    assert len(cluster.run(gather_ranks, client).results) == 4
+        jobs.run(loops, client, timeout=3)
+    assert len(jobs.run(gather_ranks, client).results) == 4
 
 
 def test_use_sends_every_run_there_and_back(client):
     from helpers import run
 
     engines = set(client[:].apply_sync(os.getpid))
-    cluster.use(client)
+    jobs.use(client)
     try:
         assert len(set(run(os.getppid, world_size=4).results)) == 4  # the fork server of each engine
     finally:
-        cluster.use()
+        jobs.use()
     assert len(set(run(os.getppid, world_size=4).results)) == 1
     assert len(engines) == 4
 
 
 def test_what_is_no_engine():
     with pytest.raises(TypeError, match="Client or view of ipyparallel, not a str"):
-        cluster.run(gather_ranks, "host1")
+        jobs.run(gather_ranks, "host1")
 
 
 def test_engines_that_die_or_hang_are_named_and_the_next_run_works(client):
@@ -107,10 +108,10 @@ def test_engines_that_die_or_hang_are_named_and_the_next_run_works(client):
         dist.barrier()
 
     with pytest.raises(RankFailed, match="was lost with engine 3 on .*, which is gone"):
-        cluster.run(hurts_an_engine, client, pids[3], signal.SIGKILL)
-    assert len(cluster.run(gather_ranks, client).results) == 3
+        jobs.run(hurts_an_engine, client, pids[3], signal.SIGKILL)
+    assert len(jobs.run(gather_ranks, client).results) == 3
     with pytest.raises(EngineError, match=r"engines \[3\] are gone"):
-        cluster.run(gather_ranks, client[[2, 3]] if 3 in client.ids else _view(client))
+        jobs.run(gather_ranks, client[[2, 3]] if 3 in client.ids else _view(client))
 
     def stops_an_engine(pid):
         dist.barrier()
@@ -122,10 +123,10 @@ def test_engines_that_die_or_hang_are_named_and_the_next_run_works(client):
 
     try:
         with pytest.raises(RankFailed, match="engine 2 on .*, which has not answered for 10 s"):
-            cluster.run(stops_an_engine, client, pids[2])
+            jobs.run(stops_an_engine, client, pids[2])
         with pytest.raises(EngineError, match="engine 2 has not answered"):
-            cluster.run(gather_ranks, client)
-        assert len(cluster.run(gather_ranks, client[[0, 1]]).results) == 2
+            jobs.run(gather_ranks, client)
+        assert len(jobs.run(gather_ranks, client[[0, 1]]).results) == 2
     finally:
         os.kill(pids[2], signal.SIGCONT)
 
@@ -164,7 +165,7 @@ DRIVE = """
 import os, socket, time
 import ipyparallel
 import torch, torch.distributed as dist
-from helpers import cluster
+from collectives import jobs
 
 while not os.path.exists({file!r}):
     time.sleep(0.1)
@@ -175,7 +176,7 @@ def where():
     dist.barrier()
     return socket.gethostname(), os.environ["LOCAL_RANK"]
 
-print(cluster.run(where, client).results)
+print(jobs.run(where, client).results)
 """
 
 
@@ -197,7 +198,7 @@ def ranks_by(launcher, folder, config):
     try:
         client = engines.start_and_connect_sync(activate=False)
         pids = client[:].apply_sync(os.getpid)
-        (server, first), (other, second) = cluster.run(where_from, client).results
+        (server, first), (other, second) = jobs.run(where_from, client).results
     finally:
         engines.stop_cluster_sync()
     assert server != other

@@ -36,7 +36,7 @@ def test_check_passes_here_and_ends_with_two_ranks():
 def test_check_names_a_course_that_is_not_installed(tmp_path):
     result = call([new_venv(tmp_path), "-I", ROOT / "helpers" / "tools" / "check.py"])
     assert result.returncode == 1
-    assert "not installed in this Python" in result.stderr and "pip install -e ." in result.stderr
+    assert "not installed in this Python" in result.stderr and 'pip install -e ".[course]' in result.stderr
 
 
 def test_check_names_a_missing_package(tmp_path):

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
+from collectives.record.collectives import COLLECTIVES
 from helpers import RankFailed, explore, run
-from helpers.views.explore.experiment import CALLS
 from tests.moving import Moved
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -29,7 +29,7 @@ def test_every_control_makes_a_real_run_of_the_code_beside_it():
     assert "src=3" in explorer.code and explorer.run.calls[0].events[0].after.tolist() == [30, 31, 32, 33]
 
 
-@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("op", COLLECTIVES)
 def test_each_collective_runs_and_its_code_can_be_copied(op, monkeypatch):
     explorer = explore(op, world_size=3)
     assert [c.op.removesuffix("_single") for c in explorer.run.calls] == [op]

@@ -7,8 +7,8 @@ import sys
 import psutil
 import pytest
 
+from collectives.launch.forkserver import STANDBY_RANKS
 from helpers import run
-from helpers.launch.forkserver import STANDBY_RANKS
 from tests import ROOT
 from tests.corpus import faults
 from tests.kernels import SETUP, kernels

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load
 
-from helpers.exercise.file import File, content
+from collectives.train import watch_files
+from collectives.train.files import Read, Strip
+from helpers.exercise.on_rank import File, content
 from helpers.exercise.task import Attempt
 from helpers.exercise.tasks import TASKS
-from helpers.parallel import watch_files
-from helpers.parallel.files import Read, Strip
 from tests.reading import drawn
 
 

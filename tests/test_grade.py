@@ -15,7 +15,7 @@ from helpers import progress
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import released
 from helpers.grade import __main__ as grade
-from helpers.grade import learner
+from helpers.grade import feedback
 from helpers.tools import release
 from tests.corpus.cells import MEAN, RIGHT, WRONG
 
@@ -98,7 +98,7 @@ def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypa
     assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nimport os; os._exit(0)")) == 0
     said = capsys.readouterr().out
     assert "ended the kernel that it ran in" in said and "0 of 3 points" in said
-    monkeypatch.setattr(learner, "CELL_SECONDS", 4)
+    monkeypatch.setattr(feedback, "CELL_SECONDS", 4)
     assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nwhile True: pass")) == 0
     said = capsys.readouterr().out
     assert "took longer than 4 seconds" in said and "0 of 3 points" in said

@@ -16,9 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.jobs import Hosts, HostsUnavailable, run
+from collectives.jobs.export import export, with_last_shown
 from helpers import RankFailed, Stuck
-from helpers.cluster import Hosts, HostsUnavailable, run
-from helpers.cluster.export import export, with_last_shown
 from tests import ROOT
 from tests.corpus.host_faults import ELASTIC, LIMIT_SECONDS, STATIC, TRAIN, Job, processes_of
 
@@ -128,7 +128,7 @@ def test_hosts_end_and_take_along_all_that_runs_on_them(hosts):
 
 CRASHES = """
 import os, signal, subprocess
-from helpers.cluster import Hosts
+from collectives.jobs import Hosts
 from tests.corpus.host_faults import processes_of
 hosts = Hosts(2)
 p = hosts.start(1, ["sleep", "600"])
@@ -149,7 +149,15 @@ def test_nothing_is_left_when_the_program_is_killed():
 
 @needs_hosts
 def test_the_command_line_runs_a_program_on_every_host():
-    command = [sys.executable, "-m", "helpers.cluster.hosts", "--", "sh", "-c", "echo $(hostname) is {host} of {hosts}"]
+    command = [
+        sys.executable,
+        "-m",
+        "collectives.jobs.hosts",
+        "--",
+        "sh",
+        "-c",
+        "echo $(hostname) is {host} of {hosts}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert sorted(done.stdout.splitlines()) == ["host0| host0 is 0 of 2", "host1| host1 is 1 of 2"], done.stderr
     assert done.returncode == 0
@@ -181,7 +189,7 @@ import ctypes
 assert ctypes.CDLL(None).unshare(0x10000000) == 0  # while there is one thread only
 open("/proc/self/uid_map", "w").write("0 UID 1")
 open("/proc/sys/user/max_user_namespaces", "w").write("0")  # this user namespace allows none below it
-from helpers.cluster import Hosts, HostsUnavailable
+from collectives.jobs import Hosts, HostsUnavailable
 try:
     Hosts(2)
 except HostsUnavailable as error:

@@ -5,20 +5,22 @@ import sys
 
 import pytest
 
-from helpers import network, run, schedule
+from collectives import algorithms as schedule
+from collectives import cost, machines
+from helpers import run
 from tests import ROOT
 
 RING_AND_PING_PONG = """
 import sys
-from helpers.schedule import ring_all_reduce
+from collectives.algorithms import ring_all_reduce
 
 ring = ring_all_reduce(2).program()
-from helpers.network import ping_pong
+from collectives.cost import ping_pong
 
 def loaded():
-    return {name for name in sys.modules if name.partition(".")[0] in ("helpers", "matplotlib", "PIL", "ipywidgets")}
+    return {name for name in sys.modules if name.partition(".")[0] in ("collectives", "matplotlib", "PIL", "ipywidgets")}
 
-assert not loaded() & {"helpers.launch.run", "helpers.draw", "helpers.schedule.from_run", "matplotlib"}, loaded()
+assert not loaded() & {"collectives.launch.run", "collectives.draw", "collectives.algorithms.from_run", "matplotlib"}, loaded()
 
 import torch
 from helpers import run
@@ -42,13 +44,13 @@ print(sorted(during - before), sorted(during - after), sorted(measured - during)
 def test_a_rank_loads_what_it_executes_and_the_next_ones_have_it():
     done = subprocess.run([sys.executable, "-c", RING_AND_PING_PONG], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [
-        "['helpers.schedule', 'helpers.schedule.execute', 'helpers.schedule.model', 'helpers.schedule.schedule']",
+        "['collectives.algorithms', 'collectives.algorithms.execute', 'collectives.algorithms.model']",
         "[]",
-        "['helpers.network', 'helpers.network.fit']",
+        "['collectives.cost', 'collectives.cost.fit']",
     ], done.stderr
 
 
-@pytest.mark.parametrize("package", [schedule, network])
+@pytest.mark.parametrize("package", [schedule, cost, machines])
 def test_lazy_names_are_all_there(package):
     assert set(package.__all__) <= set(dir(package))
     assert all(getattr(package, name) is not None for name in package.__all__)
@@ -59,9 +61,10 @@ def test_lazy_names_are_all_there(package):
 
 
 CLASHES = """
-import helpers.network.cost, helpers.network.fit  # modules spelled like names of their package
-from helpers.schedule.outline import Outline
-from helpers.network import cost, fit, outline
+import collectives.cost.cost, collectives.cost.fit  # modules spelled like names of their package
+from collectives.algorithms.rounds import Outline
+from collectives.algorithms import outline
+from collectives.cost import cost, fit
 assert callable(cost) and callable(fit) and callable(outline), (cost, fit, outline)
 """
 
@@ -72,7 +75,7 @@ def test_a_module_does_not_hide_the_name_it_is_spelled_like():
 
 
 def test_a_lazy_package_travels_to_the_ranks():
-    assert run(lambda: network.flat.__name__, world_size=1).results == ["flat"]
+    assert run(lambda: machines.flat.__name__, world_size=1).results == ["flat"]
 
 
 def test_imports_run_one_way():
@@ -80,18 +83,24 @@ def test_imports_run_one_way():
     assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == linter.EXIT_STATUS_SUCCESS
 
 
+def test_what_needs_no_torch_does_not_wait_for_it():
+    modules = "helpers.grade.instructor, helpers.grade.learner"  # the workers and the kernel load it
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
 LOADED = """
 import sys
-from helpers import run
+from collectives import run
 
-print(*run(lambda: sorted(name for name in sys.modules if name.startswith("helpers.")), world_size=1).results[0])
+print(*run(lambda: sorted(name for name in sys.modules if name.startswith("collectives.")), world_size=1).results[0])
 """
 
 
 def test_a_rank_holds_plain_data_and_what_runs_there():
     kernels_end = {"launch", *(f"launch.{name}" for name in ("forkserver", "interrupts", "pool", "server", "workers"))}
-    allowed = kernels_end | {"course", "format", "frontend", "lazy", "progress", "rank", "record", "record.event"}
+    allowed = kernels_end | {"format", "lazy", "rank", "record", "record.collectives", "record.event"}
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
-    loaded = {name.removeprefix("helpers.") for name in done.stdout.split()}
+    loaded = {name.removeprefix("collectives.") for name in done.stdout.split()}
     assert "rank.tracer" in loaded, done.stderr
     assert {name for name in loaded if not name.startswith("rank.")} <= allowed

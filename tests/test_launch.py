@@ -14,10 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.judge import wording
+from collectives.judge.errors import StartFailed
+from collectives.judge.verdict import NoStart
+from collectives.launch import session
 from helpers import RankFailed, run
-from helpers.launch import session
-from helpers.results import wording
-from helpers.results.errors import StartFailed
 from tests.corpus.faults import end, on_standby, server
 from tests.kernels import kernels
 
@@ -30,10 +31,10 @@ IN_KERNEL = """
 import os, resource, signal, threading, time
 import psutil, torch
 from helpers import RankFailed, run
-from helpers.launch import pool, session
-from helpers.rank import protocol
-from helpers.results import monitor
-from helpers.results.errors import ServerLost, StartFailed
+from collectives.launch import pool, session
+from collectives.rank import protocol
+from collectives.judge import monitor
+from collectives.judge.errors import ServerLost, StartFailed
 from tests.corpus.faults import end, on_standby, server
 
 me = psutil.Process()
@@ -398,7 +399,7 @@ def test_more_than_1024_open_files_are_no_obstacle(kernel):
     "number, why", [(errno.ENOMEM, "there is no memory left"), (errno.ENOSPC, "the disk for temporary files is full")]
 )
 def test_what_cannot_be_arranged_here_is_told_in_words_too(number, why):
-    said = str(wording.cannot_start(OSError(number, os.strerror(number)), run(lambda: None, world_size=1)))
+    said = wording.words(NoStart(world_size=1, number=number, why=os.strerror(number)))
     assert said.startswith(f"the ranks could not be started: {why}. None of your code has run.\n")
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.parallel import letter, letters
+from collectives.train import letter, letters
 
 WHOLE = torch.arange(24.0).view(4, 6)
 

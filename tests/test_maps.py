@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.draw.canvas import PALETTE, REDUCED
+from collectives.draw.canvas import PALETTE, REDUCED
 from helpers.views import family, global_tensor, nodes, rendezvous
 from tests import reading
 

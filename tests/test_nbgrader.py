@@ -2,8 +2,7 @@
 
 import pytest
 
-from helpers.exercise.notebook import is_answer, released
-from helpers.grade.submission import pristine
+from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, NotInstalled, environment
 from tests.corpus.cells import MEAN, RIGHT

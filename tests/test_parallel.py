@@ -14,36 +14,16 @@ import torch.distributed as dist
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from collectives.draw.canvas import WIDTH, colour, pale
+from collectives.format import span
+from collectives.train import Activations, Calls, Film, Owns, causal_work, compare, nbytes, overlap, watch
+from collectives.train.layout import Layout, _by_layer
+from collectives.train.observer import FilmFrame, Piece
+from collectives.train.overlap import BARE, HIDDEN
+from collectives.train.placement import cut
+from collectives.train.watched import locate
 from helpers import run
-from helpers.draw.canvas import WIDTH, colour
-from helpers.format import span
-from helpers.parallel import (
-    Activations,
-    Calls,
-    Film,
-    Owns,
-    adam,
-    batch,
-    book,
-    causal_work,
-    compare,
-    decode,
-    decoder,
-    difference,
-    initialise,
-    loss_of,
-    nbytes,
-    one_process,
-    overlap,
-    sgd,
-    watch,
-    write,
-)
-from helpers.parallel.observer import Frame, Piece
-from helpers.parallel.overlap import BARE, HIDDEN
-from helpers.parallel.shards import Strip, _by_layer, cut
-from helpers.parallel.view import tinted
-from helpers.parallel.watched import locate
+from helpers.model import adam, batch, book, decode, decoder, difference, initialise, loss_of, one_process, sgd, write
 from tests.kernels import kernels
 
 # --- ways of training, each as a chapter would write it ----------------------------------
@@ -520,7 +500,7 @@ def test_parameters_that_are_views_of_a_returned_tensor_are_shown_as_that():
 
 def test_partial_gradients_are_named():
     held = [(rank, Piece("gradients", "w", (4,), (0,), (4,), 16, partial=True)) for rank in range(2)]
-    assert cut(held, 2) == "addends on 0, 1"
+    assert cut(held, 2) == cut(held + held, 2) == "addends on 0, 1"  # an optimizer has two states of a name
 
 
 def piece(start, shape, whole=(8, 6), kind="parameters", name="layer.w"):
@@ -578,7 +558,11 @@ def test_pictures_fit_the_page(layers, ranks):
     assert owns.draw().png() == picture.png() and picture.text == repr(owns)
     sizes = {f"block{k}": 1000 for k in range(layers)}
     frames = [
-        [Frame(0, phase, k, {k: 500}, {k: 1000}, 0, {k: 64 * r}, 0) for phase in ("forward", "backward") for k in sizes]
+        [
+            FilmFrame(0, phase, k, {k: 500}, {k: 1000}, 0, {k: 64 * r}, 0)
+            for phase in ("forward", "backward")
+            for k in sizes
+        ]
         for r in range(ranks)
     ]
     assert Film(frames, sizes).draw().pixels[0] <= WIDTH + 40
@@ -604,7 +588,7 @@ def test_nothing_to_show_is_said():
 
 
 def test_importing_the_package_imports_neither_torch_nor_pictures():
-    code = "import sys, helpers.parallel; print([m for m in ('torch', 'matplotlib', 'IPython') if m in sys.modules])"
+    code = "import sys, collectives.train; print([m for m in ('torch', 'matplotlib', 'IPython') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
@@ -612,7 +596,7 @@ def test_ranks_of_a_notebook_find_the_heavy_modules_loaded():
     ask = "print(run(lambda: 'torch._dynamo' in __import__('sys').modules).results)"
     with kernels(1) as (kernel,):
         # Four ranks are on standby from the first import on: without the modules, so others must take their place.
-        assert kernel.text(f"from helpers import run\nimport helpers.parallel\n{ask}") == "[True, True, True, True]\n"
+        assert kernel.text(f"from helpers import run\nimport collectives.train\n{ask}") == "[True, True, True, True]\n"
         (server,) = kernel.process.children()
         server.kill()
         kernel.until(lambda: server.status() == psutil.STATUS_ZOMBIE)
@@ -647,7 +631,7 @@ def test_messages_round_a_ring_are_alike():
 def test_tensors_that_a_rank_has_whole_are_stripes_of_their_layer():
     full, sizes = [(0.0, 0.0, 1.0, 1.0)], {"mlp.norm": 2, "mlp.expert0": 3, "mlp.expert1": 3}
     held = [{"mlp.norm": full, f"mlp.expert{rank}": full} for rank in range(2)]
-    (first, second) = _by_layer(Strip(["parameters"], held, sizes, dict.fromkeys(sizes, "mlp"))).held
+    (first, second) = _by_layer(Layout(["parameters"], held, sizes, dict.fromkeys(sizes, "mlp"))).held
     assert first == {"mlp": [(0.0, 0.0, 1.0, 0.25), (0.0, 0.25, 1.0, 0.375)]}
     assert second == {"mlp": [(0.0, 0.0, 1.0, 0.25), (0.0, 0.625, 1.0, 0.375)]}
 
@@ -690,7 +674,7 @@ def test_the_area_of_a_colour_is_the_work_of_its_rank():
     pixels = np.asarray(Image.open(io.BytesIO(work.draw().png())).convert("RGB"))
     seen = [  # of the second hop, which no bar has
         (pixels == [int(tint[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).sum()
-        for tint in (tinted(colour(rank), 0.35) for rank in range(2))
+        for tint in (pale(colour(rank), 0.35) for rank in range(2))
     ]
     assert seen[0] / seen[1] == pytest.approx(28 / 100, rel=0.05)
 

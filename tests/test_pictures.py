@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.draw.canvas import ANYBODYS
 from helpers import RunError, Stuck, predict, run
-from helpers.draw.spacetime import ANYBODYS
 from helpers.views.predict.picture import blank
 from tests import reading
+from tests.sampling import spread
 
 # --- every collective ---------------------------------------------------------------------
 
@@ -214,12 +215,13 @@ def numbers(captured):
     return [number for tensor in tensors for number in tensor.flatten().tolist()]
 
 
+NAMES = ["-".join(map(str, members)) for members in GROUPS]
 every_case = pytest.mark.parametrize("name", CASES)
-every_group = pytest.mark.parametrize("members", GROUPS, ids=lambda members: "-".join(map(str, members)))
+every_group = pytest.mark.parametrize("members", GROUPS, ids=NAMES)
+case_and_group = spread(name=(list(CASES), list(CASES)), members=(GROUPS, NAMES))
 
 
-@every_group
-@every_case
+@case_and_group
 def test_cells_of_a_collective(name, members):
     case, done, root, k = CASES[name], collectives(members), root_of(members), list(CASES).index(name)
     picture = done.draw(k)
@@ -250,8 +252,7 @@ def test_cells_of_a_collective(name, members):
             assert words == ["?"] or [int(word) for word in " ".join(words).split()] == numbers(captured)
 
 
-@every_group
-@every_case
+@case_and_group
 def test_lines_of_a_collective(name, members):
     """A line from each rank whose data somebody was left with; where numbers are combined, through the sign."""
     case, root = CASES[name], root_of(members)

@@ -6,9 +6,7 @@ import torch
 import torch.distributed as dist
 from matplotlib.colors import to_hex
 
-from helpers import run
-from helpers.parallel import batch, decoder, difference, loss_of, one_process, watch
-from helpers.pipeline import (
+from collectives.algorithms.pipeline import (
     SCHEDULES,
     Costs,
     Pipeline,
@@ -21,13 +19,16 @@ from helpers.pipeline import (
     modules,
     one_at_a_time,
     one_f_one_b,
-    play,
     recorded,
     table,
     zero_bubble,
 )
-from helpers.pipeline.model import kept, plan
-from helpers.pipeline.picture import PALE, TINTS
+from collectives.algorithms.pipeline.model import kept, plan
+from collectives.algorithms.pipeline.picture import PALE, TINTS
+from collectives.play import play
+from collectives.train import watch
+from helpers import run
+from helpers.model import batch, decoder, difference, loss_of, one_process
 from tests.moving import Moved
 
 

@@ -9,14 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import run
-from helpers.draw.canvas import PALETTE
-from helpers.network import rails
-from helpers.network.planner import (
+from collectives.algorithms.pipeline import interleaved, one_f_one_b
+from collectives.cost.planner import (
     ALLOCATED,
     FLOAT32,
     GOAL,
-    PRODUCTS,
     RUNS,
     SHAPES,
     Division,
@@ -29,8 +26,12 @@ from helpers.network.planner import (
     shape,
     step,
 )
-from helpers.parallel import batch, decoder, loss_of, nbytes, watch
-from helpers.pipeline import interleaved, one_f_one_b
+from collectives.draw.canvas import PALETTE
+from collectives.machines import gpu as gpu_of
+from collectives.machines import rails
+from collectives.train import nbytes, watch
+from helpers import run
+from helpers.model import batch, decoder, loss_of
 from helpers.views.planner import planner
 from tests import reading
 from tests.moving import Moved
@@ -223,15 +224,15 @@ def test_what_is_published_is_consistent():
 def test_the_fitted_figures_are_the_best(monkeypatch):
     from importlib import import_module
 
-    module = import_module("helpers.network.planner.step")
+    module = import_module("collectives.cost.planner.step")
     fitted = [r for r in RUNS if r.role]
 
     def error(gpu, products, passes=module.PASSES):
-        monkeypatch.setitem(module.PRODUCTS, gpu, products)
         monkeypatch.setattr(module, "PASSES", passes)
-        return sum(math.log(r.predict().time / r.seconds) ** 2 for r in fitted if r.machine.gpus.name == gpu)
+        return sum(math.log(r.predict(products).time / r.seconds) ** 2 for r in fitted if r.machine.gpus.name == gpu)
 
-    a100, h100, passes = PRODUCTS["A100"], PRODUCTS["H100"], module.PASSES
+    a100, h100 = (gpu_of(name).value("products", "this test") for name in ("A100", "H100"))
+    passes = module.PASSES
     around = [error("A100", a100 + x, passes + y) for x in (-0.01, 0, 0.01) for y in (-0.25, 0, 0.25)]
     assert min(around) == around[4]
     around = [error("H100", h100 + x, passes) for x in (-0.01, 0, 0.01)]
@@ -274,8 +275,8 @@ def test_clusters_that_do_not_fit_are_refused():
         Shape("odd", 1, 6, 4, 10, 8)
     with pytest.raises(ValueError, match="not experts"):
         plan(s, cluster("H100", 8), 8, without=("experts",))
-    from helpers.network import loopback
-    from helpers.network.fit import Fit
+    from collectives.cost import loopback
+    from collectives.cost.fit import Fit
 
     line = Fit(1e-5, 1e9, 0.0)
     with pytest.raises(ValueError, match="take cluster"):

@@ -95,10 +95,10 @@ def test_the_answer_is_not_in_the_page_before_run(capsys):
     prediction = predict(secret, world_size=2)
     before = everything_in_the_page(prediction)
     assert "770001" in before and "1540003" not in before + capsys.readouterr().out
-    assert "1540003" not in json.dumps(prediction.form.submit([["1"], [""]])), (
+    assert "1540003" not in json.dumps(prediction.submit([["1"], [""]])), (
         "the first stage says what is wrong, not what is right"
     )
-    assert "1540003" in json.dumps(prediction.form.submit([["1"], [""]], show=True))
+    assert "1540003" in json.dumps(prediction.submit([["1"], [""]], show=True))
     assert "1540003" not in json.dumps(ipywidgets.Widget.get_manager_state(drop_defaults=False), default=str), (
         "it is in no model"
     )
@@ -164,21 +164,21 @@ def test_reads_numbers_as_people_write_them(words, value, same):
 
 def test_the_form_marks_in_two_stages():
     prediction = predict(share_from_last, world_size=2)
-    first = prediction.form.submit([["10", "10", "10"], ["10 10 0", "", ""]])  # a whole row in its first cell
+    first = prediction.submit([["10", "10", "10"], ["10 10 0", "", ""]])  # a whole row in its first cell
     assert (prediction.right, prediction.of) == (5, 6)
     assert first["marks"] == [[True] * 3, [True, True, False]] and first["summary"] == "5 of 6 right."
     assert "rank 0 held this, but it does not come here" in first["reasons"][0]
     assert not {"wants", "after"} & set(first), "the answer comes on the second stage only"
-    shown = prediction.form.submit([["10", "10", "10"], ["10", "10", "0"]], show=True)
+    shown = prediction.submit([["10", "10", "10"], ["10", "10", "0"]], show=True)
     assert shown["wants"] == [["10"] * 3] * 2 and shown["after"]["text"].startswith("[0] I hold")
     assert shown["after"]["picture"]["src"].startswith("data:image/png;base64,")
-    right = prediction.form.submit([["10"] * 3] * 2)
+    right = prediction.submit([["10"] * 3] * 2)
     assert right["right"] and right["summary"] == "All 6 right." and right["wants"] == [["10"] * 3] * 2
 
 
 def test_shown_without_an_answer_nothing_is_noted(file):
     prediction = predict(share_from_last, world_size=2)
-    prediction.form.submit([[""] * 3] * 2, show=True)
+    prediction.submit([[""] * 3] * 2, show=True)
     assert prediction.run.results[0].tolist() == [10, 10, 10]
     assert prediction.right == 0 and "Nothing was predicted" in repr(prediction)
     assert not file.exists()
@@ -223,7 +223,7 @@ ENDS = {"an error": RankFailed, "a hang": Stuck, "they disagree": Mismatch, "a r
 @pytest.mark.parametrize("fn, end", list(zip((fail, deserted, disagree, squares), ENDS)))
 def test_a_program_that_ends_badly_is_an_answer(fn, end):
     prediction = predict(fn, ask="What happens?", choices=ENDS, world_size=2)
-    prediction.form.submit([[end]])
+    prediction.submit([[end]])
     assert prediction.right == 1 and isinstance(prediction.run, ENDS[end])
     assert f"✓ {list(ENDS).index(end) + 1}  {end}" in repr(prediction)
     wrong = predict(fn, ask="verdict", answers=3 if end != "they disagree" else 1, world_size=2)
@@ -282,8 +282,7 @@ def test_says_what_is_wrong_with_a_question(arguments, options, kind, said):
 
 def test_works_without_anywidget(monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "helpers.views.web.widget", raising=False)
-    monkeypatch.delitem(sys.modules, "helpers.views.predict.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "collectives.play.web.widget", raising=False)
     prediction = predict(share_from_last, world_size=2)
     assert set(prediction._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from collectives.format import numbers
 from helpers import Summary, run
-from helpers.format import numbers
 
 SIZES = [2, 3, 4, 8]
 

@@ -2,11 +2,11 @@
 
 import json
 
-from helpers.draw.canvas import PALETTE
+from collectives.draw.canvas import PALETTE
+from collectives.play.web import module
 from helpers.tools import recordings
-from helpers.views.explore.experiment import code, execute
-from helpers.views.explore.recording import _grid
-from helpers.views.web import FIGURES, RECORDED, module, script
+from helpers.views.explore import _grid, code, execute
+from helpers.views.web import FIGURES, RECORDED, script
 
 MOST = 60_000  # bytes of a figure's data
 MODULE = 20_000  # bytes of what plays a figure in JupyterLab
@@ -34,5 +34,5 @@ def test_figures_are_light():
 
 
 def test_a_figure_brings_only_what_it_needs_and_the_colours_of_the_pictures():
-    for kind in FIGURES:
-        assert json.dumps(PALETTE) in module(kind) and len(module(kind).encode()) <= MODULE, kind
+    for file in FIGURES:
+        assert json.dumps(PALETTE) in module(file) and len(module(file).encode()) <= MODULE, file

@@ -1,6 +1,7 @@
 """The files around the code agree with each other, and notebooks are fit to be committed."""
 
 import dataclasses
+import json
 import re
 import sys
 from importlib import metadata
@@ -20,10 +21,18 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = [Requirement(r) for r in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]]
-CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib"}
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [Requirement(r) for r in PROJECT["dependencies"] + EXTRAS["course"] + EXTRAS["test"]]
+CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib", "flit-core": "flit_core"}
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FOLDERS = ("collectives", "helpers", "tests", "exercises", "solutions", "notebooks", ".github")
+FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(path for folder in ("exercises", "solutions", "notebooks") for path in (ROOT / folder).glob("*.[mi]*")),
+]
 
 
 def test_the_page_of_fields_has_them_all():
@@ -59,6 +68,29 @@ def pins_for(python):
                 assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice for Python {python}"
                 pins[canonicalize_name(pin.name)] = version.version
     return pins
+
+
+def test_tested_versions_of_torch_are_said_alike():
+    from collectives.rank.torch_private import TESTED
+
+    workflow = (ROOT / ".github" / "workflows" / "torch.yml").read_text()
+    listed = f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
+    assert set(re.findall(r"==([\d.]+)\.\*", workflow)) == set(TESTED[1:])  # ci.yml runs the first
+    for name in ("pyproject.toml", "README.md", "environment.yml"):
+        assert listed in (ROOT / name).read_text(), name
+    assert re.search(r"^torch==([\d]+\.[\d]+)", (ROOT / "constraints.txt").read_text(), re.M)[1] == TESTED[0]
+
+
+@pytest.mark.parametrize(
+    "version, age",
+    [("2.13.0+cpu", None), ("2.15.1", None), ("2.16.0a0+git", "newer"), ("2.9.1", "older"), ("3.0", "newer")],
+)
+def test_another_torch_than_the_tested_ones_is_a_notice(version, age):
+    from helpers.tools.check import untested
+
+    note = untested(version, ("2.13", "2.14", "2.15"))
+    listed = "than the versions the course is tested with: 2.13, 2.14 and 2.15."
+    assert note == (f"Note: torch {version} is {age} {listed}" if age else None)
 
 
 @pytest.mark.parametrize("python", ["3.10.0", "3.11.0", "3.11.5", "3.12.0", "3.13.0", "3.14.0"])
@@ -104,3 +136,36 @@ def test_guides_name_make_targets_that_exist():
         code = re.findall(r"`[^`]+`|^ {4}.+$", path.read_text(), re.MULTILINE)
         named = {name for snippet in code for name in re.findall(r"\bmake ([a-z-]+)", snippet)}
         assert named and named <= targets
+
+
+def test_contributing_names_files_and_constants_that_exist():
+    named = re.findall(r"`([^`\n]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    paths = [f"/{path.relative_to(ROOT)}" for path in (*FILES, *ROOT.iterdir())]
+    files = {name for name in named if re.fullmatch(r"[\w./]+\.(py|csv|md|yml|toml|txt)", name)}
+    assert files and [name for name in sorted(files) if not any(path.endswith(f"/{name}") for path in paths)] == []
+    constants = {name for name in named if re.fullmatch(r"_?[A-Z][A-Z_]{3,}", name)}
+    code = "\n".join(path.read_text() for path in FILES if path.suffix == ".py")
+    assert constants and [name for name in sorted(constants) if not re.search(rf"^{name}\b", code, re.MULTILINE)] == []
+
+
+def test_contributing_has_the_floors_of_the_contracts():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    for contract in PYPROJECT["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers":
+            (package,) = contract["containers"]
+            (table,) = re.findall(rf"^\| `{package}/`.*\n\|-.*\n((?:\|.*\n)+)", guide, re.MULTILINE)
+            heads = (row.split("|")[1].partition(", beside")[0] for row in table.splitlines())
+            floors = [name for head in heads for name in re.findall(r"`(\w+)(?:\.py)?`", head)]
+            assert floors == [name for layer in contract["layers"] for name in layer.split(" | ")]
+
+
+def test_links_lead_to_files():
+    broken = []
+    for page in PAGES:
+        text = page.read_text()
+        if page.suffix == ".ipynb":
+            cells = json.loads(text)["cells"]
+            text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", text))
+        broken += [(page.name, each) for each in targets if ":" not in each and not (page.parent / each).exists()]
+    assert broken == []

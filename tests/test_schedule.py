@@ -12,15 +12,14 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import run
-from helpers.record import collectives
-from helpers.schedule import (
+from collectives.algorithms import (
     ALGORITHMS,
     COLLECTIVES,
     Schedule,
     WrongSchedule,
     add,
     binomial_broadcast,
+    binomial_reduce,
     bruck_all_gather,
     bruck_all_to_all,
     chain_broadcast,
@@ -42,6 +41,8 @@ from helpers.schedule import (
     scatter_ring_broadcast,
     tree_all_reduce,
 )
+from collectives.record import collectives
+from helpers import run
 from tests.corpus.schedules import variants
 
 # --- proof and count ----------------------------------------------------------------------
@@ -54,6 +55,11 @@ def test_facts_about_collectives_are_those_of_the_table():
         schedule = Schedule(op, 2, [], chunks=4)
         assert schedule.rooted == (of.root is not None)
         assert schedule.has_pieces == ("own" in (of.gives, of.gets))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 8, 17])
+def test_an_all_reduce_by_tree_is_a_reduce_and_a_broadcast(n):
+    assert tree_all_reduce(n).steps == binomial_reduce(n).steps + binomial_broadcast(n).steps
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17, 31, 32])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from helpers import schedule
-from helpers.draw.canvas import PALETTE, REDUCED, SOFT, WIDTH, Words, text_width
-from helpers.schedule.proof import follow
+from collectives import algorithms as schedule
+from collectives.algorithms.proof import follow
+from collectives.draw.canvas import PALETTE, REDUCED, SOFT, WIDTH, Words, text_width
 from tests import reading
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers.draw.canvas import PALETTE, ink_on
+from collectives.draw.canvas import PALETTE, ink_on
 from tests import ROOT
 from tests.website import Page
 

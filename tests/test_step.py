@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.algorithms import ring_all_reduce
 from helpers import run, step
-from helpers.schedule import ring_all_reduce
 
 
 def chain():

@@ -11,7 +11,7 @@ import torch
 from helpers import Stuck
 from helpers.exercise.cases import Case
 from helpers.grade import switch
-from helpers.grade.calls import Refused
+from helpers.grade.calls import Ungradable
 from helpers.grade.inside.protocol import encode, frame
 from tests import work
 
@@ -122,7 +122,7 @@ def little(monkeypatch):
 def test_what_ranks_send_is_kept_up_to_a_limit(little):
     large = torch.zeros(1024, dtype=torch.float64)
     burst = b"".join(call("send", i, 1, large, dst=0, tag=0) for i in range(200)) + RETURNED
-    with pytest.raises(Refused, match="more than 1 MiB"):
+    with pytest.raises(Ungradable, match="more than 1 MiB"):
         attempt([burst])
 
 
@@ -134,22 +134,22 @@ def test_what_ranks_are_left_with_is_kept_up_to_a_limit(little):
         return call("all_gather", i, n, large, [("float64", [1024])] * n, wait=True)
 
     assert attempt(*([[gather(0), RETURNED]] * n)).events[0][0].after[7].shape == (1024,)
-    with pytest.raises(Refused, match="more than 1 MiB"):
+    with pytest.raises(Ungradable, match="more than 1 MiB"):
         attempt(*([[gather(0), gather(1), RETURNED]] * n))
 
 
 def test_what_ranks_return_is_kept_up_to_a_limit(little):
     value = {"list": [{"other": "object"}] * 600}
-    with pytest.raises(Refused, match="more than 1 MiB"):
+    with pytest.raises(Ungradable, match="more than 1 MiB"):
         attempt([frame({"returned": {"tuple": [value, {"tuple": []}]}})])
 
 
 def test_all_ranks_together_may_be_in_the_middle_of_so_much(little):
     unfinished = frame({"printed": ""}, bytes(1 << 21))[: (1 << 20) + 1000]
-    with pytest.raises(Refused, match="without end"):
+    with pytest.raises(Ungradable, match="without end"):
         attempt(*([[unfinished]] * 4))
 
 
 def test_no_rank_is_left_with_more_than_it_could_read():
-    with pytest.raises(Refused, match="more than 16 MiB"):
+    with pytest.raises(Ungradable, match="more than 16 MiB"):
         attempt([call("recv", 0, 1, out=[("float64", [1 << 22])], src=0, tag=0)])

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.draw.canvas import AMOUNT
+from collectives.format import duration
 from helpers import run, timeline
-from helpers.draw.canvas import AMOUNT
-from helpers.format import duration
 from tests import reading
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import run, schedule
-from helpers.record import traffic
+from collectives import algorithms as schedule
+from collectives.record import traffic
+from helpers import run
 
 S = 480  # bytes: 120 numbers, which 2, 3, 4, 5 and 8 ranks can share evenly
 NUMBERS = S // 4

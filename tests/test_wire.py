@@ -14,9 +14,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import RankFailed, run
-from helpers.launch.workers import UNREAD_BYTES
-from helpers.rank.protocol import (
+from collectives.launch.workers import UNREAD_BYTES
+from collectives.rank.protocol import (
     HEADER_BYTES,
     Channel,
     Completed,
@@ -28,9 +27,10 @@ from helpers.rank.protocol import (
     frame,
     receive_with_descriptors,
 )
-from helpers.rank.protocol import (
+from collectives.rank.protocol import (
     MESSAGES as KINDS,
 )
+from helpers import RankFailed, run
 
 MESSAGES = [
     Counted(3),
@@ -142,7 +142,7 @@ import gc, os, select, signal
 import torch
 import torch.distributed as dist
 from helpers import run
-from helpers.rank.protocol import Channel
+from collectives.rank.protocol import Channel
 
 def ahead(kernel):
     (sock,) = [o._sock for o in gc.get_objects() if isinstance(o, Channel)]

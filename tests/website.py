@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from helpers import costs, explore, predict, run, step
-from helpers.schedule import ring_all_reduce
+from collectives.algorithms import ring_all_reduce
 
 
 def chain():

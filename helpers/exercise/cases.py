@@ -1,13 +1,14 @@
-"""The inputs of an exercise, drawn from a case, a seed and a rank."""
+"""The inputs of an exercise: drawn from a case, a seed and a rank; and as Python that makes them again, for a line to paste."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..format import dtype_name
+from collectives.format import dtype_name
 
 WORLD_SIZES = (2, 3, 4, 5, 8, 1)  # in the order in which they are tried: small pictures first
 
@@ -55,23 +56,58 @@ class Draw:
 
     def __init__(self, seed: str, task: str, case: Case, rank: int) -> None:
         self.case, self.rank, self.world_size = case, rank, case.world_size
-        self.mine = _generator(seed, task, case, rank)
+        self.own = _generator(seed, task, case, rank)
         self.common = _generator(seed, task, case)  # gives every rank the same
 
     def numbers(self, *shape: int, common: bool = False) -> torch.Tensor:
         """Numbers of the case's kind and dtype; a kind that is not in KINDS has small numbers."""
         kind = KINDS.get(self.case.kind, KINDS["small numbers"])
-        return kind(shape, self.common if common else self.mine).to(self.case.dtype)
+        return kind(shape, self.common if common else self.own).to(self.case.dtype)
 
     def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
         """Whole numbers from low up to, and not including, high, of the case's dtype."""
-        return torch.randint(low, high, shape, generator=self.mine).to(self.case.dtype)
+        return torch.randint(low, high, shape, generator=self.own).to(self.case.dtype)
 
     def integer(self, low: int, high: int, common: bool = False) -> int:
         """From low up to, and not including, high."""
-        return int(torch.randint(low, high, (), generator=self.common if common else self.mine))
+        return int(torch.randint(low, high, (), generator=self.common if common else self.own))
 
 
 def _generator(*of: object) -> torch.Generator:
     digest = hashlib.sha256(repr(of).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def literal(value: Any) -> str:
+    """Python that makes this value again, of torch's names only. Raises ValueError where there is none that is short."""
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_complex():
+        return _tensor(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        return repr(value)
+    raise ValueError(f"{type(value).__name__} has no short literal")
+
+
+def _tensor(value: torch.Tensor) -> str:
+    usual = torch.float32 if value.is_floating_point() else torch.int64
+    dtype = "" if value.dtype in (usual, torch.bool) else f", dtype=torch.{dtype_name(value.dtype)}"
+    if not value.numel():
+        dtype = "" if value.dtype == torch.float32 else f", dtype=torch.{dtype_name(value.dtype)}"
+        return f"torch.zeros({', '.join(map(str, value.shape))}{dtype})"
+    return f"torch.tensor({_numbers(value)}{dtype})"
+
+
+def _numbers(value: torch.Tensor) -> str:
+    if value.dim():
+        return f"[{', '.join(map(_numbers, value))}]"
+    if not value.is_floating_point():
+        return str(value.item())
+    if not value.isfinite():
+        return {"inf": "torch.inf", "-inf": "-torch.inf", "nan": "torch.nan"}[str(value.item())]
+    if value.dtype == torch.float64:
+        return repr(value.item())
+    short = str(value.float().numpy())  # the fewest digits that give this number again
+    return short.removesuffix("0") if short.endswith(".0") else short

@@ -16,21 +16,22 @@ import io
 import pickle
 from typing import Any, Callable
 
-from .. import frontend, progress
-from ..format import size
-from ..launch.run import run
-from ..rank.pickling import pack
-from ..record.event import Event
-from ..results.errors import RunError, Stuck
-from ..results.run import Run
-from . import points
+from collectives import frontend
+from collectives.format import size
+from collectives.judge.errors import RunError, Stuck
+from collectives.judge.run import Run
+from collectives.launch.run import run
+from collectives.rank.pickling import pack
+from collectives.record.event import Event
+
+from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
 from .feedback import broken, explain, spent, to_write, too_slow, unwritten
-from .file import File
 from .judge import judge
-from .on_rank import perform
-from .task import Attempt, Puzzle, Task, Verdict
-from .tasks import TASKS
+from .notebook import after, checks_of, exercises
+from .on_rank import File, perform
+from .task import Attempt, Finding, Puzzle, Task
+from .tasks import EXERCISES, TASKS
 
 TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
@@ -40,7 +41,7 @@ LEAST_RANKS_FOLLOWED = 4  # in a picture of what became of each chunk
 class CheckFailed(AssertionError):
     """An answer that is not right yet. `.verdict` says why as data, where a run came to its end."""
 
-    def __init__(self, message: str, verdict: Verdict | None = None) -> None:
+    def __init__(self, message: str, verdict: Finding | None = None) -> None:
         super().__init__(message)
         self.verdict = verdict
 
@@ -70,12 +71,12 @@ def check_budget(answer: Callable) -> None:
     task = task_of(answer)
     tried = attempt_all(task, answer, budget=True)
     if isinstance(task, Puzzle):
-        case, given, attempt = tried[-1]
-        print(f"Right, in {_tried(task)}. {task.praise(case, given[0], attempt.results[0])}")
+        case, inputs, attempt = tried[-1]
+        print(f"Right, in {_tried(task)}. {task.praise(case, inputs[0], attempt.results[0])}")
         _earned(task, "budget", tried)
         return
-    case, given, attempt = max(tried, key=lambda each: (each[0].world_size, each[2].traffic.busiest))
-    traffic, budget = attempt.traffic, task.budget(case, given)
+    case, inputs, attempt = max(tried, key=lambda each: (each[0].world_size, each[2].traffic.busiest))
+    traffic, budget = attempt.traffic, task.budget(case, inputs)
     best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
     print(f"Right and within its budget, in {_tried(task)}.")
     print(f"With {ranks(case.world_size)}, {spent(traffic)}{best}. The budget: {budget.words}.")
@@ -98,11 +99,13 @@ def check_practice(answer: Callable) -> None:
 
 def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
     """Print the points of this check and what comes next; after a function's last check show one of its runs."""
-    cell = points.cell_of(task.name, aspect)
-    if cell:
-        print(f"{cell.points:g} of {cell.points:g} point{'s' * (cell.points != 1)}. {cell.next}")
-    if cell and cell.is_last and not isinstance(task, Puzzle):
-        _show_one(task, tried)
+    exercise = next((name for name in exercises() if task in EXERCISES.get(name, ())), "")
+    checks = [check for check in checks_of(exercise) if check.function == task.name] if exercise else []
+    for check in checks:
+        if check.aspect == aspect:
+            print(f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}")
+            if check is checks[-1] and not isinstance(task, Puzzle):
+                _show_one(task, tried)
 
 
 def _show_one(task: Task, tried: list[Tried]) -> None:
@@ -113,7 +116,7 @@ def _show_one(task: Task, tried: list[Tried]) -> None:
         _display(Run(case.world_size, [], attempt.events, name=task.name))
 
 
-def _fits_a_picture(case: Case, given: list[tuple], attempt: Attempt) -> bool:
+def _fits_a_picture(case: Case, inputs: list[tuple], attempt: Attempt) -> bool:
     events = sum(map(len, attempt.events))
     return 1 < case.world_size <= MOST_RANKS_SHOWN and case.size > 0 and 0 < events <= MOST_EVENTS_SHOWN
 
@@ -145,16 +148,16 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool, seed: str =
     _kept.clear()
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
-        given = [task.arguments(case, seed) for case in cases]
+        inputs = [task.arguments(case, seed) for case in cases]
         ended = None
         try:
-            attempts = kept.get(world_size) or attempt(answer, cases, given)
-            fine = not any(judge(task, *each, budget) for each in zip(cases, given, attempts))
+            attempts = kept.get(world_size) or attempt(answer, cases, inputs)
+            fine = not any(judge(task, *each, budget) for each in zip(cases, inputs, attempts))
         except RunError as error:
             fine, ended = False, error
         if not fine:
-            _alone(task, answer, cases, given, budget, [case for case, *_ in tried], ended)
-        tried += zip(cases, given, attempts)
+            _alone(task, answer, cases, inputs, budget, [case for case, *_ in tried], ended)
+        tried += zip(cases, inputs, attempts)
         kept[world_size] = attempts
     if not budget:
         _kept[_key(answer, seed)] = kept
@@ -173,27 +176,27 @@ def _key(answer: Callable, seed: str) -> tuple | None:
         return None  # it cannot travel; run, which comes next, names the variable
 
 
-def attempt(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
+def attempt(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> list[Attempt]:
     """Runs cases of one world size one after the other, on the same ranks."""
     if not cases:
         return []
-    return attempts_of(_run(answer, cases, given), len(cases))
+    return attempts_of(_run(answer, cases, inputs), len(cases))
 
 
-def _run(answer: Callable, cases: list[Case], given: list[list[tuple]]) -> Run:
+def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
     with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
         late = [case.late for case in cases]
-        return run(perform, answer, late, given, world_size=cases[0].world_size, timeout=TIMEOUT_SECONDS)
+        return run(perform, answer, late, inputs, world_size=cases[0].world_size, timeout=TIMEOUT_SECONDS)
 
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:
     """A run of `perform`, taken apart into its cases."""
-    events = [_split(mine, count) for mine in done.events]
+    parts = [_split(events, count) for events in done.events]
     return [
         Attempt(
             [r[k][0] for r in done.results],
             [r[k][1] for r in done.results],
-            [mine[k] for mine in events],
+            [part[k] for part in parts],
             [[got for a in r[k][1] if isinstance(a, File) for got in a.reads] for r in done.results],
         )
         for k in range(count)
@@ -218,7 +221,7 @@ def _alone(
     task: Task | Puzzle,
     answer: Callable,
     cases: list[Case],
-    given: list[list[tuple]],
+    inputs: list[list[tuple]],
     budget: bool,
     passed: list[Case],
     ended: RunError | None,
@@ -227,7 +230,7 @@ def _alone(
 
     passed: cases before these.  ended: what ended their common run, if it did not return.
     """
-    for case, arguments in zip(cases, given):
+    for case, arguments in zip(cases, inputs):
         try:
             done = _run(answer, [case], [arguments])
         except RunError as error:

@@ -6,15 +6,15 @@ from typing import Any, Collection, Sequence
 
 import torch
 
-from ..format import dtype_name, kind, name_ranks, number, size
-from ..record.text import text
-from ..record.traffic import Traffic
-from ..results.errors import RankFailed, RunError
-from ..results.run import Run
-from ..results.wording import source
-from .cases import Case, ranks
-from .literal import literal
-from .task import Budget, Difference, Puzzle, Task, Verdict
+from collectives.format import aligned, dtype_name, kind, name_ranks, number, size
+from collectives.judge.errors import RankFailed, RunError
+from collectives.judge.run import Run
+from collectives.judge.wording import source
+from collectives.record.text import text
+from collectives.record.traffic import Traffic
+
+from .cases import Case, literal, ranks
+from .task import Budget, Difference, Finding, Puzzle, Task
 
 SHOWN_NUMBERS = 10  # of a tensor
 SHOWN_INPUTS = 8  # of as many ranks
@@ -23,17 +23,17 @@ Passed = Collection[Case]
 
 
 def explain(
-    task: Task | Puzzle, case: Case, given: list[tuple], verdict: Verdict, passed: Passed = (), more: str = ""
+    task: Task | Puzzle, case: Case, inputs: list[tuple], verdict: Finding, passed: Passed = (), more: str = ""
 ) -> str:
     """A verdict in words.
 
-    given: the arguments each rank got.  passed: the cases that the answer was right in.  more: what else is known of it.
+    inputs: the arguments each rank got.  passed: the cases that the answer was right in.  more: what else is known of it.
     """
-    said = verdict.words or _WORDS[verdict.aspect](task, case, given, verdict)
+    said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
     thought = verdict.thought or _THOUGHTS.get(verdict.aspect) or _thought_of(task, verdict)
     if verdict.aspect == "budget":
         return _joined(said, _think(thought))
-    return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, given))
+    return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
 
 def _joined(*parts: str) -> str:
@@ -53,12 +53,12 @@ def _whole_numbers(case: Case, passed: Passed) -> str:
     return f"The numbers are whole ones here ({dtype_name(case.dtype)}){before}."
 
 
-def _to_paste(task: Task | Puzzle, case: Case, given: list[tuple]) -> str:
+def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
     """The case as a line of Python; "" where it would not be short, or not be the same case."""
     if case.late is not None:  # only the check makes a rank late
         return ""
     try:
-        calls = [", ".join(literal(value) for value in arguments) for arguments in given]
+        calls = [", ".join(literal(value) for value in arguments) for arguments in inputs]
     except ValueError:
         return ""
     if isinstance(task, Puzzle):
@@ -66,7 +66,7 @@ def _to_paste(task: Task | Puzzle, case: Case, given: list[tuple]) -> str:
     elif len(set(calls)) == 1:
         line = f"run(lambda: {task.name}({calls[0]}), world_size={case.world_size})"
     else:
-        several = len(given[0]) > 1
+        several = len(inputs[0]) > 1
         each = "*" * several + f"[{', '.join(f'({call})' if several else call for call in calls)}]"
         line = f"run(lambda: {task.name}({each}[dist.get_rank()]), world_size={case.world_size})"
     return f"This case, to try by hand:\n{line}" if len(line) <= MOST_TO_PASTE else ""
@@ -78,30 +78,37 @@ _THOUGHTS = {
 }
 
 
-def _thought_of(task: Task | Puzzle, verdict: Verdict) -> str:
-    left = f"what is left is {', '.join(sorted(task.allowed or ()))}." if verdict.aspect == "calls" else ""
-    return task.thoughts.get(verdict.limit or verdict.aspect, left)
+def _thought_of(task: Task | Puzzle, verdict: Finding) -> str:
+    what = verdict.limit or verdict.aspect
+    both = task.thoughts.get("traffic", "") if what in ("sent", "received") else ""
+    allowed = f"what is left is {', '.join(sorted(task.allowed or ()))}." if verdict.aspect == "calls" else ""
+    return task.thoughts.get(what) or both or allowed
 
 
 # --- a run that came to no good end -------------------------------------------------------
 
 
 def broken(
-    task: Task | Puzzle, situation: str, error: RunError, case: Case | None = None, given: Any = (), passed: Passed = ()
+    task: Task | Puzzle,
+    situation: str,
+    error: RunError,
+    case: Case | None = None,
+    inputs: Any = (),
+    passed: Passed = (),
 ) -> str:
     """The message about a run that raised.
 
-    situation: the ranks and inputs, in words.  case, given, passed: as in explain, where one case is known to fail.
+    situation: the ranks and inputs, in words.  case, inputs, passed: as in explain, where one case is known to fail.
     """
     if unwritten(error):
         return to_write(task, "The hints below open one at a time.")
-    early = any(e.misuse in ("read", "written") for mine in error.run.events for e in mine)
+    early = any(e.misuse in ("read", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # what raised had no time to wait
     thought = _EARLY if early else forgotten or task.thoughts.get(type(error).__name__, "")
     said = f"{task.name} with {situation}: {type(error).__name__}\n{error}"
     if case is None:
         return _joined(said, _think(thought))
-    return _joined(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, given))
+    return _joined(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
 
 def too_slow(task: Task | Puzzle, cases: list[Case], seconds: float) -> str:
@@ -133,10 +140,10 @@ def unwritten(error: RunError) -> bool:
 
 def _forgotten(run: Run) -> str:
     """An isend or irecv that nobody waits for: gloo may never carry it out."""
-    for mine in run.events:
-        if any(e.waiting is not None for e in mine):  # it has not come so far
+    for events in run.events:
+        if any(e.waiting is not None for e in events):  # it has not come so far
             continue
-        for e in mine:
+        for e in events:
             if e.is_message and e.async_op and e.end is None and e.waiting is None:
                 return f"rank {e.rank} never waits for its i{e.op}. Keep what i{e.op} returns, and call its wait()."
     return ""
@@ -145,42 +152,42 @@ def _forgotten(run: Run) -> str:
 # --- calls and waits ----------------------------------------------------------------------
 
 
-def _calls(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+def _calls(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     e = verdict.event
     return f"{task.name} calls {e.within or e.op}, which this exercise does without.\n{_where(verdict)}"
 
 
-def _waits(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+def _waits(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     e = verdict.event
     return f"{task.name} never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}.\n{_where(verdict)}"
 
 
-def _where(verdict: Verdict) -> str:
+def _where(verdict: Finding) -> str:
     return f"  rank {verdict.event.rank}   {source(verdict.event.line)}"
 
 
 # --- values -------------------------------------------------------------------------------
 
 
-def _values(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     place = f"on rank {verdict.ranks[0]} of {ranks(case.world_size)}"
     if verdict.argument is not None:
         headline = f"{task.name} leaves the wrong numbers in {_argument(task, verdict)} {place}."
     else:
         headline = f"{task.name} is wrong {place}: {_differs(verdict.difference)}"
-    return f"{headline}\n{_wanted_and_got(task, case, given, verdict)}"
+    return f"{headline}\n{_wanted_and_got(task, case, inputs, verdict)}"
 
 
-def _argument(task: Task, verdict: Verdict) -> str:
+def _argument(task: Task, verdict: Finding) -> str:
     """'its tensor', or of several by name: 'weights', 'weights[2]'"""
     if len(task.parameters) == 1:
         return "its tensor"
     return task.parameters[verdict.argument] + "".join(f"[{k}]" for k, _ in verdict.difference.place)
 
 
-def _inputs(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+def _inputs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     headline = f"{task.name} changes its input on rank {verdict.ranks[0]} of {ranks(case.world_size)}."
-    return f"{headline}\n{_wanted_and_got(task, case, given, verdict)}"
+    return f"{headline}\n{_wanted_and_got(task, case, inputs, verdict)}"
 
 
 def _differs(difference: Difference) -> str:
@@ -202,10 +209,10 @@ def _differs(difference: Difference) -> str:
     return f"{within}it returned {got}, not {wanted}."
 
 
-def _wanted_and_got(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
+def _wanted_and_got(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
     lines = [f"  input: {case}"]
-    for r, arguments in enumerate(given[:SHOWN_INPUTS]):
+    for r, arguments in enumerate(inputs[:SHOWN_INPUTS]):
         lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
     lines += _pairs(verdict)
     return "\n".join(filter(None, [*lines, _other_ranks(verdict.ranks, case.world_size)]))
@@ -244,17 +251,17 @@ def _dense(value: Any) -> Any:
     return kind(value) if isinstance(value, torch.Tensor) and value.layout != torch.strided else value
 
 
-def _pairs(verdict: Verdict) -> list[str]:
+def _pairs(verdict: Finding) -> list[str]:
     wanted, got, *_ = verdict.difference
     label = f"rank {verdict.ranks[0]}"
     blank = " " * len(label)
     tensors = [value for value in (wanted, got) if isinstance(value, torch.Tensor)]
     if len(tensors) == 2 and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
-        return _aligned(wanted, got, label)
+        return _numbers(wanted, got, label)
     return [f"  {label}   wanted   {_value(wanted)}", f"  {blank}   got      {_value(got)}"]
 
 
-def _aligned(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
+def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     flat_wanted, flat_got = wanted.flatten().tolist(), got.flatten().tolist()
     words = [(number(w), number(g)) for w, g in zip(flat_wanted, flat_got)]
     differ = [w != g for w, g in words]
@@ -263,37 +270,28 @@ def _aligned(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
         differ = [w != g for w, g in words]
     first = max(0, min(differ.index(True) if True in differ else 0, len(words) - SHOWN_NUMBERS))
     part = slice(first, first + SHOWN_NUMBERS)
-    note = (
-        f"   (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})"
-        if len(words) > SHOWN_NUMBERS
-        else ""
-    )
-    widths = [max(len(w), len(g)) for w, g in words[part]]
-    rows = ["  ".join(f"{pair[k]:>{wide}}" for pair, wide in zip(words[part], widths)) for k in (0, 1)] + [
-        "  ".join(
-            ("^" * len(pair[1]) if d else "").rjust(wide) for pair, d, wide in zip(words[part], differ[part], widths)
-        )
+    marks = ["^" * len(g) if d else "" for (_, g), d in zip(words[part], differ[part])]
+    rows = [
+        [label, " wanted ", *(w for w, _ in words[part])],
+        ["", " got", *(g for _, g in words[part])],
+        ["", "", *marks],
     ]
-    blank = " " * len(label)
-    lines = [
-        f"  {label}   wanted   {rows[0]}{note}",
-        f"  {blank}   got      {rows[1]}",
-        f"  {blank}            {rows[2]}",
-    ]
-    return [line.rstrip() for line in lines if line.strip()]
+    if len(words) > SHOWN_NUMBERS:
+        rows[0].append(f" (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})")
+    return [line for line in aligned(rows, right=range(2, len(rows[0])), indent="  ").splitlines() if line]
 
 
 # --- traffic ------------------------------------------------------------------------------
 
 
-def _budget(task: Task, case: Case, given: list[tuple], verdict: Verdict) -> str:
-    budget = task.budget(case, given)
+def _budget(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+    budget = task.budget(case, inputs)
     headline = f"{task.name} is right with {ranks(case.world_size)}, but {_exceeds(verdict)}"
     lines = [f"  {source(e.line)}" for e in (verdict.before, verdict.event) if e]
     return "\n".join([headline, *dict.fromkeys(lines), _table(case, verdict.traffic, budget)])
 
 
-def _exceeds(verdict: Verdict) -> str:
+def _exceeds(verdict: Finding) -> str:
     """In one sentence."""
     wanted, got = verdict.wanted, verdict.got
     match verdict.limit:
@@ -355,8 +353,7 @@ def _table(case: Case, moved: Traffic, budget: Budget) -> str:
             is_, may = getattr(moved, k)[r], getattr(budget, k)[r]
             row += [show(is_) + " !" * (is_ > may + 1e-6), show(may)]
         rows.append(row)
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  " + "   ".join(f"{word:<{wide}}" for word, wide in zip(row, widths)).rstrip() for row in rows]
+    lines = [aligned(rows, indent="  ", gap="   ")]
     if budget.steps is not None:
         lines.append(f"  steps  {moved.steps}{' !' * (moved.steps > budget.steps)}, budget {budget.steps}")
     return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])

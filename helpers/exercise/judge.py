@@ -12,11 +12,13 @@ from typing import Any, Callable, Collection
 
 import torch
 
-from ..format import dtype_name
-from ..record.event import Event
-from ..record.traffic import Traffic
+from collectives.format import dtype_name
+from collectives.record.collectives import of
+from collectives.record.event import Event
+from collectives.record.traffic import Traffic
+
 from .cases import Case
-from .task import ANY, Attempt, Difference, Puzzle, Suspect, Task, Verdict
+from .task import ANY, Attempt, Difference, Finding, Puzzle, Suspect, Task
 
 # How far a result may be off, as a part of the largest number that goes in.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
@@ -31,70 +33,74 @@ NOTHING_RETURNED = Suspect(
 def untouched(argument: int) -> Suspect:
     """The mistake of leaving an argument as it was."""
     return Suspect(
-        lambda args: [mine[argument] for mine in args],
+        lambda args: [arguments[argument] for arguments in args],
         "the tensor is as it was before. `x = ...` only gives a new tensor the old name; "
         "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in.",
         where_wrong=True,
     )
 
 
-def judge(task: Task | Puzzle, case: Case, given: list[tuple], attempt: Attempt, budget: bool = True) -> Verdict | None:
+def judge(
+    task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True
+) -> Finding | None:
     """The first thing that is wrong, or None.
 
-    given: the arguments each rank got.  budget: whether what it costs counts.
+    inputs: the arguments each rank got.  budget: whether what it costs counts.
     """
     if isinstance(task, Puzzle):
-        return task.verdict(case, given[0], attempt.results[0], budget)
+        return task.verdict(case, inputs[0], attempt.results[0], budget)
     traffic = attempt.traffic
     return (
         _calls(task, attempt)
-        or _values(task, given, attempt, traffic)
-        or _inputs(task, given, attempt, traffic)
+        or _values(task, inputs, attempt, traffic)
+        or _inputs(task, inputs, attempt, traffic)
         or _waits(attempt)
-        or (_budget(task, case, given, traffic, attempt) if budget else None)
+        or (_budget(task, case, inputs, traffic, attempt) if budget else None)
     )
 
 
 # --- values -------------------------------------------------------------------------------
 
 
-def _values(task: Task, given: list[tuple], attempt: Attempt, traffic: Traffic) -> Verdict | None:
-    wanted, got = task.reference(given), attempt.results
-    wrong = _wrong(task, given, wanted, got)
+def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic) -> Finding | None:
+    wanted, got = task.reference(inputs), attempt.results
+    wrong = _wrong(task, inputs, wanted, got)
     if not wrong:
         return None
     first = next(iter(wrong))
-    thought = _thought(task, given, got, wrong, [*task.suspects, NOTHING_RETURNED])
-    thought = thought or _dtype_only(wrong[first], _scale(task, given)) or _root_only(attempt, wrong)
-    return Verdict(
+    thought = _thought(task, inputs, got, wrong, [*task.suspects, NOTHING_RETURNED])
+    thought = thought or _dtype_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong)
+    return Finding(
         "values", tuple(wrong), wanted[first], got[first], difference=wrong[first], traffic=traffic, thought=thought
     )
 
 
-def _inputs(task: Task, given: list[tuple], attempt: Attempt, traffic: Traffic) -> Verdict | None:
+def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic) -> Finding | None:
     """An argument that is changed and must not be, or must be and holds the wrong numbers."""
     if task.after is None:
         return None
-    wanted, got = task.after(given), attempt.arguments
-    wrong = _wrong(task, given, wanted, got)
+    wanted, got = task.after(inputs), attempt.arguments
+    wrong = _wrong(task, inputs, wanted, got)
     if not wrong:
         return None
-    first, scale = next(iter(wrong)), _scale(task, given)
+    first, scale = next(iter(wrong)), _scale(task, inputs)
     (k, _), *within = wrong[first].place
-    verdict = Verdict(
+    verdict = Finding(
         "inputs", tuple(wrong), wanted[first][k], got[first][k], k, wrong[first]._replace(place=tuple(within)), traffic
     )
-    if not difference(wanted[first][k], given[first][k], scale):
+    if not difference(wanted[first][k], inputs[first][k], scale):
         return verdict
-    thought = _thought(task, given, [mine[k] for mine in got], wrong, [untouched(k), *task.suspects, NOTHING_RETURNED])
+    thought = _thought(
+        task, inputs, [arguments[k] for arguments in got], wrong, [untouched(k), *task.suspects, NOTHING_RETURNED]
+    )
     return replace(verdict, aspect="values", thought=thought)
 
 
-def _wrong(task: Task, given: list[tuple], wanted: list, got: list) -> dict[int, Difference]:
+def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int, Difference]:
     """The ranks that do not have what is wanted, each with the first difference."""
-    scale = _scale(task, given)
-    found = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
-    return {rank: what for rank, what in found.items() if what}
+    scale = _scale(task, inputs)
+    differences = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
+    return {rank: what for rank, what in differences.items() if what}
 
 
 def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
@@ -129,26 +135,26 @@ def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tens
     return ~torch.isclose(got.double(), wanted.double(), rtol=0.0, atol=off, equal_nan=True)
 
 
-def _scale(task: Task, given: list[tuple]) -> float:
-    return task.scale(given) if task.scale else largest(given)
+def _scale(task: Task, inputs: list[tuple]) -> float:
+    return task.scale(inputs) if task.scale else largest(inputs)
 
 
-def largest(given: Any) -> float:
+def largest(inputs: Any) -> float:
     """The largest finite magnitude among all numbers of the arguments; 1 if all are smaller."""
-    if isinstance(given, (list, tuple)):
-        return max((largest(value) for value in given), default=1.0)
-    if not isinstance(given, torch.Tensor):
+    if isinstance(inputs, (list, tuple)):
+        return max((largest(value) for value in inputs), default=1.0)
+    if not isinstance(inputs, torch.Tensor):
         return 1.0
-    finite = given.double().abs()
+    finite = inputs.double().abs()
     finite = finite[finite.isfinite()]
     return max(1.0, float(finite.max())) if finite.numel() else 1.0
 
 
-def _thought(task: Task, given: list[tuple], got: list, wrong: dict[int, Any], suspects: list[Suspect]) -> str:
+def _thought(task: Task, inputs: list[tuple], got: list, wrong: dict[int, Any], suspects: list[Suspect]) -> str:
     """The thought of the first suspect that gives these very results; "" if none does."""
-    scale = _scale(task, given)
+    scale = _scale(task, inputs)
     for suspect in suspects:
-        would = suspect.result(given)
+        would = suspect.result(inputs)
         ranks = wrong if suspect.where_wrong else range(len(got))
         if not any(difference(would[rank], got[rank], scale) for rank in ranks):
             return suspect.thought
@@ -171,8 +177,8 @@ def _dtype_only(difference: Difference, scale: float) -> str:
 def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
     """The thought about a collective that gives its result to one rank, where that one alone is right."""
     right = set(range(len(attempt.results))) - set(wrong)
-    for e in (e for mine in attempt.events for e in mine):
-        if e.op in ("reduce", "gather") and right == {e.dst}:
+    for e in (e for events in attempt.events for e in events):
+        if of(e.op).root == "dst" and right == {e.dst}:
             return f"rank {e.dst} alone gets the result of {e.op}. Which collective gives it to all ranks?"
     return ""
 
@@ -180,18 +186,18 @@ def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
 # --- calls and waits ----------------------------------------------------------------------
 
 
-def _calls(task: Task, attempt: Attempt) -> Verdict | None:
+def _calls(task: Task, attempt: Attempt) -> Finding | None:
     allowed = task.allowed
     return _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
 
 
-def _waits(attempt: Attempt) -> Verdict | None:
+def _waits(attempt: Attempt) -> Finding | None:
     return _first("waits", attempt, lambda e: not e.waited)
 
 
-def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Verdict | None:
-    events = (e for mine in attempt.events for e in mine if at_fault(e))
-    return next((Verdict(aspect, (e.rank,), event=e) for e in events), None)
+def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Finding | None:
+    faults = (e for events in attempt.events for e in events if at_fault(e))
+    return next((Finding(aspect, (e.rank,), event=e) for e in faults), None)
 
 
 # --- budget -------------------------------------------------------------------------------
@@ -206,30 +212,30 @@ def most_empty(world_size: int) -> int:
     return 8 * world_size + 16
 
 
-def _budget(task: Task, case: Case, given: list[tuple], traffic: Traffic, attempt: Attempt) -> Verdict | None:
-    budget = task.budget(case, given)
+def _budget(task: Task, case: Case, inputs: list[tuple], traffic: Traffic, attempt: Attempt) -> Finding | None:
+    budget = task.budget(case, inputs)
     for rank, count in enumerate(traffic.empty):
         if count > (most := most_empty(case.world_size)):
-            return Verdict("budget", (rank,), most, count, traffic=traffic, limit="empty")
+            return Finding("budget", (rank,), most, count, traffic=traffic, limit="empty")
     if budget.links is not None and (strangers := sorted(set(traffic.links) - budget.links)):
-        return Verdict("budget", strangers[0][:1], got=strangers[0], traffic=traffic, limit="links")
+        return Finding("budget", strangers[0][:1], got=strangers[0], traffic=traffic, limit="links")
     for limit in ("read", "reads", "sent", "received", "messages", "largest", "calls"):
         limits, counts = getattr(budget, limit), getattr(traffic, limit)
         over = [r for r in range(case.world_size) if limits is not None and counts[r] > limits[r] + 1e-6]
         if over:
             most = max(over, key=lambda r: counts[r] - limits[r])
-            return Verdict("budget", (most,), limits[most], counts[most], traffic=traffic, limit=limit)
+            return Finding("budget", (most,), limits[most], counts[most], traffic=traffic, limit=limit)
     if budget.steps is not None and traffic.steps > budget.steps:
-        return Verdict("budget", (), budget.steps, traffic.steps, traffic=traffic, limit="steps")
+        return Finding("budget", (), budget.steps, traffic.steps, traffic=traffic, limit="steps")
     for before, event in filter(None, map(_waits_between, attempt.events if budget.together else [])):
-        return Verdict("budget", (event.rank,), traffic=traffic, limit="together", event=event, before=before)
+        return Finding("budget", (event.rank,), traffic=traffic, limit="together", event=event, before=before)
     for measure in budget.measures:
         counts = measure.count(attempt.events)
         for rank, (got, most) in enumerate(zip(counts, measure.most)):
             least = measure.least[rank] if measure.least else got
             if got > most or got < least:
                 wanted = most if got > most else least
-                return Verdict("budget", (rank,), wanted, got, traffic=traffic, limit=measure.words)
+                return Finding("budget", (rank,), wanted, got, traffic=traffic, limit=measure.words)
     return None
 
 

@@ -1,4 +1,4 @@
-"""An exercise's notebook: which cells are answers and checks, and how the exercise comes out of its solution.
+"""An exercise's notebook: its answers and checks, their points, and how the exercise comes out of its solution. Needs no torch.
 
 In a solution's answer cell stay the lines outside these marks, and go those between them:
 
@@ -11,14 +11,27 @@ In a solution's answer cell stay the lines outside these marks, and go those bet
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import nbformat
 from nbformat import NotebookNode
+
+from ..course import SOLUTIONS
 
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION\n?", re.DOTALL | re.MULTILINE)
 CHECK = re.compile(r"^check_(values|budget)\((\w+)\)$")  # the one line of a check cell: aspect, function
 STUB = re.compile(r"^[ \t]*### BEGIN STUB\n(.*?)^[ \t]*### END STUB\n?", re.DOTALL | re.MULTILINE)
 PLACEHOLDER = "raise NotImplementedError()  # your code in place of this line\n"
+
+
+def exercises() -> list[str]:
+    """The names of all exercises, in order: "01_distributed_mean"."""
+    return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
+
+
+def pristine(exercise: str) -> NotebookNode:
+    """The course's own notebook of an exercise, solved."""
+    return nbformat.read(SOLUTIONS / f"{exercise}.ipynb", as_version=4)
 
 
 def is_answer(cell: NotebookNode) -> bool:
@@ -47,7 +60,46 @@ def stubbed(source: str) -> str:
     stub = STUB.search(source)
     if stub:
         source = STUB.sub("", source)
-        given = re.sub(r"^([ \t]*)# ?", r"\1", stub[1], flags=re.MULTILINE)
-        given = re.sub(r"[ \t]+$", "", given, flags=re.MULTILINE)
-        return SOLUTION.sub(lambda _: given, source).rstrip()
+        code = re.sub(r"^([ \t]*)# ?", r"\1", stub[1], flags=re.MULTILINE)
+        code = re.sub(r"[ \t]+$", "", code, flags=re.MULTILINE)
+        return SOLUTION.sub(lambda _: code, source).rstrip()
     return SOLUTION.sub(lambda match: match[1] + PLACEHOLDER, source).rstrip()
+
+
+class CheckCell(NamedTuple):
+    """A cell that gives points."""
+
+    name: str  # its id
+    aspect: str  # "values" or "budget"
+    function: str
+    points: float
+
+
+def checks_of(exercise: str) -> list[CheckCell]:
+    """The check cells of an exercise. Raises ValueError for one that is not a single call of a check."""
+    checks = []
+    for cell in filter(is_check, pristine(exercise).cells):
+        match = CHECK.match(cell.source.strip())
+        if not match:
+            raise ValueError(f"{exercise}: the check cell {cell.id} is not one call of check_values or check_budget")
+        checks.append(CheckCell(cell.id, match[1], match[2], cell.metadata.nbgrader.points))
+    return checks
+
+
+def after(exercise: str, check: CheckCell) -> str:
+    """What comes after a check cell, in a sentence."""
+    checks = checks_of(exercise)
+    following = checks[checks.index(check) + 1 :]
+    if not following:
+        return _exercise_after(exercise)
+    if following[0].function == check.function:
+        return "Next: the check in the cell below."
+    return f"Next: {following[0].function}, below."
+
+
+def _exercise_after(exercise: str) -> str:
+    name = next((name for name in exercises() if name > exercise), None)
+    if name is None:
+        return "That was the last exercise."
+    title = re.match(r"# Exercise (.+)", pristine(name).cells[0].source)
+    return f"Next: exercise {title[1]} ({name}.ipynb)."

@@ -1,7 +1,13 @@
-"""The part of a check that runs on a rank. Ranks import it alone, so it imports no more than they have."""
+"""What ranks import of a check: the run of its cases, and a file as an argument. It imports no more than they have.
+
+On a learner's ranks a file holds its bytes and notes what is read of them.  On graded ranks another stands in for it,
+without any bytes: each read asks the scorer, who counts (grade/inside/rank.py).
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import time
 from typing import Any, Callable, Sequence
 
@@ -10,16 +16,60 @@ import torch.distributed as dist
 LATE_SECONDS = 0.05
 
 
-def perform(answer: Callable, late: Sequence[int | None], given: list[list[tuple]]) -> list[tuple[Any, tuple]]:
+def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tuple]]) -> list[tuple[Any, tuple]]:
     """Calls the answer once a case; per case, what it returned, and its arguments afterwards.
 
-    late: per case, the rank that starts after the others.  given: per case and rank, the arguments.
+    late: per case, the rank that starts after the others.  inputs: per case and rank, the arguments.
     """
     rank, came = dist.get_rank(), []
-    for k, arguments in enumerate(given):
+    for k, arguments in enumerate(inputs):
         if k:
             dist.barrier()  # between two cases: nobody runs ahead
         if late[k] == rank:
             time.sleep(LATE_SECONDS)  # what is tried here: peers that have to wait
         came.append((answer(*arguments[rank]), arguments[rank]))
     return came
+
+
+class File(io.RawIOBase):
+    """An open file with these bytes, as open(path, "rb", buffering=0) gives one: each read gets what it asks for.
+
+    words: what it is, for messages.  reads: bytes that each read of it got.
+    """
+
+    def __init__(self, data: bytes, words: str = "a file", reads: tuple[int, ...] = ()) -> None:
+        self._data, self.words, self.reads, self._at = data, words, list(reads), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "there is nothing before the first byte of a file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        if len(buffer):
+            self.reads.append(len(part))
+        return len(part)
+
+    def __reduce__(self):
+        return File, (self._data, self.words, tuple(self.reads))
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def content(file: File) -> bytes:
+    """All bytes of a file, for those who set the exercise and judge it: this is no read."""
+    return file._data

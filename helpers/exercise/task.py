@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, NamedTuple
 
-from ..record.event import Event
-from ..record.traffic import Traffic, count
+from collectives.record.event import Event
+from collectives.record.traffic import Traffic, count
+
 from .cases import Case, Draw
 
 ANY = object()  # a wanted result that does not matter
@@ -40,7 +41,7 @@ class Budget:
     calls: list[int] | None = None  # collectives and messages that a rank starts
     together: bool = False  # whether a rank must start all its calls before it waits for the first
     measures: tuple[Measure, ...] = ()
-    read: list[float] | None = None  # bytes of the files among the arguments (file.File)
+    read: list[float] | None = None  # bytes of the files among the arguments (on_rank.File)
     reads: list[int] | None = None  # requests for them
 
 
@@ -67,7 +68,9 @@ class Task:
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
     suspects: tuple[Suspect, ...] = ()
-    thoughts: dict[str, str] = field(default_factory=dict)  # what is wrong -> one thing to think about
+    # What is wrong, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" stands for
+    # both "sent" and "received".
+    thoughts: dict[str, str] = field(default_factory=dict)
     # From an answer whose values are wrong and a world size: what became of each chunk, in words and to be drawn; None
     # where that cannot be told.
     follow: Callable[[Callable, int], tuple[str, Any] | None] | None = None
@@ -88,7 +91,7 @@ class Puzzle:
     name: str  # of the function
     cases: tuple[Case, ...]  # of world size 1; the last one is the one to tell about
     draw: Callable[[Draw], tuple]  # the arguments
-    verdict: Callable[[Case, tuple, Any, bool], Verdict | None]  # case, arguments, result, whether the budget counts
+    verdict: Callable[[Case, tuple, Any, bool], Finding | None]  # case, arguments, result, whether the budget counts
     praise: Callable[[Case, tuple, Any], str]  # what a right answer achieves
     thoughts: dict[str, str] = field(default_factory=dict)  # name of an error of the run -> one thing to think about
 
@@ -112,7 +115,7 @@ class Attempt:
     @property
     def traffic(self) -> Traffic:
         """What moved between the ranks, and from files to them."""
-        return replace(count(self.events), read=[sum(mine) for mine in self.reads], reads=[len(r) for r in self.reads])
+        return replace(count(self.events), read=[sum(sizes) for sizes in self.reads], reads=list(map(len, self.reads)))
 
 
 class Difference(NamedTuple):
@@ -125,7 +128,7 @@ class Difference(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Finding:
     """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
 
     aspect: str  # "calls", "values", "inputs", "waits" or "budget"

@@ -1,4 +1,4 @@
-"""A call as a rank describes it, checked: everything in the description may be a lie."""
+"""A call as a rank describes it, checked, since everything in the description may be a lie; and its result on each rank."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from typing import Any
 
 import torch
 
-from ..record.event import Event
-from .inside.protocol import Malformed, text
+from collectives.record.calls import Call
+from collectives.record.collectives import COLLECTIVES, of
+from collectives.record.event import Event
 
-COLLECTIVES = {
-    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_single", "gather", "scatter", "reduce_scatter",
-    "reduce_scatter_single", "all_to_all", "all_to_all_single", "barrier",
-}  # fmt: skip
-LISTS = {"scatter", "reduce_scatter", "all_to_all"}  # take a list of tensors
-REDUCE_OPS = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"}
+from .inside.protocol import Malformed, numel, text
 
 
-class Refused(Exception):
+class Ungradable(Exception):
     """An answer that does not play by the rules of the wire. The message says how."""
 
 
 def described_call(rank: int, index: int, op: str, header: dict[str, Any], world_size: int) -> Event:
     """The call as a rank describes it: to whom, not what. Raises Malformed."""
-    group = header.get("group")
+    group, collective = header.get("group"), of(op)
     if (
-        op not in COLLECTIVES | {"send", "recv"}
+        not (op in ("send", "recv") or op in COLLECTIVES or op.endswith("_single") and collective.op)
         or not isinstance(group, list)
         or len(set(map(str, group))) != len(group)
     ):
@@ -33,21 +29,20 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
     if not all(type(r) is int and 0 <= r < world_size for r in group) or rank not in group:
         raise Malformed("a call in a group that does not exist")
     event = Event(rank, index, op, tuple(group), group_name=text(header.get("name"), 100))
-    for role, ops in (("src", ("broadcast", "scatter", "recv")), ("dst", ("reduce", "gather", "send"))):
-        if op in ops:
-            peer = header.get(role)
-            if not (type(peer) is int and peer in group or op == "recv" and peer is None):
-                raise Malformed("a call to a rank that does not exist")
-            setattr(event, role, peer)
+    if role := {"send": "dst", "recv": "src"}.get(op, collective.root):
+        peer = header.get(role)
+        if not (type(peer) is int and peer in group or op == "recv" and peer is None):
+            raise Malformed("a call to a rank that does not exist")
+        setattr(event, role, peer)
     if event.is_message:
         event.tag = header.get("tag")
         if type(event.tag) is not int or not 0 <= event.tag < 1 << 63:
             raise Malformed("a message without a tag")
-    elif op in ("reduce", "all_reduce", "reduce_scatter", "reduce_scatter_single"):
+    elif collective.reduces:
         event.reduce_op = header.get("reduce_op")
-        if not isinstance(event.reduce_op, str) or event.reduce_op not in REDUCE_OPS:
-            raise Refused(f"{op} by {text(str(event.reduce_op), 40)} cannot be graded here.")
-    elif op == "all_to_all_single":
+        if not isinstance(event.reduce_op, str) or event.reduce_op not in _PAIRWISE:
+            raise Ungradable(f"{op} by {text(str(event.reduce_op), 40)} cannot be graded here.")
+    elif collective.personal and op not in COLLECTIVES:
         splits = header.get("splits")
         if not isinstance(splits, list) or len(splits) != 2 or not all(_is_sizes(s, len(group)) for s in splits):
             raise Malformed("split sizes that are none")
@@ -63,6 +58,94 @@ def fits(op: str, given: Any) -> bool:
     """Whether this is what such a call takes: a tensor, a list of tensors, or nothing."""
     if op in ("barrier", "recv") or op == "scatter" and given is None:
         return given is None
-    if op in LISTS:
+    if op in COLLECTIVES and of(op).gives == "all":
         return isinstance(given, list) and all(isinstance(t, torch.Tensor) for t in given)
     return isinstance(given, torch.Tensor)
+
+
+_PAIRWISE = {
+    "SUM": torch.add,
+    "AVG": torch.add,  # and then divided
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+class Impossible(Exception):
+    """The tensors do not fit the call. The message says which."""
+
+
+def left_with(
+    event: Event, call: Call, given: dict[int, Any], room: list[tuple[torch.dtype, tuple[int, ...]]]
+) -> list[torch.Tensor]:
+    """The tensors this rank is left with, new ones, in the shapes it has room for.
+
+    given: per rank what it passed in.  room: dtype and shape of each tensor to be filled.
+    Raises Impossible where they do not fit.
+    """
+    try:
+        if event.op == "reduce_scatter_single":
+            _check_rows(given[event.rank].shape, room[0][1], len(event.group))
+        came = _result(event, call, given)
+    except Impossible:
+        raise
+    except Exception:  # whatever tensors that do not belong together lead to
+        raise Impossible(f"{event.op}: the tensors of the ranks do not fit together.") from None
+    if not came:
+        return []
+    if len(came) != len(room):
+        raise Impossible(f"{event.op} gives {len(came)} tensors, and there is room for {len(room)}.")
+    for value, (dtype, shape) in zip(came, room):
+        if event.reduce_op == "AVG" and value.dtype != dtype and value.numel() == numel(shape):
+            raise Impossible(f"{event.op} by AVG gives fractions, which {dtype} cannot hold.")
+        if value.dtype != dtype or value.numel() != numel(shape):
+            raise Impossible(
+                f"{event.op} gives {value.numel()} numbers of {value.dtype}, and there is room for {numel(shape)} of {dtype}."
+            )
+    return [value.reshape(shape).clone() for value, (_, shape) in zip(came, room)]
+
+
+def _result(event: Event, call: Call, given: dict[int, Any]) -> list[torch.Tensor]:
+    group, me = event.group, event.group.index(event.rank)
+    if event.op in ("send", "barrier"):
+        return []
+    if event.op == "recv":
+        return [given[event.src]]
+    collective, listed = of(event.op), event.op in COLLECTIVES  # listed: chunks come in a list, not in one tensor
+    if event.nbytes == 0 and not collective.personal:
+        return []  # nothing to move
+    if collective.root == "dst" and event.rank != event.dst:
+        return [given[event.rank]] if collective.in_place else []
+    values = [given[rank] for rank in ((event.src,) if collective.root == "src" else group)]
+    if collective.personal and not listed:
+        splits = {e.rank: e.splits[0] for e in call}
+        values = [
+            value.split(splits[rank] or value.shape[0] // len(group), dim=0)[me] for rank, value in zip(group, values)
+        ]
+    elif collective.gives == "all" and listed:
+        values = [chunks[me] for chunks in values]
+    if collective.reduces:
+        total = _combined(values, event.reduce_op)
+        return [total if listed or collective.in_place else total.reshape(-1).chunk(len(group))[me]]
+    return values if listed else [torch.cat([value.reshape(-1) for value in values])]
+
+
+def _check_rows(passed: tuple[int, ...], room: tuple[int, ...], world_size: int) -> None:
+    """Raises Impossible where gloo refuses a reduce_scatter_single: it cuts the input by rows, and not by numbers."""
+    rows, wanted = passed[:1], room[:1]
+    if not rows or not wanted or wanted[0] * world_size != rows[0]:
+        raise Impossible(
+            f"reduce_scatter_single: an input of shape {list(passed)} for {world_size} ranks needs an output with "
+            f"1/{world_size} of its rows, and got one of shape {list(room)}."
+        )
+
+
+def _combined(values: list[torch.Tensor], reduce_op: str) -> torch.Tensor:
+    result = values[0]
+    for value in values[1:]:
+        result = _PAIRWISE[reduce_op](result, value)
+    return result / len(values) if reduce_op == "AVG" else result

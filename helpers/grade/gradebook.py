@@ -1,14 +1,59 @@
-"""A class's gradings by student and by exercise, and what they tell about the class."""
+"""Gradings, what came out for one submission each, as data that travels as JSON; and a class's by student and by exercise."""
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .grading import Grading
-from .score import checks_of
-from .submission import exercises
+from ..exercise.notebook import checks_of, exercises
+
+
+@dataclass(frozen=True)
+class CheckScore:
+    """The points of one check cell."""
+
+    name: str  # the cell's id
+    what: str  # it asks, of which function
+    points: float
+    of: float
+    reason: str = ""  # why it is not all of them; "" if it is
+    cost: str = ""  # what a right answer costs
+
+    @property
+    def function(self) -> str:
+        return self.what.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Grading:
+    """One submission's points with their reasons."""
+
+    exercise: str = ""  # "01_distributed_mean"; "" if it cannot be graded
+    checks: tuple[CheckScore, ...] = ()
+    problem: str = ""  # why it cannot be graded; "" if it can
+    pictures: dict[str, str] = field(default_factory=dict)  # function -> PNG in base64
+    undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
+    student: str = ""
+    file: str = ""  # as it was found, below the folder of submissions
+
+    @property
+    def points(self) -> float:
+        return sum(check.points for check in self.checks)
+
+    @property
+    def of(self) -> float:
+        return sum(check.of for check in self.checks)
+
+    def data(self) -> dict[str, Any]:
+        """The grading as plain data for json.dumps, with the sums of the points."""
+        return {**asdict(self), "points": self.points, "of": self.of}
+
+    @classmethod
+    def from_data(cls, data: Any) -> Grading:
+        """The grading again. Raises KeyError or TypeError for what is none."""
+        fields = {key: data[key] for key in cls.__dataclass_fields__}
+        return cls(**{**fields, "checks": tuple(CheckScore(**check) for check in fields["checks"])})
 
 
 @dataclass
@@ -20,8 +65,8 @@ class Student:
     gradings: list[Grading] = field(default_factory=list)
 
     def best(self, exercise: str) -> Grading | None:
-        mine = [grading for grading in self.gradings if grading.exercise == exercise]
-        return max(mine, key=lambda grading: grading.points, default=None)
+        gradings = [grading for grading in self.gradings if grading.exercise == exercise]
+        return max(gradings, key=lambda grading: grading.points, default=None)
 
     def points(self, exercise: str) -> float:
         grading = self.best(exercise)
@@ -46,15 +91,15 @@ def students(gradings: list[Grading]) -> list[Student]:
     """Everybody who handed something in, in the order of the gradings."""
     done = {grading.exercise for grading in gradings}
     of = {name: sum(check.points for check in checks_of(name)) for name in exercises() if name in done}
-    found: dict[str, Student] = {}
+    people: dict[str, Student] = {}
     for grading in gradings:
-        found.setdefault(grading.student, Student(grading.student, of)).gradings.append(grading)
-    return list(found.values())
+        people.setdefault(grading.student, Student(grading.student, of)).gradings.append(grading)
+    return list(people.values())
 
 
 def summary(people: list[Student]) -> dict[str, Any]:
     """Per exercise: how many handed it in, mean, median, how many got all, and how often each check passed."""
-    found = {}
+    rows = {}
     for exercise, of in (people[0].of if people else {}).items():
         best = [grading for student in people if (grading := student.best(exercise))]
         points = [grading.points for grading in best]
@@ -62,12 +107,12 @@ def summary(people: list[Student]) -> dict[str, Any]:
             check.what: sum(bool(grading.checks[k].points) for grading in best)
             for k, check in enumerate(best[0].checks)
         }
-        found[exercise] = {
+        rows[exercise] = {
             "of": of, "handed in": len(best), "mean": round(statistics.fmean(points), 2),
             "median": statistics.median(points), "all points": sum(p == of for p in points), "passed": passed,
             "reasons": reasons(best),
         }  # fmt: skip
-    return found
+    return rows
 
 
 def reasons(gradings: list[Grading]) -> dict[str, int]:

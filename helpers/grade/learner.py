@@ -1,182 +1,143 @@
-"""Runs the course's notebook with a learner's answers in it, in a kernel of its own, and reads what came out.
-
-This is feedback for a learner who wants it.  Whoever runs in the check's own process can
-fake the outcome, so it is no score.
-"""
+"""The learner's command:   python -m helpers.grade [--watch] notebook-or-folder ..."""
 
 from __future__ import annotations
 
-import os
-import re
-import tempfile
+import argparse
+import sys
+import textwrap
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty
-from typing import Callable
 
-from jupyter_client.manager import KernelManager
-from nbformat import NotebookNode
+from ..progress import remember
+from . import submission
+from .feedback import Feedback, Kernel, tried, untried
+from .submission import Unusable
+from .terminal import bar
 
-from ..course import ROOT
-from ..exercise.notebook import is_check
-from .submission import Submission, graft, slips
-
-CELL_SECONDS = 60
-START_SECONDS = 120  # for a kernel, on a busy machine
-LOOK_SECONDS = 1.0  # between two looks whether a silent kernel is alive
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-STARTUP = "import helpers\nimport torch, helpers.exercise.check\n"  # ranks start while torch is imported
+NOT_BEGUN = "not begun"
+LOOK_SECONDS = 0.3  # between two looks whether a notebook was saved
 
 
-@dataclass(frozen=True)
-class Check:
-    """One check cell."""
-
-    what: str  # its code
-    points: float  # to be had
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Feedback:
-    exercise: str
-    checks: list[Check]
-    reason: str = ""  # why the first cell that failed did; "" if none
-    hints: int = 0  # how many belong to the first check that failed
-
-    @property
-    def points(self) -> float:
-        return sum(check.points for check in self.checks if check.passed)
-
-    @property
-    def of(self) -> float:
-        return sum(check.points for check in self.checks)
-
-    @property
-    def solved(self) -> bool:
-        return not self.reason
+def grade(options: argparse.Namespace) -> int:
+    """Grades exercises. 0: all is graded, whatever came out. 2: a file cannot be graded. 130: stopped."""
+    try:
+        seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed
+        status = _grade_all(_notebooks(options.paths), options.progress)
+        if options.watch:
+            _watch(options.paths, options.progress, seen)
+        return status
+    except KeyboardInterrupt:
+        print()
+        return 130
 
 
-class Kernel:
-    """A Jupyter kernel that has loaded what checks need, for one notebook: a second would find the first one's names.
-
-    It takes seconds to come up, and does so by itself. Neither the learner's folder nor the
-    learner's IPython profile is seen in it. Use it as a context manager, or close it.
-    """
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="grade-")
-        startup = Path(self._folder.name) / "profile_default" / "startup"
-        startup.mkdir(parents=True)
-        (startup / "checks.py").write_text(STARTUP)
-        environ = {
-            **os.environ,
-            "IPYTHONDIR": self._folder.name,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        }
-        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the environment's own Python, whatever kernels are installed
-        self._manager = KernelManager(kernel_name="python3")
-        with open(os.devnull, "w") as nowhere:
-            self._manager.start_kernel(
-                cwd=self._folder.name, env=environ, stdout=nowhere, stderr=nowhere,
-                extra_arguments=["--HistoryManager.enabled=False"],
-            )  # fmt: skip
-        self._client = self._manager.client()
-        self._client.start_channels()
-
-    def run(self, cells: list[NotebookNode], progress: Callable[[int], None]) -> list[str]:
-        """Per cell why it failed; "" if it did not.  progress: called with the cells done.
-
-        Raises OSError if the kernel does not come up.
-        """
-        try:
-            self._client.wait_for_ready(timeout=START_SECONDS)
-        except RuntimeError as error:
-            raise OSError(f"no kernel: {error}") from None
-        outcomes: list[str] = []
-        for k, cell in enumerate(cells, 1):
-            outcomes.append(self._outcome(cell.source, k))
-            progress(k)
-            if not self._manager.is_alive():
-                return outcomes + [f"code cell {j} did not run." for j in range(k + 1, len(cells) + 1)]
-        return outcomes
-
-    def _outcome(self, source: str, k: int) -> str:
-        request = self._client.execute(source, allow_stdin=False)
-        deadline, trouble = time.monotonic() + CELL_SECONDS, ""
-        while time.monotonic() < deadline:
-            try:
-                message = self._client.get_iopub_msg(timeout=LOOK_SECONDS)
-            except Empty:
-                if not self._manager.is_alive():
-                    return f"code cell {k} ended the kernel that it ran in."
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if message["parent_header"].get("msg_id") != request:
-                continue
-            if kind == "error":
-                trouble = COLOURS.sub("", "\n".join(content["traceback"])).strip() or content["ename"]
-            elif kind == "status" and content["execution_state"] == "idle":
-                return trouble
-        self._manager.shutdown_kernel(now=True)
-        return f"code cell {k} took longer than {CELL_SECONDS} seconds. Is there a loop that does not end?"
-
-    is_up = True  # until it is closed
-
-    def close(self) -> None:
-        if not self.is_up:
-            return
-        self.is_up = False
-        self._client.stop_channels()
-        self._manager.shutdown_kernel(now=True)
-        self._manager.cleanup_resources()
-        self._folder.cleanup()
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
+def _notebooks(paths: list[Path]) -> list[Path]:
+    notebooks = [nb for path in paths for nb in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
+    if not notebooks:
+        print(f"There are no notebooks in {', '.join(map(str, paths))}.", file=sys.stderr)
+    return notebooks
 
 
-def untried(submission: Submission, reason: str = "") -> Feedback:
-    """The feedback without a point, of answers that are not run."""
-    return Feedback(
-        submission.exercise, [Check(c.source, c.metadata.nbgrader.points, False) for c in _checks(submission)], reason
-    )
+def _grade_all(paths: list[Path], progress: Path) -> int:
+    """Grades files, says what is wrong in each, and ends with a table of all. 0: all could be graded. 2: not all."""
+    feedbacks = []
+    for path in paths:
+        if feedback := _grade(path, progress):
+            if len(paths) == 1 or not feedback.solved and feedback.reason != NOT_BEGUN:
+                print(_report(feedback), end="\n\n", flush=True)
+            feedbacks.append(feedback)
+    if len(paths) > 1 and feedbacks:
+        print(_table(feedbacks))
+    return 0 if len(feedbacks) == len(paths) > 0 else 2
 
 
-def give(
-    submission: Submission, progress: Callable[[int, int], None] = lambda done, of: None, kernel: Kernel | None = None
-) -> Feedback:
-    """Grades one submission.
+def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback | None:
+    """The feedback to one file; None if it cannot be graded, which is said.  kernel: one that is up already."""
+    try:
+        submitted = submission.read(path)
+    except Unusable as problem:
+        print(f"{problem}\n", file=sys.stderr)
+        return None
+    if submitted.untouched:
+        return untried(submitted, NOT_BEGUN)
+    try:
+        feedback = tried(submitted, lambda done, of: bar(submitted.exercise, done, of), kernel)
+    except OSError as error:  # no process, no memory, no space in the temporary folder
+        print(f"{submitted.exercise} could not be graded: {error}.\n", file=sys.stderr)
+        return None
+    bar("", 0, 0)
+    try:
+        remember(feedback.exercise, feedback.points, feedback.of, progress)
+    except OSError as error:
+        print(f"These points are not remembered: {error}.\n", file=sys.stderr)
+    return feedback
 
-    progress: called with the cells done, and how many there are.  kernel: one that is up already; it is closed.
-    Raises OSError where the machine has no room for a kernel.
-    """
-    if slip := slips(submission):
-        return untried(submission, slip)
-    notebook = graft(submission)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    with kernel or Kernel() as kernel:
-        outcomes = kernel.run(cells, lambda done: progress(done, len(cells)))
-    checks = [
-        Check(cell.source, cell.metadata.nbgrader.points, not outcome)
-        for cell, outcome in zip(cells, outcomes)
-        if is_check(cell)
+
+def _table(feedbacks: list[Feedback]) -> str:
+    """The points of several exercises, one a line, their sum, and the first that is not solved."""
+    wide = max(len(feedback.exercise) for feedback in feedbacks)
+    rows = [
+        (_mark(one), one.exercise, f"{one.points:g} of {one.of:g}", NOT_BEGUN * (one.reason == NOT_BEGUN))
+        for one in feedbacks
     ]
-    failed = [k for k, outcome in enumerate(outcomes) if outcome]
-    first = next((k for k in failed if is_check(cells[k])), None)
-    reason = outcomes[failed[0]] if failed else ""  # the others may only follow from it
-    return Feedback(submission.exercise, checks, reason, _hints(notebook, cells[first]) if first is not None else 0)
+    total, of = (sum(getattr(feedback, what) for feedback in feedbacks) for what in ("points", "of"))
+    rows.append((" ", "all", f"{total:g} of {of:g} points", ""))
+    lines = [f"{mark} {name:<{wide}}  {points:>8}  {note}".rstrip() for mark, name, points, note in rows]
+    following = next((feedback.exercise for feedback in feedbacks if not feedback.solved), None)
+    return "\n".join([*lines, f"Next: {following}." if following else "All solved."])
 
 
-def _checks(submission: Submission) -> list[NotebookNode]:
-    return [cell for cell in graft(submission).cells if is_check(cell)]
+def _mark(feedback: Feedback) -> str:
+    return "✓" if feedback.solved else "·" if feedback.reason == NOT_BEGUN else "✗"
 
 
-def _hints(notebook: NotebookNode, check: NotebookNode) -> int:
-    """The hints in the first cell after this one that has any."""
-    after = notebook.cells[[cell.id for cell in notebook.cells].index(check.id) :]
-    return next((n for cell in after if (n := cell.source.count("<details>"))), 0)
+def _report(feedback: Feedback) -> str:
+    """The feedback to one exercise in words."""
+    if feedback.reason == NOT_BEGUN:
+        return f"{feedback.exercise}: {NOT_BEGUN}. Write into the answer cell, save, and grade again."
+    state = "solved" if feedback.solved else "not solved yet"
+    lines = [f"{feedback.exercise}: {feedback.points:g} of {feedback.of:g} points, {state}"]
+    for check in feedback.checks:
+        lines.append(f"  {'✗' if check.reason else '✓'} {check.points:g} of {check.of:g}   {check.what}")
+    if feedback.reason:
+        if sum(bool(check.reason) for check in feedback.checks) > 1:
+            lines += ["", "  The first that fails says why; the others may follow from it:"]
+        lines += ["", textwrap.indent(feedback.reason, "    ")]
+    if feedback.hints:
+        which = "hint" if feedback.hints == 1 else "next of the hints"
+        lines += ["", f"  If that does not help: open the {which} below the check in the notebook."]
+    return "\n".join(lines)
+
+
+def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]]) -> None:
+    """Grades a file whenever it has been saved.  seen: as _saved found them before the last grading.
+
+    The kernel of the next grading is up before it is needed: torch takes longer to load than most answers to check.
+    """
+    kernel = Kernel()
+    try:
+        print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
+        while True:
+            now = _saved(paths)
+            for path in now:
+                if now[path] != seen.get(path):
+                    if feedback := _grade(path, progress, kernel):
+                        print(_report(feedback), end="\n\n", flush=True)
+                    kernel = kernel if kernel.is_up else Kernel()
+            seen = now
+            time.sleep(LOOK_SECONDS)
+    finally:
+        kernel.close()
+
+
+def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+    """When each notebook was last saved, and its size."""
+    times = {}
+    for path in paths:
+        for notebook in sorted(path.glob("*.ipynb")) if path.is_dir() else [path]:
+            try:
+                status = notebook.stat()
+            except OSError:
+                continue  # being replaced this very moment
+            times[notebook] = (status.st_mtime_ns, status.st_size)
+    return times

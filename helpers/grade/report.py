@@ -1,4 +1,8 @@
-"""The files of a class's report: a table, CSV, JSON, JUnit XML, pages, Gradescope's results.json."""
+"""The files of a class's report: a table, CSV, JSON, JUnit XML, HTML pages, Gradescope's results.json.
+
+A page for each student and one about the class have no scripts, and load nothing. They show text of untrusted notebooks,
+which the templates escape: whatever they insert becomes text, never markup.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,16 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from . import pages
-from .batch import Report, slug, write
-from .gradebook import Student, students, summary
-from .grading import CheckScore, Grading
+from jinja2 import Environment, FileSystemLoader
+
+from collectives.format import aligned
+
+from .folder import ReportFolder, slug, write
+from .gradebook import CheckScore, Grading, Student, students, summary
 from .terminal import printable
 
 TITLE = "Exercises in collective communication"
@@ -27,15 +36,10 @@ def table(people: list[Student]) -> str:
         problems = len(student.problems)
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
         rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = [
-        "  ".join(word.ljust(w) if k == 0 else word.rjust(w) for k, (word, w) in enumerate(zip(row, widths)))
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return aligned(rows, right=range(1, len(rows[0])))
 
 
-def write_all(report: Report, gradings: list[Grading], gradescope: bool = False) -> None:
+def write_all(report: ReportFolder, gradings: list[Grading], gradescope: bool = False) -> None:
     """Writes every file of the report, from the gradings alone."""
     people, folder = students(gradings), report.folder
     write(folder / "scores.csv", _csv(people))
@@ -43,10 +47,10 @@ def write_all(report: Report, gradings: list[Grading], gradescope: bool = False)
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", _junit(people))
-    write(folder / "statistics.html", pages.statistics(TITLE, people, summary(people), report.walls))
+    write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
     (folder / "students").mkdir(exist_ok=True)
     for student in people:
-        write(folder / "students" / f"{slug(student.name)}.html", pages.feedback(TITLE, student))
+        write(folder / "students" / f"{slug(student.name)}.html", feedback(TITLE, student))
     if gradescope:
         (folder / "gradescope").mkdir(exist_ok=True)
         for student in people:
@@ -108,3 +112,39 @@ def _gradescope(student: Student) -> str:
         "tests": tests,
     }
     return json.dumps(result, indent=1) + "\n"
+
+
+def feedback(title: str, student: Student) -> str:
+    """One student's page: points, reasons, and the picture of each run."""
+    return _TEMPLATES.get_template("student.html").render(title=title, student=student)
+
+
+def statistics(title: str, people: list[Student], summary: dict[str, Any], walls: bool) -> str:
+    """The class's page: points by exercise, how often each check passed, and the advice given most."""
+    page = _TEMPLATES.get_template("class.html")
+    return page.render(title=f"{title}: the class", people=people, summary=summary, walls=walls)
+
+
+def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
+    """Each check with whether its reason was given before, and the picture that belongs below it.
+
+    A function's picture stands below its first check that fails, or else below its last.
+    """
+    reason, drawn = "", set()
+    last = {check.function: check for check in grading.checks}
+    for check in grading.checks:
+        name = check.function
+        picture = "" if name in drawn or not (check.reason or check is last[name]) else grading.pictures.get(name, "")
+        drawn |= {name} if picture else set()
+        yield {"check": check, "same": check.reason and check.reason == reason, "picture": picture}
+        reason = check.reason or reason
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows}

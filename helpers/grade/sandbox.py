@@ -1,51 +1,29 @@
-"""The sandbox of submitted code: bubblewrap around a process that forks ranks (inside/).
+"""The sandbox of submitted code: walls (walls.py) around a process that forks ranks (inside/).
 
-In the sandbox there is Python, torch and the folder `inside`, all of it read-only; no
-place to write, no network, no other process to be seen, no solution, test or submission.
 Each rank also loses every system call but those that computing takes (inside/seccomp.py).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
-import torch
+from .inside.protocol import FrameReader, frame
+from .walls import INSIDE, Unavailable, around
 
-from .inside import seccomp
-from .inside.protocol import Frames, frame
-
-INSIDE = Path(__file__).parent / "inside"
 START = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('inside', run_name='__main__', alter_sys=True)"
 )
-TRIAL = """
-import os, sys
-sys.path.insert(0, "/course")
-from inside import seccomp
-seccomp.close_in()
-try:
-    os.fork()
-except PermissionError:
-    os._exit(0)
-os._exit(3)
-"""  # ends well only where the walls hold
 UP_SECONDS = 120.0  # to load torch, on a busy machine
 ANSWER_SECONDS = 20.0  # for a request to the first process
 
 
-class Unavailable(RuntimeError):
-    """There is no sandbox on this machine. The message says why, and what to do."""
-
-
 class Sandbox:
-    """One sandbox; use it as a context manager. Ranks of one worker group at a time."""
+    """One sandbox, to be closed. Ranks of one worker group at a time."""
 
     def __init__(self, walls: bool = True) -> None:
         self._walls = walls
@@ -88,12 +66,12 @@ class Sandbox:
         return self._reply()["ended"]
 
     def _reply(self) -> dict:
-        frames = Frames()
+        reader = FrameReader()
         while True:
             data = self._ours.recv(1 << 12)
             if not data:
                 raise EOFError("the sandbox is gone")
-            for header, _ in frames.feed(data):
+            for header, _ in reader.feed(data):
                 return header
 
     def close(self) -> None:
@@ -109,12 +87,6 @@ class Sandbox:
         self._words = self._process.stderr.read().decode(errors="replace").strip()
         self._process.stderr.close()
         self._process.wait()
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
 
 class SandboxPool:
@@ -145,27 +117,6 @@ class SandboxPool:
         self._sandbox.close()
 
 
-def check() -> None:
-    """Raises Unavailable unless submitted code can be walled in here."""
-    if sys.platform != "linux":
-        raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
-    if not shutil.which("bwrap"):
-        raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
-    if not seccomp.known():
-        raise Unavailable(
-            "there is no filter for system calls on this kind of processor yet, see helpers/grade/inside/seccomp.py."
-        )
-    tried = subprocess.run(
-        [*_walls(), "--", sys.executable, "-I", "-B", "-c", TRIAL], capture_output=True, text=True, cwd="/"
-    )
-    if tried.returncode:
-        said = tried.stderr.strip().rpartition("\n")[2]
-        raise Unavailable(
-            f"the sandbox does not hold here ({said or f'exit code {tried.returncode}'}). bubblewrap needs user namespaces: in a container, allow them; on Ubuntu 24.04 "
-            "and later, see kernel.apparmor_restrict_unprivileged_userns."
-        )
-
-
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
@@ -179,29 +130,5 @@ def _command(descriptor: int, walls: bool) -> list[str]:
     closed_in = "closed-in" if walls else "open"
     python = [sys.executable, "-I", "-B", "-c", START]
     if walls:
-        return [*_walls(), "--", *python, "/course", str(descriptor), closed_in]
+        return [*around(), "--", *python, "/course", str(descriptor), closed_in]
     return [*python, str(INSIDE.parent), str(descriptor), closed_in]
-
-
-def _walls() -> list[str]:
-    """bubblewrap with the least that Python and torch can live on."""
-    visible = [
-        "/usr",
-        "/lib",
-        "/lib64",
-        "/etc/ld.so.cache",
-        sys.base_prefix,
-        sys.prefix,
-        str(Path(torch.__file__).parents[1]),
-        "/proc/cpuinfo",  # torch chooses its kernels for half precision by these
-        "/sys/devices/system/cpu/possible",
-        "/sys/devices/system/cpu/present",
-    ]
-    visible.append(os.path.dirname(os.path.realpath(sys.executable)))
-    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
-    for path in dict.fromkeys(visible):
-        options += ["--ro-bind-try", path, path]
-    for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
-        options += ["--dev-bind", device, device]
-    return ["bwrap", *options, "--ro-bind", str(INSIDE), "/course/inside", "--remount-ro", "/", "--chdir", "/"]

@@ -7,17 +7,16 @@ course's own notebook, whose checks, metadata and kernel stay what they are.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbformat import NotebookNode
 
-from ..course import SOLUTIONS
-from ..exercise.notebook import is_answer, is_check, released
+from ..exercise.notebook import exercises, is_answer, is_check, pristine, released
 
 
 class Unusable(Exception):
@@ -68,14 +67,6 @@ def _bound(node: ast.AST) -> str | None:
     return node.asname or node.name if isinstance(node, ast.alias) else None
 
 
-def exercises() -> list[str]:
-    return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
-
-
-def pristine(exercise: str) -> NotebookNode:
-    return nbformat.read(SOLUTIONS / f"{exercise}.ipynb", as_version=4)
-
-
 def read(path: Path) -> Submission:
     """The submission in a file. Raises Unusable."""
     if not path.is_file():
@@ -92,15 +83,17 @@ def parse(path: Path, content: bytes) -> Submission:
     exercise = _which(path, {str(cell.get("id")) for cell in cells})
     answers = {}
     for wanted in filter(is_answer, pristine(exercise).cells):
-        found = [cell for cell in cells if cell.get("id") == wanted.id]
-        if len(found) != 1:
-            raise Unusable(_missing(path, exercise, wanted, cells) if not found else _twice(path, wanted, len(found)))
-        if found[0].get("cell_type") != "code":
+        matches = [cell for cell in cells if cell.get("id") == wanted.id]
+        if len(matches) != 1:
+            raise Unusable(
+                _missing(path, exercise, wanted, cells) if not matches else _twice(path, wanted, len(matches))
+            )
+        if matches[0].get("cell_type") != "code":
             raise Unusable(
                 f"{path}: the answer cell of {_function(wanted)} is no code cell any more. "
                 "Select it in JupyterLab and press Y, which makes it one."
             )
-        answers[wanted.id] = _source(found[0])
+        answers[wanted.id] = _source(matches[0])
     submission = Submission(path, exercise, answers)
     if submission.untouched and (elsewhere := _elsewhere(exercise, cells)):
         raise Unusable(f"{path}: {elsewhere} Put your code into the answer cell itself, in place of what stands there.")
@@ -133,7 +126,7 @@ def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
 
 def _which(path: Path, ids: set[str]) -> str:
     """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
-    marked = {name: {c.id for c in pristine(name).cells if is_answer(c) or is_check(c)} for name in exercises()}
+    marked = _marked()
     overlap = {name: len(own & ids) for name, own in marked.items()}
     best = max(overlap, key=overlap.__getitem__, default="")
     named = next((name for name in marked if path.stem.startswith(name)), None)
@@ -143,6 +136,12 @@ def _which(path: Path, ids: set[str]) -> str:
     if named and overlap[named] < overlap[best]:
         raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
     return best
+
+
+@functools.cache
+def _marked() -> dict[str, frozenset[str]]:
+    """The ids of answer and check cells of each exercise."""
+    return {n: frozenset(c.id for c in pristine(n).cells if is_answer(c) or is_check(c)) for n in exercises()}
 
 
 def _function(cell: NotebookNode) -> str:

@@ -6,7 +6,7 @@ the wire, not told by the ranks: there is no other way between them, and nothing
 say to change it.  Times in it are each rank's own count of what happened to it, so a
 record does not depend on how fast the machine is.
 
-Completion follows gloo, as the course's own diagnosis has it (diagnose.needs).
+Completion follows gloo, as the course's own diagnosis has it (gloo.needs).
 """
 
 from __future__ import annotations
@@ -21,19 +21,32 @@ from typing import Any, Callable
 
 import torch
 
+from collectives.judge import diagnose, gloo, wording
+from collectives.judge.monitor import Monitor
+from collectives.judge.run import Run
+from collectives.judge.verdict import Verdict
+from collectives.rank.protocol import Began, Called, Completed, Failed, Misused, Returned, Waiting
+from collectives.rank.tensors import LARGE, each, summarise
+from collectives.record.calls import Call
+from collectives.record.collectives import COLLECTIVES, of
+from collectives.record.event import MAIN, Event, Failure, Line
+
 from ..exercise.cases import Case
-from ..exercise.file import File, content
+from ..exercise.on_rank import File, content
 from ..exercise.task import Attempt
-from ..rank.protocol import Called, Completed, Misused, Returned, Waiting
-from ..rank.tensors import LARGE, each, summarise
-from ..record.calls import Call
-from ..record.event import MAIN, Event, Failure, Line
-from ..results import diagnose, gloo
-from ..results.monitor import Monitor
-from ..results.run import Run
-from .calls import Refused, described_call, fits
-from .collectives import Impossible, left_with
-from .inside.protocol import MAX_BODY_BYTES, Frames, Malformed, Opened, decode, described, encode, frame, numel, text
+from .calls import Impossible, Ungradable, described_call, fits, left_with
+from .inside.protocol import (
+    MAX_BODY_BYTES,
+    FrameReader,
+    Malformed,
+    Opened,
+    decode,
+    described,
+    encode,
+    frame,
+    numel,
+    text,
+)
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
@@ -64,7 +77,7 @@ class Peer:
 
     rank: int
     sock: socket.socket
-    frames: Frames = field(default_factory=Frames)
+    frames: FrameReader = field(default_factory=FrameReader)
     ready: bool = False
     gone: bool = False
     printed: str = ""
@@ -86,7 +99,7 @@ class Peer:
         try:
             self.sock.sendall(frame(header, body))
         except TimeoutError:
-            raise Refused(f"rank {self.rank} does not read what it is sent.") from None
+            raise Ungradable(f"rank {self.rank} does not read what it is sent.") from None
         except OSError:
             pass  # it is gone; its socket says so when read
 
@@ -119,7 +132,7 @@ class Switch:
         """Runs cases of one world size one after the other.
 
         cells: name and source of what comes before the answer, and the answer.
-        Raises RunError, as helpers.run does, and Refused. What was printed is in `.printed`,
+        Raises RunError, as collectives.run does, and Ungradable. What was printed is in `.printed`,
         a list over ranks for each case.
         """
         job = {"cells": cells, "function": self._function, "world_size": self._n}
@@ -147,7 +160,7 @@ class Switch:
         self._until(deadline, lambda peer: peer.returned is not None)
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
-        return Attempt(list(results), list(arguments), self._monitor.state.events, [peer.reads for peer in self._peers])
+        return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
 
     # --- listening ------------------------------------------------------------------------
 
@@ -156,7 +169,7 @@ class Switch:
         self._deadline = deadline
         while not all(map(done, self._peers)):
             if all(done(p) or p.gone or p.failure or p.waiting for p in self._peers):
-                raise self._verdict()
+                raise self._error(self._judge().final_verdict())  # what they did decides, not how fast
             for key, _ in self._select.select(self._left()):
                 self._listen(key.data)
 
@@ -164,7 +177,8 @@ class Switch:
         """Seconds until time is out. Raises the verdict once it is."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise self._late()
+            monitor = self._judge()
+            raise self._error(monitor.mismatch() or monitor.out_of_time(SECONDS))
         return left
 
     def _listen(self, peer: Peer) -> None:
@@ -181,12 +195,12 @@ class Switch:
             messages = peer.frames.feed(data)
             peer.messages += len(messages)
             if peer.messages > MAX_MESSAGES or peer.nbytes > MAX_BYTES // self._n:
-                raise Refused(f"rank {peer.rank} prints or sends without end.")
+                raise Ungradable(f"rank {peer.rank} prints or sends without end.")
             for header, body in messages:
                 self._left()  # one read may bring hundreds
                 self._heard(peer, header, body)
         except Malformed as what:
-            raise Refused(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
+            raise Ungradable(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
 
     def _heard(self, peer: Peer, header: dict[str, Any], body: bytes) -> None:
         if peer.waiting or peer.returned or peer.failure:
@@ -198,7 +212,7 @@ class Switch:
                 self._called(peer, op, header, body)
             case {"wait": int(index), "written": True} | {"test": int(index), "written": True} if index in peer.calls:
                 self._monitor.feed(peer.rank, Misused(peer.calls[index].event.index, "written", None))
-                raise self._monitor.mismatch()(self._run())
+                raise self._error(self._monitor.mismatch())
             case {"wait": int(index)} if index in peer.calls:
                 peer.waiting = asked = peer.calls[index]
                 asked.event.waiting = peer.tick()
@@ -210,7 +224,7 @@ class Switch:
             case {"read": int(number), "at": int(at), "most": int(most)} if number in peer.files:
                 self._read(peer, peer.files[number], at, most)
             case {"wait": int()} | {"test": int()}:
-                raise Refused(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
+                raise Ungradable(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
             case {"returned": value}:
                 came = decode(value, body)
                 if not (isinstance(came, tuple) and len(came) == 2 and isinstance(came[1], tuple)):
@@ -229,11 +243,11 @@ class Switch:
 
     def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
         if len(peer.calls) >= MAX_CALLS:
-            raise Refused(f"rank {peer.rank} makes more than {MAX_CALLS} calls for one input.")
+            raise Ungradable(f"rank {peer.rank} makes more than {MAX_CALLS} calls for one input.")
         index = header.get("index")
         if type(index) is not int or index in peer.calls:
             raise Malformed("a call without a number")
-        event = described_call(peer.rank, len(self._monitor.state.events[peer.rank]), op, header, self._n)
+        event = described_call(peer.rank, self._monitor.made(peer.rank), op, header, self._n)
         given = decode(header.get("in"), body)
         if not fits(op, given):
             raise Malformed(f"a {op} of something else than tensors")
@@ -242,7 +256,7 @@ class Switch:
             raise Malformed("a call that says nothing of its result")
         asked = Asked(event, given, [described(r) for r in room])
         if sum(dtype.itemsize * numel(shape) for dtype, shape in asked.room) > MAX_BODY_BYTES:
-            raise Refused(f"{op} would leave rank {peer.rank} with more than {MAX_BODY_BYTES >> 20} MiB.")
+            raise Ungradable(f"{op} would leave rank {peer.rank} with more than {MAX_BODY_BYTES >> 20} MiB.")
         self._keep(given, CALL_BYTES)
         first = [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room
         if first:
@@ -264,7 +278,7 @@ class Switch:
         if at < 0 or most < 1:
             raise Malformed("a read of no bytes")
         if len(peer.reads) >= MAX_CALLS:
-            raise Refused(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
+            raise Ungradable(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
         data = content(file)[at : at + most]
         peer.reads.append(len(data))
         peer.say({"done": True}, data)
@@ -290,24 +304,23 @@ class Switch:
             self._from_anyone[lane].append(event)
         waiting = self._from_anyone[lane]
         while waiting and (source := self._sender(lane)) is not None:
-            waiting[0].src = source
-            self._monitor.state.matcher.add(waiting.popleft())
+            self._monitor.found_sender(waiting.popleft(), source)
 
     def _sender(self, lane: tuple) -> int | None:
         """The first rank of the group that has sent what nobody has received."""
         for source in lane[1]:
             sent = self._sent[lane, source]
-            while sent and len(self._monitor.state.matcher.of[id(sent[0])].events) == 2:
+            while sent and self._monitor.call_of(sent[0]).is_complete:
                 sent.popleft()
             if sent:
                 return source
         return None
 
     def _keep(self, value: Any, cost: int = 0) -> None:
-        """Count what stays in memory until the answer is judged. Raises Refused if that is too much."""
+        """Count what stays in memory until the answer is judged. Raises Ungradable if that is too much."""
         self._kept += _size(value) + cost
         if self._kept > MAX_KEPT_BYTES:
-            raise Refused(
+            raise Ungradable(
                 f"the calls and results of {self._n} ranks take more than {MAX_KEPT_BYTES >> 20} MiB, "
                 "and the inputs are a few numbers each."
             )
@@ -319,7 +332,7 @@ class Switch:
 
     def _answer(self, peer: Peer, asked: Asked) -> bool:
         """Hands a rank what a call leaves it with, if the call is complete."""
-        event, call = asked.event, self._monitor.state.matcher.of[id(asked.event)]
+        event, call = asked.event, self._monitor.call_of(asked.event)
         if peer.failure or not _complete(event, call):
             return False
         try:
@@ -328,7 +341,7 @@ class Switch:
             peer.failure = Failure("RuntimeError", str(why), [event.line] if event.line else [], True, str(why))
             peer.waiting = None
             return False
-        single = event.op not in ("all_gather", "gather", "all_to_all")
+        single = event.op not in COLLECTIVES or of(event.op).gets != "all"  # the others fill a list
         after = (_kept(came[0]) if single else _kept(came)) if came else None
         self._keep(after)
         self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
@@ -340,32 +353,27 @@ class Switch:
 
     # --- the end --------------------------------------------------------------------------
 
-    def _run(self) -> Run:
-        return Run(
-            self._n, [p.returned[0] if p.returned else None for p in self._peers], self._monitor.state.events,
-            [p.printed for p in self._peers], name=self._function,
-        )  # fmt: skip
-
-    def _verdict(self) -> Exception:
-        """Nobody progresses any more: why. What is said depends on what the ranks did, not on how fast."""
-        return self._judge().final_verdict()(self._run())
-
-    def _late(self) -> Exception:
-        monitor = self._judge()
-        return (monitor.mismatch() or monitor.out_of_time(SECONDS))(self._run())
+    def _error(self, verdict: Verdict) -> Exception:
+        results = [p.returned[0] if p.returned else None for p in self._peers]
+        printed = [p.printed for p in self._peers]
+        return wording.error(verdict, Run(self._n, results, self._monitor.events, printed, name=self._function))
 
     def _judge(self) -> Monitor:
         """The monitor, told of what a rank does not say itself."""
-        self._monitor.failures = {p.rank: p.failure for p in self._peers if p.failure}
-        self._monitor.lost = {p.rank for p in self._peers if p.gone}
+        for peer in self._peers:
+            self._monitor.feed(peer.rank, Began())
+            if peer.failure:
+                self._monitor.feed(peer.rank, Failed(peer.failure))
+            if peer.gone:
+                self._monitor.lost(peer.rank)
         if self._monitor.dead:
-            self._monitor.exits = dict(enumerate(self._ended()))
-        self._monitor.began = set(range(self._n))
+            for rank, status in enumerate(self._ended()):
+                self._monitor.exited(rank, status)
         return self._monitor
 
 
 def _complete(event: Event, call: Call) -> bool:
-    everybody = not event.op.startswith("all_to_all") or len(call.events) == len(event.group)  # also who sends nothing
+    everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
     return everybody and not gloo.needs(event, call) and not diagnose.mismatch(call)
 
 

@@ -1,6 +1,6 @@
 """Scores submissions one after the other, as a process of its own:   python -m helpers.grade.worker sandbox|open
 
-It says "up" once it has its sandbox. A job is a line of standard input, {"file": ..., "seed": ...,
+It says "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
 "pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; each is answered by one
 line, the submission's grading. It ends with its input.
 """
@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 from . import submission
-from .grading import Grading
-from .sandbox import SandboxPool, Unavailable
+from .gradebook import Grading
+from .sandbox import SandboxPool
 from .score import score
 from .submission import Unusable
+from .walls import Unavailable
 
 
 def main(kind: str) -> None:
@@ -30,9 +31,9 @@ def main(kind: str) -> None:
         sandboxes = SandboxPool(walls=kind == "sandbox")
         print("up", file=answers, flush=True)
         for line in sys.stdin.buffer:
-            job = json.loads(line)
-            content = sys.stdin.buffer.read(job["bytes"])
-            grading = _grading(Path(job["file"]), content, job["seed"], job["pictures"], sandboxes)
+            item = json.loads(line)
+            content = sys.stdin.buffer.read(item["bytes"])
+            grading = _grading(Path(item["file"]), content, item["seed"], item["pictures"], sandboxes)
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")

@@ -1,8 +1,8 @@
-"""Worker processes (worker.py), as many as the machine lets start, and the jobs handed to them.
+"""Worker processes (worker.py), as many as the machine lets start, and the work handed to them.
 
 One thread serves them all: it waits for whichever has something to say, or takes too long.
-A worker that ends over a job is replaced, and the job tried again. One that does not even
-come up says nothing about its job: the others go on without it, and the last one is tried
+A worker that ends over an item is replaced, and the item tried again. One that does not even
+come up says nothing about its item: the others go on without it, and the last one is tried
 once more when it has the machine to itself.
 """
 
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Iterator
 
 from ..course import ROOT
-from .grading import Grading
+from .gradebook import Grading
 
-TRIES = 2  # for a job over which a worker ends, and for the last worker to come up
+TRIES = 2  # for an item over which a worker ends, and for the last worker to come up
 EXIT_SECONDS = 1.0  # between a process's last word and its exit status
 START_SECONDS = 300.0  # for a worker to come up, on a busy machine
 JOB_SECONDS = 3600.0  # the scorer's own limits add up to half of this for the longest exercise
@@ -33,7 +33,7 @@ class NoWorker(Exception):
 
 
 @dataclass
-class Job:
+class WorkItem:
     """One submission to be scored."""
 
     number: int  # by which its owner knows it
@@ -48,13 +48,13 @@ class Job:
         return json.dumps(head).encode() + b"\n" + self.content
 
 
-def scored(jobs: Iterator[Job], most: int, walls: bool) -> Iterator[tuple[Job, Grading | None]]:
-    """Each job with its grading as it is done; with None where a worker ended over it TRIES times.
+def scored(items: Iterator[WorkItem], most: int, walls: bool) -> Iterator[tuple[WorkItem, Grading | None]]:
+    """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
 
-    jobs: taken one at a time, each when a worker is free for it.  most: workers at a time.
+    items: taken one at a time, each when a worker is free for it.  most: workers at a time.
     Raises NoWorker.
     """
-    pool = _Pool(jobs, most, walls)
+    pool = _Pool(items, most, walls)
     try:
         yield from pool.serve()
     finally:
@@ -62,10 +62,10 @@ def scored(jobs: Iterator[Job], most: int, walls: bool) -> Iterator[tuple[Job, G
 
 
 class _Worker:
-    """A worker process, its job, and what is on its way between it and the grader."""
+    """A worker process, its item, and what is on its way between it and the grader."""
 
-    def __init__(self, job: Job, walls: bool) -> None:
-        self.job, self.up = job, False
+    def __init__(self, item: WorkItem, walls: bool) -> None:
+        self.item, self.up = item, False
         self._said, self._unsent, self._ended = bytearray(), b"", False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "helpers.grade.worker", "sandbox" if walls else "open"],
@@ -76,11 +76,11 @@ class _Worker:
         os.set_blocking(self.input.fileno(), False)  # one that has stopped reading must not stop the others
         self.deadline = time.monotonic() + START_SECONDS
 
-    def give(self, job: Job) -> None:
-        self.job, self._unsent, self.deadline = job, job.message(), time.monotonic() + JOB_SECONDS
+    def give(self, item: WorkItem) -> None:
+        self.item, self._unsent, self.deadline = item, item.message(), time.monotonic() + JOB_SECONDS
 
     def send(self) -> bool:
-        """Write what the pipe has room for; return whether all of the job is sent."""
+        """Write what the pipe has room for; return whether all of the item is sent."""
         try:
             self._unsent = self._unsent[self.input.write(self._unsent) or 0 :]
         except OSError:  # it has ended, as its output says next
@@ -108,63 +108,63 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, jobs: Iterator[Job], most: int, walls: bool) -> None:
-        self._jobs, self._again, self._most, self._walls = jobs, deque[Job](), most, walls
+    def __init__(self, items: Iterator[WorkItem], most: int, walls: bool) -> None:
+        self._items, self._again, self._most, self._walls = items, deque[WorkItem](), most, walls
         self._workers: list[_Worker] = []
         self._failed = 0  # workers that did not come up, one after the other, while there was no other
         self._select = selectors.DefaultSelector()
 
-    def serve(self) -> Iterator[tuple[Job, Grading | None]]:
+    def serve(self) -> Iterator[tuple[WorkItem, Grading | None]]:
         while True:
-            while len(self._workers) < self._most and (job := self._next()):
-                self._start(job)
+            while len(self._workers) < self._most and (item := self._next()):
+                self._start(item)
             if not self._workers:
                 return
             for worker, line in self._heard():
-                job = worker.job
+                item = worker.item
                 if line == "up\n":
                     worker.up, self._failed = True, 0
-                    self._give(worker, job)
+                    self._give(worker, item)
                 elif line:
                     if another := self._next():
                         self._give(worker, another)
                     else:
                         self._end(worker)
-                    yield job, Grading.from_data(json.loads(line))
+                    yield item, Grading.from_data(json.loads(line))
                 else:
                     status = self._end(worker)
                     if not worker.up:
                         late = f"it was not up after {START_SECONDS:g} s"
-                        self._not_up(job, late if line is None else f"it ended with exit status {status}, see above")
+                        self._not_up(item, late if line is None else f"it ended with exit status {status}, see above")
                         continue
-                    job.tries += 1
-                    if job.tries < TRIES:
-                        self._again.append(job)
+                    item.tries += 1
+                    if item.tries < TRIES:
+                        self._again.append(item)
                     else:
-                        yield job, None
+                        yield item, None
 
-    def _next(self) -> Job | None:
-        return self._again.popleft() if self._again else next(self._jobs, None)
+    def _next(self) -> WorkItem | None:
+        return self._again.popleft() if self._again else next(self._items, None)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, item: WorkItem) -> None:
         try:
-            worker = _Worker(job, self._walls)
+            worker = _Worker(item, self._walls)
         except OSError as error:
-            self._not_up(job, str(error))
+            self._not_up(item, str(error))
             return
         self._workers.append(worker)
         self._select.register(worker.output, selectors.EVENT_READ, worker)
 
-    def _not_up(self, job: Job, why: str) -> None:
-        self._again.append(job)
+    def _not_up(self, item: WorkItem, why: str) -> None:
+        self._again.append(item)
         self._most = max(1, len(self._workers))
         if not self._workers:
             self._failed += 1
             if self._failed == TRIES:
                 raise NoWorker(f"A worker process cannot be started: {why}.")
 
-    def _give(self, worker: _Worker, job: Job) -> None:
-        worker.give(job)
+    def _give(self, worker: _Worker, item: WorkItem) -> None:
+        worker.give(item)
         self._select.register(worker.input, selectors.EVENT_WRITE, worker)
 
     def _heard(self) -> Iterator[tuple[_Worker, str | None]]:

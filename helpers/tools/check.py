@@ -44,12 +44,14 @@ def system() -> str:
 def packages() -> str:
     """Everything pyproject.toml names is installed; other versions than the tested ones are noted."""
     try:
-        wanted = [r for r in metadata.requires(COURSE) or [] if "extra ==" not in r]
+        wanted = [
+            r for r in metadata.requires(COURSE) or [] if "extra ==" not in r or "course" in r.partition("extra ==")[2]
+        ]
     except metadata.PackageNotFoundError:
         raise Problem(
             f"The course is not installed in this Python ({sys.prefix}).",
             "Use `make lab` or `make test`, which bring their own environment, or install it in this one:\n"
-            "python -m pip install -e . -c constraints.txt",
+            'python -m pip install -e ".[course]" -c constraints.txt',
         ) from None
     tested, found, untested = _tested(), [], []
     for name in (re.match(r"[\w.-]+", requirement).group() for requirement in wanted):
@@ -58,10 +60,11 @@ def packages() -> str:
         except metadata.PackageNotFoundError:
             raise Problem(
                 f"The package {name} is missing from this Python ({sys.prefix}).",
-                f"{AFRESH}\nWithout make: python -m pip install -e . -c constraints.txt",
+                f'{AFRESH}\nWithout make: python -m pip install -e ".[course]" -c constraints.txt',
             ) from None
         found.append(f"{name} {version}")
-        if tested.get(name) and version.split("+")[0] not in tested[name]:
+        # Which torch it is, torch_notices says.
+        if name != "torch" and tested.get(name) and version.split("+")[0] not in tested[name]:
             untested.append(f"{name} {version} (tested: {', '.join(tested[name])})")
     if untested:
         print(f"Note: not the versions the course is tested with: {'; '.join(untested)}.")
@@ -121,13 +124,30 @@ def torch_loads() -> None:
         )
 
 
-def helpers_are_ours() -> None:
-    folder = Path(find_spec("helpers").origin).resolve().parent.parent
-    if folder != ROOT:
-        raise Problem(
-            f"Notebooks would import helpers from another copy of the course, in {folder}.",
-            AFRESH,
-        )
+def torch_notices() -> None:
+    """Another torch than the tested ones, and what it lacks, are worth a note: the course may well work."""
+    from collectives.rank import torch_private
+
+    if note := untested(metadata.version("torch"), torch_private.TESTED):
+        print(note)
+    for notice in torch_private.notices():
+        print(f"Note: {notice}")
+
+
+def untested(version: str, tested: tuple[str, ...]) -> str | None:
+    """A note about a torch other than the tested ones, "2.13" and the like, oldest first."""
+    short, listed = tuple(map(int, re.findall(r"\d+", version)[:2])), f"{', '.join(tested[:-1])} and {tested[-1]}"
+    if short in [tuple(map(int, each.split("."))) for each in tested]:
+        return None
+    age = "newer" if short > tuple(map(int, tested[-1].split("."))) else "older"
+    return f"Note: torch {version} is {age} than the versions the course is tested with: {listed}."
+
+
+def packages_are_ours() -> None:
+    for name in ("collectives", "helpers"):
+        folder = Path(find_spec(name).origin).resolve().parent.parent
+        if folder != ROOT:
+            raise Problem(f"Notebooks would import {name} from another copy of the course, in {folder}.", AFRESH)
 
 
 def all_reduce() -> str:
@@ -142,7 +162,7 @@ def all_reduce() -> str:
         return x.item()
 
     try:
-        from helpers import run
+        from collectives import run
 
         result = run(add, world_size=2)
     except Exception as error:
@@ -160,7 +180,16 @@ def all_reduce() -> str:
 
 
 def main() -> int:
-    for check in (system, packages, temporary_folder, loopback, torch_loads, helpers_are_ours, all_reduce):
+    for check in (
+        system,
+        packages,
+        temporary_folder,
+        loopback,
+        torch_loads,
+        packages_are_ours,
+        torch_notices,
+        all_reduce,
+    ):
         try:
             said = check()
         except Problem as problem:

@@ -37,7 +37,7 @@ def main(venv, torch_index):
     if torch_index and sys.platform == "linux":
         take_cpu_torch(pip, torch_index)
     call(
-        pip + ["-e", ".[test]"],
+        pip + ["-e", ".[course,test]"],
         "pip could not install the packages; its own words are above.",
         "No network? Behind a proxy? Set https_proxy, or tell pip about your index (`pip config`).\n"
         "No space left? The packages need 2 GB.\n"

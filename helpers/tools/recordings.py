@@ -1,21 +1,27 @@
-"""Records what the website plays besides its chapters, on real ranks:   python -m helpers.tools.recordings
+"""Records on real ranks what README shows and the website plays besides its chapters:   python -m helpers.tools.recordings
 
-Written to helpers/views/web/recorded.json, since a website is built where there is no torch.
+What plays is written to helpers/views/web/recorded.json, since a website is built where there is no torch.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from PIL import Image
 
-from .. import predict, step
-from ..schedule import recorded as recorded_schedule
-from ..schedule import ring_all_reduce
+from collectives import step
+from collectives.algorithms import recorded as recorded_schedule
+from collectives.algorithms import ring_all_reduce
+from collectives.judge.errors import Stuck
+from collectives.launch.run import run
+
+from .. import predict
+from ..course import NOTEBOOKS
 from ..views.costs import costs
-from ..views.explore.recording import recorded as recorded_explore
+from ..views.explore import recorded as recorded_explore
 from ..views.web import RECORDED
 
 
@@ -67,11 +73,42 @@ def recordings() -> dict:
     }
 
 
-def main() -> None:
-    Path(RECORDED).write_text(
-        json.dumps(recordings(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+# --- README's pictures --------------------------------------------------------------------
+
+FRAME_MILLISECONDS = 1000
+
+
+def log_loss():
+    loss = torch.ones(1)
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+        print("loss", loss.item() / 4)
+
+
+def waiting() -> bytes:
+    """The PNG of who waits for whom."""
+    try:
+        run(log_loss, world_size=4)
+    except Stuck as stuck:
+        return stuck.draw().png()
+    raise AssertionError("rank 0 waited for nobody")
+
+
+def moving_ring() -> bytes:
+    """The GIF of a ring's steps, played without end."""
+    ring, film = ring_all_reduce(4), io.BytesIO()
+    drawn = [Image.open(io.BytesIO(ring.draw(k + 1).png())).convert("RGB") for k in range(len(ring.steps) + 1)]
+    frames = [Image.new("RGB", drawn[0].size, "white") for _ in drawn]
+    for frame, picture in zip(frames, drawn):
+        frame.paste(picture)
+    frames[0].save(
+        film, "gif", save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0, optimize=True
     )
+    return film.getvalue()
 
 
 if __name__ == "__main__":
-    main()
+    text = json.dumps(recordings(), ensure_ascii=False, separators=(",", ":"))
+    RECORDED.write_text(text + "\n", encoding="utf-8")
+    for name, image in (("deadlock.png", waiting()), ("ring.gif", moving_ring())):
+        (NOTEBOOKS / "images" / name).write_bytes(image)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import io
 import json
 import os
@@ -21,33 +20,25 @@ import tempfile
 from html import escape
 from pathlib import Path
 
+from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
+
+from ..views.web import RECORDED, script
+from .site import pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
 TABLES = ("cheatsheet", "reference", "mistakes", "bench")
-RECORDING = "collectives"  # the metadata of an output that plays, see helpers/frontend.py
+RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
-
-
-def alone(file: Path):
-    """A module of helpers by itself: importing helpers would need torch, which is not here."""
-    spec = importlib.util.spec_from_file_location(file.parent.name, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WEB = alone(ROOT / "helpers" / "views" / "web" / "__init__.py")
-PICTURES = alone(PARTS / "pictures.py")
-RECORDED = json.loads(WEB.RECORDED.read_text(encoding="utf-8"))
+RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 # --- figures ------------------------------------------------------------------------------
@@ -72,8 +63,8 @@ class Figures:
         if not any(self.folder.glob(f"{name}-*")):
             self.folder.mkdir(parents=True, exist_ok=True)
             drawn = Image.open(io.BytesIO(png)).convert("RGB")
-            for theme, image in (("light", drawn), ("dark", PICTURES.dark(drawn))):
-                for part, file in enumerate(PICTURES.webp(image)):
+            for theme, image in (("light", drawn), ("dark", pictures.dark(drawn))):
+                for part, file in enumerate(pictures.webp(image)):
                     (self.folder / f"{name}-{theme}-{part}.webp").write_bytes(file)
         found = []
         for file in sorted(self.folder.glob(f"{name}-*")):
@@ -90,17 +81,13 @@ class Figures:
             })  # fmt: skip
         return found
 
-    def still(self, output: dict) -> str:
-        """A picture that stays as it is: never smaller than its letters can be read, so a phone scrolls it."""
-        return still(self.picture(output))
-
-    def playing(self, recording: dict, still: dict | None) -> str:
+    def playing(self, recording: dict, output: dict | None) -> str:
         """A recording that plays, with its picture for a browser that runs no scripts."""
         if recording["kind"] == "explore":
-            recording = RECORDED["explore"]
-        picture = still and self.picture(still, recording.get("title"))
+            recording = RECORDINGS["explore"]
+        picture = output and self.picture(output, recording.get("title"))
         if picture and "key" in recording:
-            recording = answered(recording, self.picture(still))
+            recording = answered(recording, self.picture(output))
         data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
         self._scripted = True
@@ -111,6 +98,7 @@ class Figures:
 
 
 def still(picture: list[dict]) -> str:
+    """A picture that stays as it is: never smaller than its letters can be read, so a phone scrolls it."""
     return f'<div class="still">{images(picture)}</div>'
 
 
@@ -134,14 +122,14 @@ def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
         data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
         only_words = set(data) == {"text/plain"} and output["output_type"] in ("display_data", "execute_result")
         if recording:
-            pictures = [o for o in outputs if "image/png" in o.get("data", {})]
-            found.append(html(figures.playing(recording, pictures[0] if pictures else None)))
+            drawn = [o for o in outputs if "image/png" in o.get("data", {})]
+            found.append(html(figures.playing(recording, drawn[0] if drawn else None)))
             if only_words and "key" not in recording:
                 found.append(html(as_text(data)))
         elif before == "asked" and (only_words or "image/png" in data):
             continue  # the answer of a prediction: its key has it
         elif "image/png" in data:
-            found.append(html(figures.still(output)))
+            found.append(html(still(figures.picture(output))))
         elif only_words and before and not folded:
             found.append(html(as_text(data)))
         else:
@@ -156,7 +144,7 @@ def as_text(data: dict) -> str:
 
 
 def html(text: str) -> dict:
-    return {"output_type": "display_data", "data": {"text/html": text}, "metadata": {}}
+    return new_output("display_data", {"text/html": text})
 
 
 # --- pages --------------------------------------------------------------------------------
@@ -317,12 +305,7 @@ def write(path: Path, content: dict, cells: list[dict]) -> None:
 
 
 def markdown(text: str) -> dict:
-    return {
-        "cell_type": "markdown",
-        "id": hashlib.sha256(text.encode()).hexdigest()[:8],
-        "metadata": {},
-        "source": text,
-    }
+    return new_markdown_cell(text, id=hashlib.sha256(text.encode()).hexdigest()[:8])
 
 
 def place(words: str) -> str:
@@ -342,11 +325,10 @@ def start(source: Path) -> str:
     """The first page: a ring that plays, a question, and where to go from there."""
     figures = Figures(Path("index.md"), source)
     page = (PARTS / "start.md").read_text(encoding="utf-8")
-    plays = {
-        name: figures.playing(recording, None) for name, recording in RECORDED.items() if f"{{{{{name}}}}}" in page
-    }
-    for name, figure in plays.items():
-        page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
+    for name, recording in RECORDINGS.items():
+        mark = f"{{{{{name}}}}}"
+        if mark in page:
+            page = page.replace(mark, f"```{{raw}} html\n{figures.playing(recording, None)}\n```")
     trees = [toctree("The course", "About it, and how to run it <README>"), *map(contents, FOLDERS)]
     return "\n\n".join([page, *trees, toctree("Tables", *(f"notebooks/{table}" for table in TABLES))])
 
@@ -357,9 +339,9 @@ def prepared(source: Path) -> None:
     static.mkdir(parents=True)
     shutil.copy(PARTS / "conf.py", source)
     shutil.copy(PARTS / "style.css", static)
-    (static / "collectives.js").write_text(WEB.script(), encoding="utf-8")
+    (static / "collectives.js").write_text(script(), encoding="utf-8")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "*.py"))
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
     shutil.copy(ROOT / "README.md", source)
     places = {}
     for path in [*source.rglob("*.ipynb")]:

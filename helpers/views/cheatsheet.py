@@ -13,15 +13,17 @@ from pathlib import Path
 
 import torch
 
-from ..draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture, colour, heading, text_width
-from ..draw.cells import JOINT, Grid, Style
-from ..draw.flow import flow
-from ..launch.run import run
-from ..record import provenance
-from ..record.calls import Call
-from ..record.collectives import COLLECTIVES, Collective, make
-from ..record.provenance import Slot
-from ..record.text import rank_label
+from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture, colour, heading, text_width
+from collectives.draw.cells import JOINT, Grid, Style
+from collectives.draw.flow import flow
+from collectives.draw.grid import Tray
+from collectives.format import aligned
+from collectives.launch.run import run
+from collectives.record import provenance
+from collectives.record.calls import Call
+from collectives.record.collectives import COLLECTIVES, Collective, make
+from collectives.record.provenance import Slot
+from collectives.record.text import rank_mark
 
 COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
 
@@ -82,13 +84,12 @@ def _shares(counted: list[int | None]) -> str:
 def _text(entry: Collective, call: Call, notes: list[tuple[str, str]]) -> str:
     rows = []
     for e, before, after in zip(call, *_chunked(call)):
-        rows.append(f"{rank_label(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
-    if entry.op == "barrier":
+        rows.append(f"{rank_mark(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
+    if not entry.gives:
         rows = []
-    beside = [f"{label:<9} {words}" for label, words in notes]
-    width = max([0, *map(len, rows)])
-    lines = [f"{left:<{width}}   {right}".rstrip() for left, right in zip_longest(rows, beside, fillvalue="")]
-    return "\n".join([f"{entry.op}   {entry.signature}", *("  " + line for line in lines)])
+    beside = aligned(notes, gap=" ", least=(9,)).splitlines()
+    lines = aligned(zip_longest(rows, beside, fillvalue=""), indent="  ", gap="   ")
+    return f"{entry.op}   {entry.signature}\n{lines}"
 
 
 def _letters(row: list[Slot], call: Call) -> str:
@@ -138,18 +139,18 @@ def _panel(page: Canvas, entry: Collective, call: Call, notes: list[tuple[str, s
     tops = [y + 18 + i * (CELL + (6 if n < 6 else 4)) for i in range(n)]
     middles = [top + CELL / 2 for top in tops]
     for e, middle in zip(call, middles):
-        page.text(left - 9, middle, rank_label(e).replace("*", " ★"), 12, align="right", bold=e.rank == e.root)
-    if entry.op == "barrier":
+        words = f"{e.rank}{' ★' * (e.rank == e.root)}"
+        page.text(left - 9, middle, words, 12, align="right", bold=e.rank == e.root)
+    if not entry.gives:
         _meet(page, left, right + width, middles)
     else:
         before, after = _chunked(call)
         grid = Grid(call, before, after, style)
         grid.line = grid.high = CELL
-        grid.lefts = [column * step for column in range(n)]  # lists no wider than tensors
+        grid.lefts, grid.width = [column * step for column in range(n)], width  # lists no wider than tensors
         for x, rows in ((left, grid.before), (right, grid.after)):
             for top, row in zip(tops, rows):
-                page.box(x - 3, top - 2, width + 6, CELL + 4, TRAY, radius=4)
-                grid.draw(page, x, top, row)
+                grid.draw_row(page, x, top, row, Tray(3, 2, 4))
         flow(page, call, grid, left, left + width + 6, right - 6, middles)
     page.text(beside, y, entry.signature, 11.5, align="left", mono=True)
     column = beside + max(text_width(label, 12) for label, _ in notes) + 12

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Callable
 
-from ..format import duration, size
-from ..frontend import Interactive
-from ..network.cost import cost, price
-from ..network.machine import flat
-from ..schedule import Schedule, doubling_all_reduce, rabenseifner_all_reduce, ring_all_reduce, tree_all_reduce
-from ..schedule.outline import outline
+from collectives.algorithms import (
+    Schedule,
+    doubling_all_reduce,
+    rabenseifner_all_reduce,
+    ring_all_reduce,
+    tree_all_reduce,
+)
+from collectives.algorithms.outline import outline
+from collectives.cost.cost import cost, price
+from collectives.format import aligned, duration, size
+from collectives.frontend import Interactive
+from collectives.machines.model import flat
+
+from .web import COST
 
 if TYPE_CHECKING:
-    from ..network.draw import Chart
+    from collectives.draw.chart import Chart
 
 ALGORITHMS = (ring_all_reduce, tree_all_reduce, doubling_all_reduce, rabenseifner_all_reduce)
 RANKS = tuple(2**k for k in range(1, 18))
@@ -22,20 +30,19 @@ FIRST_BYTES = 2**3  # the smallest buffer; each place of its slider doubles it
 STILL = (1024, 5e-6, 25e9)  # ranks, latency and bandwidth where no slider can be moved
 
 
-class Costs(Interactive):
+class CostCurves(Interactive):
     """What `costs` returns: in Jupyter sliders over ranks, bytes, latency and bandwidth; else picture and table at 1,024 ranks."""
 
     def __init__(self, algorithms: tuple[Callable[..., Schedule], ...]) -> None:
         self.algorithms = algorithms
-        self._view = None
 
     def __repr__(self) -> str:
         sizes = [2**k for k in (3, 10, 20, 30)]
-        lines = [_title()]
+        rows = []
         for name, seconds in self._curves().items():
             times = (f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes)
-            lines.append(f"  {name:<44}" + "   ".join(times))
-        return "\n".join(lines)
+            rows.append((name, "   ".join(times)))
+        return f"{_title()}\n" + aligned(rows, indent="  ", gap="", least=(44,))
 
     def _curves(self) -> dict[str, Callable[[float], float]]:
         """Seconds of each algorithm over the buffer's bytes, by its name."""
@@ -46,7 +53,7 @@ class Costs(Interactive):
 
     def draw(self) -> Chart:
         """Seconds over bytes, log axes, a curve for each algorithm."""
-        from ..network.draw import draw_seconds  # matplotlib is slow to import
+        from collectives.cost.draw import draw_seconds  # matplotlib is slow to import
 
         return draw_seconds({_title(): self._curves()}, [FIRST_BYTES << k for k in range(31)]).picture
 
@@ -74,19 +81,10 @@ class Costs(Interactive):
             "at": {"ranks": 9, "bytes": 17, "latency": 2, "bandwidth": 3},
         }
 
-    def widget(self):
-        """The widget, made when first asked for."""
-        if self._view is None:
-            from .web.widget import Figure  # anywidget may be missing
+    def figure(self):
+        from collectives.play.web.widget import Figure  # anywidget may be missing
 
-            self._view = Figure(self.recording())
-        return self._view
-
-    def unattended(self) -> tuple[Chart, str]:
-        return self.draw(), repr(self)
-
-    def preview(self) -> Chart:
-        return self.draw()
+        return Figure(self.recording(), drawn_by=COST)
 
 
 def _title() -> str:
@@ -94,10 +92,10 @@ def _title() -> str:
     return f"{ranks:,} ranks, latency {duration(latency)}, {bandwidth / 1e9:.0f} GB/s"
 
 
-def costs(*algorithms: Callable[..., Schedule]) -> Costs:
+def costs(*algorithms: Callable[..., Schedule]) -> CostCurves:
     """Sliders over what algorithms of one collective cost, α-β: latency x steps + bytes / bandwidth, up to 131,072 ranks.
 
     algorithms: functions of a number of ranks, such as ring_all_reduce, that have an outline at any size; all_reduce's
     four if none is named.  Raises ValueError for one that is too long to write out.
     """
-    return Costs(algorithms or ALGORITHMS)
+    return CostCurves(algorithms or ALGORITHMS)

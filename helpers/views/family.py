@@ -6,24 +6,17 @@ collected: so the backward pass of a collective is its dual.
 
 from __future__ import annotations
 
-from ..draw.canvas import FAINT, INK, REDUCED, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
-from ..draw.chunks import draw_chunk
-from ..frontend import Shown
-from ..schedule.model import BaseSchedule, Holdings, chunk_name
+from collectives.algorithms.model import Holdings, Schedule, chunk_name
+from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Picture, colour, heading, text_width
+from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
+from collectives.draw.labels import RankLabels
+from collectives.format import aligned
+from collectives.frontend import Shown
+from collectives.record.collectives import COLLECTIVES
 
-SAYS = {
-    "broadcast": "what one has, everybody gets",
-    "reduce": "everybody's, added up, for one",
-    "scatter": "one hands out a part to each",
-    "gather": "one collects a part of each",
-    "all_gather": "everybody collects a part of each",
-    "reduce_scatter": "parts, added up, one for each",
-    "all_to_all": "everybody hands out a part to each",
-    "all_reduce": "everybody's, added up, for everybody",
-    "barrier": "nobody goes on before all have come",
-}
-PAIRS = (("broadcast", "reduce"), ("scatter", "gather"), ("all_gather", "reduce_scatter"))
-OWN_DUAL = ("all_to_all", "all_reduce")
+# Duals side by side, each pair once; below them those that are their own.
+PAIRS = [(op, row.dual) for k, (op, row) in enumerate(COLLECTIVES.items()) if row.dual in list(COLLECTIVES)[k + 1 :]]
+OWN_DUAL = sorted((op for op, row in COLLECTIVES.items() if row.dual == op), key=lambda op: COLLECTIVES[op].reduces)
 PANEL, ROW = 372, 150  # pixels: width of a panel, height of a row
 CELL_HIGH, LINE = 17, 21  # pixels: of a cell, from one rank to the next
 
@@ -56,10 +49,11 @@ def family(world_size: int = 4) -> Shown:
 
 
 def _lines() -> list[str]:
-    duals = {a: b for pair in PAIRS for a, b in (pair, pair[::-1])} | {op: op for op in OWN_DUAL}
-    lines = ["collective       leaves                                 dual (its backward pass)"]
-    lines += [f"{op:<16} {words:<38} {duals.get(op, '-')}" for op, words in SAYS.items()]
-    return [*lines, "all_reduce = reduce_scatter, then all_gather"]
+    order = [op for pair in PAIRS for op in pair] + OWN_DUAL
+    entries = [COLLECTIVES[op] for op in order + [op for op in COLLECTIVES if op not in order]]
+    rows = [("collective", "leaves", "dual (its backward pass)")]
+    rows += [(entry.op, entry.says, entry.dual or "-") for entry in entries]
+    return [aligned(rows, gap=" ", least=(16, 38)), "all_reduce = reduce_scatter, then all_gather"]
 
 
 def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
@@ -74,10 +68,10 @@ def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
 
 def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
     """What the ranks hold before and after."""
-    if op == "all_to_all":  # of its chunks a rank's row shows those it has, in the order of their ranks
+    if COLLECTIVES[op].personal:  # of its chunks a rank's row shows those it has, in the order of their ranks
         row = [{c: 1 << r for c in range(n)} for r in range(n)]
         return row, [{c: 1 << c for c in range(n)} for _ in range(n)]
-    schedule = BaseSchedule(op, n, [], n)
+    schedule = Schedule(op, n, [], n)
     before, after = schedule.initial(), schedule.promised()
     return [dict(held) for held in before], [dict(held) for held in after]
 
@@ -86,7 +80,7 @@ def _panel(page: Canvas, op: str, x: float, y: float, n: int) -> None:
     _title(page, op, x, y)
     before, after = _holds(op, n)
     wide = (PANEL - 62 - 60) / 2
-    root = 0 if op in ("broadcast", "reduce", "scatter", "gather") else None
+    root = 0 if COLLECTIVES[op].root else None
     _grid(page, op, before, x + 62, y + 34, wide, root, labels=True)
     middle = y + 34 + (n * LINE) / 2
     page.arrow((x + 62 + wide + 14, middle), (x + 62 + wide + 46, middle), INK, 2)
@@ -95,25 +89,26 @@ def _panel(page: Canvas, op: str, x: float, y: float, n: int) -> None:
 
 def _title(page: Canvas, op: str, x: float, y: float) -> None:
     page.text(x, y + 6, op, 14, align="left", bold=True, mono=True)
-    page.text(x + text_width(op, 14, bold=True, mono=True) + 12, y + 7, SAYS[op], 11.5, SOFT, align="left")
+    page.text(x + text_width(op, 14, bold=True, mono=True) + 12, y + 7, COLLECTIVES[op].says, 11.5, SOFT, align="left")
 
 
 def _grid(page, op, held: Holdings, x, y, wide, root=None, labels=False, after=False) -> None:
     n = len(held)
-    step = wide / n
-    for rank, chunks in enumerate(held):
-        top = y + rank * LINE
-        page.box(x - 3, top - 2, wide + 4, CELL_HIGH + 4, TRAY, radius=3)
+    at, names = Places(x, y, wide / n - 2, CELL_HIGH, wide / n, LINE), RankLabels(range(n), 11, [root])
+    for rank in range(n):
+        Tray(3, 2, 3).draw(page, x, at.y(rank), at.width(n), CELL_HIGH)
         if labels:
-            star = rank == root
-            page.text(x - 9, top + CELL_HIGH / 2, "★ " * star + f"rank {rank}", 11, align="right", bold=star)
-        for c, parts in chunks.items():
-            # After an all_to_all column c is from rank c, and each of its chunks was the rank's own in that row.
-            name = (
-                chr(97 + rank) if after and op == "all_to_all" else chunk_name(BaseSchedule("broadcast", n, [], n), c)
-            )
-            if parts:
-                draw_chunk(page, x + c * step, top, step - 2, CELL_HIGH, name, parts, n)
+            names.draw(page, x - 9, at.middle(rank), rank)
+    whole = Schedule("broadcast", n, [], n)
+    # After an all_to_all column c is from rank c, and each of its chunks was the rank's own in that row.
+    turned = after and COLLECTIVES[op].personal
+    cells = [
+        HeldChunk(rank, c, chunk_name(whole, rank if turned else c), parts)
+        for rank, chunks in enumerate(held)
+        for c, parts in chunks.items()
+        if parts
+    ]
+    draw_chunks(page, at, cells, n)
 
 
 def _equation(page: Canvas, y: float, n: int) -> None:
@@ -121,7 +116,7 @@ def _equation(page: Canvas, y: float, n: int) -> None:
     before, between = _holds("reduce_scatter", n)
     after = _holds("all_reduce", n)[1]
     words = "= reduce_scatter, then all_gather"
-    shown = text_width("all_reduce", 14, bold=True, mono=True) + text_width(SAYS["all_reduce"], 11.5) + 24
+    shown = text_width("all_reduce", 14, bold=True, mono=True) + text_width(COLLECTIVES["all_reduce"].says, 11.5) + 24
     page.text(shown, y + 7, words, 12.5, align="left", bold=True)
     wide = (WIDTH - 62 - 2 * 118) / 3
     middle = y + 38 + n * LINE / 2
@@ -138,10 +133,11 @@ def _equation(page: Canvas, y: float, n: int) -> None:
 def _barrier(page: Canvas, y: float, n: int) -> None:
     _title(page, "barrier", 0, y)
     bar, x0, x1 = 330.0, 62.0, 430.0
+    labels = RankLabels(range(n), 11)
     for rank in range(n):
         at = y + 40 + rank * LINE
         arrives = x0 + (bar - 40 - x0) * ((rank * 2) % n + 1.0 + (rank * 2 >= n)) / (n + 1)
-        page.text(x0 - 9, at, f"rank {rank}", 11, align="right")
+        labels.draw(page, x0 - 9, at, rank)
         page.line([(x0, at), (arrives, at)], colour(rank), 6, butt=True)
         page.line([(arrives, at), (bar, at)], FAINT, 1.5, dashed=True)
         page.line([(bar + 4, at), (x1, at)], colour(rank), 6, butt=True)

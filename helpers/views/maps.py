@@ -9,9 +9,10 @@ from typing import Sequence
 
 import torch
 
-from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
-from ..format import brief, span
-from ..frontend import Shown
+from collectives.draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
+from collectives.draw.labels import RankLabels, rank_label
+from collectives.format import aligned, brief, span
+from collectives.frontend import Shown
 
 
 def _shown(sketches: list[Canvas], lines: list[str], title: str) -> Shown:
@@ -46,10 +47,8 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
         for k in range(per_node):
             rank = node * per_node + k
             x = left + k * (wide + 10)
-            sketch.box(x, top, wide, high, colour(rank), radius=4)
-            sketch.text(
-                x + wide / 2, top + high / 2, f"rank {rank}" if wide > 52 else f"{rank}", 13, ink_on(colour(rank))
-            )
+            words = rank_label(rank) if wide > 52 else str(rank)
+            sketch.boxed(x, top, wide, high, words, 13, colour(rank), radius=4)
     foot = y + count * (high + 34) - 14
     if dims:
         outer, inner = dims
@@ -60,8 +59,9 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
         sketch.arrow((left, foot + 8), (left + inner_wide, foot + 8), INK, 1.6)
         sketch.arrow((left + inner_wide, foot + 8), (left, foot + 8), INK, 1.6)
         sketch.text(left + inner_wide / 2, foot + 24, f"{inner}: inside a node", 12)
-    rows = ["node   " + "  ".join(f"local {k}" for k in range(per_node))]
-    rows += [f"{n:<6} " + "  ".join(f"rank {n * per_node + k:<2}" for k in range(per_node)) for n in range(count)]
+    cells = [("node ", *(f"local {k}" for k in range(per_node)))]
+    cells += [(str(n), *(f"rank {n * per_node + k:<2}" for k in range(per_node))) for n in range(count)]
+    rows = [aligned(cells)]
     if dims:
         lanes = [span(tuple(range(k, count * per_node, per_node))) for k in range(per_node)]
         rows.append(f"{dims[0]}: " + "; ".join(f"ranks {lane}" for lane in lanes))
@@ -117,13 +117,11 @@ def _stage(k: int, n: int) -> Canvas:
             end = (board[0] - 2, board[1] + (24 if not k else 31 + 20 * rank))
             sketch.arrow((x + 66, ys[rank]), end, colour(rank), 1.8, dashed=not k, head=8)
             if k:
-                sketch.box(board[0] + 8, end[1] - 8, 96, 16, colour(rank), radius=2)
-                words = f"rank {rank} is at …"
-                sketch.text(board[0] + 56, end[1], words, 10, ink_on(colour(rank)))
+                words = f"{rank_label(rank)} is at …"
+                sketch.boxed(board[0] + 8, end[1] - 8, 96, 16, words, 10, colour(rank), radius=2)
     for rank in range(n):
         high = min(26, pitch - 4)
-        sketch.box(x, ys[rank] - high / 2, 62, high, colour(rank), radius=4)
-        sketch.text(x + 31, ys[rank], f"rank {rank}", 12, ink_on(colour(rank)))
+        sketch.boxed(x, ys[rank] - high / 2, 62, high, rank_label(rank), 12, colour(rank), radius=4)
     return sketch
 
 
@@ -156,14 +154,15 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
         heading(sketch, f"{name}: one tensor {list(whole.shape)}", f"{each}, cut along dimension {dim % whole.dim()}")
         + 20
     )
-    left, high, at = text_width(f"rank {len(shards) - 1}", 13) + 22, 24.0, y
+    labels = RankLabels(range(len(shards)))
+    left, high, at = labels.width + 22, 24.0, y
     held = [[(i, j) for i in range(grid.shape[0]) for j in range(grid.shape[1]) if owner[(i, j)[along]] == r]
             for r in range(len(shards))]  # fmt: skip
     local = left + max((len({j for _, j in mine}) for mine in held), default=0) * cell
     sketch.text((left + local) / 2, y - 12, "what a rank has", 11.5, SOFT)
     for rank, mine in enumerate(held):
         rows, columns = sorted({i for i, _ in mine}), sorted({j for _, j in mine})
-        sketch.text(left - 12, at + max(1, len(rows)) * high / 2, f"rank {rank}", 13, align="right")
+        labels.draw(sketch, left - 12, at + max(1, len(rows)) * high / 2, rank)
         for i, j in mine:
             _number(sketch, left + columns.index(j) * cell, at + rows.index(i) * high, cell, high, words[i][j], rank)
         if not mine:
@@ -186,5 +185,4 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
 
 
 def _number(sketch: Canvas, x, y, wide, high, words: str, rank: int) -> None:
-    sketch.box(x, y, wide - 2, high - 2, colour(rank), radius=2)
-    sketch.text(x + wide / 2 - 1, y + high / 2 - 1, words, 12, ink_on(colour(rank)))
+    sketch.boxed(x, y, wide - 2, high - 2, words, 12, colour(rank), radius=2)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..draw.canvas import Picture
-from ..format import duration, size
-from ..network.planner import Division, Overlap, Shape, Step, cluster, step
-from .web.panel import Control, Panelled, shown
+from collectives.cost.planner import Division, Overlap, Shape, Step, cluster, step
+from collectives.draw.canvas import Picture
+from collectives.format import duration, size
+from collectives.play.web.panel import Control, Panelled, shown
 
 DEGREES = {
     "data": tuple(2**k for k in range(12)),
@@ -38,35 +38,26 @@ class Planner(Panelled):
         return repr(self.step)
 
     def controls(self) -> list[Control]:
-        return _controls(self.step.division)
+        d = self.step.division
+        degrees = [
+            Control(name, [(f"{k:,}", k) for k in sorted({*values, getattr(d, name)})], getattr(d, name))
+            for name, values in DEGREES.items()
+        ]
+        shards = [("shards nothing", 0), ("optimizer", 1), ("and gradients", 2), ("and parameters", 3)]
+        recompute = ["none", "full"] if d.recompute != "selective" else ["none", "selective", "full"]
+        words = [(f"recompute {what}", what) for what in recompute]
+        shard = Control("shard", shards, d.shard, buttons=True)
+        return [*degrees, shard, Control("recompute", words, d.recompute, buttons=True)]
 
     def react(self, chosen: dict) -> dict:
-        return _react(self, chosen)
-
-
-def _controls(d: Division) -> list[Control]:
-    degrees = [
-        Control(name, [(f"{k:,}", k) for k in sorted({*values, getattr(d, name)})], getattr(d, name))
-        for name, values in DEGREES.items()
-    ]
-    shards = [("shards nothing", 0), ("optimizer", 1), ("and gradients", 2), ("and parameters", 3)]
-    recompute = ["none", "full"] if d.recompute != "selective" else ["none", "selective", "full"]
-    return [
-        *degrees,
-        Control("shard", shards, d.shard, buttons=True),
-        Control("recompute", [(f"recompute {what}", what) for what in recompute], d.recompute, buttons=True),
-    ]
-
-
-def _react(planner: Planner, chosen: dict) -> dict:
-    """What a division leads to.  Where it is not possible, the reason in words."""
-    before = planner.step
-    try:
-        planner.choose(before.division.with_(**chosen))
-    except ValueError as reason:
-        return {"words": str(reason)}
-    now = planner.step
-    return {"words": f"{said(now)}{_moved(before, now)}", "picture": shown(planner.draw(), repr(now))}
+        """What a division leads to.  Where it is not possible, the reason in words."""
+        before = self.step
+        try:
+            self.choose(before.division.with_(**chosen))
+        except ValueError as reason:
+            return {"words": str(reason)}
+        words = f"{said(self.step)}{_moved(before, self.step)}"
+        return {"words": words, "picture": shown(self.draw(), repr(self.step))}
 
 
 def said(s: Step) -> str:

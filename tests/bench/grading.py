@@ -17,9 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.exercise.notebook import is_answer, released
+from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.grade.__main__ import main as grade
-from helpers.grade.submission import pristine
 from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, environment
 

@@ -13,7 +13,7 @@ import time
 
 from tests.kernels import Kernel
 
-IMPORTS = "import torch\nimport torch.distributed as dist\nfrom helpers import explore, predict, run, schedule, step"
+IMPORTS = "import torch\nimport torch.distributed as dist\nfrom helpers import explore, predict, run, step\nfrom collectives import algorithms as schedule"
 RANKS = """\
 def share():
     x = torch.arange(3.0) if dist.get_rank() == 0 else torch.zeros(3)

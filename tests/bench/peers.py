@@ -77,7 +77,7 @@ class Way(NamedTuple):
 WAYS = {
     "run": Way("from helpers import run", "got = run({task}, world_size={n}).results"),
     "run_alone": Way(
-        "from helpers import run; from helpers.launch import forkserver; forkserver.STANDBY_RANKS = 0",
+        "from helpers import run; from collectives.launch import forkserver; forkserver.STANDBY_RANKS = 0",
         "got = run({task}, world_size={n}).results",
         kernel=False,
     ),

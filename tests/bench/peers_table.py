@@ -32,8 +32,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch.utils._python_dispatch import _disable_current_modes
 
+from collectives.draw import canvas
 from helpers import run
-from helpers.draw import canvas
 from helpers.tools.install import is_made_from, take_cpu_torch
 from tests import ROOT
 from tests.bench.peers import AT_ONCE, BUDGET, PATIENCE, PAUSE, RANKS, RESTED

@@ -1,6 +1,6 @@
-"""What the recorder of helpers.cluster costs a training step:
+"""What the recorder of collectives.jobs costs a training step:
 
-torchrun --nproc-per-node 2 -m helpers.cluster tests/bench/recorded.py [--fsdp] [--values] [--width 128]
+torchrun --nproc-per-node 2 -m collectives.watch tests/bench/recorded.py [--fsdp] [--values] [--width 128]
 
 Blocks of steps with the recorder at work and without it take turns in the same processes, so that whatever
 else the machine does meets both alike.  Prints the median step of each, in ms, and their ratio.
@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from helpers.parallel.model import VOCABULARY, batch, decoder, initialise, loss_of
-from helpers.rank import tracer
+from collectives.rank import kernel
+from helpers.model.decoder import VOCABULARY, batch, decoder, initialise, loss_of
 
 BLOCK = 5  # steps
 
@@ -40,10 +40,10 @@ def main() -> None:
     else:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    recorder, times = tracer._entered, {True: [], False: []}
+    recorder, times = kernel.recorder, {True: [], False: []}
     for block in range(options.blocks + 2):
         recorded = block % 2 == 0
-        tracer._entered = recorder if recorded else None
+        kernel.recorder = recorder if recorded else None
         for k in range(BLOCK):
             dist.barrier()
             begun = time.perf_counter()
@@ -53,7 +53,7 @@ def main() -> None:
             optimizer.zero_grad()
             if block > 1:
                 times[recorded].append(time.perf_counter() - begun)
-    tracer._entered = recorder
+    kernel.recorder = recorder
     if dist.get_rank() == 0:
         with_, without = (statistics.median(times[recorded]) * 1000 for recorded in (True, False))
         parameters = sum(p.numel() for p in model.parameters())

@@ -19,17 +19,19 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from helpers.network import calibration, cost, exchange, fit, loopback, outline, ping_pong, price, rails
-from helpers.schedule import (
+from collectives.algorithms import (
     Schedule,
     double_tree_all_reduce,
     doubling_all_reduce,
     hierarchical_all_reduce,
     naive_all_reduce,
+    outline,
     rabenseifner_all_reduce,
     ring_all_reduce,
     tree_all_reduce,
 )
+from collectives.cost import calibration, cost, exchange, fit, loopback, ping_pong, price
+from collectives.machines import rails
 
 MB = 2**20
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from collectives.play import web
 from helpers import predict
 from helpers.views.predict.recording import reply
-from helpers.views.web import _joined
+from helpers.views.web import HERE, PREDICT
 from tests.corpus.predicted import (
     add_up,
     collect,
@@ -45,7 +46,7 @@ FILLED = [
 @pytest.fixture(scope="module")
 def page(chrome):
     page = chrome.new_page()
-    page.add_script_tag(content=_joined("base", "predict", "recorded"))
+    page.add_script_tag(content=web.joined(web.HERE / "base.js", PREDICT, HERE / "recorded.js"))
     yield page
     page.close()
 

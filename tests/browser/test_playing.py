@@ -1,7 +1,7 @@
 """What plays in JupyterLab: a pipeline schedule changed with mouse and keyboard, costs that follow their sliders."""
 
 PLAY = """\
-from helpers.pipeline import play
+from collectives.play import play
 
 play("1F1B", ranks=4, microbatches=8)"""
 

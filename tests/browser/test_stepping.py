@@ -26,7 +26,7 @@ def chain():
 
 step(run(chain, world_size=4))"""
 RING = """\
-from helpers.schedule import ring_all_reduce
+from collectives.algorithms import ring_all_reduce
 
 step(ring_all_reduce(4))"""
 TIMELINE = """\

@@ -25,8 +25,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from collectives.launch import forkserver, pool
 from helpers import RankFailed, RunError, Stuck, run
-from helpers.launch import forkserver, pool
 
 ROUNDS = 40
 FAULTS = {}  # name -> (what a rank does, the errors a run may end with; none: it goes on as if nothing were)
@@ -204,7 +204,7 @@ def processes() -> list[psutil.Process]:
 
 def server() -> psutil.Process:
     """The process that this one's ranks are forked from."""
-    (process,) = (p for p in psutil.Process().children() if "helpers.launch.server" in " ".join(p.cmdline()))
+    (process,) = (p for p in psutil.Process().children() if "collectives.launch.server" in " ".join(p.cmdline()))
     return process
 
 

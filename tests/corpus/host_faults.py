@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from helpers.cluster import Hosts
+from collectives.jobs import Hosts
 
 LIMIT_SECONDS = 10  # the process group's time-out
 TRAIN = f"""

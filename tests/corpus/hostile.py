@@ -769,7 +769,7 @@ hostile(
     "all of a file in a read of less than nothing",
     """
     def load_columns(file, name):
-        _, data = file._line.ask({"read": 0, "at": 0, "most": -1})
+        _, data = file._uplink.ask({"read": 0, "at": 0, "most": -1})
         return torch.frombuffer(bytearray(data), dtype=torch.float32)
     """,
     "sent the grader a read of no bytes",
@@ -779,7 +779,7 @@ hostile(
     "a file that it was not given",
     """
     def load_columns(file, name):
-        _, data = file._line.ask({"read": 1, "at": 0, "most": 1 << 20})
+        _, data = file._uplink.ask({"read": 1, "at": 0, "most": 1 << 20})
         return torch.frombuffer(bytearray(data), dtype=torch.float32)
     """,
     "sent the grader a message that says nothing",

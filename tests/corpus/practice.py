@@ -10,7 +10,7 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from helpers.schedule import Schedule, copy
+from collectives.algorithms import Schedule, copy
 from tests.corpus.answers import register
 
 RIGHT, WRONG, right, wrong = register()

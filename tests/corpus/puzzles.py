@@ -5,7 +5,7 @@ This file is one answer cell when a scorer is tested, so it needs nothing but wh
 
 from math import ceil, log2
 
-from helpers.schedule import Schedule, add, copy
+from collectives.algorithms import Schedule, add, copy
 
 # --- 09 faster_all_reduce -----------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""Every algorithm of helpers.schedule, in the variants that differ."""
+"""Every algorithm of collectives.algorithms, in the variants that differ."""
 
 from inspect import signature
 
-from helpers.schedule import (
+from collectives.algorithms import (
     ALGORITHMS,
     double_tree_all_reduce,
     doubling_all_gather,

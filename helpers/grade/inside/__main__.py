@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.fx.experimental.symbolic_shapes  # noqa: F401  y.backward(gradient) imports it, for seconds, in each rank
 
 from . import rank, seccomp
-from .protocol import Frames, frame
+from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
 
@@ -39,7 +39,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
         data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MAX_RANKS)
         if not data:
             break
-        ((request, _),) = Frames().feed(data)
+        ((request, _),) = FrameReader().feed(data)
         if "ranks" in request:
             for descriptor in descriptors:
                 pid = os.fork()

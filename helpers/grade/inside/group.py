@@ -15,17 +15,17 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from .protocol import Frames, decode, encode, frame
+from .protocol import FrameReader, decode, encode, frame
 
 ANSWER = "<answer "  # how the file names of answer cells begin
 
 
-class Line:
+class Uplink:
     """This rank's end of the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._fd, self._sock = sock.fileno(), sock
-        self._frames, self._lock, self._count = Frames(), threading.RLock(), 0
+        self._frames, self._lock, self._count = FrameReader(), threading.RLock(), 0
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
         data = memoryview(frame(header, body))
@@ -46,33 +46,33 @@ class Line:
             self.say(header)
             return self.hear()
 
-    def call(self, op: str, given: Any, outputs: Any, **details: Any) -> Call:
+    def call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
         """outputs: the tensors that will hold the result, in a list."""
-        value, body = encode(given)
+        value, body = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
         with self._lock:
             index, self._count = self._count, self._count + 1
             self.say({"call": op, "index": index, "in": value, "out": described, **details, **_caller()}, body)
-        return Call(self, index, given, outputs)
+        return PendingCall(self, index, values, outputs)
 
 
-class Call(dist.Work):
+class PendingCall(dist.Work):
     """A call under way, to which its tensors belong until somebody waits for it.
 
     The scorer has copied what is sent by then, but a network may read it, and write what is received, at any time
     before: whoever writes into one of these tensors meanwhile is told so.
     """
 
-    def __init__(self, line: Line, index: int, given: Any, outputs: list[torch.Tensor]) -> None:
+    def __init__(self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor]) -> None:
         super().__init__()
-        self._line, self._index, self._outputs, self._source, self._done = line, index, outputs, -1, False
-        self._tensors = given, list(outputs)
+        self._uplink, self._index, self._outputs, self._source, self._done = uplink, index, outputs, -1, False
+        self._tensors = values, list(outputs)
         self._before = encode(self._tensors)
 
     def _asked(self, how: str) -> bool:
         if self._done:
             return True
-        header, body = self._line.ask({how: self._index, "written": encode(self._tensors) != self._before})
+        header, body = self._uplink.ask({how: self._index, "written": encode(self._tensors) != self._before})
         if not header["done"]:
             return False
         for target, value in zip(self._outputs, decode(header["value"], body)):
@@ -152,12 +152,12 @@ def collected(futures: list[torch.futures.Future]) -> Future:
 
 
 class Group(dist.ProcessGroup):
-    def __init__(self, line: Line, ranks: list[int], name: str) -> None:
-        super().__init__(ranks.index(line.rank), len(ranks))
-        self._line, self._ranks, self._name = line, ranks, name
+    def __init__(self, uplink: Uplink, ranks: list[int], name: str) -> None:
+        super().__init__(ranks.index(uplink.rank), len(ranks))
+        self._uplink, self._ranks, self._name = uplink, ranks, name
 
-    def _call(self, op: str, given: Any, outputs: Any, **details: Any) -> Call:
-        return self._line.call(op, given, outputs, group=self._ranks, name=self._name, **details)
+    def _call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
+        return self._uplink.call(op, values, outputs, group=self._ranks, name=self._name, **details)
 
     def _root(self, options: Any) -> int:
         return self._ranks[options.rootRank]
@@ -175,8 +175,8 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors, opts=None):
         (tensor,) = tensors
-        given = _dense("reduce", tensor)
-        return self._call("reduce", given, [tensor], dst=self._root(opts), reduce_op=_name(opts.reduceOp))
+        values = _dense("reduce", tensor)
+        return self._call("reduce", values, [tensor], dst=self._root(opts), reduce_op=_name(opts.reduceOp))
 
     def allgather(self, outputs, inputs, opts=None):
         return self._call("all_gather", inputs[0], outputs[0])
@@ -191,8 +191,8 @@ class Group(dist.ProcessGroup):
         return self._call("gather", inputs[0], outputs[0] if outputs else [], dst=self._root(opts))
 
     def scatter(self, outputs, inputs, opts=None):
-        given = [_dense("scatter", t) for t in inputs[0]] if inputs else None
-        return self._call("scatter", given, outputs, src=self._root(opts))
+        values = [_dense("scatter", t) for t in inputs[0]] if inputs else None
+        return self._call("scatter", values, outputs, src=self._root(opts))
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         return self._call("reduce_scatter", list(inputs[0]), outputs, reduce_op=_name(opts.reduceOp))
@@ -232,7 +232,7 @@ class Group(dist.ProcessGroup):
 class _All(dist.Work):
     """Several calls that are waited for together."""
 
-    def __init__(self, calls: list[Call]) -> None:
+    def __init__(self, calls: list[PendingCall]) -> None:
         super().__init__()
         self._calls = calls
 
@@ -243,12 +243,12 @@ class _All(dist.Work):
         return all(call.is_completed() for call in self._calls)
 
 
-def join(line: Line, rank: int, world_size: int) -> None:
-    """Makes `line` this process's torch.distributed."""
-    line.rank = rank
+def join(uplink: Uplink, rank: int, world_size: int) -> None:
+    """Makes `uplink` this process's torch.distributed."""
+    uplink.rank = rank
 
     def create(options, backend_options):
-        return Group(line, list(options.global_ranks_in_group) or list(range(world_size)), str(options.group_id))
+        return Group(uplink, list(options.global_ranks_in_group) or list(range(world_size)), str(options.group_id))
 
     torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])

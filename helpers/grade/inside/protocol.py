@@ -43,7 +43,7 @@ def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
     return HEAD.pack(len(head), len(body)) + head + body
 
 
-class Frames:
+class FrameReader:
     """Collects bytes as they come and hands out (header, body). Raises Malformed."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Frames:
 
     def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
         self._buffer += data
-        found = []
+        messages = []
         while len(self._buffer) >= HEAD.size:
             head, body = HEAD.unpack_from(self._buffer)
             if head > MAX_HEADER_BYTES or body > MAX_BODY_BYTES:
@@ -65,9 +65,9 @@ class Frames:
                 raise Malformed("a message that cannot be read") from None
             if not isinstance(header, dict):
                 raise Malformed("a message that says nothing")
-            found.append((header, bytes(self._buffer[HEAD.size + head : end])))
+            messages.append((header, bytes(self._buffer[HEAD.size + head : end])))
             del self._buffer[:end]
-        return found
+        return messages
 
 
 def encode(value: Any) -> tuple[Any, bytes]:

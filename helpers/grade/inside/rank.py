@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import random
 import socket
@@ -14,8 +16,7 @@ from typing import Any
 import torch
 
 from . import seccomp
-from .file import File
-from .group import ANSWER, Line, join
+from .group import ANSWER, Uplink, join
 from .protocol import Opened, decode, encode
 
 LATE_SECONDS = 0.05  # a rank starts after the others, where a case says so
@@ -25,51 +26,51 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
     """Runs in a freshly forked process, and never returns."""
     try:
         os.setsid()
-        line = Line(sock)
-        (job, _) = line.hear()
+        uplink = Uplink(sock)
+        (job, _) = uplink.hear()
         seccomp.limit(base)
         if closed_in:
             seccomp.close_in()
         random.seed()
         torch.default_generator.seed()
-        sys.stdout = sys.stderr = _Printed(line)
-        join(line, job["rank"], job["world_size"])
-        _work(line, job)
+        sys.stdout = sys.stderr = _Printed(uplink)
+        join(uplink, job["rank"], job["world_size"])
+        _work(uplink, job)
     finally:
         os._exit(0)
 
 
-def _work(line: Line, job: dict[str, Any]) -> None:
+def _work(uplink: Uplink, job: dict[str, Any]) -> None:
     try:
         answer = _answer(job)
     except BaseException as error:
-        line.say(_failure(error))
+        uplink.say(_failure(error))
         return
-    line.say({"ready": True})
+    uplink.say({"ready": True})
     while True:
-        header, body = line.hear()
-        given = decode(header["case"], body)
-        arguments = tuple(File(line, value) if isinstance(value, Opened) else value for value in given)
+        header, body = uplink.hear()
+        values = decode(header["case"], body)
+        arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
         if header["late"]:
             time.sleep(LATE_SECONDS)
         try:
             result = answer(*arguments)
             value, body = encode((_flat(result), arguments))
         except BaseException as error:
-            line.say(_failure(error))
+            uplink.say(_failure(error))
             return
-        line.say({"returned": value}, body)
+        uplink.say({"returned": value}, body)
 
 
 def _answer(job: dict[str, Any]) -> Any:
     """Runs the notebook's cells as a notebook would, and returns the function that is asked for."""
-    _pretend_helpers()
+    _pretend()
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     trouble = None
     for name, source in job["cells"]:
-        if name.startswith("helpers."):
-            _part_of_helpers(name, source)
+        if name.startswith("collectives."):
+            _part_of_library(name, source)
             continue
         try:
             exec(compile(source, f"{ANSWER}{name}>", "exec"), module.__dict__)
@@ -80,29 +81,29 @@ def _answer(job: dict[str, Any]) -> Any:
     return vars(module)[job["function"]]
 
 
-def _pretend_helpers() -> None:
-    """The course's own package is not here; a cell that imports it or tries itself out goes on without."""
+def _pretend() -> None:
+    """Neither the course's package nor the library is here; a cell that imports them or tries itself out goes on without."""
 
     def missing(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: None
 
-    for name in ("helpers", "helpers.exercise"):
+    for name in ("helpers", "helpers.exercise", "collectives"):
         module = types.ModuleType(name)
         module.__path__ = []
         module.__getattr__ = missing
         sys.modules[name] = module
 
 
-def _part_of_helpers(name: str, source: str) -> None:
-    """A module of the course that this exercise's answers need; the scorer ships it."""
+def _part_of_library(name: str, source: str) -> None:
+    """A module of the library that this exercise's answers need; the scorer ships it."""
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)
 
 
 def _flat(result: Any) -> Any:
-    """A schedule as the numbers that the scorer takes (../../exercise/tasks/beat.py); anything else as it is."""
+    """A schedule as the numbers that the scorer takes (exercises/tasks/09_beat_the_schedule.py); anything else as it is."""
     if type(result).__name__ != "Schedule":
         return result
     rows = [
@@ -132,12 +133,12 @@ class _Printed:
 
     encoding = "utf-8"
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
 
     def write(self, text: str) -> int:
         for k in range(0, len(text), 1000):
-            self._line.say({"printed": text[k : k + 1000]})
+            self._uplink.say({"printed": text[k : k + 1000]})
         return len(text)
 
     def flush(self) -> None:
@@ -145,3 +146,33 @@ class _Printed:
 
     def isatty(self) -> bool:
         return False
+
+
+class RemoteFile(io.RawIOBase):
+    """An open file as open(path, "rb", buffering=0) gives one."""
+
+    def __init__(self, uplink: Uplink, opened: Opened) -> None:
+        self._uplink, self._opened, self._at = uplink, opened, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
+        if at < 0:
+            raise OSError(errno.EINVAL, "there is nothing before the first byte of a file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if not len(buffer):
+            return 0
+        _, part = self._uplink.ask({"read": self._opened.number, "at": self._at, "most": len(buffer)})
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)

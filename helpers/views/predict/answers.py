@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...format import number, short
-from ...record.event import Summary
+from collectives.format import number, short
+from collectives.record.event import Summary
 
 # --- one answer ---------------------------------------------------------------------------
 
@@ -98,4 +98,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def numbers_of(value: Any) -> list:
-    return [cell.value for cell in wants(value) if cell.kind == "number"]
+    """All numbers in a captured value; none of a Summary."""
+    if isinstance(value, (list, tuple)):
+        return [number for part in value for number in numbers_of(part)]
+    return value.flatten().tolist() if isinstance(value, torch.Tensor) else []

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from ...format import number
-from ...launch.attempt import Outcome
-from ...record import collectives, provenance
-from ...record.calls import Call
-from ...record.event import Event
-from .answers import Given, Want
-from .questions import Grid
+from collectives.format import number
+from collectives.launch.attempt import Outcome
+from collectives.record import collectives, provenance
+from collectives.record.calls import Call
+from collectives.record.event import Event
+
+from .answers import Given, Want, numbers_of
+from .questions import FillIn
 
 
-def why(grid: Grid, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
+def why(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
     """One sentence about cell k of a rank, without the rank's number: several ranks may share it. Or ''."""
     mine = outcome.run.events[rank]
     if grid.kind == "returned":
@@ -29,7 +30,7 @@ def why(grid: Grid, outcome: Outcome, rank: int, k: int, given: Given, want: Wan
     if want.kind in ("number", "word") and _broken(call, e):
         return _BROKEN.format(e.op)
     if grid.kind == "chunks":
-        return _contract(e, given, want) or _letters(e)
+        return _contract(e, given, want) or _says(e)
     return _contract(e, given, want) or _value(call, e, k, given, want)
 
 
@@ -41,7 +42,7 @@ def _last(outcome: Outcome, rank: int) -> tuple[Call, Event]:
 def why_event(last: tuple[Call, Event], given: Given, want: Want, k: int) -> str:
     """Of a result: only if it is what the rank's last call left."""
     call, e = last
-    left = _flat(e.after) if isinstance(e.after, torch.Tensor) else []
+    left = numbers_of(e.after) if isinstance(e.after, torch.Tensor) else []
     if want.value not in left:
         return ""
     if e.is_undefined:
@@ -62,7 +63,7 @@ def _broken(call: Call, e: Event) -> bool:
     return any(slot.kind != promised for slot in after[call.events.index(e)])
 
 
-def _returned(grid: Grid, outcome: Outcome, rank: int, given: Given, want: Want) -> str:
+def _returned(grid: FillIn, outcome: Outcome, rank: int, given: Given, want: Want) -> str:
     if want.kind == "never":
         return "the run did not end well, so nothing was returned: see below"
     if want.kind == "nothing" and given.kind != "nothing":
@@ -99,42 +100,30 @@ def _contract(e: Event, given: Given, want: Want) -> str:
 def _says(e: Event) -> str:
     if e.op == "recv":
         return f"a recv leaves what rank {e.src} sent"
-    found = collectives.COLLECTIVES.get(collectives.family(e.op))
-    return found.promise.format(src=e.src, dst=e.dst, reduce_op=e.reduce_op or "") if found else ""
-
-
-def _letters(e: Event) -> str:
-    return _says(e)
+    return collectives.of(e.op).promise.format(src=e.src, dst=e.dst, reduce_op=e.reduce_op or "")
 
 
 def _near(a, b) -> bool:
     return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
 
 
-def _flat(value) -> list:
-    """All numbers in a captured value; none of a Summary."""
-    if isinstance(value, (list, tuple)):
-        return [v for part in value for v in _flat(part)]
-    return value.flatten().tolist() if isinstance(value, torch.Tensor) else []
-
-
 def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
     if given.kind != "number" or want.kind != "number":
         return _says(e)
-    g, before = given.value, {other.rank: _flat(other.before) for other in call}
+    g, before = given.value, {other.rank: numbers_of(other.before) for other in call}
     own = before.get(e.rank, [])
     if e.reduce_op:
         return _reduced(call, e, k, g, want, before) or _says(e)
     if k < len(own) and g == own[k] and collectives.shapes(e.op) == ("whole", "whole"):
         return f"this is what it held before: {e.op} writes rank {e.src}'s numbers over it"
-    after = _flat(e.after)
+    after = numbers_of(e.after)
     if g in after:
         return f"this number does arrive, in another place: {_says(e)}"
     row = [numbers[k] for numbers in before.values() if k < len(numbers)]
     if len(row) == len(call.events) and len(row) > 1 and g == sum(row) and g not in row:
         return f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
     for other in call:
-        if other is not e and g in _flat(other.after) and not other.is_undefined:
+        if other is not e and g in numbers_of(other.after) and not other.is_undefined:
             return f"that is what rank {other.rank} gets: {_says(e)}"
     for rank, numbers in before.items():
         if g in numbers:
@@ -144,8 +133,8 @@ def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
 
 def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> str:
     own = before.get(e.rank, [])
-    scattered = collectives.family(e.op) == "reduce_scatter"
-    chunk = len(_flat(e.after))
+    scattered = collectives.shapes(e.op)[1] == "own"
+    chunk = len(numbers_of(e.after))
     at = call.group.index(e.rank) * chunk + k if scattered else k
     column = {rank: numbers[at] for rank, numbers in before.items() if at < len(numbers)}
     parts = list(column.values())
@@ -171,7 +160,7 @@ def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list
             return f"this is the largest of them, and the reduce op is SUM: {sum_of}"
         if scattered:
             for other in call:
-                if other is not e and g in _flat(other.after):
+                if other is not e and g in numbers_of(other.after):
                     return f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
         return f"it is {sum_of}" if len(parts) <= 8 else ""
     for rank, held in column.items():

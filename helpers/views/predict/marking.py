@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from ...draw.canvas import Picture
-from ...format import name_ranks
-from ...launch.attempt import Outcome
-from ...results.errors import RankFailed, Stuck
+from collectives.draw.canvas import Picture
+from collectives.format import name_ranks
+from collectives.judge.errors import RankFailed, Stuck
+from collectives.launch.attempt import Outcome
+
 from .answers import NOTHING, Given, Want, fits, given, wants
 from .explain import why
-from .questions import Choice, Grid, Open
+from .questions import Choice, FillIn, Open
 
 
-class Mark(NamedTuple):
+class MarkedCell(NamedTuple):
     given: Given
     want: Want
     right: bool | None  # None: not answered
@@ -25,7 +26,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Result:
-    marks: list[list[Mark]]
+    marks: list[list[MarkedCell]]
     outcome: Outcome
 
     @property
@@ -41,13 +42,13 @@ class Result:
         return any(mark.right is not None for row in self.marks for mark in row)
 
 
-def mark(question: Grid | Open | Choice, filled: list[list[str]], outcome: Outcome) -> Result:
+def mark(question: FillIn | Open | Choice, filled: list[list[str]], outcome: Outcome) -> Result:
     """Mark an answer against what the ranks did.  filled: the text of every cell, a list for each row."""
-    by_kind = {Grid: _mark_grid, Open: _mark_open, Choice: _mark_choice}
+    by_kind = {FillIn: _mark_grid, Open: _mark_open, Choice: _mark_choice}
     return Result(by_kind[type(question)](question, filled, outcome), outcome)
 
 
-def _mark_grid(question: Grid, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     answers = question.wants(outcome)
     tried = any(cell.strip() for row in filled for cell in row)
     marked = []
@@ -64,40 +65,40 @@ def _mark_grid(question: Grid, filled: list[list[str]], outcome: Outcome) -> lis
                 continue  # nothing was expected there, and nothing is: no merit in that
             good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
             reason = why(question, outcome, row.rank, k, answer, want) if good is False else ""
-            marks.append(Mark(answer, want, good, reason))
+            marks.append(MarkedCell(answer, want, good, reason))
         marked.append(marks)
     return marked
 
 
-def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     words = filled[0][0]
     right = wants(outcome.answer(question.answer))
     said = [given(word) for word in re.split(r"[,;\s]+|\band\b|\branks?\b", words) if word]
     want = Want("answer", ", ".join(cell.text for cell in right) or "none")
     if not said:
-        return [[Mark(given(""), want, None)]]
+        return [[MarkedCell(given(""), want, None)]]
     if any(cell.kind == "word" for cell in right):
-        return [[Mark(given(words), want, any(fits(given(words), cell) for cell in right))]]
+        return [[MarkedCell(given(words), want, any(fits(given(words), cell) for cell in right))]]
     unordered = [cell for cell in said if cell.kind != "nothing"]
     good = len(unordered) == len([c for c in right if c.kind != "nothing"]) and all(
         fits(a, b) for a, b in zip(unordered, right)
     )
-    return [[Mark(given(words), want, good)]]
+    return [[MarkedCell(given(words), want, good)]]
 
 
-def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) -> list[list[Mark]]:
+def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     picked, right = filled[0][0], outcome.answer(question.right)
     if right not in question.options:
         raise ValueError(f"predict: the answer is {right!r}, and that is none of the choices {question.options}")
     answer = Given(picked, "word" if picked else "blank", picked)
     why = question.why(picked, outcome) if picked and picked != right else ""
-    return [[Mark(answer, Want("word", right, right), picked == right if picked else None, why)]]
+    return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
 
 
 # --- what is said about it ----------------------------------------------------------------
 
 
-def marked(mark: Mark) -> str:
+def marked(mark: MarkedCell) -> str:
     if mark.right:
         return f"✓ {mark.given.text or '-'}"
     return f"{'_' if mark.right is None else '✗ ' + mark.given.text} ({mark.want.text})"
@@ -110,13 +111,13 @@ def summary(result: Result, question: Any) -> str:
         return "Right." if result.right else "Not so."
     if result.right == result.of:
         return f"All {result.of} right."
-    legend = " Beside each ✗, in brackets, is what it is." if isinstance(question, Grid) else ""
+    legend = " Beside each ✗, in brackets, is what it is." if isinstance(question, FillIn) else ""
     return f"{result.right} of {result.of} right.{legend}"
 
 
 def reasons(result: Result, question: Any) -> list[str]:
     """Why the wrong ones are wrong, a line for all ranks of which the same is said."""
-    if not isinstance(question, Grid):
+    if not isinstance(question, FillIn):
         return [mark.why for marks in result.marks for mark in marks if mark.why]
     said: dict[str, list[int]] = {}
     for row, marks in zip(question.rows, result.marks):

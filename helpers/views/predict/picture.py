@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from ...draw.canvas import FAINT, SOFT, TRAY, Canvas, Picture, colour, heading, ink_on, rank_label, text_width
-from .questions import Grid, Shown
+from collectives.draw.canvas import FAINT, SOFT, Canvas, Picture, colour, heading, ink_on, text_width
+from collectives.draw.grid import Tray
+from collectives.draw.labels import RankLabels
+
+from .questions import FillIn, ShownCell
 
 HIGH, PITCH = 28, 40  # pixels
 SIZE = 13
 LEAST, GAP = 30, 4
 
 
-def blank(question: Grid) -> Picture:
+def blank(question: FillIn) -> Picture:
     sketch = Canvas()
     words, _, call = question.title.partition("  ")
     y = heading(sketch, words, call)
-    label = max(text_width(rank_label(row.rank, row.root), SIZE, bold=row.root) for row in question.rows)
-    left = label + 18
+    labels = RankLabels([row.rank for row in question.rows], SIZE, [row.rank for row in question.rows if row.root])
+    left = labels.width + 18
     given = max(sum(wide(cell) + GAP for cell in row.shown) for row in question.rows)
     right = left + given + 72 if given else left
     asked = max(row.cells for row in question.rows) * (LEAST + GAP)
@@ -25,10 +28,9 @@ def blank(question: Grid) -> Picture:
     y += 22
     for row in question.rows:
         middle, x = y + HIGH / 2, left
-        sketch.text(label, middle, rank_label(row.rank, row.root), SIZE, align="right", bold=row.root)
-        sketch.box(label + 6, y, 4, HIGH, colour(row.rank), radius=2)
+        labels.draw(sketch, labels.width, middle, row.rank, stripe=HIGH)
         if given:
-            sketch.box(left - 4, y - 4, given + 4, HIGH + 8, TRAY, radius=5)
+            Tray().draw(sketch, left, y, given - GAP, HIGH)
         for cell in row.shown:
             fill = None if cell.rank is None else colour(cell.rank)
             sketch.box(x, y, wide(cell), HIGH, fill, None if fill else FAINT, dashed=not fill)
@@ -45,5 +47,5 @@ def blank(question: Grid) -> Picture:
     return Picture([sketch], "", f"Picture: {question.title.replace('  ', ' ')}")
 
 
-def wide(cell: Shown) -> float:
+def wide(cell: ShownCell) -> float:
     return max(LEAST, text_width(cell.text, SIZE) + 14)

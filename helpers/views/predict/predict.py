@@ -13,21 +13,14 @@ does the same.  Where nobody sits who could answer, because a program executes t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from ...draw.canvas import Picture
-from ...frontend import Interactive
-from ...launch.attempt import attempt
-from ...results.errors import RunError
-from ...results.run import Run
-from .marking import outcome_picture, outcome_text
-from .picture import blank
+from collectives.judge.errors import RunError
+from collectives.judge.run import Run
+from collectives.launch.attempt import attempt
+
 from .prediction import Prediction
-from .questions import VERDICTS, Choice, Grid, Open, waiting
-from .recording import recorded
-
-if TYPE_CHECKING:
-    from .widget import Form
+from .questions import VERDICTS, Choice, FillIn, Open, waiting
 
 KNOWN = ("after", "returned", "chunks", "verdict", "waits")
 
@@ -43,7 +36,7 @@ def predict(
     answers: Any = None,
     because: Mapping[str, str] | None = None,
     **kwargs: Any,
-) -> InteractivePrediction:
+) -> Prediction:
     """Asks for what `run(fn, *args, **kwargs)` will do, before it does it.
 
     fn, args, kwargs: as for `run`, with its world_size, timeout and check.
@@ -68,11 +61,11 @@ def predict(
     arguments, and ValueError for a question that cannot be asked.
     """
     question = _question(fn, args, kwargs, ask, choices, answer, rank, call, because or {})
-    prediction = InteractivePrediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
+    prediction = Prediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
     return prediction if answers is None else prediction.answer(answers)
 
 
-def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Grid | Open | Choice:
+def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> FillIn | Open | Choice:
     if not callable(fn):
         raise TypeError(f"predict() needs a function to run on every rank, not {fn!r}.")
     words = ask if ask not in KNOWN else None
@@ -82,7 +75,7 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Gr
         talks = any(not c.is_message for c in calls)
         kind = ask or ("after" if talks or calls and all(r is None for r in first.run.results) else "returned")
         ranks = None if rank is None else (rank,) if isinstance(rank, int) else tuple(rank)
-        return Grid(getattr(fn, "__name__", "fn"), kind, call, ranks, first)
+        return FillIn(getattr(fn, "__name__", "fn"), kind, call, ranks, first)
     if ask == "verdict":
         choices = choices or VERDICTS
         words = "How does it end?"
@@ -112,52 +105,3 @@ def _by_kind(choices: Mapping[str, Any]) -> Callable[[Run | RunError], str | Non
         return None
 
     return right
-
-
-class InteractivePrediction(Prediction, Interactive):
-    """A Prediction as a notebook shows it: a form to fill in, or the outcome where nobody can answer."""
-
-    words_first = True  # of a folded output JupyterLab shows the first line: the question, and not a picture's title
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._form: Form | None = None
-        self._recording: dict | None = None
-
-    def answer(self, answers: Any) -> InteractivePrediction:
-        super().answer(answers)
-        return self
-
-    @property
-    def form(self) -> Form:
-        """The form: `.submit(filled)`, and `.figure`, its widget. ImportError without anywidget."""
-        if self._form is None:
-            from .widget import Form  # anywidget may be missing
-
-            self._form = Form(self)
-        return self._form
-
-    def widget(self):
-        return self.form.figure
-
-    def recording(self) -> dict | None:
-        """The question and its encoded key; None where an answer was given already."""
-        return self._recording
-
-    def preview(self) -> Picture | None:
-        if self.result:
-            return outcome_picture(self.result.outcome)
-        return blank(self.question) if isinstance(self.question, Grid) else None
-
-    def unattended(self) -> tuple[Picture | None, str]:
-        """The outcome as picture and text, for a front end that cannot answer. Mostly the run's own table says it."""
-        if self.result:
-            return outcome_picture(self.result.outcome), repr(self)
-        question, result = self.question, self.ran()
-        self._recording = recorded(question, result)
-        lines = [question.title]
-        if not isinstance(question, Grid):
-            lines.append(f"  {result.marks[0][0].want.text}")
-        elif question.kind == "chunks":
-            lines += self.table(result.marks, lambda mark: mark.want.text)
-        return outcome_picture(result.outcome), "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()

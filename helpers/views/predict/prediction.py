@@ -6,26 +6,39 @@ from typing import Any, Callable, Mapping
 
 import torch
 
+from collectives.draw.canvas import Picture
+from collectives.format import aligned
+from collectives.frontend import Interactive
+from collectives.judge.errors import RunError
+from collectives.judge.run import Run
+from collectives.launch.attempt import Outcome
+from collectives.play.web.panel import shown
+
 from ... import progress
-from ...launch.attempt import Outcome
-from ...results.errors import RunError
-from ...results.run import Run
+from ..web import PREDICT
 from .answers import wants
-from .marking import Mark, Result, mark, marked, outcome_text, reasons, summary
-from .questions import Choice, Grid, Open
+from .marking import MarkedCell, Result, mark, marked, outcome_picture, outcome_text, reasons, summary
+from .picture import blank
+from .questions import Choice, FillIn, Open
+from .recording import asked, recorded, reply
 
 
-class Prediction:
+class Prediction(Interactive):
     """A question about a run, the answer that was given, and the run that marked it.
 
     `.run` is that Run, or the RunError that it ended with; None before there is one.
     `.right` and `.of`: how many cells are right, of how many.
+    A notebook shows a form to fill in, or the outcome where nobody can answer.  Until a run marks an answer, the form's
+    model holds nothing but the question: the answer is in no widget and no message.
     """
 
-    def __init__(self, question: Grid | Open | Choice, attempt: Callable[[], Outcome], name: str) -> None:
+    words_first = True  # of a folded output JupyterLab shows the first line: the question, and not a picture's title
+
+    def __init__(self, question: FillIn | Open | Choice, attempt: Callable[[], Outcome], name: str) -> None:
         self.question, self._attempt, self.name = question, attempt, name
         self.filled: list[list[str]] = [[""] * row.cells for row in question.rows]
         self.result: Result | None = None
+        self._figure, self._recording = None, None
 
     @property
     def run(self) -> Run | RunError | None:
@@ -87,9 +100,9 @@ class Prediction:
             if result:
                 lines[-1] = "  " + marked(result.marks[0][0])
         else:
-            lines += self.table(result and result.marks, marked)
+            lines.append(self.table(result and result.marks, marked))
         if not result:
-            example = "answers=" + ("[...]" if isinstance(question, Grid) else "...")
+            example = "answers=" + ("[...]" if isinstance(question, FillIn) else "...")
             return "\n".join([*lines, f"Without the widget: predict(..., {example})"])
         lines += [summary(result, question), *reasons(result, question)]
         return "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()
@@ -104,19 +117,60 @@ class Prediction:
             lines.append(f"  {sign}{k + 1}  {option}")
         return lines
 
-    def table(self, marked: list[list[Mark]] | None, say: Callable[[Mark], str]) -> list[str]:
+    def table(self, marked: list[list[MarkedCell]] | None, say: Callable[[MarkedCell], str]) -> str:
         names = [f"{row.rank}{'*' * row.root}" for row in self.question.rows]
         head = self.question.before
-        wide = max(len(head), *(len(row.before) for row in self.question.rows)) if head else 0
-        lines = []
+        what = "returned" if self.question.kind == "returned" else "after"
+        lines = [("rank", *(head, "") * bool(head), what)]
         for k, row in enumerate(self.question.rows):
             if marked:
                 after = "  ".join(map(say, marked[k]))
             else:
                 after = " ".join("_" * row.cells) if row.asked else ""
-            lines.append((f"  {names[k]:<4}   " + (f"{row.before:<{wide}}   ->  " if head else "") + after).rstrip())
-        what = "returned" if self.question.kind == "returned" else "after"
-        return [f"  rank   {head:<{wide}}       {what}" if head else f"  rank   {what}", *lines]
+            lines.append((names[k], *(row.before, " ->") * bool(head), after))
+        return aligned(lines, indent="  ", least=(5,))
+
+    # --- in a notebook --------------------------------------------------------------------
+
+    def widget(self):
+        """The form, made when first asked for.  Raises ImportError without anywidget."""
+        if self._figure is None:
+            from collectives.play.web.widget import Figure
+
+            question = asked(self.question) | {"live": True}
+            self._figure = Figure(question, lambda sent: self.submit(sent["filled"], sent["show"]), PREDICT)
+        return self._figure
+
+    def submit(self, filled: list[list[str]], show: bool = False) -> dict:
+        """Runs the ranks, marks, and says what came of it: marks and reasons, and with `show` the answer too."""
+        self.filled = filled
+        result = self.mark()
+        said = reply(result, self.question, show)
+        if "after" in said and (picture := outcome_picture(result.outcome)):
+            said["after"]["picture"] = shown(picture, picture.alt)
+        return said
+
+    def recording(self) -> dict | None:
+        """The question and its encoded key; None where an answer was given already."""
+        return self._recording
+
+    def preview(self) -> Picture | None:
+        if self.result:
+            return outcome_picture(self.result.outcome)
+        return blank(self.question) if isinstance(self.question, FillIn) else None
+
+    def unattended(self) -> tuple[Picture | None, str]:
+        """The outcome as picture and text, for a front end that cannot answer. Mostly the run's own table says it."""
+        if self.result:
+            return outcome_picture(self.result.outcome), repr(self)
+        question, result = self.question, self.ran()
+        self._recording = recorded(question, result)
+        lines = [question.title]
+        if not isinstance(question, FillIn):
+            lines.append(f"  {result.marks[0][0].want.text}")
+        elif question.kind == "chunks":
+            lines.append(self.table(result.marks, lambda mark: mark.want.text))
+        return outcome_picture(result.outcome), "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()
 
 
 # --- what was answered --------------------------------------------------------------------

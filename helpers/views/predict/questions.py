@@ -12,14 +12,15 @@ from typing import Any, Callable, Mapping, NamedTuple
 
 import torch
 
-from ...format import name_ranks, number
-from ...launch.attempt import Outcome
-from ...record import provenance
-from ...record.calls import Call
-from ...record.event import Event
-from ...record.text import before_text, call_title, text
-from ...results.errors import Mismatch, RankFailed, RunError, Stuck
-from ...results.run import Run
+from collectives.format import name_ranks, number
+from collectives.judge.errors import Mismatch, RankFailed, RunError, Stuck
+from collectives.judge.run import Run
+from collectives.launch.attempt import Outcome
+from collectives.record import provenance
+from collectives.record.calls import Call
+from collectives.record.event import Event
+from collectives.record.text import before_text, call_title, text
+
 from .answers import NEVER, NOTHING, UNDEFINED, Want, numbers_of, plain, wants
 
 MAX_CELLS = 12  # to fill in for one rank: more is typing, not thinking
@@ -35,7 +36,7 @@ VERDICTS = {
 # --- questions ----------------------------------------------------------------------------
 
 
-class Shown(NamedTuple):
+class ShownCell(NamedTuple):
     """A cell before the call."""
 
     text: str
@@ -43,12 +44,12 @@ class Shown(NamedTuple):
 
 
 @dataclass
-class Row:
+class QuestionRow:
     """One line to fill in: a rank, or the one line of a question that is not about ranks."""
 
     label: str
     before: str = ""
-    shown: list[Shown] = field(default_factory=list)
+    shown: list[ShownCell] = field(default_factory=list)
     cells: int = 1
     rank: int | None = None
     root: bool = False
@@ -56,7 +57,7 @@ class Row:
 
 
 @dataclass
-class Grid:
+class FillIn:
     """Asks for the numbers that ranks hold after a call, or return."""
 
     fn_name: str
@@ -82,14 +83,14 @@ class Grid:
             row.cells = most
         del self.first  # with it goes the answer
 
-    def _rows(self, outcome: Outcome) -> tuple[str, list[Row]]:
+    def _rows(self, outcome: Outcome) -> tuple[str, list[QuestionRow]]:
         answers, done = self.wants(outcome), outcome.run
         rows = []
         if self.kind == "returned":
             title = f"What does {self.fn_name} return on {self._who}?"
             for rank, mine in enumerate(done.events):
                 shown, words = _brings(mine[0]) if mine else ([], "-")
-                rows.append(Row(f"rank {rank}", words, shown, len(answers.get(rank, ())) or 1, rank))
+                rows.append(QuestionRow(f"rank {rank}", words, shown, len(answers.get(rank, ())) or 1, rank))
         else:
             call = self.call(done)
             verb = "do" if self._who.startswith("ranks") else "does"
@@ -99,7 +100,9 @@ class Grid:
                 letters = self.kind == "chunks"
                 words = " ".join(slot.letter for slot in row) or "-" if letters else before_text(e)
                 shown = [cell for slot in row for cell in _cells(slot, letters)]
-                rows.append(Row(f"rank {e.rank}", words, shown, len(answers[e.rank]) or 1, e.rank, e.rank == e.root))
+                rows.append(
+                    QuestionRow(f"rank {e.rank}", words, shown, len(answers[e.rank]) or 1, e.rank, e.rank == e.root)
+                )
         for row in rows:
             row.asked = self.ranks is None or row.rank in self.ranks
         return title, rows
@@ -136,19 +139,21 @@ def _left(e: Event) -> list[Want]:
     return [UNDEFINED] * len(count) if e.is_undefined else count
 
 
-def _brings(e: Event) -> tuple[list[Shown], str]:
+def _brings(e: Event) -> tuple[list[ShownCell], str]:
     """What a rank brings to its first call."""
     words = before_text(e)
     if e.op == "recv" or words == "-":
         return [], "-"
-    return [Shown(part, e.rank) for part in _parts(e.before)], words
+    return [ShownCell(part, e.rank) for part in _parts(e.before)], words
 
 
-def _cells(slot: provenance.Slot, letters: bool) -> list[Shown]:
+def _cells(slot: provenance.Slot, letters: bool) -> list[ShownCell]:
     # A buffer looks like data here: that it is about to be overwritten would be half of the answer.
     if letters or slot.value is None:
-        return [Shown(slot.letter if slot.value is not None else "", slot.origin if slot.value is not None else None)]
-    return [Shown(part, slot.origin) for part in _parts(slot.value)]
+        return [
+            ShownCell(slot.letter if slot.value is not None else "", slot.origin if slot.value is not None else None)
+        ]
+    return [ShownCell(part, slot.origin) for part in _parts(slot.value)]
 
 
 def _parts(value: Any) -> list[str]:
@@ -167,7 +172,7 @@ class Open:
     answer: Callable[[Any], Any]
 
     def __post_init__(self) -> None:
-        self.rows, self.before = [Row("answer")], ""
+        self.rows, self.before = [QuestionRow("answer")], ""
 
 
 @dataclass
@@ -181,7 +186,7 @@ class Choice:
     ends: Mapping[str, type] = field(default_factory=dict)  # option -> how it says that the run ends
 
     def __post_init__(self) -> None:
-        self.rows, self.before = [Row("answer")], ""
+        self.rows, self.before = [QuestionRow("answer")], ""
 
     def pick(self, words: Any) -> str:
         """An option from what a learner wrote: its words, their beginning, or its number from 1."""

@@ -6,23 +6,24 @@ import base64
 import json
 from typing import Any, Iterator
 
-from ...launch.attempt import Outcome
+from collectives.launch.attempt import Outcome
+
 from .answers import NOTHING, Want, given, numbers_of, wants
 from .explain import why
 from .marking import Result, outcome_text, reasons, summary
-from .questions import Choice, Grid, Open
+from .questions import Choice, FillIn, Open
 
 MAX_CANDIDATES = 40  # wrong numbers a cell that have a reason of their own
 
 
-def asked(question: Grid | Open | Choice) -> dict:
+def asked(question: FillIn | Open | Choice) -> dict:
     """The question, and nothing of its answer."""
     rows = [
         dict(rank=row.rank, root=row.root, shown=row.shown, cells=row.cells, asked=row.asked) for row in question.rows
     ]
     return {
         "kind": "predict",
-        "ask": {Grid: "grid", Open: "open", Choice: "choice"}[type(question)],
+        "ask": {FillIn: "grid", Open: "open", Choice: "choice"}[type(question)],
         "title": question.title,
         "before": question.before,
         "rows": rows,
@@ -30,7 +31,7 @@ def asked(question: Grid | Open | Choice) -> dict:
     }
 
 
-def reply(result: Result, question: Grid | Open | Choice, show: bool) -> dict:
+def reply(result: Result, question: FillIn | Open | Choice, show: bool) -> dict:
     """What came of a run that marked an answer: first which are wrong and why; what they are if `show`, or if none is."""
     done = result.right == result.of
     said = {
@@ -49,12 +50,12 @@ def after(outcome: Outcome) -> dict:
     return {"text": outcome_text(outcome), "prose": outcome.error is not None}
 
 
-def recorded(question: Grid | Open | Choice, result: Result) -> dict:
+def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
     """The question with the key that marks it, encoded: no search finds an answer in it, and nobody reads one by chance."""
     cells = [[mark.want for mark in row] for row in result.marks]
     key: dict[str, Any] = {"wants": [[_cell(want) for want in row] for row in cells], "reasons": {}, "why": []}
     key["after"] = after(result.outcome)
-    if isinstance(question, Grid):
+    if isinstance(question, FillIn):
         key |= _reasons(question, result.outcome, cells)
     elif isinstance(question, Open):
         key["parts"] = [_cell(want) for want in wants(result.outcome.answer(question.answer))]
@@ -70,7 +71,7 @@ def _cell(want: Want) -> dict:
     return {"kind": want.kind, "text": want.text} | ({} if value is None else {"value": value})
 
 
-def _reasons(question: Grid, outcome: Outcome, cells: list[list[Want]]) -> dict:
+def _reasons(question: FillIn, outcome: Outcome, cells: list[list[Want]]) -> dict:
     """Why each likely wrong answer to each cell is wrong: the place of its sentence in "why"; under "" that of any other."""
     sentences: dict[str, int] = {}
     found = {}
@@ -87,7 +88,7 @@ def _reasons(question: Grid, outcome: Outcome, cells: list[list[Want]]) -> dict:
     return {"reasons": found, "why": list(sentences)}
 
 
-def _candidates(question: Grid, outcome: Outcome, k: int) -> Iterator[str]:
+def _candidates(question: FillIn, outcome: Outcome, k: int) -> Iterator[str]:
     """What people answer instead: what anybody held or holds, and all that can be made of a column."""
     if question.kind == "returned":
         numbers = [want.value for row in question.wants(outcome).values() for want in row if want.kind == "number"]

@@ -162,6 +162,7 @@ def tiny():
     for _ in range(int(sys.argv[2])):
         dist.all_reduce(x)
         x.fill_(1)
+    dist.destroy_process_group()  # else torch 2.13 may abort at its exit, after short calls: "terminate called ..."
 
 
 def steady():
@@ -181,6 +182,7 @@ def steady():
         open(f"at-{goal}-{rank}", "w").close()
         while not os.path.exists(f"go-{goal}"):
             time.sleep(0.01)
+    dist.destroy_process_group()
 
 
 def restarted():
@@ -192,6 +194,7 @@ def restarted():
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
         raise ValueError("the first attempt")
     dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""What the library does on a command line: `python -m collectives COMMAND ...`, or `collectives COMMAND ...`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+# command -> the module whose main() it is, and what it does
+COMMANDS = {
+    "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
+    "export": ("jobs.export", "make a notebook a program that torchrun starts"),
+    "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
+}
+
+
+def main() -> None:
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return
+    if name not in COMMANDS:
+        sys.exit(f"there is no command {name!r}.\n\n{usage()}")
+    sys.argv = [f"collectives {name}", *rest]
+    import_module(f".{COMMANDS[name][0]}", __package__).main()
+
+
+def usage() -> str:
+    """The commands, one a line."""
+    lines = [f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(["usage: python -m collectives COMMAND ...", "", *lines, "", "COMMAND --help says more."])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What a schedule sends, counted message by message, and the least that its collective needs.
+
+Bytes are payload, without the headers of whatever carries them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..format import aligned
+from .model import Schedule, title
+
+Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
+
+
+@dataclass(frozen=True, repr=False)
+class Bound:
+    """The least that any algorithm needs for this collective.
+
+    steps: where a rank takes part in as many messages at a time as this schedule's ranks do:
+        in a step with p sends a rank, those who know something become at most p + 1 times as
+        many (Bruck et al. 1997, doi 10.1109/71.642949).
+    bytes: that some rank must send or receive.
+    """
+
+    steps: int
+    bytes: Bytes
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True, repr=False)
+class Count:
+    """Lists are per rank.  Bytes in units of S if no buffer size was given."""
+
+    schedule: Schedule
+    nbytes: int | None
+    steps: int
+    messages: list[int]  # sent
+    sent: list[Bytes]
+    received: list[Bytes]
+    added: list[Bytes]  # bytes a rank adds to its own
+    bound: Bound
+
+    @property
+    def total(self) -> Bytes:
+        """Bytes of all messages together."""
+        return sum(self.sent)
+
+    @property
+    def busiest(self) -> int:
+        """The rank that sends or receives most."""
+        load = [max(both) for both in zip(self.sent, self.received)]
+        return load.index(max(load))
+
+    @property
+    def most(self) -> Bytes:
+        """Bytes that the busiest rank sends, or receives if that is more."""
+        return max(self.sent[self.busiest], self.received[self.busiest])
+
+    def __repr__(self) -> str:
+        unit = "S" if self.nbytes is None else "bytes"
+        rows = [("rank", "messages", f"sends {unit}", f"receives {unit}", f"adds {unit}")]
+        same = len(set(zip(self.messages, self.sent, self.received, self.added))) == 1
+        for rank in range(1 if same else min(len(self.sent), 16)):
+            figures = (self.sent[rank], self.received[rank], self.added[rank])
+            rows.append(("each" if same else str(rank), str(self.messages[rank]), *map(said_bytes, figures)))
+        if len(self.sent) > 16 and not same:
+            rows.append(("...", "", "", "", ""))
+        everything = (sum(self.sent), sum(self.received), sum(self.added))
+        rows.append(("all", str(sum(self.messages)), *map(said_bytes, everything)))
+        lines = [title(self.schedule), aligned(rows, right=range(5), indent="  ", gap="   ")]
+        lines.append(f"  steps          {self.steps}, at least {self.bound.steps}")
+        lines.append(
+            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {said_bytes(self.bound.bytes)}"
+            f" = {self.bound.formula}  [{self.bound.source}]"
+        )
+        return "\n".join(lines)
+
+
+def said_bytes(amount: Bytes) -> str:
+    return str(amount) if isinstance(amount, int) or amount.denominator <= 1000 else f"{float(amount):.4g}"
+
+
+def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
+    """Counts messages, bytes and steps, per rank.
+
+    nbytes: size S of the buffer; None counts in units of S, exactly.
+    itemsize: bytes of an element.  Where the elements do not divide evenly, the first chunks
+        get one more, as when the schedule is executed.
+    Raises ValueError if nbytes is not a number of whole elements, or does not give equal
+    pieces where the collective needs them.
+    """
+    if nbytes is None:
+        sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts
+    else:
+        if nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
+            raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
+        sizes = [k * itemsize for k in s.sizes(nbytes // itemsize)]
+    n = s.world_size
+    messages, sent, received, added = [0] * n, [0] * n, [0] * n, [0] * n
+    for step in s.steps:
+        for m in step:
+            size = sum(sizes[c % s.cuts] for c in m.chunks)
+            messages[m.source] += 1
+            sent[m.source] += size
+            received[m.target] += size
+            if m.adds:
+                added[m.target] += size
+    return Count(s, nbytes, len(s.steps), messages, sent, received, added, bound(s, nbytes))
+
+
+def bound(s: Schedule, nbytes: int | None = None) -> Bound:
+    """The least steps and bytes of the schedule's collective."""
+    n, size = s.world_size, Fraction(1) if nbytes is None else nbytes
+    busy = [Counter(m.source for m in step) for step in s.steps] + [Counter(m.target for m in step) for step in s.steps]
+    ports = max((most for c in busy for most in c.values()), default=1)
+    steps, known = 0, 1
+    while known < n:
+        steps, known = steps + 1, known * (ports + 1)
+    least = s.facts.least
+    each = Fraction(least.parts(n), n) * size
+    whole = nbytes is not None and each.denominator == 1
+    return Bound(steps, int(each) if whole else each, least.formula, least.source)

@@ -1,0 +1,280 @@
+"""An algorithm as data: a schedule is a list of steps, a step a list of messages.
+
+All messages of a step are under way together.  Each carries some chunks from one rank to
+another, where they are copied into place or added to what is there.  What the ranks hold at
+first, and what they must hold at the end, follows from the name of the collective.  What can be
+done with a schedule has a module for each act, loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, NamedTuple
+
+from ..format import span
+from ..lazy import Later
+from ..record.collectives import COLLECTIVES as TABLE
+from ..record.collectives import Collective
+
+SHOWN_STEPS, SHOWN_MESSAGES = 8, 8  # in the short form of a schedule's words
+COLLECTIVES = tuple(op for op, row in TABLE.items() if row.gives)
+
+# What a rank holds of one chunk: the set of ranks whose parts are summed in it, as bits.
+# Bit r is rank r; 0 means that there is nothing.
+Parts = int
+Holdings = list[dict[int, Parts]]  # per rank: chunk -> parts
+
+
+class Message(NamedTuple):
+    """Some chunks on their way; `copy` and `add` make one."""
+
+    source: int
+    target: int
+    chunks: tuple[int, ...]
+    adds: bool  # added to what the target holds; False: copied over it
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}"
+
+
+def copy(source: int, target: int, chunks: int | Iterable[int]) -> Message:
+    """`source` sends these chunks to `target`, where they replace whatever is in their place."""
+    return _message(source, target, chunks, False)
+
+
+def add(source: int, target: int, chunks: int | Iterable[int]) -> Message:
+    """`source` sends these chunks to `target`, which adds them to its own."""
+    return _message(source, target, chunks, True)
+
+
+def _message(source, target, chunks, adds) -> Message:
+    return Message(source, target, (chunks,) if isinstance(chunks, int) else tuple(chunks), adds)
+
+
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """Who sends which chunks to whom, and when: the data that proof, count, program and picture read.
+
+    collective: one of COLLECTIVES; it says what the ranks start with and what they must end with.
+    world_size: number of ranks, N.
+    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds
+        when the step begins.
+    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every
+        formula here: what broadcast and all_reduce work on, what all_gather ends with, what
+        reduce_scatter and all_to_all start with.  Chunks are numbered along the buffer; where
+        each rank has its own piece, rank r's is the r-th N-th of the chunks.  In all_to_all there
+        are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
+    root: for broadcast, scatter, reduce, gather.
+    name: of the algorithm.
+
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is
+    no list of messages, a rank or a chunk that does not exist.  Whether it does what the
+    collective promises, `prove` says.
+    """
+
+    collective: str
+    world_size: int
+    steps: list[list[Message]]
+    chunks: int = 1
+    root: int = 0
+    name: str = "schedule"
+
+    def __post_init__(self) -> None:
+        n = self.world_size
+        if self.collective not in COLLECTIVES:
+            raise ValueError(
+                f"{self.collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}."
+            )
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"world_size is a number of ranks, 1 or more, not {n!r}.")
+        if not 0 <= self.root < n:
+            raise ValueError(f"root is a rank from 0 to {n - 1}, not {self.root}.")
+        if self.facts.personal and self.chunks != n * n:
+            raise ValueError(
+                f"{self.collective} of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}."
+            )
+        if not isinstance(self.chunks, int) or self.chunks < 1 or self.has_pieces and self.chunks % n:
+            raise ValueError(
+                f"{self.collective} gives each of {n} ranks an equal piece, so chunks must be a multiple of {n}, "
+                f"not {self.chunks}."
+                if self.has_pieces
+                else f"chunks must be 1 or more, not {self.chunks}."
+            )
+        steps = [step if isinstance(step, Message) else list(step) for step in self.steps]  # generators too, once
+        object.__setattr__(self, "steps", steps)
+        for k, step in enumerate(steps, 1):
+            if isinstance(step, Message):
+                raise ValueError(
+                    f"step {k} is one message, {step}: a step is a list of messages, so write [[...], [...]]."
+                )
+            for m in step:
+                self._check(k, m)
+
+    def _check(self, k: int, m: Message) -> None:
+        if not isinstance(m, Message):
+            raise ValueError(f"step {k}: {m!r} is no message; copy(source, target, chunk) and add(...) make one.")
+        if not all(isinstance(number, int) for number in (m.source, m.target, *m.chunks)):
+            raise ValueError(f"step {k}, message {m}: ranks and chunks are whole numbers, not {m.source!r}, {m.target!r}, "
+                             f"{m.chunks!r}.")  # fmt: skip
+        for rank in (m.source, m.target):
+            if not 0 <= rank < self.world_size:
+                raise ValueError(
+                    f"step {k}, message {m}: there is no rank {rank}, ranks are 0 to {self.world_size - 1}."
+                )
+        if m.source == m.target:
+            raise ValueError(f"step {k}: rank {m.source} sends to itself; what it has needs no message.")
+        if not m.chunks:
+            raise ValueError(f"step {k}, message {m}: it carries no chunk.")
+        for c in m.chunks:
+            if not 0 <= c < self.chunks:
+                raise ValueError(
+                    f"step {k}, message {m}: there is no chunk {c}: the buffer is cut in {self.chunks}, numbered from 0. "
+                    "Schedule(..., chunks=...) says into how many."
+                )
+        if len(set(m.chunks)) < len(m.chunks):
+            raise ValueError(f"step {k}, message {m}: it carries a chunk twice.")
+
+    @property
+    def facts(self) -> Collective:
+        """What the collective takes and leaves, and the least that must travel."""
+        return TABLE[self.collective]
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is special."""
+        return self.facts.root is not None
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether every rank starts or ends with a piece of its own."""
+        return "own" in (self.facts.gives, self.facts.gets)
+
+    @property
+    def cuts(self) -> int:
+        """Chunks in a buffer of size S."""
+        return self.world_size if self.facts.personal else self.chunks
+
+    def piece(self, rank: int) -> range:
+        """The chunks that are this rank's own."""
+        each = self.chunks // self.world_size
+        return range(rank * each, (rank + 1) * each)
+
+    def sizes(self, numel: int) -> list[int]:
+        """Elements in each chunk of a buffer of S = `numel` elements, as even as can be, the larger first.
+
+        Raises ValueError if the collective needs equal pieces and they do not come out even.
+        """
+        n = self.world_size
+        if self.facts.in_place:
+            return _cut(numel, self.chunks)
+        if numel % n:
+            raise ValueError(
+                f"{self.collective} needs {n} pieces of equal size: {numel} elements do not divide by {n}."
+            )
+        return _cut(numel // n, self.cuts // n) * n
+
+    def initial(self) -> Holdings:
+        """What every rank holds before the first step."""
+        n, what = self.world_size, self.facts
+        givers = (self.root,) if what.root == "src" else range(n)
+        every = range(self.chunks)
+        pieces = [self.piece(r) if what.gives == "own" or what.personal else every for r in range(n)]
+        return [{c: 1 << r for c in pieces[r]} if r in givers else {} for r in range(n)]
+
+    def promised(self) -> Holdings:
+        """What every rank must hold after the last step; what it holds besides does not matter."""
+        n, what, each = self.world_size, self.facts, self.chunks // self.world_size or 1
+        if what.personal:
+            return [{s * n + r: 1 << s for s in range(n)} for r in range(n)]
+        takers = (self.root,) if what.root == "dst" else range(n)
+
+        def parts(chunk: int) -> Parts:
+            """Of every rank, of the root, or of the one whose piece it is."""
+            return (1 << n) - 1 if what.reduces else 1 << (self.root if what.root == "src" else chunk // each)
+
+        every = {c: parts(c) for c in range(self.chunks)}
+        return [
+            ({c: every[c] for c in self.piece(r)} if what.gets == "own" else every) if r in takers else {}
+            for r in range(n)
+        ]
+
+    prove = Later(".proof", "prove")
+    count = Later(".count", "count")
+    program = Later(".execute", "Program")
+    draw = Later(".picture", "draw_schedule")
+
+    def table(self, brief: bool = False) -> str:
+        """A line a step.  '0 -> 1 +a' adds chunk a of rank 0 to rank 1's; without the plus it is copied."""
+        lines = [title(self)]
+        shown = self.steps[:SHOWN_STEPS] if brief else self.steps
+        for k, step in enumerate(shown, 1):
+            messages = [said(self, m) for m in (step[:SHOWN_MESSAGES] if brief else step)]
+            if len(messages) < len(step):
+                messages.append(f"... and {len(step) - len(messages)} more")
+            lines.append(f"  step {k:>2}   " + ",  ".join(messages))
+        if len(shown) < len(self.steps):
+            lines.append(f"  ... and {len(self.steps) - len(shown)} more steps: .table() lists them all")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.table(brief=True)
+
+    def _ipython_display_(self) -> None:
+        from ..frontend import show
+
+        show(self.draw(), repr(self))
+
+
+def _cut(numel: int, parts: int) -> list[int]:
+    return [numel // parts + (k < numel % parts) for k in range(parts)]
+
+
+def chunk_name(s: Schedule, chunk: int) -> str:
+    """'a', 'b', ... along the buffer; where each rank has its own row, with the rank it comes from: 'b2'."""
+    if s.facts.personal:
+        return f"{_letters(chunk % s.world_size)}{chunk // s.world_size}"
+    return _letters(chunk)
+
+
+def _letters(k: int) -> str:
+    """a ... z, aa, ab, ... as columns of a spreadsheet."""
+    word = ""
+    while k >= 0:
+        k, letter = divmod(k, 26)
+        word, k = chr(97 + letter) + word, k - 1
+    return word
+
+
+def members(parts: Parts) -> list[int]:
+    """The ranks in a set of parts."""
+    return [r for r in range(parts.bit_length()) if parts >> r & 1]
+
+
+# --- in words ----------------------------------------------------------------------------
+
+
+def title(s: Schedule) -> str:
+    """'all_reduce by ring, 4 ranks: 6 steps, 24 messages'"""
+    n, messages = len(s.steps), sum(map(len, s.steps))
+    root = f" {'from' if s.facts.root == 'src' else 'to'} {s.root}" if s.rooted else ""
+    return (
+        f"{s.collective}{root} by {s.name}, {s.world_size} rank{'s' * (s.world_size > 1)}: "
+        f"{n} step{'s' * (n != 1)}, {messages} message{'s' * (messages != 1)}"
+    )
+
+
+def said(s: Schedule, m: Message) -> str:
+    return f"{m} {'+' * m.adds}{said_chunks(s, m.chunks)}"
+
+
+def said_chunks(s: Schedule, chunks: tuple[int, ...]) -> str:
+    """'a', 'a c', or 'a-d' for more than two in a row."""
+    if len(chunks) > 2 and list(chunks) == list(range(chunks[0], chunks[-1] + 1)):
+        return f"{chunk_name(s, chunks[0])}-{chunk_name(s, chunks[-1])}"
+    names = [chunk_name(s, c) for c in chunks]
+    return " ".join(names if len(names) <= 8 else [*names[:6], "...", names[-1]])
+
+
+def said_ranks(ranks: list[int]) -> str:
+    """'rank 2', 'ranks 0-3', 'ranks 0, 2'"""
+    return f"rank{'s' * (len(ranks) > 1)} {span(tuple(ranks))}"

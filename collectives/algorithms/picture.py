@@ -1,0 +1,81 @@
+"""Pictures of a schedule: what the ranks hold between the steps, or the messages in time.
+
+Rows are ranks.  grid.py draws the one, spacetime.py the other.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from ..draw.canvas import INK, WIDTH, Canvas, Picture
+from .grid import SIDE_BY_SIDE, grids
+from .journey import journey
+from .model import Holdings, Schedule, title
+from .proof import WrongSchedule, follow
+from .spacetime import lanes
+from .trees import draw_trees
+
+MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show
+
+
+def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None) -> Picture:
+    """The picture of a schedule.
+
+    step: 1 ... number of steps: what the ranks hold before this step, and what it sends; one
+        more than the last: what they end with.  None: all of it.
+    style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time, "trees" who gets data
+        from whom (ValueError if no tree does), "journey" all moments of the first chunk.  None: grid or lanes,
+        whichever suits.
+    A schedule that is wrong is drawn up to the step that cannot be done, with the reason.
+    Raises ValueError for a step that is not there, or a grid too large to be read.
+    """
+    if style not in (None, "grid", "lanes", "trees", "journey"):
+        raise ValueError(f'style is "grid", "lanes", "trees" or "journey", not {style!r}.')
+    if step is not None and style in ("trees", "journey"):
+        raise ValueError(f"{style} shows all steps at once: leave out step, or take style='grid'.")
+    if step is not None and not 1 <= step <= len(s.steps) + 1:
+        raise ValueError(f"there is no step {step}: this schedule has {len(s.steps)}, from 1; one more shows the end.")
+    fits = s.world_size <= MAX_RANKS and s.chunks <= MAX_CHUNKS and not s.facts.personal
+    if style == "grid" and not fits:
+        raise ValueError(
+            f"a grid shows at most {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, and no all_to_all: take style='lanes'."
+        )
+    states, wrong = _states(s)
+    if style is None:
+        few = s.world_size <= SIDE_BY_SIDE and s.chunks > 1
+        style = "grid" if fits and (few or step is not None) else "lanes"
+    text = s.table()
+    if style == "grid":
+        sketches = grids(s, states, step)
+    elif style in ("trees", "journey"):
+        sketches, told = draw_trees(s) if style == "trees" else journey(s, states)
+        text += "\n" + told
+    else:
+        sketches = [lanes(s, states, range(len(s.steps)) if step is None else range(step - 1, min(step, len(s.steps))))]
+    if wrong and (step is None or step == len(states)):
+        sketches.append(_complaint(str(wrong)))
+        text += f"\n✗ {wrong}"
+    return Picture(sketches, text, f"Picture: {title(s)}" + f", step {step}" * (step is not None))
+
+
+def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
+    """What is held before the first step and after each that can be done, and why no more can."""
+    states = [[dict(chunks) for chunks in s.initial()]]
+    try:
+        for held in follow(s):
+            states.append([dict(chunks) for chunks in held])
+    except WrongSchedule as wrong:
+        return states, wrong
+    try:
+        s.prove()
+    except WrongSchedule as wrong:
+        return states, wrong
+    return states, None
+
+
+def _complaint(words: str) -> Canvas:
+    sketch = Canvas()
+    for k, line in enumerate(textwrap.wrap("✗ " + words, 118)):
+        sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
+    sketch.reach(WIDTH - 1, 0)  # a line of its own
+    return sketch

@@ -1,0 +1,118 @@
+"""A pipeline schedule on real ranks: torch.distributed's isend and recv, and whatever computes a stage.
+
+Needs torch alone, and collectives.algorithms.pipeline.model.  All sends are started and none is waited for before the end, so a rank
+is held up by nothing but an input that is not there yet.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, NamedTuple, Sequence
+
+import torch
+import torch.distributed as dist
+
+from .model import BACK, KINDS, Action, Costs, Pipeline
+
+Compute = Callable[[Action, torch.Tensor | None], torch.Tensor | None]
+
+
+class Done(NamedTuple):
+    """An action as it was carried out; seconds of this machine's monotonic clock, which its processes share."""
+
+    action: Action
+    start: float
+    end: float
+
+
+def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
+    """The rank function of a schedule: call it on every rank with the same schedule.
+
+    It takes `compute(action, arrived)`, which returns what goes to the next stage (of F: activations; of B and I: the
+    gradient of the input; of W: None), and `like`, a tensor of the shape and dtype of what is sent.  `arrived` is None
+    where an action has no input from another stage.  See `modules` and `asleep` for two of them.
+    Returns what this rank did and when.
+    """
+
+    def pipeline(compute: Compute, like: torch.Tensor) -> list[Done]:
+        rank, done, here, sending = dist.get_rank(), [], {}, []
+        if dist.get_world_size() != s.ranks:
+            raise ValueError(f"{s.name} is a schedule for {s.ranks} ranks, not {dist.get_world_size()}.")
+        targets = s.targets()
+        for a in s.rows[rank]:
+            arrived, need, source = None, s.needs(a), s.source(a)
+            if source is not None:
+                arrived = torch.empty_like(like)
+                dist.recv(arrived, source, tag=_tag(need))
+            elif need in here and a.kind != "W" and need.stage != a.stage:
+                arrived = here.pop(need)  # the neighbouring stage is on this rank too
+            start = time.perf_counter()
+            result = compute(a, arrived)
+            done.append(Done(a, start, time.perf_counter()))
+            if a in targets:
+                sending.append(dist.isend(result, targets[a], tag=_tag(a)))
+            elif result is not None:
+                here[a] = result
+        for work in sending:
+            work.wait()
+        return done
+
+    pipeline.__name__ = pipeline.__qualname__ = s.name
+    return pipeline
+
+
+def _tag(a: Action) -> int:
+    """A number of its own for each message: those of two chunks may cross."""
+    return (a.microbatch * 1000 + a.stage) * len(KINDS) + "FBIW".index(a.kind)
+
+
+def asleep(s: Pipeline, costs: Costs) -> Compute:
+    """Compute that only takes its time, asleep: costs in seconds.  Sleeping needs no core, so ranks do not disturb each
+    other even where they are more than the cores."""
+
+    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor:
+        time.sleep(costs.of(a.kind) * s.share)
+        return torch.zeros(1)
+
+    return compute
+
+
+def modules(
+    stages: dict[int, torch.nn.Module],
+    last: int,
+    inputs: Sequence[torch.Tensor],
+    loss: Callable[[torch.Tensor, int], torch.Tensor],
+) -> Compute:
+    """Compute with modules and autograd.
+
+    stages: number -> module, those that this rank holds.  last: number of the model's last stage.  inputs: the
+    microbatches, for stage 0.  loss(output, k): of microbatch k, already divided by the number of microbatches.
+    Gradients add up in `.grad`.  I and W each walk the graph: twice the work of a B that makes both at once.
+    """
+    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output
+
+    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor | None:
+        module, key = stages[a.stage], (a.stage, a.microbatch)
+        if a.kind == "F":
+            x = inputs[a.microbatch] if a.stage == 0 else arrived.detach().requires_grad_()
+            y = module(x)
+            if a.stage == last:
+                y = loss(y, a.microbatch)
+            graphs[key] = x, y, None
+            return None if a.stage == last else y.detach()
+        x, y, gradient = graphs.pop(key)
+        if a.kind in BACK:
+            gradient = arrived
+        if a.kind == "I":
+            graphs[key] = x, y, gradient
+            if a.stage == 0:
+                return None
+            return torch.autograd.grad(y, x, gradient, retain_graph=True)[0]
+        if a.kind == "W":
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            torch.autograd.backward(y, gradient, inputs=parameters)
+            return None
+        torch.autograd.backward(y, gradient)
+        return x.grad
+
+    return compute

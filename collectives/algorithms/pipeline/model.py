@@ -1,0 +1,238 @@
+"""A pipeline schedule as data: for each rank, the order of what it computes.
+
+A model is cut into stages, a batch into microbatches.  An action computes one stage for one microbatch, forward or
+backward.  Messages are not written down: a stage needs what its neighbour made, so wherever two neighbouring stages
+stand on different ranks there is a message.  What can be done with a schedule has a module for each act.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Iterable, NamedTuple, Sequence
+
+from ...lazy import Later
+
+MAX_CHARACTERS = 56  # of a rank's order in words; a longer one is cut in the middle
+KINDS = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward, the gradient of the input only",
+    "W": "backward, the gradient of the weights only",
+}
+BACK = ("B", "I")  # what hands a gradient to the stage before
+LAST = ("B", "W")  # what lets go of the activations
+_WRITTEN = re.compile(r"(\d*)([FBIW])(\d+)")
+
+
+class Action(NamedTuple):
+    """A stage computes for a microbatch.  Written as torch.distributed.pipelining does: 2F5 is stage 2, forward, 5."""
+
+    stage: int
+    kind: str  # one of KINDS
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+    @property
+    def short(self) -> str:
+        """Without the stage: F5"""
+        return f"{self.kind}{self.microbatch}"
+
+
+def action(what: Action | str, stage: int) -> Action:
+    """An action from "F5", of this stage, or from "2F5".  Raises ValueError for anything else."""
+    if isinstance(what, Action):
+        return what
+    written = _WRITTEN.fullmatch(what) if isinstance(what, str) else None
+    if not written:
+        raise ValueError(
+            f"{what!r} is no action: F0, B0, I0 and W0 are, with a microbatch's number, or 2F0 of stage 2."
+        )
+    return Action(int(written[1] or stage), written[2], int(written[3]))
+
+
+class Costs(NamedTuple):
+    """How long things take, in any unit: each for the layers of one rank, a p-th of the model, and one microbatch."""
+
+    forward: float = 1
+    input: float = 1  # the backward's two halves; B takes both
+    weight: float = 1
+    message: float = 0  # from one rank to another
+
+    def of(self, kind: str) -> float:
+        return {"F": self.forward, "B": self.input + self.weight, "I": self.input, "W": self.weight}[kind]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Pipeline:
+    """The order of what each rank computes: the data that proof, count, program and picture read.
+
+    rows: for each rank, its actions in order: Action, or text as "F0" (the stage then has its rank's number) or "2F0".
+    name: of the schedule.
+
+    Raises ValueError for what cannot be a schedule at all: an action that is none, a rank without actions.  Whether
+    it trains the whole model on the whole batch, `prove` says.
+    """
+
+    rows: Sequence[Iterable[Action | str]]
+    name: str = "schedule"
+
+    def __post_init__(self) -> None:
+        rows = [[action(what, rank) for what in row] for rank, row in enumerate(self.rows)]
+        if not rows or not all(rows):
+            idle = [rank for rank, row in enumerate(rows) if not row]
+            raise ValueError(f"rank {idle[0]} has nothing to do." if idle else "a pipeline has at least one rank.")
+        object.__setattr__(self, "rows", rows)
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, Pipeline) and self.rows == other.rows
+
+    __hash__ = None
+
+    @property
+    def ranks(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def stages(self) -> int:
+        return 1 + max(a.stage for row in self.rows for a in row)
+
+    @cached_property
+    def microbatches(self) -> int:
+        return 1 + max(a.microbatch for row in self.rows for a in row)
+
+    @property
+    def share(self) -> float:
+        """A stage's part of what a rank has where the model is cut into as many stages as there are ranks."""
+        return self.ranks / self.stages
+
+    @cached_property
+    def place(self) -> dict[Action, int]:
+        """The rank of each action."""
+        return {a: rank for rank, row in enumerate(self.rows) for a in row}
+
+    def held(self, rank: int) -> list[int]:
+        """The stages whose parameters a rank holds."""
+        return sorted({a.stage for a in self.rows[rank]})
+
+    def needs(self, a: Action) -> Action | None:
+        """What must be there before this action, besides what comes before it on its rank: its input's maker."""
+        if a.kind == "F":
+            return Action(a.stage - 1, "F", a.microbatch) if a.stage else None
+        if a.kind == "W":
+            return Action(a.stage, "I", a.microbatch)
+        if a.stage == self.stages - 1:
+            return Action(a.stage, "F", a.microbatch)
+        later = (Action(a.stage + 1, kind, a.microbatch) for kind in BACK)
+        return next((b for b in later if b in self.place), Action(a.stage + 1, "B", a.microbatch))
+
+    def source(self, a: Action) -> int | None:
+        """The rank that sends this action its input; None: nobody, it is here already."""
+        if a.kind == "W" or a.kind in BACK and a.stage == self.stages - 1:
+            return None
+        need = self.needs(a)
+        rank = None if need is None else self.place.get(need)
+        return None if rank == self.place[a] else rank
+
+    def targets(self) -> dict[Action, int]:
+        """The rank to which an action's result is sent, for those whose result is."""
+        return {self.needs(a): rank for a, rank in self.place.items() if self.source(a) is not None}
+
+    prove = Later(".proof", "prove")
+    count = Later(".count", "count")
+    program = Later(".execute", "program")
+    draw = Later(".picture", "draw_pipeline")
+    beside = Later(".picture", "draw_beside")
+
+    @property
+    def title(self) -> str:
+        stages = f", {self.stages} stages" * (self.stages != self.ranks)
+        ranks, microbatches = self.ranks, self.microbatches
+        return f"{self.name}: {ranks} rank{'s' * (ranks > 1)}{stages}, {microbatches} microbatch{'es' * (microbatches > 1)}"
+
+    def __repr__(self) -> str:
+        """A line a rank; the stage before an action where a rank has several."""
+        several = any(len(self.held(rank)) > 1 for rank in range(self.ranks))
+        lines = [self.title]
+        for rank, row in enumerate(self.rows):
+            words = [str(a) if several else a.short for a in row]
+            lines.append(f"  rank {rank} keeps {max(kept(self, rank)):<6g}{_cut(words)}")
+        return "\n".join(lines)
+
+    def _ipython_display_(self) -> None:
+        from ...frontend import show
+
+        show(self.draw(), repr(self))
+
+
+def _cut(words: list[str]) -> str:
+    """The words, or as many first and last ones as there is room for."""
+    fits = len(words)
+    while (
+        len(" ".join(shown := words[: -(-fits // 2)] + ["..."] * (fits < len(words)) + words[len(words) - fits // 2 :]))
+        > MAX_CHARACTERS
+    ):
+        fits -= 1
+    return " ".join(shown)
+
+
+class Box(NamedTuple):
+    """An action in time."""
+
+    action: Action
+    start: float
+    end: float
+
+
+class Starved(NamedTuple):
+    """A rank that cannot go on: the action it has come to, and the one that this needs."""
+
+    rank: int
+    action: Action
+    needs: Action
+
+
+def plan(s: Pipeline, costs: Costs = Costs()) -> tuple[list[list[Box]], list[Starved]]:
+    """When each action runs if every rank starts its next one as soon as its input is there; and who never can.
+
+    A message is under way while both ranks compute on.  A stage costs its share of a rank's layers.
+    """
+    ended: dict[Action, float] = {}
+    lanes: list[list[Box]] = [[] for _ in s.rows]
+    free = [0.0] * s.ranks
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(s.rows):
+            while len(lanes[rank]) < len(row):
+                a = row[len(lanes[rank])]
+                need = s.needs(a)
+                if need is not None and need not in ended:
+                    break
+                ready = 0.0 if need is None else ended[need] + costs.message * (s.source(a) is not None)
+                start = max(free[rank], ready)
+                end = start + costs.of(a.kind) * s.share
+                lanes[rank].append(Box(a, start, end))
+                ended[a] = free[rank] = end
+                moved = True
+    stuck = [
+        Starved(rank, row[len(lane)], s.needs(row[len(lane)]))
+        for rank, (row, lane) in enumerate(zip(s.rows, lanes))
+        if len(lane) < len(row)
+    ]
+    return lanes, stuck
+
+
+def kept(s: Pipeline, rank: int) -> list[float]:
+    """After each action of a rank: microbatches whose activations it keeps, in layers of a rank (half a rank's: 0.5).
+
+    They are kept from the forward until the weights' gradient is made.
+    """
+    now, after = 0, []
+    for a in s.rows[rank]:
+        now += (a.kind == "F") - (a.kind in LAST)
+        after.append(now * s.share)
+    return after

@@ -1,0 +1,179 @@
+"""The proof that a schedule does what it promises, by adding up sets instead of numbers.
+
+Every rank's part of every chunk is a symbol.  The steps are followed one by one; what a rank
+holds of a chunk is the set of ranks whose parts are in it.  That proves the schedule for
+every input, and any reduction that is associative and commutative.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Iterator
+
+from .model import Holdings, Message, Schedule, chunk_name, members, said_ranks
+
+
+class WrongSchedule(ValueError):
+    """The schedule does not do what its collective promises.  The message says which step, rank, chunk.
+
+    step: the step at fault, counted from 1; None where only the end is wrong.
+    """
+
+    def __init__(self, message: str, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
+
+    def _render_traceback_(self) -> list[str]:
+        # Jupyter shows this in place of a traceback through the proof.
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+@dataclass(frozen=True, repr=False)
+class Proof:
+    schedule: Schedule
+
+    def __repr__(self) -> str:
+        s, n = self.schedule, len(self.schedule.steps)
+        what = s.facts.proved.format(root=s.root)
+        return f"proved: after {n} step{'s' * (n != 1)} of {s.name}, {what} ({s.world_size} rank{'s' * (s.world_size > 1)})"
+
+
+def prove(s: Schedule) -> Proof:
+    """Follows the steps and compares the end with what the collective promises.
+
+    Raises WrongSchedule, which names step, rank and chunk, where
+    - a rank sends a chunk that has not arrived, or ranks wait for one another in a cycle;
+    - a part is added to a sum that already has it, even if a later copy would put that right;
+    - a chunk is overwritten while it is being sent, or written twice in a step;
+    - a rank does not end with exactly what was promised.
+    """
+    held = s.initial()
+    for held in follow(s):
+        pass
+    for rank, wanted in enumerate(s.promised()):
+        for chunk, parts in wanted.items():
+            got = held[rank].get(chunk, 0)
+            if got != parts:
+                raise WrongSchedule(_ending(s, rank, chunk, got, parts))
+    return Proof(s)
+
+
+def follow(s: Schedule) -> Iterator[Holdings]:
+    """What every rank holds after each step.  Raises WrongSchedule at the step that cannot be done."""
+    held = [dict(chunks) for chunks in s.initial()]
+    for k, step in enumerate(s.steps):
+        arrivals = []
+        writes: dict[tuple[int, int], list[Message]] = defaultdict(list)
+        for m in step:
+            for c in m.chunks:
+                parts = held[m.source].get(c, 0)
+                if not parts:
+                    raise WrongSchedule(_too_early(s, k, m, c), k + 1)
+                arrivals.append((m, c, parts))
+                writes[m.target, c].append(m)
+        _no_conflict(s, k, step, writes)
+        for m, c, parts in arrivals:
+            old = held[m.target].get(c, 0) if m.adds else 0
+            if old & parts:
+                raise WrongSchedule(_twice(s, k, m, c, old & parts), k + 1)
+            held[m.target][c] = old | parts
+        yield held
+
+
+def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[int, int], list[Message]]) -> None:
+    """A copy arrives in its place at any moment of the step; an add arrives beside it, and is added at the end."""
+    for (rank, c), messages in writes.items():
+        if len(messages) > 1 and not all(m.adds for m in messages):
+            sources = said_ranks([m.source for m in messages])
+            raise WrongSchedule(
+                f"step {k + 1}: {sources} all write chunk {chunk_name(s, c)} of rank {rank}, and not all add to it: "
+                "which comes last is chance. Put one of them in a later step.",
+                k + 1,
+            )
+    for m in step:
+        for c in m.chunks:
+            for other in writes.get((m.source, c), ()):
+                if not other.adds:
+                    raise WrongSchedule(
+                        f"step {k + 1}: rank {other.source}'s message overwrites chunk {chunk_name(s, c)} of rank "
+                        f"{m.source} while rank {m.source} is still sending it to rank {m.target}. "
+                        "Put one of the two in another step.",
+                        k + 1,
+                    )
+
+
+def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
+    name = chunk_name(s, chunk)
+    says = f"step {k + 1}: rank {m.source} sends chunk {name} to rank {m.target} but does not have it"
+    # Who was to bring it, and who to that one?  It ends nowhere, or bites its own tail.
+    chain = [m.source]
+    while True:
+        bringer = next((b for j, b in _brings(s, chain[-1], chunk) if j >= k), None)
+        if bringer is None:
+            break
+        if bringer.source in chain:
+            cycle = chain[chain.index(bringer.source) :]
+            if len(cycle) > 1:
+                return (
+                    f"{says}: a cycle. "
+                    + ", ".join(f"rank {a} waits for rank {b}" for a, b in zip(cycle, [*cycle[1:], cycle[0]]))
+                    + f", and none of them ever gets chunk {name} from elsewhere."
+                )
+            break
+        if s.initial()[bringer.source].get(chunk):
+            break
+        chain.append(bringer.source)
+    when = [j for j, _ in _brings(s, m.source, chunk)]
+    if not when:
+        return f"{says}: nobody ever sends it to rank {m.source}."
+    if when[0] == k:
+        return (
+            f"{says} yet: it arrives in this same step. A message carries what its source holds when the step "
+            "begins, so send it on one step later."
+        )
+    return f"{says} yet: it arrives in step {when[0] + 1}."
+
+
+def _brings(s: Schedule, rank: int, chunk: int) -> Iterator[tuple[int, Message]]:
+    """The messages that bring this chunk to this rank, and their steps from 0."""
+    for j, step in enumerate(s.steps):
+        for m in step:
+            if m.target == rank and chunk in m.chunks:
+                yield j, m
+
+
+def _twice(s: Schedule, k: int, m: Message, chunk: int, both: int) -> str:
+    whose = f"part{'s' * (both & both - 1 > 0)} of {said_ranks(members(both))}"
+    return (
+        f"step {k + 1}: rank {m.source} adds chunk {chunk_name(s, chunk)} to rank {m.target}'s, "
+        f"and the {whose} would be in the sum twice."
+    )
+
+
+def _ending(s: Schedule, rank: int, chunk: int, got: int, wanted: int) -> str:
+    name = chunk_name(s, chunk)
+    if not got:
+        return f"at the end rank {rank} has no chunk {name}: nobody ever sends it there."
+    missing, extra = wanted & ~got, got & ~wanted
+    says = []
+    if missing:
+        says.append(f"without the part{'s' * (missing & missing - 1 > 0)} of {said_ranks(members(missing))}")
+    if extra:
+        says.append(
+            f"with the part{'s' * (extra & extra - 1 > 0)} of {said_ranks(members(extra))}, which it should not have"
+        )
+    return f"at the end rank {rank} has chunk {name} {' and '.join(says)}.{_lost(s, rank, chunk, missing)}"
+
+
+def _lost(s: Schedule, rank: int, chunk: int, missing: int) -> str:
+    """Where the missing parts were still there, if a copy put an end to them."""
+    before = s.initial()[rank].get(chunk, 0)
+    found = ""
+    for k, held in enumerate(follow(s)):
+        now = held[rank].get(chunk, 0)
+        if before & missing & ~now:
+            source = next(m.source for m in s.steps[k] if m.target == rank and chunk in m.chunks)
+            found = f" Step {k + 1} copied rank {source}'s over it; was that meant to be an add?"
+        before = now
+    return found

@@ -1,0 +1,89 @@
+"""The rounds of an algorithm: who sends how much to whom, and how often in a row.
+
+That is all a price depends on, and it is small where an algorithm is regular: the ring repeats
+one step 2 (N - 1) times.  So a regular algorithm is written as phases, for any number of ranks,
+and its schedule is the same phases written out message by message.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import Callable, Iterable, Iterator, NamedTuple
+
+import numpy as np
+
+from .model import Message, Schedule
+
+
+class Phase(NamedTuple):
+    """One step, done `times` times in a row.  Arrays have one entry a message.
+
+    ring: the number of the ring that each message is part of, where what goes round is passed
+        on: in every step each rank sends what came in the step before.  None elsewhere.
+    chunks: of the k-th time, a row a message; None where they are not known.
+    """
+
+    times: int
+    source: np.ndarray  # ranks
+    target: np.ndarray
+    share: np.ndarray  # of the whole buffer S
+    adds: np.ndarray  # bool
+    ring: np.ndarray | None = None
+    chunks: Callable[[int], np.ndarray] | None = None
+
+
+def phase(times: int, source, target, adds, share: float, chunks: Callable[[int], np.ndarray], ring=None) -> Phase:
+    """A phase whose messages are all of one size."""
+    n = len(source)
+    return Phase(times, source, target, np.full(n, share), np.full(n, adds), ring, chunks)
+
+
+@dataclass(frozen=True, repr=False)
+class Outline:
+    """The phases of an algorithm; they are made one by one, each time they are asked for.
+
+    Raises ValueError for what cannot be a schedule.
+    """
+
+    collective: str
+    name: str
+    world_size: int
+    make: Callable[[], Iterable[Phase]]
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        self._schedule([])
+
+    def __iter__(self) -> Iterator[Phase]:
+        return (phase for phase in self.make() if phase.times > 0)
+
+    def __repr__(self) -> str:
+        return f"{self.collective} by {self.name}, {self.world_size} ranks"
+
+    def schedule(self) -> Schedule:
+        """Every message of every step."""
+        return self._schedule([step for phase in self for step in _messages(phase)])
+
+    def _schedule(self, steps: list[list[Message]]) -> Schedule:
+        return Schedule(self.collective, self.world_size, steps, self.chunks, name=self.name)
+
+
+def _messages(phase: Phase) -> Iterator[list[Message]]:
+    ends = phase.source.tolist(), phase.target.tolist()
+    adds = phase.adds.tolist()
+    for k in range(phase.times):
+        yield list(map(Message, *ends, map(tuple, phase.chunks(k).tolist()), adds))
+
+
+def regular(algorithm: Callable[..., Outline]) -> Callable[..., Schedule]:
+    """An algorithm that is written as its outline: called, it returns the schedule; `outline` has it at any size."""
+
+    @functools.wraps(algorithm)
+    def scheduled(*args, **kwargs) -> Schedule:
+        return algorithm(*args, **kwargs).schedule()
+
+    scheduled.__signature__ = inspect.signature(algorithm).replace(return_annotation="Schedule")
+    scheduled.outline = algorithm
+    return scheduled

@@ -1,0 +1,201 @@
+"""The bill of a run: what the calls that were recorded here would take on a machine that is elsewhere.
+
+r = run(training_step, world_size=4)
+bill(r, rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import Iterable, Mapping, NamedTuple
+
+import numpy as np
+
+from ..format import aligned, duration, size
+from ..judge.run import Run
+from ..machines.model import Machine
+from ..record.calls import Call
+from ..record.collectives import of
+from .cost import Cost
+from .tuner import Nccl, nccl
+
+BARRIER_BYTES = 4  # ProcessGroupNCCL's barrier is an all_reduce of one element
+
+
+class Item(NamedTuple):
+    """Calls of one op over groups of one kind, as one rank makes them."""
+
+    op: str
+    over: str  # which ranks
+    ranks: int  # of one group, on the machine
+    nodes: int  # that such a group lies in
+    calls: int
+    nbytes: float  # S, all calls together
+    seconds: float
+    latency: float  # seconds of those that would be the same for a buffer of no bytes
+    by: str  # NCCL's algorithm and protocol
+
+
+class Bill(list):
+    """Items of the rank that pays most, the dearest first.
+
+    seconds: one call after the other; what overlaps, with another call or with computing, costs less.
+    """
+
+    def __init__(self, items: Iterable[Item], rank: int, machine: Machine, world_size: int) -> None:
+        super().__init__(items)
+        self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
+
+    @property
+    def seconds(self) -> float:
+        return sum(item.seconds for item in self)
+
+    @property
+    def latency(self) -> float:
+        return sum(item.latency for item in self)
+
+    def __repr__(self) -> str:
+        rows = [("op", "over", "ranks", "nodes", "calls", "bytes", "seconds", "latency", "by")]
+        for item in self:
+            share = item.latency / item.seconds if item.seconds else 0.0
+            counts = (f"{number:,}" for number in (item.ranks, item.nodes, item.calls))
+            times = (duration(item.seconds), f"{share:.0%}")
+            rows.append((item.op, item.over, *counts, size(item.nbytes), *times, item.by))
+        lines = [aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))]
+        share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
+        lines.append(
+            f"  one after the other: {duration(self.seconds)}{share}; rank {self.rank}'s calls, as one of "
+            f"{self.world_size:,} on {self.machine.name}"
+        )
+        return "\n".join(lines)
+
+
+def bill(
+    what: Run | Iterable[Call],
+    machine: Machine,
+    *,
+    grid: Mapping[str, int] | None = None,
+    scale: int | Mapping[str, int] = 1,
+    larger: float = 1.0,
+) -> Bill:
+    """What every recorded call takes if NCCL makes it on this machine.
+
+    what: a Run, or some of its calls.
+    grid: how the recorded ranks are laid out, the last dimension fastest, as in init_device_mesh:
+        {"dp": 2, "tp": 4} are ranks 0 to 3 and 4 to 7 for tp.  None: one row of all.
+    scale: how many times as long each dimension is in the real job, one number for all or one
+        each.  Its ranks are placed on the machine in the same order, node by node; neighbours in
+        a dimension stay neighbours.  A call keeps its S, the whole buffer, whatever the ranks.
+    larger: S on the machine / S as recorded.
+
+    Messages count as sends and receives that pass each other: a rank waits for the more of the two.
+    Raises ValueError for a grid that is not of these ranks, a group that is no row, plane ... of
+    it though it should grow, a machine that is too small, or one that NCCL does not run on.
+    """
+    calls = what.calls if isinstance(what, Run) else list(what)
+    recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)
+    layout = _Layout.of(grid or {"all": recorded}, scale, recorded, machine)
+    prices: dict[tuple, Nccl] = {}
+    paid: dict[int, dict[tuple, list]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> (S, Cost)
+    for call in calls:
+        if len(call.group) == 1:
+            continue
+        over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
+        op, nbytes = _collective(call), _whole(call) * larger
+        if of(call.op).op and not of(call.op).gives:
+            nbytes = BARRIER_BYTES
+        key = op, ranks.tobytes()
+        if key not in prices:
+            prices[key] = nccl(op, machine, ranks)
+        price = prices[key]
+        cost = price(nbytes)
+        for e in call:
+            paid[e.rank][e.op, over, price.world_size, price.nodes].append((nbytes, cost))
+    bills = {rank: _items(of) for rank, of in paid.items()}
+    rank = max(bills, key=lambda r: (sum(item.seconds for item in bills[r]), -r), default=0)
+    return Bill(bills.get(rank, []), rank, machine, prod(layout.real))
+
+
+def _items(paid: dict[tuple, list[tuple[float, Cost]]]) -> list[Item]:
+    items = []
+    for (op, over, ranks, nodes), costs in paid.items():
+        ways = dict.fromkeys(f"{cost.algorithm}/{cost.protocol}" for _, cost in costs)
+        seconds = sum(cost.seconds for _, cost in costs)
+        latency = sum(cost.start + cost.latency for _, cost in costs)
+        items.append(
+            Item(op, over, ranks, nodes, len(costs), sum(b for b, _ in costs), seconds, latency, ", ".join(ways))
+        )
+    sends, receives = (sum(item.seconds for item in items if item.op == op) for op in ("send", "recv"))
+    hidden = "send" if sends < receives else "recv"
+    items = [item for item in items if item.op != hidden]
+    return sorted(items, key=lambda item: -item.seconds)
+
+
+def _collective(call: Call) -> str:
+    """NCCL's name of what a call is."""
+    if call.is_message:
+        return "send"
+    if of(call.op).op:
+        return of(call.op).op if of(call.op).gives else "all_reduce"  # a barrier
+    raise ValueError(f"there is no price for {call.op}.")
+
+
+def _whole(call: Call) -> float:
+    """S: the whole buffer of a call, in bytes."""
+    of_each = [e.nbytes for e in call]
+    if of(call.op).gives == "own":
+        return sum(of_each) * len(call.group) / len(of_each)  # ranks that never called would have brought as much
+    return max(of_each)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where recorded ranks lie on the machine."""
+
+    names: tuple[str, ...]
+    recorded: tuple[int, ...]
+    real: tuple[int, ...]
+
+    @staticmethod
+    def of(grid: Mapping[str, int], scale: int | Mapping[str, int], ranks: int, machine: Machine) -> "_Layout":
+        if prod(grid.values()) != ranks:
+            raise ValueError(f"the grid {dict(grid)} has {prod(grid.values())} ranks, and {ranks} were recorded.")
+        if isinstance(scale, Mapping) and not set(scale) <= set(grid):
+            raise ValueError(
+                f"scale names {', '.join(sorted(set(scale) - set(grid)))}, the grid only {', '.join(grid)}."
+            )
+        by = {name: scale.get(name, 1) if isinstance(scale, Mapping) else scale for name in grid}
+        if min(by.values()) < 1:
+            raise ValueError(f"a dimension is scaled by 1 or more, not by {min(by.values())}.")
+        real = tuple(n * by[name] for name, n in grid.items())
+        if prod(real) > machine.most_ranks:
+            raise ValueError(f"{machine.name} has {machine.most_ranks:,} ranks, and the job would have {prod(real):,}.")
+        return _Layout(tuple(grid), tuple(grid.values()), real)
+
+    def group(self, ranks: tuple[int, ...]) -> tuple[str, np.ndarray]:
+        """(which dimensions a group varies in, its ranks on the machine)."""
+        at = [np.unique(c) for c in np.unravel_index(np.array(ranks), self.recorded)]
+        varies = [len(c) > 1 for c in at]
+        whole = all(len(c) in (1, n) for c, n in zip(at, self.recorded)) and prod(map(len, at)) == len(ranks)
+        if not whole:
+            if self.real != self.recorded:
+                raise ValueError(
+                    f"the group of ranks {', '.join(map(str, ranks))} is no row, plane or block of the grid "
+                    f"{dict(zip(self.names, self.recorded))}: how it grows is not known. Give the grid that it is a row of."
+                )
+            return f"{len(ranks)} of {prod(self.recorded)}", np.array(ranks)
+        over = " x ".join(name for name, v in zip(self.names, varies) if v)
+        axes = [np.arange(n) if v else c for c, n, v in zip(at, self.real, varies)]
+        return over, np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), self.real).ravel()
+
+    def message(self, source: int, target: int) -> tuple[str, np.ndarray]:
+        """(which dimensions a message goes along, its two ranks on the machine)."""
+        at, to = (np.array(np.unravel_index(rank, self.recorded)) for rank in (source, target))
+        n, real, way = np.array(self.recorded), np.array(self.real), to - at
+        over = " x ".join(name for name, d in zip(self.names, way) if d)
+        round_ = (n > 2) & (np.abs(way) == n - 1)  # from an end to the other, which are neighbours
+        at = np.where(round_ & (at > 0), real - 1, at)
+        to = (at + np.where(round_, -np.sign(way), way)) % real
+        return over, np.array([np.ravel_multi_index(tuple(place), self.real) for place in (at, to)])

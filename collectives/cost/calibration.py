@@ -1,0 +1,149 @@
+"""What the model says beside what was measured and published, row by row.
+
+NCCL's choice and its price (tuner.py) are compared with every figure of machines/sweeps.csv.  One figure is
+fitted, LAUNCH_SECONDS; everything else is NCCL's own.
+
+Where the model errs most: beside NCCL of 2021 (A100, 0.5 to 8 MiB: it chose other protocols);
+where a plug-in replaces NCCL's choice (RoCE on Google's machines); at the sizes where NCCL turns
+from one algorithm to another; and over 20 racks of GB200, which take twice to three times as long.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Callable
+
+from ..format import size
+from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
+from .cost import busbw
+from .tuner import nccl
+
+MIB = 2**20
+
+# Seconds until a kernel runs, where nothing hides them: one thread starts the kernels of all eight GPUs
+# (nccl-tests -g 8), or each call waits for the one before (ml-engineering's all_reduce_bench.py).  Where every GPU has
+# its process and calls are queued, as in training, a launch hides behind the call before.  Fitted: the median of what
+# three sweeps take for 32 KiB beyond the model's time (A100, H200, B200: 28, 24 and 32 µs).
+LAUNCH_SECONDS = 28.4e-6
+
+GROUPS = (
+    "one node, below 1 MiB",
+    "one node, 1 to 64 MiB",
+    "several nodes, below 64 MiB",
+    "64 MiB and more",
+)
+
+
+@dataclass(frozen=True)
+class CalibrationPoint:
+    """A published bus bandwidth and the model's.  Bytes/s."""
+
+    what: str
+    collective: str
+    nbytes: int
+    published: float
+    model: float
+    source: str
+    by: str  # the algorithm and the protocol that the model takes for NCCL's
+    group: str
+    role: str = ""  # fitted, form, held out or suspect: see machines/sweeps.py
+    note: str = ""
+
+    @property
+    def error(self) -> float:
+        """model / published - 1."""
+        return self.model / self.published - 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether the row says anything about the model: nothing was fitted to it, and nothing is wrong with it."""
+        return self.role not in (FITTED, SUSPECT)
+
+
+class Errors(list):
+    """Rows that each have an `error`, and whether it `counts`."""
+
+    @property
+    def median(self) -> float:
+        """The median size of the error of the rows that count."""
+        return statistics.median(abs(row.error) for row in self if row.counts)
+
+
+class Calibration(Errors):
+    """CalibrationPoints; `of` gives some of them."""
+
+    def of(self, group: str | None = None, role: str | None = None) -> "Calibration":
+        """The rows of a group (one of GROUPS), of a role ("held out"), or of both."""
+        return Calibration(row for row in self if group in (None, row.group) and role in (None, row.role))
+
+    def __repr__(self) -> str:
+        """One line a sweep, their sources, then one line a group."""
+        lines = [
+            f"  {'published busbw, and by how much the model errs':<50} {'sizes':>16} {'GB/s':>19} {'median':>7} {'worst':>6}"
+        ]
+        sources = list(dict.fromkeys(row.source for row in self))
+        for (what, role), sweep in groupby(self, lambda row: (f"{row.what}, {row.collective}", row.role)):
+            rows = list(sweep)
+            lines.append(_line(what, role, rows, sources.index(rows[0].source) + 1))
+        lines += ["", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
+        notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in self if row.role == SUSPECT)
+        lines += ["", "  Suspect, counted nowhere:", *(f"  {note}" for note in notes)] if notes else []
+        lines.append("")
+        for group in GROUPS:
+            rows = self.of(group)
+            held = rows.of(role=HELD_OUT)
+            if any(row.counts for row in rows):
+                kept = f", of {len(held)} held out {held.median:.0%}" if held else ""
+                lines.append(f"  median error, {group}: {rows.median:.0%} of {_counted(rows)} rows{kept}")
+        if any(row.counts for row in self):
+            lines.append(f"  median error of all {_counted(self)} rows that nothing was fitted to: {self.median:.0%}")
+        return "\n".join(lines)
+
+
+def _counted(rows: Calibration) -> int:
+    return sum(row.counts for row in rows)
+
+
+def _line(what: str, role: str, rows: list[CalibrationPoint], source: int) -> str:
+    def ends(values: list, say: Callable) -> str:
+        return " to ".join(dict.fromkeys((say(values[0]), say(values[-1]))))
+
+    errors = [row.error for row in rows]
+    sizes, published = (
+        ends([row.nbytes for row in rows], size),
+        ends([row.published / 1e9 for row in rows], "{:.3g}".format),
+    )
+    median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
+    return f"  {what:<50} {sizes:>16} {published:>19} {median:>7.0%} {worst:>+6.0%} {f'[{source}]':>5} {role}".rstrip()
+
+
+def calibration() -> Calibration:
+    """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source.
+
+    Displayed, one line a sweep; the Calibration is a list of all CalibrationPoints.
+    """
+    rows = []
+    for sweep in sweeps():
+        priced = nccl(sweep.collective, sweep.machine, version=sweep.version)
+        for nbytes, figure in sweep.figures:
+            cost = priced(nbytes, sweep.algorithm or None)
+            measured = _seconds(sweep, nbytes, figure, cost.world_size)
+            expected = cost.seconds + sweep.exposed * LAUNCH_SECONDS
+            both = [busbw(sweep.collective, nbytes, cost.world_size, t) for t in (measured, expected)]
+            way, group = f"{cost.algorithm}/{cost.protocol}", _group(priced.nodes, nbytes)
+            rows.append(CalibrationPoint(sweep.what, sweep.collective, nbytes, *both, sweep.source, way, group,
+                                         sweep.role, sweep.note))  # fmt: skip
+    return Calibration(rows)
+
+
+def _seconds(sweep: Sweep, nbytes: int, figure: float, world_size: int) -> float:
+    """What a published figure says, in seconds."""
+    return figure * 1e-6 if sweep.unit == "µs" else busbw(sweep.collective, nbytes, world_size, 1.0) / (figure * 1e9)
+
+
+def _group(nodes: int, nbytes: int) -> str:
+    if nbytes >= 64 * MIB:
+        return GROUPS[3]
+    return GROUPS[2] if nodes > 1 else GROUPS[nbytes >= MIB]

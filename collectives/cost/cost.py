@@ -1,0 +1,250 @@
+"""What a schedule costs on a machine: seconds, and what they are spent on.
+
+The model is α-β with contention.  All messages of a step start together; each takes
+    latency + overhead of its ranks' messages + the slowest thing it shares + its addition,
+where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
+The step takes as long as its slowest message, and the next begins after it.
+
+One exception, where that would be wrong by a factor: a step repeated round a ring, or round
+several.  There each rank waits for its neighbour only, so differing hops are paid once a
+round: a step takes the mean of its ring's hops, but never less than its slowest link needs
+for the bytes alone.
+
+This prices any schedule on any machine.  What NCCL itself would run on GPUs, and what that takes,
+is priced by tuner.py, as NCCL does it: latency + bytes / bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from ..algorithms import Schedule
+from ..algorithms.outline import outline
+from ..algorithms.rounds import Outline, Phase
+from ..format import duration, size
+from ..machines.model import Machine
+from ..record.collectives import COLLECTIVES, least
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step as a straight line over the buffer's bytes."""
+
+    latency: float
+    transfer: float  # a byte
+    addition: float  # a byte
+    limit: str  # what the bytes wait for
+
+    def at(self, nbytes: float) -> float:
+        return self.latency + (self.transfer + self.addition) * nbytes
+
+
+@dataclass(frozen=True, repr=False)
+class Cost:
+    """Seconds of one collective, and their parts."""
+
+    what: str
+    machine: str
+    collective: str
+    world_size: int
+    nbytes: float
+    protocol: str
+    steps: int
+    seconds: float
+    start: float  # before the first step
+    latency: float
+    transfer: float
+    addition: float
+    limits: dict[str, float] = field(default_factory=dict)  # port or link -> seconds of transfer it decided
+    algorithm: str = ""  # NCCL's name for it, where NCCL chose
+
+    @property
+    def algbw(self) -> float:
+        return algbw(self.nbytes, self.seconds)
+
+    @property
+    def busbw(self) -> float:
+        return busbw(self.collective, self.nbytes, self.world_size, self.seconds)
+
+    def __repr__(self) -> str:
+        limit = max(self.limits, key=self.limits.get) if self.limits else "nothing"
+        return (
+            f"{self.what} on {self.machine}, {size(self.nbytes)}: {duration(self.seconds)}\n"
+            f"  {self.steps} steps, protocol {self.protocol}; busbw {self.busbw / 1e9:.3g} GB/s\n"
+            f"  start {duration(self.start)} + latency {duration(self.latency)} + transfer "
+            f"{duration(self.transfer)} (mostly {limit}) + addition {duration(self.addition)}"
+        )
+
+
+class Price:
+    """An algorithm on a machine; `price(nbytes)` is the Cost of a buffer of that size, at once."""
+
+    def __init__(self, what: Outline, machine: Machine) -> None:
+        if what.world_size > machine.most_ranks:
+            raise ValueError(f"{machine.name} has {machine.most_ranks} ranks, and the algorithm {what.world_size}.")
+        self.what, self.machine = what, machine
+        self.phases: list[tuple[int, list[list[StepTime]]]] = []  # times; per protocol: lines, the largest counts
+        for phase in what:
+            self.phases.append((phase.times, _lines(phase, machine, what.world_size)))
+
+    @property
+    def steps(self) -> int:
+        return sum(times for times, _ in self.phases)
+
+    def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
+        """nbytes: S, the whole buffer (as in busbw).  protocol: None takes the fastest.
+
+        Raises ValueError for a protocol that the machine has not, or a negative size.
+        """
+        if nbytes < 0:
+            raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")
+        names = [p.name for p in self.machine.protocols]
+        if protocol not in (None, *names):
+            raise ValueError(f"{self.machine.name} has no protocol {protocol!r}, only {', '.join(names)}.")
+        costs = [self._by(k, nbytes) for k, name in enumerate(names) if protocol in (None, name)]
+        return min(costs, key=lambda c: c.seconds)
+
+    def _by(self, k: int, nbytes: float) -> Cost:
+        how = self.machine.protocols[k]
+        parts = [how.start, 0.0, 0.0, 0.0]
+        limits: dict[str, float] = {}
+        for times, lines in self.phases:
+            line = max(lines[k], key=lambda line: line.at(nbytes))
+            parts[1] += times * line.latency
+            parts[2] += times * line.transfer * nbytes
+            parts[3] += times * line.addition * nbytes
+            limits[line.limit] = limits.get(line.limit, 0.0) + times * line.transfer * nbytes
+        what = self.what
+        return Cost(repr(what), self.machine.name, what.collective, what.world_size, nbytes, how.name, self.steps,
+                    float(sum(parts)), *map(float, parts), limits)  # fmt: skip
+
+
+def price(what: Schedule | Outline, machine: Machine) -> Price:
+    """Prepares the cost of a schedule or outline on a machine, for many sizes.
+
+    Raises ValueError if the machine has fewer ranks.
+    """
+    return Price(what if isinstance(what, Outline) else outline(what), machine)
+
+
+def cost(what: Schedule | Outline, nbytes: float, machine: Machine, protocol: str | None = None) -> Cost:
+    """Seconds that a collective of S = nbytes takes on this machine, and what they are spent on.
+
+    nbytes: of the whole buffer: for all_gather what a rank ends with, for reduce_scatter and
+        all_to_all what it starts with.
+    """
+    return price(what, machine)(nbytes, protocol)
+
+
+def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
+    """Per protocol, the lines of which the largest is the time of one step of this phase."""
+    source, target, share = phase.source, phase.target, phase.share
+    level = machine.level_of(source, target)
+    transfer, limit, limits = _transfer(phase, machine, level, n)
+    addition = np.zeros(len(source))
+    if machine.addition:
+        addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
+    handled = np.ones(len(source), int)
+    if machine.overhead:
+        handled = np.maximum(np.bincount(source, minlength=n)[source], np.bincount(target, minlength=n)[target])
+    capped = any(np.isfinite(protocol.cap) for protocol in machine.protocols)
+    busiest = np.maximum(np.bincount(source, share, n)[source], np.bincount(target, share, n)[target]) if capped else 0
+    alike = [] if phase.ring is not None else _alike(level * (handled.max() + 1) + handled)
+    found = []
+    for k, protocol in enumerate(machine.protocols):
+        hop, slope = machine.latency(k), transfer / protocol.rate
+
+        def limit_of(i: int) -> str:
+            return limits[limit[i]] if transfer[i] / protocol.rate == slope[i] else f"protocol {protocol.name}"
+
+        if np.isfinite(protocol.cap):
+            slope = np.maximum(slope, busiest / protocol.cap)
+        if phase.ring is None:
+            lines = [
+                StepTime(
+                    hop[level[i]] + machine.overhead * float(handled[i]),
+                    float(slope[i]),
+                    float(addition[i]),
+                    limit_of(i),
+                )
+                for i in _steepest(alike, slope + addition)
+            ]
+        else:
+            i = int(np.argmax(slope))
+            lines = [StepTime(0.0, float(slope[i]), 0.0, limit_of(i))]
+            hops = np.bincount(phase.ring)
+            a, b, c = (
+                np.bincount(phase.ring, v) / hops for v in (hop[level] + machine.overhead * handled, slope, addition)
+            )
+            alike = _alike(np.unique(np.round(a, 15), return_inverse=True)[1])  # rings with the same mix of hops
+            lines += [StepTime(float(a[j]), float(b[j]), float(c[j]), lines[0].limit) for j in _steepest(alike, b + c)]
+        found.append(lines)
+    return found
+
+
+def _alike(kind: np.ndarray) -> list[np.ndarray]:
+    """For each kind (small whole numbers), where it is."""
+    return [np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind))]
+
+
+def _steepest(alike: list[np.ndarray], slope: np.ndarray) -> list[int]:
+    """For each kind, the index of the largest slope: of parallel lines the top one."""
+    return [int(here[np.argmax(slope[here])]) for here in alike]
+
+
+def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Per message, the seconds a byte of S takes by what it shares, and the number of what is slowest."""
+    source, target, share = phase.source, phase.target, phase.share
+    slowest, limit, names = np.zeros(len(source)), np.zeros(len(source), int), ["nothing"]
+
+    def shared(name: str, where: np.ndarray, seconds: np.ndarray) -> None:
+        names.append(name)
+        more = np.zeros(len(source))
+        more[where] = seconds
+        limit[more > slowest] = len(names) - 1
+        np.maximum(slowest, more, out=slowest)
+
+    for port in {here.port.name: here.port for here in machine.levels}.values():
+        uses = np.array([here.port.name == port.name for here in machine.levels])[level]
+        s, t, load = source[uses], target[uses], share[uses]
+        out, into = np.bincount(s, load, n), np.bincount(t, load, n)
+        if not port.duplex:
+            out = into = out + into
+        shared(port.name, uses, np.maximum(out[s], into[t]) / port.bandwidth)
+    for k, here in enumerate(machine.levels):
+        if np.isfinite(here.uplink):
+            leaves = level > k
+            s, t, load = here.group(source[leaves]), here.group(target[leaves]), share[leaves]
+            groups = int(max(s.max(initial=0), t.max(initial=0))) + 1
+            out, into = np.bincount(s, load, groups), np.bincount(t, load, groups)
+            shared(f"{here.name} uplink", leaves, np.maximum(out[s], into[t]) / here.uplink)
+        if np.isfinite(here.bus):
+            stays = level == k
+            g = here.group(source[stays])
+            shared(f"{here.name} bus", stays, np.bincount(g, share[stays])[g] / here.bus if len(g) else 0.0)
+    return slowest, limit, names
+
+
+# --- bandwidths ---------------------------------------------------------------------------
+
+
+def algbw(nbytes: float, seconds: float) -> float:
+    """Algorithm bandwidth in bytes/s: the buffer's size over the time."""
+    return nbytes / seconds if seconds else inf
+
+
+def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> float:
+    """Bus bandwidth in bytes/s: what the busiest link carries where the algorithm is as good as can be.
+
+    nbytes: of the whole buffer, for all_gather and reduce_scatter too (nccl-tests,
+    doc/PERFORMANCE.md).  Raises ValueError for a collective without such a factor.
+    """
+    known = [op for op, row in COLLECTIVES.items() if row.least] + ["send"]
+    if collective not in known:
+        raise ValueError(f"there is no bus bandwidth for {collective!r}, only for {', '.join(known)}.")
+    if world_size < 2:
+        return 0.0
+    return algbw(nbytes, seconds) * (1.0 if collective == "send" else least(collective, world_size))

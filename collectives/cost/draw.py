@@ -1,0 +1,267 @@
+"""Pictures of times and machines, for notebooks: each with its text twin, as a separate output.
+
+Apart from the package's front door, because matplotlib is slow to import and ranks do not draw.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle, groupby
+from typing import Callable, Iterable, Mapping, Sequence
+
+from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
+from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
+from ..format import aligned, duration, size
+from ..frontend import Shown
+from .calibration import GROUPS, Calibration
+from .fit import Fit
+from .tuner import Nccl
+
+TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
+LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES)  # of curves, in order
+GROUP_COLOURS = dict(zip(GROUPS, SERIES))
+
+
+# --- curves -------------------------------------------------------------------------------
+
+
+def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
+    """Seconds of one message over its bytes: measured as dots, and the fitted α + β n as a line with its two parts."""
+    chart = Chart(
+        "Picture: seconds of a message against its bytes, log axes: flat up to some KiB, then a straight rise"
+    )
+    (ax,) = chart.panels
+    x = [nbytes for nbytes, _ in measured]
+    fine = [x[0] * (x[-1] / x[0]) ** (k / 100) for k in range(101)]
+    equal = line.latency * line.bandwidth  # bytes that take as long as α
+    rising = [n for n in fine if equal / 6 < n]
+    ax.loglog(fine, [line.latency] * len(fine), color=SOFT, lw=1.2, ls="--")
+    ax.loglog(rising, [n / line.bandwidth for n in rising], color=SOFT, lw=1.2, ls="--")
+    ax.loglog(fine, [line.seconds(n) for n in fine], color=SERIES[0], lw=2)
+    ax.loglog(x, [t for _, t in measured], "o", color=INK, ms=6)
+    ax.loglog([equal], [2 * line.latency], "o", mfc="white", mec=INK, ms=8)
+    note(ax, "α/β: here both parts are equal", (equal, 2 * line.latency), (-12, 12), "right")
+    note(ax, "α, what every message costs", (x[-1], line.latency), (6, 0), "left")
+    if rising:
+        note(ax, "β n, what the bytes cost", (rising[0], rising[0] / line.bandwidth), (10, -2), "left")
+    ax.set_xlim(x[0] / 2, x[-1] * 40)
+    _sizes(ax.xaxis, x[::2])
+    seconds_axis(ax)
+    titled(ax, "One message on this machine", "bytes")
+    words = (
+        f"latency α        {line.latency * 1e6:.1f} µs\n"
+        f"bandwidth 1/β    {line.bandwidth / 1e9:.2f} GB/s\n"
+        f"equal parts at   {said_bytes(equal)}\n"
+        f"the line's error {line.error:.0%} (median)"
+    )
+    return Shown(chart, words)
+
+
+def draw_seconds(
+    panels: Mapping[str, Mapping[str, Callable[[float], float]]],
+    xs: Sequence[float],
+    unit: str = "bytes",
+    every: int = 1,
+    growth: bool = False,
+) -> Shown:
+    """Seconds over bytes or over GPUs, log axes, one panel for each title.
+
+    panels: title -> name of a curve -> seconds at x.
+    every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
+    """
+    titles = "; ".join(panels)
+    chart = Chart(f"Picture: seconds against {unit}, log axes: {titles}", len(panels), 370 * len(panels))
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    styles = dict(zip(names, cycle(LINES)))
+    said = said_bytes if unit == "bytes" else "{:,}".format
+    tables = []
+    for ax, (title, curves) in zip(chart.panels, panels.items()):
+        times = {name: [seconds(x) for x in xs] for name, seconds in curves.items()}
+        for name, t in times.items():
+            (colour, dashes), marks = styles[name], "" if unit == "bytes" else "o"
+            ax.loglog(xs, t, marks + dashes, color=colour, lw=2, ms=3.5)
+        ticks(ax.xaxis, [*xs[::4]] if unit == "bytes" else xs, said)
+        seconds_axis(ax)
+        titled(ax, title, unit)
+        label_ends(ax, [(name, xs[-1], t[-1], styles[name][0]) for name, t in times.items()])
+        rows = [(f"{title}  ", *map(said, xs[::every]), *["growth"] * growth)]
+        for name, t in times.items():
+            grown = f"{t[-1] / t[0]:,.3g}" if t[-1] < 100 * t[0] else f"{t[-1] / t[0]:,.0f}"
+            rows.append((f"{name}  ", *map(duration, t[::every]), *[f"{grown} x"] * growth))
+        least = (0, *[9] * len(xs[::every]), 11)
+        tables.append(aligned(rows, right=range(1, len(rows[0])), gap="", least=least))
+    return Shown(chart, "\n\n".join(tables))
+
+
+def draw_errors(table: Calibration) -> Shown:
+    """Model / published of every row over its bytes: full dots count, hollow ones were held out, crosses do not count."""
+    chart = Chart(
+        "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group", 1, 430
+    )
+    (ax,) = chart.panels
+    ax.axhspan(1 / 1.2, 1.2, color="#e9f0e6", lw=0)
+    ax.axhline(1, color=SOFT, lw=1)
+    for row in table:
+        colour, held = GROUP_COLOURS[row.group], row.role == "held out"
+        if row.counts:
+            face = "white" if held else colour
+            ax.loglog([row.nbytes], [1 + row.error], "o", mfc=face, mec=colour, ms=5, mew=1.1)
+        else:
+            ax.loglog([row.nbytes], [1 + row.error], "x", color=FAINT, ms=5)
+    ax.set_ylim(0.45, 4.3)
+    ticks(ax.yaxis, [0.5, 1 / 1.2, 1, 1.2, 2, 4], lambda v: f"{v:.2g}")
+    _sizes(ax.xaxis, [4**k for k in range(2, 18, 2)])
+    titled(ax, "Model / published, one dot a row", "bytes")
+    ax.set_ylabel("model / published", fontproperties=small_font(), color=SOFT)
+    for k, (group, colour) in enumerate(GROUP_COLOURS.items()):
+        key(ax, k, group, mfc=colour, mec=colour, marker="o")
+    key(ax, 4, "held out", mfc="white", mec=INK, marker="o")
+    key(ax, 5, "fitted or suspect, not counted", mec=FAINT, marker="x")
+    high = sum(1 + row.error > 4.3 for row in table)
+    if high:
+        note(ax, f"{high} suspect rows lie above", (table[0].nbytes, 4.3), (6, -8), "left")
+    return Shown(chart, repr(table))
+
+
+# --- NCCL's choices -----------------------------------------------------------------------
+
+
+def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
+    """The algorithm and the protocol that NCCL takes, a row for each number of GPUs, over bytes."""
+    sketch = Canvas()
+    top = heading(sketch, "What NCCL takes for an all_reduce", "rows are GPUs in nodes of 8, bytes to the right")
+    left, high = 64.0, 26.0
+    step = (WIDTH - left - 20.0) / len(sizes)
+    rows = [("GPUs", "takes, up to a size | that size | takes from there on ...")]
+    for row, (count, price) in enumerate(prices.items()):
+        y = top + row * (high + 4)
+        sketch.text(left - 10, y + high / 2, f"{count:,}", 12, SOFT, align="right")
+        spans, at = [], 0
+        for (algorithm, protocol), same in groupby(price.choice(nbytes) for nbytes in sizes):
+            wide = len(list(same))
+            name = f"{algorithm} {protocol}"
+            sketch.box(left + at * step, y, wide * step - 1, high, TINTS.get(algorithm, "#e8ebee"), radius=2)
+            if wide * step > 58:
+                short = algorithm if wide * step < 8 * len(name) else name
+                sketch.text(left + (at + wide / 2) * step, y + high / 2, short, 11.5)
+            spans += [said_bytes(sizes[at])] * bool(at) + [name]
+            at += wide
+        rows.append((f"{count:,}", " | ".join(spans)))
+    y = top + len(prices) * (high + 4)
+    for k, nbytes in enumerate(sizes):
+        if k % 4 == 0:
+            sketch.line([(left + k * step, y), (left + k * step, y + 5)], FAINT, 1)
+            sketch.text(left + k * step, y + 14, said_bytes(nbytes), 11, SOFT)
+    words = aligned(rows, gap="", least=(8,))
+    return Shown(Picture([sketch], words, "Picture: NCCL's algorithm and protocol by number of GPUs and bytes"), words)
+
+
+# --- machines -----------------------------------------------------------------------------
+
+OWN_WIDTH, SHARED_WIDTH = 1.5, 5.0  # pixels, of a link that one GPU has, and of one that several share
+RAILS = SERIES[:4]
+
+
+def draw_machines() -> Shown:
+    """The four machines of presets.py: who is linked to whom, and which links are shared."""
+    words = (
+        "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
+        "PCIe node        four GPUs share one link of 55 GB/s to the other four\n"
+        "rail-optimised   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
+        "fat tree         all cards of a node at one leaf switch; they share the links above it"
+    )
+    sketches = [_nvlink(), _pcie(), _rail(), _tree()]
+    return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimised cluster, fat tree"), words)
+
+
+def _named(name: str, note: Iterable[str]) -> Canvas:
+    sketch = Canvas()
+    sketch.text(0, 8, name, 13.5, align="left", bold=True)
+    for k, line in enumerate(note):
+        sketch.text(0, 28 + 16 * k, line, 11, SOFT, align="left")
+    return sketch
+
+
+def _switch(sketch: Canvas, x: float, y: float, wide: float, words: str, fill: str = "#e8ebee") -> None:
+    sketch.boxed(x, y, wide, 20, words, 11, fill, radius=4)
+
+
+def _gpu(sketch: Canvas, x: float, y: float, number: int) -> None:
+    sketch.box(x, y, 20, 20, "#cfd6dc", radius=3)
+    sketch.text(x + 10, y + 10, str(number), 10.5)
+
+
+def _nvlink() -> Canvas:
+    sketch = _named(
+        "NVLink node", ("any two of 8 GPUs are one switch apart,", "450 GB/s each way, nothing shared (H100)")
+    )
+    _switch(sketch, 0, 70, 300, "NVSwitch")
+    for i in range(8):
+        sketch.line([(i * 39 + 14, 90), (i * 39 + 14, 122)], INK, 3)
+        _gpu(sketch, i * 39 + 4, 122, i)
+    return sketch
+
+
+def _pcie() -> Canvas:
+    sketch = _named("PCIe node", ("four GPUs share (thick) one link of 55 GB/s", "to the other four"))
+    _switch(sketch, 100, 62, 100, "host")
+    for half in range(2):
+        left = half * 160
+        sketch.line([(left + 70, 98), (124 + half * 52, 82)], INK, SHARED_WIDTH)
+        _switch(sketch, left, 98, 140, "PCIe switch")
+        for i in range(4):
+            sketch.line([(left + i * 37 + 14, 118), (left + i * 37 + 14, 136)], INK, OWN_WIDTH)
+            _gpu(sketch, left + i * 37 + 4, 136, half * 4 + i)
+    return sketch
+
+
+def _node(sketch: Canvas, left: float, y: float, ends: Callable[[int], tuple[float, float]], tint) -> None:
+    """Four GPUs above their NVSwitch, each below its card, each card linked to a switch outside."""
+    sketch.box(left, y, 112, 92, "#f7f8f9", FAINT, radius=4)
+    for i in range(4):
+        x = left + 17 + i * 26
+        sketch.line([(x, y + 6), ends(i)], tint(i), 1.8)
+        sketch.box(x - 9, y + 6, 18, 12, tint(i), radius=2)
+        sketch.line([(x, y + 18), (x, y + 30)], INK, 1)
+        sketch.line([(x, y + 50), (x, y + 64)], INK, 2.5)
+        _gpu(sketch, x - 10, y + 30, i)
+    _switch(sketch, left + 6, y + 64, 100, "NVSwitch")
+
+
+def _rail() -> Canvas:
+    note = (
+        "card i of every node is at rail switch i; a message to",
+        "another place changes rails inside the node, by NVLink",
+    )
+    sketch = _named("Rail-optimised", note)
+    for i in range(4):
+        _switch(sketch, 20 + i * 92, 62, 66, f"rail {i}", RAILS[i])
+    for node in range(3):
+        _node(sketch, node * 128, 128, lambda i: (20 + i * 92 + 16 * (node + 1), 82), lambda i: RAILS[i])
+    return sketch
+
+
+def _tree() -> Canvas:
+    sketch = _named(
+        "Fat tree",
+        ("all cards of a node are at one leaf switch, and share", "(thick) the links above it, which may be too few"),
+    )
+    _switch(sketch, 134, 60, 100, "spine")
+    for node in range(3):
+        left = node * 128
+        for k in (-10, 0, 10):
+            sketch.line([(left + 56 + k, 96), (184 + (node - 1) * 30 + k * 0.6, 80)], INK, SHARED_WIDTH / 2)
+        _switch(sketch, left, 96, 112, "leaf switch")
+        _node(sketch, left, 128, lambda i: (left + 17 + i * 26, 116), lambda i: SOFT)
+    return sketch
+
+
+def said_bytes(nbytes: float) -> str:
+    """Three figures and a unit: '25 MiB'."""
+    for unit, many in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= many:
+            return f"{nbytes / many:.3g} {unit}"
+    return size(round(nbytes))
+
+
+def _sizes(axis, at: Sequence[float]) -> None:
+    ticks(axis, at, said_bytes)

@@ -1,0 +1,22 @@
+"""What a division of a model over a cluster costs: memory, bytes and seconds, held to published training runs.
+
+from collectives.cost.planner import Division, check, cluster, plan, shape, step
+step(shape("Llama 3 405B"), Division(64, 8, 16, chunks=8), 2048, cluster("H100", 8192))   # one division
+plan(shape("Llama 3 8B"), cluster("H100", 64), 512)                                       # all that fit, the fastest first
+check()                                                                                   # beside what was published
+"""
+
+from ...lazy import lazy
+
+__all__ = lazy(
+    __name__,
+    {
+        ".check": "GOAL WHY ValidatedRun Validation check",
+        ".division": "Division",
+        ".memory": "FLOAT32 MIXED Bytes Memory memory",
+        ".runs": "ALLOCATED RUNS Allocated Framework Published",
+        ".search": "Plans plan",
+        ".shape": "SHAPES Shape shape",
+        ".step": "PASSES Overlap Step cluster step",
+    },
+)

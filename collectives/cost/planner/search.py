@@ -1,0 +1,166 @@
+"""plan(): every way to divide a model over a cluster that fits, the fastest first."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Iterator
+
+from ...format import aligned, duration, size
+from ...frontend import show
+from ...machines.model import Machine
+from .division import RECOMPUTE, Division
+from .memory import MIXED, Bytes, memory
+from .shape import Shape
+from .step import Overlap, Step, capacity, step
+
+MICROBATCHES = (1, 2, 4, 8)
+SHOWN = 12
+HEAD = (
+    *("data", "tensor", "pipe", "ctx", "ZeRO", "mb", " recompute"),
+    *("memory", "step", "MFU", "bubble", " waits most for"),
+)  # of the table
+
+
+class Plans(list):
+    """Steps that fit in memory, the fastest first: for each choice of degrees and sharding, the one with the best
+    microbatch, chunks and recomputation.  Where times agree to three digits, fewer kinds of parallelism come first.
+
+    tried: number of possible divisions.  too_large: number of those that don't fit.  smallest: of those, the one
+    that needs the least memory; None where all fit.
+    """
+
+    def __init__(self, steps: list[Step], tried: int, too_large: int, smallest: Step | None) -> None:
+        super().__init__(steps)
+        self.tried, self.too_large, self.smallest = tried, too_large, smallest
+
+    @property
+    def mixtures(self) -> list[Step]:
+        """The fastest Step of each mixture of kinds of parallelism."""
+        return list({s.division.kinds: s for s in reversed(self)}.values())[::-1]
+
+    def __repr__(self) -> str:
+        if not self:
+            least = (
+                f"; {self.smallest.division} needs least, {size(self.smallest.memory.total)}" if self.smallest else ""
+            )
+            return f"none of {self.tried:,} divisions fits{least}"
+        first = self[0]
+        lines = [
+            f"{first.model.name}, {first.batch:,} sequences of {first.model.length:,} tokens, {first.machine.name}",
+            f"  {self.too_large:,} of {self.tried:,} divisions do not fit; the fastest of each mixture of kinds:",
+        ]
+        rows = [HEAD]
+        mixtures = sorted(self.mixtures, key=_order)
+        for s in mixtures[:SHOWN]:
+            d = s.division
+            pipe = f"{d.pipeline} x {d.chunks}" if d.chunks > 1 else str(d.pipeline)
+            bubble = f"{s.seconds['bubble'] / s.time:.0%}"
+            degrees = (str(d.data), str(d.tensor), pipe, str(d.context), str(d.shard), str(d.microbatch))
+            figures = (size(s.memory.total), duration(s.time), f"{s.mfu:.1%}", bubble)
+            rows.append((*degrees, f" {d.recompute}", *figures, f" {waits(s)}"))
+        right = [*range(6), *range(7, 11)]
+        lines.append(aligned(rows, right, indent="  ", gap=" ", least=(6, 6, 9, 4, 5, 3, 11, 10, 8, 6, 7)))
+        if len(mixtures) > SHOWN:
+            lines.append(f"  ... {len(mixtures) - SHOWN} more")
+        last = self[-1]
+        lines.append(f"  the slowest that fits, {last.division}: {duration(last.time)}, MFU {last.mfu:.1%}")
+        return "\n".join(lines)
+
+    def draw(self):
+        """The Picture of the mixtures: memory and seconds, each a bar of its parts."""
+        from .picture import draw_plans
+
+        return draw_plans(sorted(self.mixtures, key=_order)[:SHOWN])
+
+    def _ipython_display_(self) -> None:
+        show(self.draw() if self else None, repr(self))
+
+
+def _order(s: Step) -> tuple:
+    return float(f"{s.time:.3g}"), len(s.division.kinds), s.time
+
+
+def waits(s: Step) -> str:
+    """The part besides computing that takes longest, in words: 'tensor 8%'."""
+    part = max((p for p in s.seconds if p != "compute"), key=s.seconds.get)
+    return f"{part} {s.seconds[part] / s.time:.0%}" if s.seconds[part] > s.time / 200 else "nothing"
+
+
+def plan(
+    model: Shape,
+    machine: Machine,
+    batch: int,
+    *,
+    without: tuple[str, ...] = (),
+    shards: tuple[int, ...] = (1, 2, 3),
+    flash: bool = True,
+    overlap: Overlap = Overlap(),
+    bytes_: Bytes = MIXED,
+) -> Plans:
+    """The Plans of a model on a cluster: the divisions that fit into its memory, the fastest first.
+
+    batch: sequences per step.  without: kinds of parallelism to leave out.  shards: the stages of ZeRO to try.
+    Degrees of tensor and context are powers of two, and tensor ranks stay in a node.
+    Raises ValueError for an unknown kind, or a machine whose GPUs there are no figures for.
+    """
+    available = capacity(machine)
+    best: dict[tuple, Step] = {}
+    tried = too_large = 0
+    smallest: Step | None = None
+
+    def price(division: Division) -> Step:
+        return step(model, division, batch, machine, flash=flash, overlap=overlap, bytes_=bytes_)
+
+    unknown = set(without) - {"data", "tensor", "pipeline", "context"}
+    if unknown:
+        raise ValueError(
+            f"kinds of parallelism are data, tensor, pipeline and context, not {', '.join(sorted(unknown))}."
+        )
+    for division in divisions(model, machine, batch, shards, flash):
+        if set(division.kinds) & set(without):
+            continue
+        tried += 1
+        needed = memory(model, division, batch, bytes_, flash).total
+        if needed > available:
+            too_large += 1
+            if smallest is None or needed < smallest.memory.total:
+                smallest = price(division)
+            continue
+        priced = price(division)
+        key = (division.data, division.tensor, division.pipeline, division.context, division.shard)
+        if key not in best or priced.time < best[key].time:
+            best[key] = priced
+    return Plans(sorted(best.values(), key=_order), tried, too_large, smallest)
+
+
+def divisions(model: Shape, machine: Machine, batch: int, shards: tuple[int, ...], flash: bool) -> Iterator[Division]:
+    """All divisions that Division.check allows."""
+    gpus = machine.gpus.node * machine.gpus.nodes
+    recompute = RECOMPUTE if not flash else ("none", "full")
+    for tensor, context in product(_powers(machine.gpus.node), _powers(gpus)):
+        for pipeline in _divisors(gpus // (tensor * context)) if gpus % (tensor * context) == 0 else ():
+            data = gpus // (tensor * context * pipeline)
+            stages = shards if data * context > 1 else (1,)
+            for how in product(stages, (True,), _chunks(model, pipeline), MICROBATCHES, recompute):
+                division = Division(data, tensor, pipeline, context, *how)
+                try:
+                    division.check(model, batch)
+                except ValueError:
+                    continue
+                yield division
+
+
+def _chunks(model: Shape, pipeline: int) -> list[int]:
+    """Stages per rank to try: one, two, and one per layer."""
+    if pipeline == 1:
+        return [1]
+    layers = -(-model.layers // pipeline)
+    return sorted({1, *(c for c in (2, layers) if layers % c == 0)})
+
+
+def _powers(most: int) -> list[int]:
+    return [2**k for k in range(most.bit_length()) if most % 2**k == 0]
+
+
+def _divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]

@@ -1,0 +1,128 @@
+"""A transformer's shape as data: its parameters, and the floating point operations that a token costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...machines.figures import HERE, records
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder.
+
+    kv_heads: key/value heads; None for as many as heads (grouped queries: Ainslie et al. 2023, arXiv 2305.13245).
+    ffn: width between the feed-forward block's matrices; None for 4 x hidden.
+    gated: three such matrices, as in SwiGLU, in place of two.
+    biases: GPT's make, with biases in every linear layer and layer norm, and positions that are learned.
+    tied: embedding and output are one matrix.
+    dropout: whether training drops out, for which masks are kept.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    length: int  # tokens of a sequence
+    kv_heads: int | None = None
+    ffn: int | None = None
+    gated: bool = False
+    biases: bool = True
+    tied: bool = True
+    dropout: bool = True
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.hidden, self.heads, self.vocabulary, self.length) < 1:
+            raise ValueError(f"{self.name}: layers, hidden, heads, vocabulary and length are 1 or more.")
+        if self.hidden % self.heads:
+            raise ValueError(f"{self.name}: {self.heads} heads must divide the hidden size, {self.hidden}.")
+        if self.heads % self.kv:
+            raise ValueError(f"{self.name}: {self.kv} key/value heads must divide {self.heads} heads.")
+
+    def with_(self, **changes) -> Shape:
+        """A shape like this one but for the fields named."""
+        return replace(self, **changes)
+
+    @property
+    def kv(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers in a token's keys; as many in its values."""
+        return self.hidden // self.heads * self.kv
+
+    @property
+    def width(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+    # --- parameters -----------------------------------------------------------------------
+
+    @property
+    def matrices(self) -> int:
+        """Parameters of a layer that are multiplied by every token: attention's four matrices, the block's two or three."""
+        attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_width
+        return attention + (3 if self.gated else 2) * self.hidden * self.width
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        h = self.hidden
+        biases = 2 * h + 2 * self.kv_width + h + self.width  # of q, o, k, v, down, up
+        return self.matrices + 2 * h + (2 * h + biases if self.biases else 0)
+
+    @property
+    def embedding(self) -> int:
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters.
+
+        For GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) and the last norm's 2 h (Narayanan et al. 2021,
+        arXiv 2104.04473, equation 2).
+        """
+        positions, norm = (self.length * self.hidden, 2 * self.hidden) if self.biases else (0, self.hidden)
+        return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + positions + norm
+
+    # --- floating point operations --------------------------------------------------------
+
+    def attention_flops(self, causal: bool = False) -> float:
+        """Of a token and a layer forward: every query with every key, and the sum of the values.
+
+        causal: only the half that a token may look at, which is what flash attention computes.
+        """
+        return 4.0 * self.length * self.hidden / (2 if causal else 1)
+
+    def flops(self, causal: bool = False) -> float:
+        """Of a token, forward and backward, nothing computed twice: 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) / s for GPT's make.
+
+        Korthikanti et al. 2022, arXiv 2205.05198, appendix A.  MFU counts these.
+        """
+        layer = 2.0 * self.matrices + self.attention_flops(causal)
+        return 3 * (self.layers * layer + 2 * self.embedding)
+
+    def recomputed_flops(self) -> float:
+        """The same where every layer's forward is computed twice: 96 B s l h^2 (1 + s/(6 h) + V/(16 l h)) / (B s).
+
+        Narayanan et al. 2021, equation 3.  What Megatron-LM's and BLOOM's FLOP/s count.
+        """
+        return self.flops() + self.layers * (2.0 * self.matrices + self.attention_flops())
+
+
+# Published models by name, from machines/models.csv: its columns are Shape's fields and the source.
+COUNTS = ("layers", "hidden", "heads", "vocabulary", "length", "kv_heads", "ffn")
+FLAGS = ("gated", "biases", "tied", "dropout")
+COLUMNS = {"name": str, **dict.fromkeys(COUNTS, int), **dict.fromkeys(FLAGS, bool), "source": str}
+SHAPES = {
+    row["name"]: Shape(**{field: value for field, value in row.items() if field != "source"})
+    for _, row in records(HERE / "models.csv", COLUMNS, ("name",), ("kv_heads", "ffn"))
+}
+
+
+def shape(name: str) -> Shape:
+    """A published model by its name.  Raises ValueError for one that is not in SHAPES."""
+    if name not in SHAPES:
+        raise ValueError(f"no shape of {name!r} here, only of {', '.join(SHAPES)}. Make one: Shape(...).")
+    return SHAPES[name]

@@ -1,0 +1,339 @@
+"""The price of an optimizer step: what a division sends, how long it computes, and what it waits for.
+
+Every figure is for one GPU of the fullest pipeline rank.  Computing is a roofline (Williams et al. 2009): a matrix
+product takes its floating-point operations at a share of the peak, or its bytes at the memory's bandwidth, whichever
+is longer; everything between the products takes the memory's time for what a layer keeps for backward.  Messages take
+what NCCL takes for them (cost/tuner.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ...format import duration, size
+from ...frontend import show
+from ...lazy import Later
+from ...machines.gpu import gpu as gpu_of
+from ...machines.model import Machine
+from ...machines.presets import nvlink_node, rails
+from ...record.collectives import least
+from ..tuner import Nccl, nccl
+from .division import Division
+from .memory import MIXED, Bytes, Memory, held_parameters, layer_activations, memory
+from .shape import Shape
+
+PLANNER = "the planner"  # who needs a GPU's figures
+
+# --- fitted, on the rows of machines/training_runs.csv that say so, as is the share of a GPU's peak in gpus.csv --------
+
+# Times that the memory carries what a layer keeps for backward: in a forward; in a backward twice as often.
+PASSES = 2.25
+
+# --- assumed ---------------------------------------------------------------------------------------
+
+# Of what products reach, what flash attention does; on A100 it is 50 to 73 % of the peak at best (arXiv 2307.08691).
+FLASH = 0.6
+USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
+ADAM_BYTES = 30  # of a parameter, read and written by an update: copy, mean, square both, gradient and parameter one
+
+
+class Overlap(NamedTuple):
+    """Shares, 0 to 1, of each kind's message seconds that can hide behind computing."""
+
+    tensor: float = 0.0
+    data: float = 1.0
+    pipeline: float = 1.0
+    context: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """The price of an optimizer step, for one GPU of the fullest pipeline rank."""
+
+    model: Shape
+    division: Division
+    machine: Machine
+    batch: int  # sequences
+    memory: Memory
+    sent: dict[str, float]  # kind of parallelism -> bytes per step
+    seconds: dict[str, float]  # part -> seconds per step; they add up to `time`
+
+    @property
+    def time(self) -> float:
+        """Seconds per step."""
+        return sum(self.seconds.values())
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations per second and GPU that the model needs: what MFU counts."""
+        return self.model.flops() * self.model.length * self.batch / (self.time * self.division.gpus)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization: the share, 0 to 1, of the GPU's peak."""
+        return self.flops / gpu_of(self.machine.gpus.name).value("peak", PLANNER)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens per second and GPU."""
+        return self.model.length * self.batch / (self.time * self.division.gpus)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes of a GPU's memory that a program can use."""
+        return capacity(self.machine)
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= self.capacity
+
+    def __repr__(self) -> str:
+        gpu = self.machine.gpus.name
+        sent = [f"{kind} {size(nbytes)}" for kind, nbytes in self.sent.items() if nbytes]
+        parts = [f"{part} {duration(seconds)}" for part, seconds in self.seconds.items() if seconds > self.time / 1e4]
+        return (
+            f"{self.model.name} on {self.division.gpus:,} x {gpu}: {self.division}\n"
+            f"  step     {duration(self.time)}, {self.flops / 1e12:.0f} TFLOP/s a GPU, MFU {self.mfu:.1%}\n"
+            f"           {', '.join(parts)}\n"
+            f"  memory   {self.memory!r}; {'fits' if self.fits else 'does not fit'} into {size(self.capacity)}\n"
+            f"  sends    {', '.join(sent) or 'nothing'}, a GPU and step"
+        )
+
+    draw = Later(".picture", "draw_step")
+
+    def _ipython_display_(self) -> None:
+        show(self.draw(), repr(self))
+
+
+def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int = 8) -> Machine:
+    """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
+
+    nic: bytes/s of a card.  Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
+    """
+    if gpus <= node:
+        return nvlink_node(gpu, gpus)
+    if gpus % node:
+        raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}.")
+    return rails(gpus // node, gpu, nic, node)
+
+
+def capacity(machine: Machine) -> float:
+    """Bytes of a GPU's memory that a program can use.  Raises ValueError where there are no figures for it."""
+    if machine.gpus is None:
+        raise ValueError(f"{machine.name} has no GPUs that there are figures for: take cluster().")
+    return USABLE * gpu_of(machine.gpus.name).value("memory", PLANNER)
+
+
+def step(
+    model: Shape,
+    division: Division,
+    batch: int,
+    machine: Machine,
+    *,
+    flash: bool = True,
+    overlap: Overlap = Overlap(),
+    bytes_: Bytes = MIXED,
+    products: float | None = None,
+) -> Step:
+    """Memory, bytes and seconds of one optimizer step of `batch` sequences.
+
+    flash: attention in one kernel that never writes the scores, and computes only the causal half.
+    products: the share of the peak that matrix products reach, 0 to 1; None for gpus.csv's.
+    Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
+    """
+    held = memory(model, division, batch, bytes_, flash)
+    capacity(machine)
+    if division.gpus != machine.gpus.node * machine.gpus.nodes:
+        raise ValueError(
+            f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has "
+            f"{machine.gpus.node * machine.gpus.nodes} GPUs: the product must be the number of GPUs."
+        )
+    return _Pricing(model, division, batch, machine, flash, overlap, bytes_, products).step(held)
+
+
+class Compute(NamedTuple):
+    """Seconds that the fullest pipeline rank computes for one microbatch."""
+
+    forward: float
+    total: float  # forward and backward, and what is recomputed
+
+    @property
+    def backward(self) -> float:
+        return self.total - self.forward
+
+
+class Messages(NamedTuple):
+    """What one kind of parallelism sends in an optimizer step, for one GPU of the fullest pipeline rank."""
+
+    sent: float = 0.0  # bytes per step
+    exposed: float = 0.0  # seconds per round that no computing hides
+    rounds: int = 1  # per step: a round is a microbatch, or the whole step
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step that no computing hides."""
+        return self.rounds * self.exposed
+
+
+@dataclass
+class _Pricing:
+    """One division's quantities, each a few lines."""
+
+    model: Shape
+    division: Division
+    batch: int
+    machine: Machine
+    flash: bool
+    overlap: Overlap
+    bytes: Bytes
+    products: float | None
+
+    def __post_init__(self) -> None:
+        model, division, gpu = self.model, self.division, gpu_of(self.machine.gpus.name)
+        self.rate = gpu.value("peak", PLANNER) * (self.products or gpu.value("products", PLANNER))
+        self.bandwidth = gpu.value("memory_bandwidth", PLANNER)
+        self.layers = division.layers(model)
+        self.parameters = max(held_parameters(model, division, stage) for stage in (0, 1))
+        self.microbatches = division.microbatches(self.batch)
+        self.tokens = model.length / division.context * division.microbatch  # that a rank works on at a time
+
+    def step(self, held: Memory) -> Step:
+        d, compute = self.division, self.compute()
+        messages = {
+            "tensor": self.tensor(),
+            "context": self.context(),
+            "pipeline": self.pipeline(),
+            "data": self.data(compute),
+        }
+        microbatch = compute.total + messages["tensor"].exposed + messages["context"].exposed
+        seconds = {
+            "compute": self.microbatches * compute.total,
+            "tensor": messages["tensor"].seconds,
+            "context": messages["context"].seconds,
+            "bubble": (d.pipeline - 1) / d.chunks * microbatch,
+            "pipeline": messages["pipeline"].seconds,
+            "data": messages["data"].seconds,
+            "optimizer": self.optimizer(),
+        }
+        sent = {kind: each.sent for kind, each in messages.items()}
+        return Step(self.model, d, self.machine, self.batch, held, sent, seconds)
+
+    # --- computing: seconds per microbatch, but for the optimizer ---------------------------
+
+    def compute(self) -> Compute:
+        """All layers of a pipeline rank, and its share of the output's product."""
+        layer = self.layer()
+        again = {"none": 0.0, "selective": self.attention(), "full": layer}[self.division.recompute]
+        total = self.layers * (3 * layer + again) + self.ends() / self.division.pipeline
+        return Compute(self.layers * layer, total)
+
+    def layer(self) -> float:
+        """A layer forward: its products, its attention, and what the memory carries between them."""
+        between = layer_activations(self.model, self.division, "selective") * PASSES / self.bandwidth
+        return self.product(self.model.matrices / self.division.tensor) + self.attention() + between
+
+    def product(self, parameters: float) -> float:
+        """All tokens times a matrix of so many parameters."""
+        return max(2 * parameters * self.tokens / self.rate, 2 * parameters / self.bandwidth)
+
+    def attention(self) -> float:
+        """A layer's attention forward: scores, softmax, the sum of values."""
+        flops = self.tokens * self.model.attention_flops(causal=self.flash) / self.division.tensor
+        if self.flash:
+            return flops / (self.rate * FLASH)
+        kept = (4 + self.model.dropout) * self.model.heads * self.model.length * self.tokens / self.division.tensor
+        return flops / self.rate + PASSES * kept / self.bandwidth
+
+    def ends(self) -> float:
+        """The output's product, forward and backward, and the logits in float32."""
+        logits = 4 * self.model.vocabulary * self.tokens / self.division.tensor
+        return 3 * (self.product(self.model.embedding / self.division.tensor) + PASSES * logits / self.bandwidth)
+
+    def optimizer(self) -> float:
+        """Seconds per step: the update of the parameters that this rank updates."""
+        d = self.division
+        updated = self.parameters / (d.data * d.context if d.shard else 1)
+        return updated * ADAM_BYTES / self.bandwidth
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def collective(self, name: str, nbytes: float, kind: str) -> float:
+        """Seconds of one call in one group: tensor ranks are neighbors, the others lie as far apart as those within."""
+        d = self.division
+        ranks, apart = {
+            "tensor": (d.tensor, 1),
+            "context": (d.context, d.tensor),
+            "data": (d.context * d.data, d.tensor),
+            "pipeline": (2, d.tensor * d.context * d.data),
+        }[kind]
+        return _price(name, self.machine, ranks, apart)(nbytes).seconds
+
+    def tensor(self) -> Messages:
+        """Four all_reduces per layer, or an all_gather and a reduce_scatter for each, and two more to recompute."""
+        d = self.division
+        if d.tensor == 1:
+            return Messages(rounds=self.microbatches)
+        nbytes = 2 * self.tokens * self.model.hidden
+        calls = self.layers * (4 + 2 * (d.recompute == "full"))  # per microbatch
+        ops = ("all_gather", "reduce_scatter") if d.sequence else ("all_reduce",)
+        sent = sum(sent_bytes(op, d.tensor, nbytes, self.microbatches * calls) for op in ops)
+        seconds = calls * sum(self.collective(op, nbytes, "tensor") for op in ops)
+        return Messages(sent, seconds * (1 - self.overlap.tensor), self.microbatches)
+
+    def context(self) -> Messages:
+        """All keys and values forward, again backward, and their gradients; attention hides them."""
+        d = self.division
+        if d.context == 1:
+            return Messages(rounds=self.microbatches)
+        nbytes = 2 * 2 * self.model.kv_width / d.tensor * self.tokens * d.context
+        calls = 3 + (d.recompute == "full")  # per layer and microbatch
+        sent = sent_bytes("all_gather", d.context, nbytes, self.microbatches * self.layers * calls)
+        seconds = calls * self.collective("all_gather", nbytes, "context")
+        exposed = max(0.0, seconds - self.overlap.context * 3 * self.attention())
+        return Messages(sent, self.layers * exposed, self.microbatches)
+
+    def pipeline(self) -> Messages:
+        """An activation forward and its gradient backward, at each border of a rank's stages."""
+        d = self.division
+        if d.pipeline == 1:
+            return Messages()
+        nbytes = 2 * self.tokens * self.model.hidden / d.tensor  # the tensor ranks send a part each
+        calls = 2 * d.chunks * self.microbatches  # per step
+        seconds = calls * self.collective("send", nbytes, "pipeline")
+        return Messages(calls * nbytes, seconds * (1 - self.overlap.pipeline))
+
+    def data(self, compute: Compute) -> Messages:
+        """Gradients, and parameters where they are sharded; one microbatch's forward and backward hide them."""
+        d = self.division
+        n = d.data * d.context
+        if n == 1:
+            return Messages()
+        gradients, parameters = self.parameters * self.bytes.gradient, self.parameters * self.bytes.parameter
+        forward, backward = self.overlap.data * compute.forward, self.overlap.data * compute.backward  # that hide
+        if d.shard == 0:
+            exposed = max(0.0, self.collective("all_reduce", gradients, "data") - backward)
+            return Messages(sent_bytes("all_reduce", n, gradients), exposed)
+        share = sent_bytes("all_gather", n, 1)  # per byte; that of a reduce_scatter too
+        if d.shard < 3:
+            scatters = self.microbatches if d.shard == 2 else 1  # per step
+            exposed = scatters * max(0.0, self.collective("reduce_scatter", gradients, "data") - backward)
+            exposed += max(0.0, self.collective("all_gather", parameters, "data") - forward)
+            return Messages(share * (scatters * gradients + parameters), exposed)
+        gather = self.layers * self.collective("all_gather", parameters / self.layers, "data")  # layer by layer
+        scatter = self.layers * self.collective("reduce_scatter", gradients / self.layers, "data")
+        exposed = max(0.0, gather - forward) + max(0.0, gather + scatter - backward)
+        return Messages(self.microbatches * share * (2 * parameters + gradients), exposed, self.microbatches)
+
+
+def sent_bytes(op: str, ranks: int, nbytes: float, calls: int = 1) -> float:
+    """Bytes that each of `ranks` sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
+    return calls * least(op, ranks) * nbytes
+
+
+@lru_cache(maxsize=4096)
+def _price(name: str, machine: Machine, ranks: int, apart: int) -> Nccl:
+    return nccl(name, machine, np.arange(ranks) * apart)

@@ -1,0 +1,307 @@
+"""What NCCL would run for a collective on a machine, and what that takes.
+
+NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and
+takes the least (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime).  `Nccl.estimates`
+is that, with its constants; `Nccl.choice` the least of them.
+
+Called, it gives the seconds of the choice.  They are NCCL's estimate but for four things that it
+leaves out: where the switch adds, a pipeline of chunks (nvls.py); in a ring inside a node, one
+handshake for each of a chunk's two slices; in a ring over several nodes, one crossing a round; in a
+chain, every hop of it.
+"""
+
+from __future__ import annotations
+
+from math import inf, log2
+from typing import Iterable, NamedTuple
+
+import numpy as np
+
+from ..machines.channels import nvls_channels, ring_channels, tree_channels
+from ..machines.gpu import gpu
+from ..machines.model import Machine
+from ..machines.nccl import (
+    BASE_SECONDS,
+    CARD_RATE,
+    LL128_RATE,
+    LL_NETWORK_CAP,
+    LL_RATE,
+    NETWORK_HOP_SECONDS,
+    NVLINK_HOP_SECONDS,
+    OLD_NVLS_RATE,
+    OLD_NVLS_TREE_HOP_SECONDS,
+    PAT_RATE,
+    PAT_STEP_SECONDS,
+    PLATEAU,
+    POST_SECONDS,
+    PROTOCOLS,
+    TREE_CORRECTION,
+    TREE_LL128_RATE,
+    TREE_LL_RATE,
+    TREE_RATE,
+    VERSIONS,
+)
+from ..record.collectives import COLLECTIVES as TABLE
+from . import nvls
+from .cost import Cost
+
+NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
+IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
+COLLECTIVES = (*NATIVE, *IN_PAIRS)
+SIMPLE = PROTOCOLS.index("Simple")
+OLD = VERSIONS[0]
+SLICE_BYTES = 32 * 2**10  # larger chunks have two slices: stepSize x sliceSteps / 32, src/device/prims_simple.h
+
+
+class Way(NamedTuple):
+    """One algorithm by one protocol: NCCL's two figures for it, and what they are made of."""
+
+    algorithm: str
+    protocol: str
+    start: float  # seconds before the first hop
+    latency: float  # seconds of all its hops
+    bandwidth: float  # S a second
+    limit: str  # what that bandwidth is of
+    steps: int
+    chunks: nvls.Chunking | None = None
+
+
+class Nccl:
+    """What NCCL runs for one collective among some ranks of a machine (by default all); called with bytes, the Cost.
+
+    collective: one of COLLECTIVES; "send" is one message between two ranks.
+    version: "2.30", or "2.26" for what is older than 2.28 (it turns to NVLSTree for smaller buffers).
+
+    nccl("all_reduce", rails(8))(2**30) is a Cost; .choice(2**30) the algorithm and the protocol.
+    Raises ValueError for a collective that NCCL has not, a version there are no figures for, a
+    machine that is not of GPUs, or ranks that it does not have.
+    """
+
+    def __init__(
+        self, collective: str, machine: Machine, ranks: Iterable[int] | None = None, *, version: str = VERSIONS[-1]
+    ) -> None:
+        if collective not in COLLECTIVES:
+            raise ValueError(f"NCCL has no {collective!r}, only {', '.join(COLLECTIVES)}.")
+        if version not in VERSIONS:
+            raise ValueError(f"no figures for NCCL {version!r}, only for {', '.join(VERSIONS)}.")
+        if machine.gpus is None:
+            raise ValueError(
+                f"{machine.name} does not say which GPUs it has, so NCCL's figures are unknown. "
+                "Take nvlink_node(), nvl72(), rails(), fat_tree() or efa()."
+            )
+        self.collective, self.machine, self.version = collective, machine, version
+        gpus = machine.gpus
+        at = np.arange(gpus.node * gpus.nodes) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
+        if not len(at) or at[0] < 0 or at[-1] >= machine.most_ranks:
+            raise ValueError(f"{machine.name} has the ranks 0 to {machine.most_ranks - 1}; at least one takes part.")
+        members = np.unique(at // gpus.node, return_counts=True)[1]
+        self.world_size, self.nodes = len(at), len(members)
+        self.node = int(members.min())  # GPUs of the node that has fewest: its cards are the bottleneck
+        self.a_node = self.world_size / self.nodes
+        self.ways = self._ways() if self.world_size > 1 else []
+
+    def estimates(self, nbytes: float) -> dict[tuple[str, str], float]:
+        """(algorithm, protocol) -> the seconds that NCCL itself reckons with, for S = nbytes."""
+        _check_bytes(nbytes)
+        return {(w.algorithm, w.protocol): self._estimate(w, nbytes) for w in self.ways}
+
+    def choice(self, nbytes: float) -> tuple[str, str]:
+        """The algorithm and the protocol that NCCL takes for S = nbytes; ("none", "none") for one rank alone."""
+        _check_bytes(nbytes)
+        return self._least(self.ways, nbytes)[:2] if self.ways else ("none", "none")
+
+    def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
+        """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw).
+
+        algorithm, protocol: as NCCL_ALGO and NCCL_PROTO force them; None leaves the choice to NCCL.
+        Raises ValueError for a negative size, or one that cannot run here.
+        """
+        _check_bytes(nbytes)
+        if not self.ways:
+            return self._cost(Way("none", "none", 0.0, 0.0, inf, "nothing", 0), nbytes, 0.0, 0.0)
+        ways = [w for w in self.ways if algorithm in (None, w.algorithm) and protocol in (None, w.protocol)]
+        if not ways:
+            can = ", ".join(sorted({f"{w.algorithm}/{w.protocol}" for w in self.ways}))
+            raise ValueError(
+                f"{self.collective} on {self.machine.name} does not run by "
+                f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}, only by {can}."
+            )
+        way = self._least(ways, nbytes)
+        if way.chunks:
+            return self._cost(way, nbytes, *way.chunks.seconds(nbytes))
+        return self._cost(way, nbytes, self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes))
+
+    def _waits(self, way: Way, nbytes: float) -> float:
+        """Seconds of all hops of a ring or a tree as they pass, not as NCCL reckons with them."""
+        p = PROTOCOLS.index(way.protocol)
+        if self.collective in ("broadcast", "reduce"):  # what NCCL itself reckons with where its channels differ
+            kind = "Tree" if p == SIMPLE else "Ring"
+            inside, between = NVLINK_HOP_SECONDS[kind][p], NETWORK_HOP_SECONDS[kind][p]
+            return (way.steps - self.nodes + 1) * inside + (self.nodes - 1) * between
+        if way.algorithm != "Ring":
+            return self._latency(way, nbytes)
+        if p == SIMPLE and (self.nodes == 1 or self.collective != "all_reduce"):
+            slices = 2 if nbytes > self.world_size * 2 * self.ring.count * SLICE_BYTES else 1
+            return way.latency * slices + self._last_crossing(p)
+        return self._latency(way, nbytes) + self._last_crossing(p)
+
+    def _last_crossing(self, p: int) -> float:
+        """Seconds that NCCL leaves out: a round skips one hop of the ring, and for most chunks it is one inside a node.
+
+        So they leave every node once a round, where NCCL counts one crossing fewer and one hop inside more.
+        """
+        if self.nodes == 1 or self.a_node == 1:
+            return 0.0
+        inside, between = self._ring_hops(p)
+        return (2 if self.collective == "all_reduce" else 1) * max(between - inside, 0.0)
+
+    def _ring_hops(self, p: int) -> tuple[float, float]:
+        """Seconds of a ring's hop inside a node, and of one between nodes."""
+        inside, between = NVLINK_HOP_SECONDS["Ring"][p], NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p]
+        if self.nodes > 1:
+            inside = max(inside, POST_SECONDS * (3 if p == SIMPLE else 1))
+        return inside, between
+
+    def _cost(self, way: Way, nbytes: float, latency: float, transfer: float) -> Cost:
+        start = BASE_SECONDS["Ring"][SIMPLE] if way.chunks else way.start  # NCCL counts NVLS's start among its hops
+        steps = way.chunks.rounds(nbytes) + way.chunks.stages - 1 if way.chunks else way.steps
+        what = f"{self.collective} by {way.algorithm}, {self.world_size} ranks"
+        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps,
+                    start + latency + transfer, start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
+
+    # --- NCCL's estimate ----------------------------------------------------------------------
+
+    def _least(self, ways: list[Way], nbytes: float) -> Way:
+        return min(ways, key=lambda way: self._estimate(way, nbytes))
+
+    def _estimate(self, way: Way, nbytes: float) -> float:
+        return way.start + self._latency(way, nbytes) + nbytes / self._bandwidth(way, nbytes)
+
+    def _latency(self, way: Way, nbytes: float) -> float:
+        slow = way.algorithm == "Ring" and way.protocol == "Simple" and self.collective == "all_reduce"
+        if slow and self.nodes > 1 and nbytes >= 64 * 2 * self.ring.count * self.world_size:
+            return PLATEAU * (way.start + way.latency) - way.start
+        return way.latency
+
+    def _bandwidth(self, way: Way, nbytes: float) -> float:
+        in_switch = way.algorithm == "NVLSTree" and self.gpu.blackwell and self.gpu.x86
+        corrected = way.algorithm == "Tree" or in_switch
+        place = int(log2(nbytes / 64)) if nbytes >= 64 else -1
+        if self.collective == "all_reduce" and corrected and 0 <= place < 23:
+            return way.bandwidth * TREE_CORRECTION[way.protocol][place]
+        return way.bandwidth
+
+    def _ways(self) -> list[Way]:
+        gpus = self.machine.gpus
+        self.gpu = gpu(gpus.name)
+        nic = gpus.nic if self.nodes > 1 else inf
+        self.ring = ring_channels(self.gpu, self.node, self.nodes, nic)
+        self.tree = tree_channels(self.ring, self.gpu, self.node, self.nodes)
+        self.heads = nvls_channels(self.gpu, self.node, self.nodes, nic)
+        if not self.ring.count:
+            raise ValueError(f"cards of {gpus.nic / 1e9:g} GB/s are too slow for any channel of NCCL.")
+        if self.collective in IN_PAIRS:
+            return [self._pairs()]
+        ways = [make(p) for make in (self._ring, self._tree, self._pat, self._nvls) for p in range(len(PROTOCOLS))]
+        return [w for w in ways if w and w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
+
+    @property
+    def _size(self) -> int:
+        """0 for one node, 1 for two, 2 for more: the columns of NCCL's tables."""
+        return min(self.nodes, 3) - 1
+
+    @property
+    def _wire(self) -> str:
+        return "NVLink" if self.nodes == 1 else "network card"
+
+    def _ring(self, p: int) -> Way:
+        n, kind, wire = self.world_size, self.gpu.generation, self.ring.bandwidth
+        cap = {0: kind.ll_cap if self.nodes == 1 else LL_NETWORK_CAP[self._size], 1: self.ring.count * kind.ring_ll128}
+        bus = min(wire * (LL_RATE, LL128_RATE, 1.0)[p], cap.get(p, inf))
+        limit = self._wire if bus < cap.get(p, inf) else f"protocol {PROTOCOLS[p]}"
+        inside, between = self._ring_hops(p)
+        if self.collective in ("broadcast", "reduce"):
+            latency = NVLINK_HOP_SECONDS["Ring"][p] if self.nodes == 1 else NETWORK_HOP_SECONDS["Ring"][p]
+            return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus, limit, n)
+        rounds = 2 if self.collective == "all_reduce" else 1
+        steps, crossing = rounds * (n - 1), rounds * (self.nodes - 1)
+        latency = (steps - crossing) * inside + crossing * between
+        return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus * n / steps, limit, steps)
+
+    def _tree(self, p: int) -> Way | None:
+        if self.collective != "all_reduce":
+            return None
+        kind, k = self.gpu.generation, self._size
+        wire = self.tree.count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
+        bus = min(wire * TREE_RATE, self.tree.count * kind.tree[k])
+        if p == 0:
+            bus = min(bus * TREE_LL_RATE, kind.ll_cap if self.nodes == 1 else LL_NETWORK_CAP[k])
+        elif p == 1:
+            bus = min(bus * TREE_LL128_RATE[self.nodes > 1], self.tree.count * kind.tree_ll128[k])
+        levels = int(log2(self.nodes))
+        hops = (self.a_node - 1) * NVLINK_HOP_SECONDS["Tree"][p] + levels * NETWORK_HOP_SECONDS["Tree"][p]
+        steps = 2 * (self.node - 1 + levels)
+        return Way("Tree", PROTOCOLS[p], BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self._wire, steps)
+
+    def _pat(self, p: int) -> Way | None:
+        """Parallel trees, one GPU in each node."""
+        if p != SIMPLE or self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
+            return None
+        levels = int(log2(self.nodes))
+        latency = levels * NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * PAT_STEP_SECONDS
+        bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * PAT_RATE
+        return Way("PAT", "Simple", BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", levels)
+
+    def _nvls(self, p: int) -> Way | None:
+        """In the switch: NVLS in one node, NVLSTree between nodes."""
+        node, heads, every = self.node, self.heads, self.collective == "all_reduce"
+        reducing = every or self.nodes == 1 and self.collective in ("all_gather", "reduce_scatter") and node <= 32
+        if p != SIMPLE or not heads.count or not reducing:
+            return None
+        each = heads.inside * self.gpu.generation.nvls * (heads.count - 1) / heads.count
+        each *= 2 if every else (node - 1) / node  # bytes/s of a head
+        return self._nvls_in_a_node(each, every) if self.nodes == 1 else self._nvls_tree(each)
+
+    def _nvls_in_a_node(self, each: float, every: bool) -> Way:
+        heads, n = self.heads, self.world_size
+        bandwidth = heads.count * each * (n / (2 * (n - 1)) if every else 1.0)
+        channels = self.gpu.generation.nvls_channels[self._size]
+        chunks = nvls.in_one_node(channels, heads.count, bandwidth) if every else None
+        if self.version == OLD:
+            bandwidth = heads.count * heads.inside * (OLD_NVLS_RATE if every else 1.0)
+        return Way("NVLS", "Simple", 0.0, NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
+
+    def _nvls_tree(self, each: float) -> Way:
+        heads, n, kind = self.heads, self.world_size, self.gpu.generation
+        crossing = heads.between * (2 if self.nodes == 2 else 1)
+        limit = "network card" if crossing < each else "NVLink"
+        bandwidth = heads.count * min(each, crossing, kind.nvls_tree[self._size]) * n / (2 * (n - 1))
+        levels = int(log2(self.nodes))
+        small = self.nodes >= 4 or self.gpu.blackwell
+        largest = nvls.SMALLER_CHUNK_BYTES if small else nvls.LARGEST_CHUNK_BYTES
+        chunks = nvls.between_nodes(kind.nvls_channels[self._size], heads.count, levels, largest, bandwidth)
+        hop = NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
+        if self.version == OLD:
+            hop, bandwidth = OLD_NVLS_TREE_HOP_SECONDS, heads.count * min(heads.inside, crossing / 2) * OLD_NVLS_RATE
+        latency = NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * levels * hop
+        return Way("NVLSTree", "Simple", 0.0, latency, bandwidth, limit, chunks.stages, chunks)
+
+    def _pairs(self) -> Way:
+        """Sends and receives, all at once, by protocol Simple; each that leaves the node is posted on its own."""
+        n, gpus = self.world_size, self.machine.gpus
+        messages = n - 1
+        away = messages if self.a_node == 1 else n - self.a_node
+        each = 1.0 if self.collective == "send" else 1 / n  # of S
+        near, far = (messages - away) * each / self.gpu.nvlink, away * each / (gpus.nic * CARD_RATE) if away else 0.0
+        hop = (NETWORK_HOP_SECONDS if away else NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
+        limit = "network card" if far > near else "NVLink"
+        return Way("pairs", "Simple", BASE_SECONDS["Ring"][SIMPLE], hop + away * POST_SECONDS,
+                   1 / max(near, far), limit, messages)  # fmt: skip
+
+
+nccl = Nccl  # as one asks for it: nccl("all_reduce", rails(8))(2**30)
+
+
+def _check_bytes(nbytes: float) -> None:
+    if nbytes < 0:
+        raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")

@@ -1,0 +1,118 @@
+"""The picture of some calls of a run, a panel each: a collective, a barrier, or messages in time."""
+
+from __future__ import annotations
+
+from ..format import span
+from ..record import provenance
+from ..record.calls import Call
+from ..record.collectives import shapes
+from ..record.text import block_table, call_title, status
+from .canvas import REDUCED, SOFT, WIDTH, Canvas, Picture, colour, heading
+from .cells import NEVER, STYLES, Grid
+from .flow import chunked, flow, flow_width, says
+from .grid import Tray
+from .labels import RankLabels
+from .spacetime import LANE, space_time
+
+WAIT = 0.05  # seconds: shorter waits at a barrier are not told apart
+
+
+def draw_calls(shown: list[list[Call]]) -> Picture:
+    """The picture of some blocks of calls (see record/calls.py), a panel each."""
+    if not shown:
+        nothing = Canvas()
+        nothing.text(0, 10, "no communication", tint=SOFT, align="left")
+        return Picture([nothing], "no communication", "Picture: no communication")
+    drawn = [panel(block) for block in shown]
+    text = "\n\n".join(map(block_table, shown))
+    return Picture([sketch for sketch, _ in drawn], text, "Picture: " + "; ".join(alt for _, alt in drawn))
+
+
+def panel(block: list[Call]) -> tuple[Canvas, str]:
+    """One block, and what it shows in a few words."""
+    call = block[0]
+    if call.is_message:
+        return space_time(block)
+    if shapes(call.op) == (None, None):
+        return barrier(call), f"{call.op}, ranks {span(call.group)}"
+    return collective(call), f"{call.events[0].how}, ranks {span(call.group)}, before and after"
+
+
+def collective(call: Call) -> Canvas:
+    """What every rank held before and after, side by side, and between them where the data went.
+
+    Rows are ranks, columns are slots, and both keep their place from before to after.  The
+    colour of a cell is the rank its data came from; a dark cell combines every rank.
+    """
+    made = {e.rank: i for i, e in enumerate(call)}
+    ranks = call.group
+    between = flow_width(call)
+    labels = RankLabels(ranks, roots=(e.root for e in call))
+    before, after = provenance.read(call)
+    for style in STYLES:
+        grid = Grid(call, before, after, style)
+        if labels.width + 2 * grid.width + between + 40 <= WIDTH:
+            break
+    sketch = Canvas()
+    title, _, rest = call_title(call).partition(", ")
+    y = heading(sketch, title if provenance.agree(call) else "ranks disagree", rest)
+    left = labels.width + 18  # of the cells before
+    right = left + grid.width + between
+    for x, word in ((left, "before"), (right, "after")):
+        sketch.text(x + grid.width / 2, y + 5, word, 11.5, SOFT)
+    y += 22
+    pitch = grid.high + (8 if grid.high < 20 else 16) + chunked(call, grid) * 2 * min(len(ranks), 8)
+    tops = [y + i * pitch for i in range(len(ranks))]
+    for rank, top in zip(ranks, tops):
+        middle = top + grid.high / 2
+        labels.draw(sketch, labels.width, middle, rank, stripe=grid.high)
+        held, got = (grid.before[made[rank]], grid.after[made[rank]]) if rank in made else ([], [])
+        grid.draw_row(sketch, left, top, held, Tray())
+        grid.draw_row(sketch, right, top, got, Tray())
+        if rank not in made:
+            sketch.text(left + grid.width / 2, middle, NEVER, 12, SOFT)
+            continue
+        words = status(call.events[made[rank]])
+        if words and got:
+            sketch.text(right + grid.width + 14, middle, words, 12, SOFT, align="left")
+        elif words:
+            sketch.text(right + grid.width / 2, middle, words, 12, SOFT)
+    flow(sketch, call, grid, left, left + grid.width + 8, right - 8, [top + grid.high / 2 for top in tops])
+    sketch.reach(0, tops[-1] + grid.high + 4)
+    if words := says(call, grid):
+        sketch.text(left - 4, sketch.height + 14, words, 10.5, SOFT, align="left")
+    return sketch
+
+
+def barrier(call: Call) -> Canvas:
+    """Lanes that stop where a rank arrives, and go on together."""
+    sketch = Canvas()
+    title, _, rest = call_title(call).partition(", ")
+    y = heading(sketch, title, rest) + 8
+    ranks = call.group
+    labels = RankLabels(ranks)
+    left = labels.width + 14
+    bar, pitch = left + 250, 34 if len(ranks) <= 8 else 22
+    made = {e.rank: e for e in call}
+    latest = max(e.start for e in call)
+    unit = max(WAIT * 4, latest - min(e.start for e in call)) / 180
+    open_ = len(made) == len(ranks) and all(e.end is not None for e in call)
+    for i, rank in enumerate(ranks):
+        at, e = y + i * pitch, made.get(rank)
+        labels.draw(sketch, left - 14, at, rank)
+        if e is None:
+            sketch.text(left, at, "never called", 12, SOFT, align="left")
+            continue
+        wait = latest - e.start if latest - e.start >= WAIT else 0.0
+        x = bar - 24 - round(wait / unit)
+        sketch.line([(left, at), (x, at)], colour(rank), LANE)
+        sketch.line([(x, at), (bar, at)], SOFT, 1.4, dashed=True)
+        sketch.circle(x, at, 5, colour(rank), "#ffffff", 1.5)
+        if wait:
+            sketch.text((x + bar) / 2, at - 9, f"waits {wait:.1g} s", 10.5, SOFT)
+        if e.end is not None:
+            sketch.line([(bar, at), (bar + 60, at)], colour(rank), LANE)
+        else:
+            sketch.text(bar + 14, at, status(e), 12, SOFT, align="left")
+    sketch.box(bar - 4, y - 14, 8, pitch * (len(ranks) - 1) + 28, REDUCED if open_ else "#ffffff", REDUCED, radius=4)
+    return sketch

@@ -1,0 +1,274 @@
+"""The sheet that pictures are drawn on: the palette, shapes in pixels, and the finished `Picture`.
+
+A `Canvas` is drawn in its own pixels, from its top left corner; a `Picture` lays
+sketches out and knows how a notebook shows it.  Knows nothing about runs.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import lru_cache
+
+import numpy as np
+from matplotlib import get_data_path
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.text import Text
+from matplotlib.textpath import TextPath, text_to_path
+from matplotlib.transforms import Affine2D
+
+from .png import encoded
+
+# One colour a rank, and none of them grey: grey is idle, a buffer, anybody's.  For colour-blind readers too, any two
+# are at least 16 apart (CIEDE2000), and black or white text (whichever `ink_on` picks) has a contrast of 5.3:1:
+# tests/test_colours.py measures both.
+PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#337856", "#b1c7f3")
+# What is no rank (algorithms, kinds of memory or of work, groups of figures) has colours of its own, as far apart;
+# `pale` ones are for a second tone, or for what is written on.
+SERIES = ("#146464", "#8cb43c", "#1414a0", "#dc8ca0", "#786428", "#7878f0")
+INK = "#1c1e21"
+SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
+FAINT = "#949ba2"  # what is there but does not count: a buffer about to be overwritten
+TRAY = "#f2f4f6"  # the memory of a rank, where it holds nothing of interest
+AMOUNT = "#c3c9cf"  # how much of something that is no rank's data: work, memory
+REDUCED = "#26292e"  # a cell that combines every rank
+IDLE = "#dfe3e7"  # a lane before data arrives
+ANYBODYS = "#51575e"  # data that may be several ranks', for their numbers are equal
+GRID = "#e9ecef"  # the edges of steps, the marks of an axis
+
+WIDTH = 860  # pixels: what a notebook page shows without scaling
+SHARPNESS = 2  # image pixels per pixel shown, for screens that have them
+_INCH = 100  # pixels
+
+
+def colour(rank: int) -> str:
+    """The colour of data that came from this rank, '#rrggbb'; the ninth rank is the first again."""
+    return PALETTE[rank % len(PALETTE)]
+
+
+def pale(tint: str, share: float = 0.5) -> str:
+    """This colour mixed with white: so much of it."""
+    return to_hex([1 - (1 - channel) * share for channel in to_rgb(tint)])
+
+
+@lru_cache(maxsize=64)
+def ink_on(fill: str) -> str:
+    """Black or white, whichever can be read better on this fill."""
+    r, g, b = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # WCAG relative luminance
+    return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
+
+
+@lru_cache(maxsize=None)
+def font(bold: bool = False, mono: bool = False) -> FontProperties:
+    # By file, not by name: the same picture whatever fonts and settings the reader has.
+    name = "DejaVuSans" + "Mono" * mono + "-Bold" * bold
+    return FontProperties(fname=f"{get_data_path()}/fonts/ttf/{name}.ttf")
+
+
+@lru_cache(maxsize=4096)
+def text_width(text: str, size: float, bold: bool = False, mono: bool = False) -> float:
+    properties = font(bold, mono).copy()
+    properties.set_size(size)
+    return text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]
+
+
+@lru_cache(maxsize=4096)
+def outline(text: str, bold: bool = False, mono: bool = False) -> Path:
+    """The text as one shape for size 1, y upwards from the baseline."""
+    if not text.strip():  # for which TextPath raises an error
+        return Path(np.empty((0, 2)))
+    path = TextPath((0, 0), text, size=100, prop=font(bold, mono))
+    return Path(path.vertices / 100, path.codes)
+
+
+class Words(Text):
+    """Text on a `Canvas`, x and baseline in its pixels, drawn as a shape.
+
+    matplotlib lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
+    They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
+    """
+
+    def __init__(self, x, baseline, words, size, tint, align, bold, mono) -> None:
+        properties = font(bold, mono)
+        super().__init__(x, baseline, words, color=tint, ha=align, va="baseline", fontproperties=properties)
+        self.set_parse_math(False)
+        self.set_fontsize(size * 72 / _INCH)
+        left = x - text_width(words, size, bold, mono) * {"left": 0, "center": 0.5, "right": 1}[align]
+        self._outline = outline(words, bold, mono)
+        left, baseline = (round(at * SHARPNESS) / SHARPNESS for at in (left, baseline))
+        self._place = Affine2D().scale(size, -size).translate(left, baseline)
+
+    def draw(self, renderer) -> None:
+        pen = renderer.new_gc()
+        pen.set_linewidth(0)
+        pen.set_snap(False)
+        renderer.draw_path(pen, self._outline, self._place + self.get_transform(), to_rgba(self.get_color()))
+        pen.restore()
+
+
+class Canvas:
+    """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones."""
+
+    def __init__(self) -> None:
+        self.width = 0.0
+        self.height = 0.0
+        self.artists: list = []
+
+    def reach(self, x: float, y: float) -> None:
+        """Makes the sheet large enough to hold this point."""
+        self.width, self.height = max(self.width, x), max(self.height, y)
+
+    def box(self, x, y, w, h, fill=None, edge=None, dashed=False, radius=3.0, lw=1.0) -> None:
+        self._add(_rounded(x, y, w, h, min(radius, w / 2, h / 2)), fill, edge, dashed, lw)
+        self.reach(x + w, y + h)
+
+    def boxed(self, x, y, w, h, words, size, fill, edge=None, dashed=False, radius=3.0, lw=1.0, bold=False) -> None:
+        """A box with words in its middle, black or white, whichever can be read."""
+        self.box(x, y, w, h, fill, edge, dashed, radius, lw)
+        self.text(x + w / 2, y + h / 2, words, size, ink_on(fill), bold=bold)
+
+    def tiles(self, boxes, fill) -> None:
+        """Boxes (x, y, w, h) as one shape, so that no seam shows where they touch."""
+        points = [p for x, y, w, h in boxes for p in ((x, y), (x + w, y), (x + w, y + h), (x, y + h), (x, y))]
+        self._add(Path(points, [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(boxes)), fill, None, False, 0)
+        self.reach(max(x + w for x, _, w, _ in boxes), max(y + h for _, y, _, h in boxes))
+
+    def line(self, points, tint=INK, lw=1.5, dashed=False, butt=False) -> None:
+        """Straight through the points."""
+        self._add(Path(points, [Path.MOVETO] + [Path.LINETO] * (len(points) - 1)), None, tint, dashed, lw, butt)
+        self.reach(max(x for x, _ in points), max(y for _, y in points))
+
+    def curve(self, points, tint=INK, lw=1.5) -> None:
+        """Straight through the points but the last, then in a curve that leaves and arrives level."""
+        *straight, (x0, y0), (x1, y1) = points
+        bend = (x1 - x0) * 0.5
+        codes = [Path.MOVETO, *[Path.LINETO] * len(straight), *[Path.CURVE4] * 3]
+        self._add(Path([*points[:-1], (x0 + bend, y0), (x1 - bend, y1), (x1, y1)], codes), None, tint, False, lw)
+        self.reach(max(x for x, _ in points), max(y for _, y in points))
+
+    def bow(self, x, y0, y1, depth, tint=INK, lw=1.8, head=9.0) -> None:
+        """An arrow that leaves (x, y0) to the right and comes back to (x, y1)."""
+        out = x + depth * 4 / 3  # the curve goes three quarters of the way to its control points
+        points = [(x, y0), (out, y0), (out, y1), (x + head * 0.8, y1)]
+        self._add(Path(points, [Path.MOVETO] + [Path.CURVE4] * 3), None, tint, False, lw)
+        self.polygon([(x, y1), (x + head, y1 - head * 0.42), (x + head * 0.8, y1), (x + head, y1 + head * 0.42)], tint)
+        self.reach(x + depth, max(y0, y1))
+
+    def arrow(self, start, end, tint=INK, lw=1.8, dashed=False, head=9.0) -> None:
+        """A straight line whose head ends at `end`."""
+        (x0, y0), (x1, y1) = start, end
+        length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-6)
+        ux, uy = (x1 - x0) / length, (y1 - y0) / length
+        base = (x1 - ux * head * 0.8, y1 - uy * head * 0.8)
+        self.line([start, base], tint, lw, dashed)
+        back = (x1 - ux * head, y1 - uy * head)
+        wing_x, wing_y = -uy * head * 0.42, ux * head * 0.42
+        self.polygon([end, (back[0] + wing_x, back[1] + wing_y), base, (back[0] - wing_x, back[1] - wing_y)], tint)
+
+    def polygon(self, points, fill) -> None:
+        self._add(Path([*points, points[0]], closed=True), fill, None, False, 0)
+
+    def circle(self, x, y, radius, fill=None, edge=None, lw=1.0) -> None:
+        self.box(x - radius, y - radius, 2 * radius, 2 * radius, fill, edge, radius=radius, lw=lw)
+
+    def text(self, x, y, words, size=13.0, tint=INK, align="center", bold=False, mono=False) -> None:
+        """y is the middle of a capital letter, so that rows of text line up whatever is in them."""
+        self.artists.append(Words(x, y + size * 0.36, words, size, tint, align, bold, mono))
+        width = text_width(words, size, bold, mono)
+        self.reach(x + width * {"left": 1, "center": 0.5, "right": 0}[align], y + size * 0.6)
+
+    def _add(self, path, fill, edge, dashed, lw, butt=False) -> None:
+        artist = PathPatch(path, facecolor=fill or "none", edgecolor=edge or "none", linewidth=lw * 72 / _INCH)
+        artist.set_capstyle("butt" if dashed or butt else "round")
+        artist.set_joinstyle("round")
+        if dashed:
+            artist.set_linestyle((0, (3.0, 2.2)))
+        self.artists.append(artist)
+
+
+def heading(sketch: Canvas, title: str, subtitle: str = "") -> float:
+    """Writes both at the top left of the sheet; returns the y below them."""
+    sketch.text(0, 10, title, 15.5, align="left", bold=True, mono=True)
+    if subtitle:
+        sketch.text(0, 30, subtitle, 11.5, SOFT, align="left")
+    return 46.0 if subtitle else 28.0
+
+
+class Sheet(Figure):
+    """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
+
+    pixels: width and height as shown.  The same ink gives the same PNG bytes.
+    """
+
+    def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
+        self.alt, self.pixels = alt, pixels
+        size = (pixels[0] / _INCH, pixels[1] / _INCH)
+        super().__init__(figsize=size, dpi=_INCH * SHARPNESS, facecolor="white", edgecolor="white", layout=layout)
+        FigureCanvasAgg(self)
+
+    def png(self) -> bytes:
+        """The image, SHARPNESS pixels for each of `pixels`; no date and no version inside."""
+        self.canvas.draw()
+        tints = (frozenset(to_hex(tint) for tint in used if to_rgba(tint)[3]) for used in self.tints())
+        return encoded(np.asarray(self.canvas.buffer_rgba()), *tints)
+
+    def tints(self) -> tuple[list, list]:
+        """The colours of its shapes, and of its text and lines."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        image = base64.b64encode(self.png()).decode()
+        shown = {"width": self.pixels[0], "height": self.pixels[1]}
+        return {"image/png": image, "text/plain": self.alt}, {"image/png": shown}
+
+
+class Picture(Sheet):
+    """Sketches, laid out, with a text twin: the same content as a table of text."""
+
+    def __init__(self, sketches: list[Canvas], text: str, alt: str) -> None:
+        places, width, height = _flow(sketches)
+        super().__init__(alt, (round(width), round(height)), layout="none")
+        self.text = text
+        for sketch, (x, y) in zip(sketches, places):
+            place = Affine2D().translate(x, y - self.pixels[1]).scale(1 / _INCH, -1 / _INCH) + self.dpi_scale_trans
+            for order, artist in enumerate(sketch.artists):
+                artist.set_transform(place)
+                artist.set_zorder(order)
+                self.add_artist(artist)
+
+    def tints(self) -> tuple[list, list]:
+        fills = [tint for a in self.artists if isinstance(a, Patch) for tint in (a.get_facecolor(), a.get_edgecolor())]
+        return fills, [words.get_color() for words in self.artists if isinstance(words, Words)]
+
+
+def _flow(sketches: list[Canvas], margin=14, across=56, down=34):
+    """Places sketches like words: side by side while they fit, then below."""
+    places, x, y, line, width = [], 0.0, 0.0, 0.0, 0.0
+    for sketch in sketches:
+        if x and x + sketch.width > WIDTH:
+            x, y, line = 0.0, y + line + down, 0.0
+        places.append((round(x) + margin, round(y) + margin))  # whole pixels, as in Words
+        width, line = max(width, x + sketch.width), max(line, sketch.height)
+        x += sketch.width + across
+    return places, width + 2 * margin, y + line + 2 * margin
+
+
+def _rounded(x, y, w, h, r) -> Path:
+    k = r * 0.4477  # where the control points of a quarter circle lie
+    corners = [
+        (x + r, y), (x + w - r, y), (x + w - k, y), (x + w, y + k), (x + w, y + r),
+        (x + w, y + h - r), (x + w, y + h - k), (x + w - k, y + h), (x + w - r, y + h),
+        (x + r, y + h), (x + k, y + h), (x, y + h - k), (x, y + h - r),
+        (x, y + r), (x, y + k), (x + k, y), (x + r, y), (x + r, y),
+    ]  # fmt: skip
+    side_and_corner = [Path.LINETO] + [Path.CURVE4] * 3
+    return Path(corners, [Path.MOVETO, *side_and_corner * 4, Path.CLOSEPOLY])

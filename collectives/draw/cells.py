@@ -1,0 +1,131 @@
+"""The cells of a collective: how much of a tensor they show, and where they stand before and after."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..format import brief, number
+from ..record import collectives
+from ..record.calls import Call
+from ..record.event import Summary
+from ..record.provenance import Row, Slot
+from ..record.text import status
+from .canvas import FAINT, PALETTE, REDUCED, SOFT, Canvas, colour, ink_on, text_width
+from .grid import Tray
+
+
+class Style(NamedTuple):
+    """How much of a tensor a cell shows."""
+
+    shows: str  # "numbers", "ends", "letters", "nothing"
+    size: float  # of the text, in pixels
+    brief: bool  # floats with few digits
+    pad: float  # beside the text
+    least: float  # a cell is at least this wide
+
+
+# The first that fits the page is taken.
+STYLES = (
+    Style("numbers", 13, False, 7, 30),
+    Style("numbers", 11.5, False, 5, 22),
+    Style("numbers", 11.5, True, 4, 22),
+    Style("ends", 12, True, 8, 44),
+    Style("letters", 13, True, 5, 28),
+    Style("letters", 11, True, 2, 18),
+    Style("nothing", 0, True, 0, 12),
+    Style("nothing", 0, True, 0, 4),
+)
+MAX_NUMBERS, MAX_ROWS = 16, 4  # of one tensor; a larger one shows its ends
+GAP, JOINT = 7, 1.5  # pixels between two tensors, between two chunks of one
+NOTE, NOTE_ROOM = 9.5, 9  # pixels: the letters of a cell's note, the height it adds
+NEVER = "never called"
+FILLS = {"reduced": REDUCED, "unknown": "#ffffff"}
+
+
+class Cell(NamedTuple):
+    """A slot, and what is written in it."""
+
+    slot: Slot
+    rows: list[list[str]]
+    note: str = ""  # below, in small letters
+    empty: bool = False  # a tensor of no elements
+
+
+class Grid:
+    """The cells of a call in one style, and the places that before and after share."""
+
+    def __init__(self, call: Call, before: list[Row], after: list[Row], style: Style) -> None:
+        self.style = style
+        self.before = [[written(slot, style) for slot in row] for row in before]
+        self.after = [[written(slot, style) for slot in row] for row in after]
+        cells = [cell for row in self.before + self.after for cell in row]
+        words = [word for cell in cells for row in cell.rows for word in row]
+        self.pitch = max([style.least, *(text_width(word, style.size) + 2 * style.pad for word in words)])
+        lines = max([1, *(len(cell.rows) for cell in cells)])
+        self.line = 10 if style.shows == "nothing" else 24 if lines > 1 or len(call.group) > len(PALETTE) else 30
+        self.high = lines * self.line + NOTE_ROOM * any(cell.note for cell in cells)
+        rowed = collectives.shapes(call.op) not in (("whole", "whole"), (None, None))
+        columns = max([len(call.group) if rowed else 1, *(cell.slot.column + 1 for cell in cells)])
+        said = [status(e) for e in call if status(e)] + [NEVER] * (len(call.events) < len(call.group))
+        self.widths = [max([self.pitch, *((text_width(words, 12) + 8) / columns for words in said)])] * columns
+        for cell in cells:
+            note = text_width(cell.note, NOTE) + 8 if cell.note else 0
+            wide = max([note, *(len(row) * self.pitch for row in cell.rows)])
+            self.widths[cell.slot.column] = max(self.widths[cell.slot.column], wide)
+        gap = JOINT if any(cell.slot.joined for cell in cells) else min(GAP, self.pitch / 3)
+        self.lefts = [sum(self.widths[:column]) + column * gap for column in range(columns)]
+        self.width = self.lefts[-1] + self.widths[-1]
+        self.uneven = style.shows == "numbers" and any(any(e.splits or ()) for e in call)
+
+    def draw_row(self, sketch: Canvas, x: float, y: float, row: list[Cell], tray: Tray) -> None:
+        """One rank's cells in their tray, the top left corner of the first column at (x, y)."""
+        tray.draw(sketch, x, y, self.width, self.high)
+        for cell in row:
+            slot, left, wide = cell.slot, x + self.lefts[cell.slot.column], self.widths[cell.slot.column]
+            if cell.empty:
+                sketch.text(left + self.pitch / 2, y + self.high / 2, "∅", self.style.size, FAINT)
+                continue
+            if self.uneven and cell.rows:  # a chunk is as long as its numbers
+                wide = len(cell.rows[0]) * self.pitch
+            hollow = slot.kind in ("buffer", "undefined") or slot.share < 1
+            fill = None if hollow else FILLS.get(slot.kind) or colour(slot.origin)
+            edge = FAINT if hollow else SOFT if slot.kind == "unknown" else None
+            sketch.box(left, y, wide, self.high, fill, edge, dashed=hollow)
+            ink = FAINT if hollow else ink_on(fill)
+            top = y + (self.high - NOTE_ROOM * bool(cell.note) - len(cell.rows) * self.line) / 2
+            for i, words in enumerate(cell.rows):
+                step, came = wide / len(words), min(1.0, max(0.0, slot.share * len(cell.rows) - i))  # of this row
+                if slot.share < 1 and came:  # the rest of the buffer is as it was
+                    sketch.box(left, y if len(cell.rows) == 1 else top + i * self.line, wide * came,
+                               self.high if len(cell.rows) == 1 else self.line, colour(slot.origin))  # fmt: skip
+                for j, word in enumerate(words):
+                    tint = ink_on(colour(slot.origin)) if slot.share < 1 and (j + 0.5) / len(words) < came else ink
+                    sketch.text(left + (j + 0.5) * step, top + (i + 0.5) * self.line, word, self.style.size, tint)
+            if cell.note:
+                sketch.text(left + wide / 2, y + self.high - NOTE_ROOM - 1, cell.note, NOTE, ink)
+
+
+def written(slot: Slot, style: Style) -> Cell:
+    """What is written in a slot in this style."""
+    value = slot.value
+    if style.shows == "nothing" or value is None:
+        return Cell(slot, [])
+    if slot.kind == "undefined":
+        return Cell(slot, [["?"]])
+    if isinstance(value, torch.Tensor) and value.numel() == 0:
+        return Cell(slot, [], empty=True)
+    large = isinstance(value, Summary) or value.numel() > MAX_NUMBERS
+    shape, show = str(list(value.shape)), brief if style.brief else number
+    if style.shows == "letters":
+        if style.size > 11:
+            return Cell(slot, [[slot.letter]], shape if large else "")
+        return Cell(slot, [[slot.letter.rstrip("₀₁₂₃₄₅₆₇₈₉")]])
+    if isinstance(value, Summary):
+        ends = [*value.head[:1], *value.tail[-1:]]
+        return Cell(slot, [[" … ".join(map(show, ends)) or slot.letter]], shape)
+    rows = value.reshape(-1, value.shape[-1]) if value.dim() > 1 else value.reshape(1, -1)
+    if large or len(rows) > MAX_ROWS or style.shows == "ends" and value.numel() > 2:
+        return Cell(slot, [[" … ".join(map(show, value.flatten()[[0, -1]].tolist()))]], shape)
+    return Cell(slot, [[show(v) for v in row] for row in rows.tolist()])

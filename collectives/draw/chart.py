@@ -1,0 +1,107 @@
+"""Charts: curves and dots on axes, in the fonts and colours of the other pictures."""
+
+from __future__ import annotations
+
+from math import log10
+from typing import Callable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+
+from ..format import duration
+from .canvas import FAINT, INK, SOFT, WIDTH, Sheet, font
+
+
+class Chart(Sheet):
+    """Axes, one above the other, in the fonts and colours of the other pictures.  alt: one line saying what the picture is."""
+
+    def __init__(self, alt: str, panels: int = 1, height: float = 400) -> None:
+        super().__init__(alt, (WIDTH, round(height)), layout="constrained")
+        self.panels: list[Axes] = list(self.subplots(panels, 1, squeeze=False)[:, 0])
+        for ax in self.panels:
+            ax.spines[["top", "right"]].set_visible(False)
+            ax.spines[["left", "bottom"]].set_color(FAINT)
+            ax.grid(True, color="#e8ebee", lw=0.8)
+            ax.set_axisbelow(True)
+
+    def png(self) -> bytes:
+        if self.get_layout_engine() is not None:
+            self._lay_out()
+        return super().png()
+
+    def tints(self) -> tuple[list, list]:
+        lines = self.findobj(Line2D)
+        inks = [each.get_color() for each in (*lines, *self.findobj(Text))]
+        inks += [tint for line in lines for tint in (line.get_markerfacecolor(), line.get_markeredgecolor())]
+        return [patch.get_facecolor() for patch in self.findobj(Patch)], inks
+
+    def _lay_out(self) -> None:
+        """Place the axes once: a layout engine starts from the last layout, and would move them with every drawing."""
+        for ax in self.panels:
+            for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
+                label.set_fontproperties(small_font())
+                label.set_color(SOFT)
+        self.draw_without_rendering()
+        self.set_layout_engine(None)
+
+
+# --- axes ---------------------------------------------------------------------------------
+
+
+def small_font() -> FontProperties:
+    properties = font().copy()
+    properties.set_size(9)
+    return properties
+
+
+def ticks(axis, at: Sequence[float], say: Callable[[float], str]) -> None:
+    """Marks an axis at these places, each in the words that `say` has for it."""
+    axis.set_ticks(list(at), [say(v) for v in at])
+    axis.set_ticks([], minor=True)
+
+
+def seconds_axis(ax: Axes) -> None:
+    """Marks the y axis, which is logarithmic, with durations."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high)
+    fine = log10(high / low) < 3
+    ticks(ax.yaxis, [m * 10.0**k for k in range(-7, 3) for m in ((1, 3) if fine else (1,)) if low <= m * 10.0**k <= high],
+           duration)  # fmt: skip
+    ax.set_ylabel("seconds", fontproperties=small_font(), color=SOFT)
+
+
+def titled(ax: Axes, words: str, x: str) -> None:
+    """Writes a title above, and below the x axis what it is."""
+    bold = font(bold=True).copy()
+    bold.set_size(10.5)
+    ax.set_title(words, loc="left", fontproperties=bold, color=INK)
+    ax.set_xlabel(x, fontproperties=small_font(), color=SOFT)
+
+
+def note(ax: Axes, words: str, at: tuple[float, float], by: tuple[float, float], side: str) -> None:
+    """Words beside a point of the data.  by: how far, in points.  side: which end of them is there."""
+    ax.annotate(words, at, by, textcoords="offset points", ha=side, va="center", fontproperties=small_font(), color=INK)
+
+
+def key(ax: Axes, k: int, words: str, **how) -> None:
+    """Line k of a legend to the right of the axes.  how: what its marker looks like."""
+    y = 0.96 - 0.07 * k
+    ax.plot([1.02], [y], ls="", ms=5, transform=ax.transAxes, clip_on=False, **how)
+    ax.text(1.035, y, words, fontproperties=small_font(), color=INK, va="center", transform=ax.transAxes)
+
+
+def label_ends(ax: Axes, ends: list[tuple[str, float, float, str]], gap: float = 0.075) -> None:
+    """Names curves at their right ends, moved apart where names would overlap."""
+    ax.figure.draw_without_rendering()
+    places, low = [], -1.0
+    for name, x, y, colour in sorted(ends, key=lambda end: end[2]):
+        across, up = ax.transAxes.inverted().transform(ax.transData.transform((x, y)))
+        low = max(up, low + gap)
+        places.append((name, across, up, low, colour))
+    excess = max(0.0, low - 1.02)
+    for name, across, up, at, colour in places:
+        ax.plot([across, 1.03], [up, at - excess], color=colour, lw=1.2, transform=ax.transAxes, clip_on=False)
+        ax.text(1.038, at - excess, name, fontproperties=small_font(), color=INK, va="center", transform=ax.transAxes)

@@ -1,0 +1,78 @@
+"""Values and chunks on their way, on the arrows that carry them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+import torch
+
+from ..format import number
+from ..record.event import Summary, Value
+from .canvas import Canvas, text_width
+from .grid import draw_chunk
+
+
+class ChunkParts(NamedTuple):
+    """Whose parts a chunk on its way holds."""
+
+    bits: int
+    ranks: int  # of which a sum is made
+
+
+class Chips:
+    """Values on their way, on top of the arrows that carry them, none over another."""
+
+    def __init__(self, high: float, size: float, edge: float = 1.0) -> None:
+        self.high, self.size, self.edge = high, size, edge  # pixels
+        self._placed: list[tuple[float, float, float, str | ChunkParts, str]] = []  # x, y, width, fill, words
+
+    def put(self, x: float, y: float, wide: float, fill: str | ChunkParts, words: str) -> None:
+        """fill: a colour, or what chunk it is."""
+        self._placed.append((x, y, wide, fill, words))
+
+    def put_along(self, start, end, lanes: int, parts: Sequence[float], wide: float, fill, words: str) -> None:
+        """Put one at the first free place along an arrow that crosses so many lanes, best between two of them."""
+        places = [(k + part) / lanes for part in parts for k in range(lanes)] + [t / 20 for t in range(3, 18)]
+        spots = [along(start, end, t) for t in places]
+        x, y = next((spot for spot in spots if self._free(*spot, wide)), None) or max(spots, key=self._room_at)
+        self.put(x, y, wide, fill, words)
+
+    def _room_at(self, spot: tuple[float, float]) -> float:
+        return min(abs(spot[0] - x) + 2 * abs(spot[1] - y) for x, y, *_ in self._placed)
+
+    def _free(self, x: float, y: float, wide: float) -> bool:
+        return all(abs(x - cx) >= (wide + cw) / 2 or abs(y - cy) >= self.room for cx, cy, cw, *_ in self._placed)
+
+    @property
+    def room(self) -> float:
+        """Pixels between two chips, one above the other."""
+        return self.high - 1 if self.high > 14 else self.high
+
+    def draw(self, sketch: Canvas) -> None:
+        for x, y, wide, fill, words in self._placed:
+            top = y - self.high / 2
+            if isinstance(fill, ChunkParts):
+                sketch.box(x - wide / 2 - 1, top - 1, wide + 2, self.high + 2, "#ffffff")
+                draw_chunk(sketch, x - wide / 2, top, wide, self.high, words, *fill, owner=False)
+                continue
+            place = (x - wide / 2, top, wide, self.high)
+            sketch.boxed(*place, words, self.size, fill, "#ffffff", lw=self.edge, radius=4)
+
+
+def along(start, end, t: float) -> tuple[float, float]:
+    return start[0] + (end[0] - start[0]) * t, start[1] + (end[1] - start[1]) * t
+
+
+def chip(value: Value, room: float) -> str:
+    """A message's value in a few characters, as many as there is room for (in pixels); '' for no value."""
+    if isinstance(value, Summary):
+        shown = [*value.head[:1], *value.tail[-1:]]
+    else:
+        shown = value.flatten().tolist() if isinstance(value, torch.Tensor) else []
+    words = [number(v) for v in shown]
+    if not words:
+        return "…" if isinstance(value, Summary) else ""
+    ends = f"{words[0]} … {words[-1]}" if len(words) > 1 else f"{words[0][:3]}…"
+    whole = len(words) <= 4 and not isinstance(value, Summary)
+    choices = [" ".join(words)] * whole + [ends, f"{words[0]} …", "…"]
+    return next((each for each in choices if text_width(each, 11.5) + 10 <= room), "…")

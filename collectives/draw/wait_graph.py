@@ -1,0 +1,40 @@
+"""The picture of a run that stands still: a row a rank, an arrow from each rank that waits to those it waits for."""
+
+from __future__ import annotations
+
+from .canvas import INK, SOFT, TRAY, Canvas, Picture, colour, heading, ink_on, text_width
+from .labels import RankLabels
+
+MAX_RANKS = 16  # in one picture
+PITCH, HIGH = 40, 26  # pixels
+REACH = 26  # pixels: how much further out an arrow goes for each row that it passes
+
+
+def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
+    """standing: for every rank, what it is doing, in a few words.  waits: rank -> the ranks it waits for."""
+    shown = range(min(len(standing), MAX_RANKS))
+    sketch = Canvas()
+    top = heading(sketch, "who waits for whom") + HIGH / 2 + 4
+    labels = RankLabels(shown)
+    left = labels.width
+    wide = max(text_width(standing[rank], 12.5) for rank in shown) + 24
+    edge = left + 16 + wide
+    y = [top + PITCH * rank for rank in shown]
+    for rank in shown:
+        stands = rank in waits
+        fill = colour(rank) if stands else TRAY
+        labels.draw(sketch, left, y[rank], rank)
+        sketch.box(left + 16, y[rank] - HIGH / 2, wide, HIGH, fill, None if stands else SOFT, dashed=not stands)
+        sketch.text(left + 16 + wide / 2, y[rank], standing[rank], 12.5, ink_on(fill) if stands else INK)
+    for rank in shown:
+        for other in sorted(waits.get(rank, set()) & set(shown)):
+            # Arrows down lie below arrows up, and leave further out than they arrive: so two ranks
+            # that wait for each other, and a chain of ranks, can be told apart.
+            way = 1 if other > rank else -1
+            sketch.bow(edge + 3, y[rank] + 9 * way, y[other] + 3 * way, REACH * abs(other - rank) + 10, colour(rank))
+    if len(standing) > MAX_RANKS:
+        sketch.text(left + 16, y[-1] + PITCH, f"and {len(standing) - MAX_RANKS} more ranks", 11.5, SOFT, align="left")
+    said = "; ".join(f"{rank} waits for {', '.join(map(str, sorted(on)))}" for rank, on in sorted(waits.items()) if on)
+    return Picture(
+        [sketch], said, f"Picture: who waits for whom: {said}" if said else "Picture: nobody waits for another rank"
+    )

@@ -1,0 +1,133 @@
+"""Numbers, sizes, ranks and dtypes in words, and words in columns: the same in every table, picture and message."""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
+
+if TYPE_CHECKING:
+    import torch
+
+
+def aligned(
+    rows: Iterable[Sequence[str]],
+    right: Iterable[int] = (),
+    *,
+    indent: str = "",
+    gap: str = "  ",
+    least: Sequence[int] = (),
+    rule: bool = False,
+) -> str:
+    """Rows of words as a table, a line each; a row may end early.
+
+    right: the columns that are flush right.  indent: before each line.  gap: between two columns.
+    least: characters that each column has at least.  rule: lines below the first row and above the last.
+    """
+    columns = list(zip_longest(*rows, fillvalue=""))
+    widths = [max(map(len, column)) for column in columns]
+    widths = [max(pair) for pair in zip_longest(widths, least[: len(widths)], fillvalue=0)]
+    flush = set(right)
+    columns = [[f"{cell:>{w}}" if k in flush else f"{cell:<{w}}" for cell in column]
+               for k, (column, w) in enumerate(zip(columns, widths))]  # fmt: skip
+    lines = [(indent + gap.join(cells)).rstrip() for cells in zip(*columns)]
+    if rule:
+        bar = "-" * max(map(len, lines))
+        lines = [lines[0], bar, *lines[1:-1], bar, lines[-1]]
+    return "\n".join(lines)
+
+
+def name_ranks(ranks) -> str:
+    ranks = list(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def with_article(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def kind(value: Any) -> str:
+    """'a float32 tensor of shape [3]', 'None', 'an int'"""
+    import torch  # takes a second, which tables of words need not wait for
+
+    if value is None:
+        return "None"
+    if isinstance(value, torch.Tensor):
+        layout = "" if value.layout == torch.strided else f"{str(value.layout).removeprefix('torch.')} "
+        return f"a {layout}{dtype_name(value.dtype)} tensor of shape {list(value.shape)}"
+    return with_article(value)
+
+
+def numbers(values) -> str:
+    """Each value as `number` writes it, fractions far smaller than the largest value with fewer digits.
+
+    A float32 that is what is left of terms a thousand times as large holds no more of them: the
+    others differ from processor to processor.
+    """
+    largest = max((abs(v) for v in values if math.isfinite(abs(v))), default=1)
+
+    def digits(v) -> int:
+        return min(4, max(1, 5 - int(math.log10(largest) - math.log10(abs(v))))) if 0 < abs(v) < 1 else 4
+
+    return " ".join(number(v, digits(v)) for v in values)
+
+
+def number(v, digits: int = 4) -> str:
+    """At most so many significant digits; a float that is whole is written without a point."""
+    if isinstance(v, bool):
+        return "T" if v else "F"
+    if isinstance(v, complex):
+        return f"{v.real:.{digits}g}{v.imag:+.{digits}g}i"
+    if isinstance(v, int) or (math.isfinite(v) and v == int(v) and abs(v) < 1e6):
+        return str(int(v))
+    return f"{v:.{digits}g}"
+
+
+def brief(v) -> str:
+    """As `number`, in about five characters."""
+    if not isinstance(v, float) or not math.isfinite(v) or v == int(v):
+        return number(v)
+    return f"{v:.0e}" if abs(v) < 0.005 else f"{v:.2f}" if abs(v) < 10 else f"{v:.3g}"
+
+
+def short(value: Any, width: int = 88) -> str:
+    """repr in one line, cut in the middle when long."""
+    line = " ".join(repr(value).split())
+    return line if len(line) <= width else f"{line[: width - 24]} ... {line[-19:]}"
+
+
+def size(nbytes: int) -> str:
+    """'12 B', '1.5 KiB', '64 MiB'"""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024 or unit == "GiB":
+            return f"{nbytes:.4g} {unit}"
+        nbytes /= 1024
+    raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """'1.5 s', '20 ms', '3.25 µs'"""
+    for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 0.9995:  # is written as 1
+            break
+    return f"{seconds * factor:.3g} {unit}"
+
+
+def span(ranks: Sequence[int]) -> str:
+    """(0, 1, 2, 3) -> '0-3'; (0, 2) -> '0, 2'; (0, 1, 2, 5) -> '0-2, 5'"""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,18 @@
+"""Stretches of time, or of a file."""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+
+def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Intervals (start, end) in order, those that touch or overlap as one; empty ones are left out."""
+    apart: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if end <= start:
+            continue
+        if apart and start <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        else:
+            apart.append((start, end))
+    return apart

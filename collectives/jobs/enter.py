@@ -1,0 +1,38 @@
+"""Runs a command on a host: `enter.py PID COMMAND...`, PID being the host's process 1 as seen from outside.
+
+It ends as the command ends, and hands SIGTERM and SIGINT on to it.  A separate script: it imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+KINDS = ("user", "net", "uts", "mnt", "pid")  # of namespaces, in the order in which they can be entered
+
+
+def main(pid: str, *command: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    here = os.getcwd()
+    for kind in KINDS:
+        with open(f"/proc/{pid}/ns/{kind}") as there:
+            if libc.setns(there.fileno(), 0):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), f"{kind} namespace of process {pid}")
+    os.chdir(here)  # a mount namespace begins at its root
+    child = os.fork()  # only a child is inside the PID namespace
+    if child == 0:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.execvp(command[0], command)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)  # as a shell says it
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

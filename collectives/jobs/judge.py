@@ -1,0 +1,80 @@
+"""The judge of a job that may run for weeks: calls that are complete are forgotten after a while."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+
+from ..judge.gloo import is_consequence
+from ..judge.monitor import Monitor
+from ..judge.verdict import Verdict
+from ..rank import protocol
+from ..record.event import Line
+
+KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
+GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
+# Only the launcher of a process learns its exit code.
+UNSEEN = "is gone without a word: killed, ended by os._exit, or its host is down,"
+
+
+class Judge:
+    """Fed with the ranks' messages, it gives one verdict that is certain, and before it one on each standstill.
+
+    patience: seconds without a message, after which a job whose ranks wait is taken to stand still.
+    """
+
+    def __init__(self, world_size: int, patience: float) -> None:
+        self._monitor = Monitor(world_size, grace=GRACE_SECONDS, keep=KEPT_CALLS)
+        self._patience, self._progress = patience, time.monotonic()
+        self._standstill_told = False  # the one that lasts
+        self._certain_told = False
+
+    # --- what arrives ---------------------------------------------------------------------
+
+    def take(self, rank: int, message: protocol.Message) -> None:
+        self._progress, self._standstill_told = time.monotonic(), False
+        if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
+            self._monitor.feed(rank, message)
+
+    def lost(self, rank: int) -> None:
+        """Take in that a rank's connection has ended. Those that follow the first went with it, or the launcher ended them."""
+        monitor = self._monitor
+        if rank in monitor.returned or rank in monitor.failures or monitor.cut_off:
+            return
+        if all(map(is_consequence, monitor.failures.values())):  # else an error came before
+            monitor.lost(rank)
+            monitor.exited(rank, UNSEEN)
+            monitor.feed(rank, protocol.Began())
+
+    def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
+        self._monitor.locate(rank, line, inside)
+
+    def nothing_more(self) -> None:
+        """Nothing more will arrive: what follows from the rest is certain."""
+        self._monitor.nothing_more()
+        self._patience = inf
+
+    # --- what follows ---------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
+        if self._certain_told:
+            return False
+        return self._monitor.is_certain or self._is_late and self._monitor.standstill(0.0) is not None
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether no rank has told anything for a long time, which has not been told yet."""
+        return not self._standstill_told and time.monotonic() - self._progress > self._patience
+
+    def conclude(self) -> Verdict | None:
+        """The verdict, to be told: it is given once. None if there is nothing to tell."""
+        if self._certain_told:
+            return None
+        if verdict := self._monitor.verdict():
+            self._certain_told = True
+        elif self._is_late:
+            verdict = self._monitor.standstill(time.monotonic() - self._progress)
+            self._standstill_told = verdict is not None
+        return verdict

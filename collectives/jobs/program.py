@@ -1,0 +1,154 @@
+"""A notebook as a program of torchrun's: `begin()` stands at its top, put there by export.py.
+
+Rank 0 of the launcher runs the cells.  The launcher's processes, rank 0 among them, are engines: on each call
+of run() they start the ranks that it asks for, wherever they are.  Without a launcher everything stays on this machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import pickle
+import sys
+from base64 import b64decode
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from .. import frontend
+from ..launch import run as launch
+from .engine import perform
+from .engines import EngineRanks
+from .relay import Answer
+
+LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what it sets
+FOREVER = timedelta(days=365)
+QUIT = b""
+
+_pictures: Path | None = None
+_numbers = itertools.count(1)
+
+
+def begin(pictures: str) -> None:
+    """Take the launcher's processes as engines.  Returns on rank 0 only: the others end when rank 0 has ended.
+
+    pictures: a folder for what cells show as pictures, made when the first is written.
+    """
+    import IPython.display  # notebooks' own; a library that records a job has none
+
+    global _pictures
+    _pictures = Path(pictures)
+    IPython.display.display = _display  # what objects call that show themselves
+    if not all(name in os.environ for name in LAUNCHER):
+        return
+    store, rank, world_size = next(iter(dist.rendezvous("env://")))
+    for name in LAUNCHER:  # run() would take this process for a rank
+        del os.environ[name]
+    store = dist.PrefixStore("collectives.jobs.program", store)
+    store.set_timeout(FOREVER)
+    if rank:
+        _serve(store, rank)
+        sys.exit(0)
+    engines = StoreEngines(store, world_size)
+    atexit.register(engines.quit)
+    launch.where = lambda: EngineRanks(engines)
+
+
+def show(value: Any) -> None:
+    """Print what a notebook would show of a value, and write its picture into a file."""
+    if isinstance(value, BaseException):
+        print(f"{type(value).__name__}: {value}", flush=True)
+    elif hasattr(value, "unattended"):  # something to play with: what it shows where nobody can
+        frontend.show(*value.unattended())
+    elif hasattr(value, "_ipython_display_"):
+        value._ipython_display_()
+    elif value is not None:
+        _display(value)
+
+
+def _display(value: Any, raw: bool = False, **_: Any) -> None:
+    """IPython's display() for a program."""
+    if raw:
+        print(value["text/plain"], flush=True)
+    elif hasattr(value, "_repr_mimebundle_"):
+        _pictures.mkdir(parents=True, exist_ok=True)
+        path = _pictures / f"{next(_numbers):02}.png"
+        path.write_bytes(b64decode(value._repr_mimebundle_()[0]["image/png"]))
+        print(f"[picture: {path}]", flush=True)
+    else:
+        print(repr(value), flush=True)
+
+
+class StoreEngines:
+    """The launcher's processes, reached through its key-value store."""
+
+    def __init__(self, store: dist.Store, count: int) -> None:
+        self.names = [f"torchrun's rank {rank}" for rank in range(count)]
+        self._store, self._asked = store, [itertools.count() for _ in range(count)]
+
+    def ask(self, engine: int, function: str, *args: Any) -> Answer:
+        if engine == 0:
+            return _Done(function, args)
+        key = f"{engine}/{next(self._asked[engine])}"
+        self._store.set(f"ask/{key}", pickle.dumps((function, args)))
+        return _Awaited(self._store, f"answer/{key}")
+
+    def quit(self) -> None:
+        for engine, asked in enumerate(self._asked):
+            if engine:
+                self._store.set(f"ask/{engine}/{next(asked)}", QUIT)
+
+
+class _Done:
+    """The answer of this process itself."""
+
+    def __init__(self, function: str, args: tuple) -> None:
+        self._outcome = _outcome(function, args)
+
+    def ready(self) -> bool:
+        return True
+
+    def get(self) -> Any:
+        return _value(self._outcome)
+
+
+class _Awaited:
+    """The answer of another one."""
+
+    def __init__(self, store: dist.Store, key: str) -> None:
+        self._store, self._key = store, key
+
+    def ready(self) -> bool:
+        return self._store.check([self._key])
+
+    def get(self) -> Any:
+        outcome = pickle.loads(self._store.get(self._key))
+        self._store.delete_key(self._key)
+        return _value(outcome)
+
+
+def _serve(store: dist.Store, rank: int) -> None:
+    for number in itertools.count():
+        asked = store.get(f"ask/{rank}/{number}")
+        store.delete_key(f"ask/{rank}/{number}")
+        if asked == QUIT:
+            return
+        store.set(f"answer/{rank}/{number}", pickle.dumps(_outcome(*pickle.loads(asked))))
+
+
+def _outcome(function: str, args: tuple) -> tuple[Any, str]:
+    """(result, "") or (None, what went wrong): an exception may not be picklable."""
+    try:
+        return perform(function, *args), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _value(outcome: tuple[Any, str]) -> Any:
+    value, error = outcome
+    if error:
+        raise RuntimeError(error)
+    return value

@@ -1,0 +1,113 @@
+"""The recorder around a script, in each rank; rank 0 starts the collector besides."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import secrets
+import socket
+import sys
+import time
+from contextlib import contextmanager
+from typing import Iterator
+
+from ..rank import threads, torch_private
+from ..rank.protocol import Called, Completed, Failed, Joining, Message, Returned
+from ..rank.tracer import Tracer
+from ..rank.work import failure
+from ..record.event import Value
+from . import link
+
+
+@contextmanager
+def recording(options: argparse.Namespace, script: list[str]) -> Iterator[None]:
+    """Record what runs inside, and until the process ends."""
+    rank, began = int(os.environ["RANK"]), time.perf_counter()
+    way = link.Link(rank, began, _collector(options, script, began) if rank == 0 else None)
+    emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
+    if rank == 0:
+        torch_private.warn()
+    tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True)
+    failed = False
+
+    def end() -> None:
+        if os.getpid() != pid:  # a child that the script forked
+            return
+        tracer.finish()
+        if not failed:
+            way.emit(Returned(b"", (None, None), None, []))
+        way.end()
+
+    pid = os.getpid()
+    atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
+    tracer.__enter__()
+    try:
+        yield
+    except SystemExit as error:
+        if failed := error.code not in (None, 0):
+            way.emit(Failed(failure(error, True)))
+        raise
+    except BaseException as error:
+        failed = True
+        way.emit(Failed(failure(error, True)))
+        raise
+    finally:
+        if not failed and threads.to_join:
+            way.emit(Joining(set(threads.to_join)))
+
+
+def _kept(message: Message) -> Message:
+    """The message with copies of its tensors, which are the program's own."""
+    if type(message) is Called:
+        message.event.before = _copy(message.event.before)
+    elif type(message) is Completed:
+        return message._replace(after=_copy(message.after))
+    return message
+
+
+def _copy(value: Value) -> Value:
+    if isinstance(value, list):
+        return [_copy(v) for v in value]
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _collector(options: argparse.Namespace, script: list[str], began: float) -> dict:
+    """Start the collector, in a process that outlives this one. Return how it is reached."""
+    size = int(os.environ["WORLD_SIZE"])
+    one_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
+    listener = socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=size)
+    addresses = ["127.0.0.1"] if one_host else [os.environ["MASTER_ADDR"], socket.gethostname()]
+    way = {"addresses": addresses, "port": listener.getsockname()[1], "token": secrets.token_hex(16)}
+    way |= {"began": began, "clock": link.clock()}
+    folder = _folder(options.record, script[0])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        listener.close()
+        return way
+    status = 1
+    try:
+        os.setsid()  # a launcher that ends its ranks ends their sessions
+        if os.fork():
+            os._exit(0)
+        from .collector import collect
+
+        collect(listener, way["token"], size, began, folder, script, options.last, options.patience)
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _folder(wanted: str | None, script: str) -> str:
+    name = os.path.splitext(os.path.basename(script))[0]
+    folder = wanted or os.path.join("records", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    folder += f"-restart{restart}" if restart != "0" else ""
+    if os.path.isdir(folder) and os.listdir(folder):
+        sys.exit(f"{folder} is there already: choose another with --record FOLDER.")
+    return os.path.abspath(folder)

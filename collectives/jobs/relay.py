@@ -1,0 +1,204 @@
+"""The ranks of one run on engines: what lies in their sockets and pipes is moved to the engines and back.
+
+Each rank has a socket and two pipes here, as a local rank has. A thread serves them by question and answer, so any
+means of calling a function on an engine will do.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from ..launch.workers import Output, Patience, WorkerGroup
+from ..rank.protocol import Job, Message, RankSpec, frame
+from .engine import Heard
+
+ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
+POLL_SECONDS = 0.002
+
+
+class Answer(Protocol):
+    """What an engine will have answered. get() raises what became of the question."""
+
+    def ready(self) -> bool: ...
+
+    def get(self) -> Any: ...
+
+
+class Engines(Protocol):
+    """Processes that engine.perform can be called on.
+
+    names: what the learner knows them by, in the order of their ranks.
+    """
+
+    names: list[str]
+
+    def ask(self, engine: int, function: str, *args: Any) -> Answer: ...
+
+
+class Seat(NamedTuple):
+    """Where a rank is.  name: of engine and host.  ahead: seconds, of its perf_counter."""
+
+    engine: int
+    name: str
+    environ: dict[str, str]
+    ahead: float
+
+
+class EngineWorkers(WorkerGroup):
+    """A WorkerGroup whose ranks are on engines."""
+
+    def __init__(self, engines: Engines, seats: list[Seat], specs: list[RankSpec], patience: Patience) -> None:
+        self._engines, self._seats, self._ranks = engines, seats, []
+        self._over, self._thread = threading.Event(), threading.Thread(target=self._relay, daemon=True)
+        super().__init__(engines, specs, patience)
+        self.reusable = False
+        self._thread.start()
+
+    def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self.socks.append(ours)
+        (out, out_to), (err, err_to) = os.pipe(), os.pipe()
+        self.out.append(Output(out))
+        self.err.append(Output(err))
+        seat = self._seats[spec.rank]
+        sinks = Sink(theirs.detach()), Sink(out_to), Sink(err_to), Sink(os.dup(waking))
+        self._ranks.append(_Remote(self._engines, seat, f"{os.getpid()}.{id(self)}.{spec.rank}", spec, sinks, self))
+
+    def tell(self, message: Message) -> None:
+        for rank, seat in enumerate(self._seats):
+            shifted = message._replace(began=message.began + seat.ahead) if isinstance(message, Job) else message
+            self.queue(rank, frame(shifted))
+
+    def ask_for_stacks(self) -> None:
+        for rank in self._ranks:
+            rank.to_ask.append("stacks")
+
+    def _end_ranks(self) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        else:  # no room for all the ranks
+            self._close()
+
+    def _relay(self) -> None:
+        try:
+            while not self._over.is_set():
+                if not any([rank.step() for rank in self._ranks]):
+                    self._over.wait(POLL_SECONDS)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        for rank in self._ranks:
+            rank.close()
+
+
+class _Remote:
+    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session."""
+
+    def __init__(
+        self, engines: Engines, seat: Seat, key: str, spec: RankSpec, sinks: tuple[Sink, ...], group: EngineWorkers
+    ) -> None:
+        self._engines, self._seat, self._key, self._rank, self._group = engines, seat, key, spec.rank, group
+        self._messages, self._out, self._err, self._wakeup = self._sinks = sinks
+        self.to_ask: list[str] = []
+        self._ended = False
+        self._ask("start", spec.rank, spec.world_size, spec.rendezvous, seat.environ)
+
+    def _ask(self, function: str, *args: Any) -> None:
+        self._since = time.monotonic()
+        self._answer = self._engines.ask(self._seat.engine, function, self._key, *args)
+
+    def step(self) -> bool:
+        """Pass on what there is. Return whether there was something."""
+        for sink in self._sinks:
+            sink.push()
+        if self._ended:
+            return False
+        if not self._answer.ready():
+            if time.monotonic() - self._since > ANSWER_SECONDS:
+                self._lost(f"which has not answered for {ANSWER_SECONDS:g} s")
+            return False
+        try:
+            heard = self._answer.get()
+        except Exception:
+            self._lost("which is gone")
+            return True
+        something = isinstance(heard, Heard) and self._take(heard)
+        if not self._ended:
+            self._ask(*(self.to_ask.pop(),) if self.to_ask else ("exchange", self._messages.received()))
+        return something
+
+    def _take(self, heard: Heard) -> bool:
+        if heard.refused:
+            self._group.refused = self._rank, heard.refused[1]
+        self._messages.add(heard.data)
+        self._out.add(heard.out)
+        self._err.add(heard.err)
+        if heard.ended and heard.status is not None:
+            self._finish(heard.status)
+        if heard.data or heard.ended:
+            self._wakeup.add(b"!")
+        return bool(heard.data)
+
+    def _lost(self, why: str) -> None:
+        self._finish(f"was lost with {self._seat.name}, {why}")
+        self._wakeup.add(b"!")
+
+    def _finish(self, status: int | str) -> None:
+        self._group.exits[self._rank] = status
+        self._messages.finish()
+        self._ended = True
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self._engines.ask(self._seat.engine, "end", self._key)
+        for sink in self._sinks:
+            sink.close()
+
+
+class Sink:
+    """A descriptor that is written to as it has room, and the bytes that wait for room."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._waiting, self._finished = descriptor, bytearray(), False
+        os.set_blocking(descriptor, False)
+
+    def add(self, data: bytes) -> None:
+        self._waiting += data
+        self.push()
+
+    def push(self) -> None:
+        try:
+            while self._waiting and self._descriptor >= 0:
+                del self._waiting[: os.write(self._descriptor, self._waiting)]
+        except BlockingIOError:
+            return
+        except OSError:  # nobody reads any more
+            self._waiting.clear()
+        if self._finished:
+            self.close()
+
+    def received(self) -> bytes:
+        """What the other end has sent."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return os.read(self._descriptor, 1 << 20) if poll.poll(0) else b""
+
+    def finish(self) -> None:
+        """Close the descriptor once all is written."""
+        self._finished = True
+        self.push()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,66 @@
+"""`run()` on ranks of other machines, or of hosts that this machine pretends to be."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+from ..judge.run import Run
+from ..launch import run as launch
+from ..launch.ranks import Ranks
+from ..launch.session import Settings
+from ..launch.workers import WorkerGroup
+from .engines import EngineRanks
+from .hosts import Hosts
+from .ipp import engines_of
+
+RANKS_PER_HOST = 2
+
+
+def run(
+    fn: Callable[..., Any],
+    on: Any,
+    *args: Any,
+    world_size: int | None = None,
+    timeout: float = 60.0,
+    check: bool = True,
+    whole: bool = False,
+    record: bool = True,
+    **kwargs: Any,
+) -> Run:
+    """Does what `collectives.run` does, with the ranks on other hosts; its other arguments are explained there.
+
+    on: a Hosts, or a Client or view of ipyparallel, whose engines are then asked for the ranks.
+    world_size: number of ranks. By default two on each host, or one on each engine.
+
+    Returns the same Run and raises the same errors; EngineError for engines that cannot be used.
+    """
+    ranks = ranks_on(on)
+    settings = Settings(ranks.usual if world_size is None else world_size, timeout, check, whole, record)
+    return launch.run_on(ranks, settings, fn, args, kwargs)
+
+
+def use(on: Any = None) -> None:
+    """From here on, `collectives.run` and whatever else runs a function take their ranks there.
+
+    on: as for run(); None: this machine again.
+    """
+    if on is not None:
+        ranks_on(on)  # else what cannot be used would be found at the next run
+    launch.where = Ranks if on is None else partial(ranks_on, on)
+
+
+def ranks_on(on: Any) -> HostRanks | EngineRanks:
+    """The ranks of Hosts, or of ipyparallel's engines. Raises TypeError for anything else."""
+    return HostRanks(on) if isinstance(on, Hosts) else EngineRanks(engines_of(on))
+
+
+class HostRanks(Ranks):
+    """Ranks on hosts made of namespaces, as many on each."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts, self.usual = hosts, RANKS_PER_HOST * hosts.count
+
+    def workers(self, server: Any, world_size: int, *how: Any) -> WorkerGroup:
+        self._places = self._hosts.places(world_size)
+        return super().workers(server, world_size, *how)

@@ -1,0 +1,77 @@
+"""What the calls of a job come to, also of those that its record no longer holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ..format import aligned, duration, size
+from ..rank import protocol
+from ..record.calls import lane_of
+from ..record.event import Event
+
+Kind = tuple[str, int, str]  # op, ranks of its group, dtype
+
+
+@dataclass
+class Total:
+    """Calls of one kind, of all ranks."""
+
+    calls: int = 0
+    nbytes: int = 0  # of what they passed in
+    seconds: float = 0.0  # from the call to its end, calls under way together counted each
+
+
+class Totals(dict[Kind, Total]):
+    """What all calls of a job come to, also of those that the record no longer holds."""
+
+    def add(self, e: Event) -> None:
+        total = self.setdefault(_kind(e), Total())
+        total.calls, total.nbytes = total.calls + 1, total.nbytes + e.nbytes
+
+    def __repr__(self) -> str:
+        rows = [("op", "ranks", "dtype", "calls", "bytes", "seconds")]
+        rows += [
+            (op, f"{ranks:,}", dtype, f"{t.calls:,}", size(t.nbytes), duration(t.seconds))
+            for (op, ranks, dtype), t in sorted(self.items(), key=lambda item: -item[1].nbytes)
+        ]
+        return aligned(rows)
+
+
+def _kind(e: Event) -> Kind:
+    return e.op, len(e.group), "" if e.dtype is None else str(e.dtype).removeprefix("torch.")
+
+
+class Account:
+    """Counts of the lines of a record, as far as they have been read or written.
+
+    made: lane (see lane_of) -> its events.  calls: by rank.
+    """
+
+    def __init__(self, world_size: int, before: dict | None = None) -> None:
+        before = before or {"made": [], "totals": [], "calls": [0] * world_size}
+        made = {tuple(tuple(i) if isinstance(i, list) else i for i in lane): n for lane, n in before["made"]}
+        self.made: dict[tuple, int] = defaultdict(int, made)
+        self.totals = Totals({(op, ranks, dtype): Total(*rest) for op, ranks, dtype, *rest in before["totals"]})
+        self.calls: list[int] = before["calls"]
+        self._started: dict[tuple[int, int], tuple[Kind, float]] = {}  # calls that are not complete
+
+    def add(self, rank: int, message: protocol.Message) -> None:
+        if type(message) is protocol.Called:
+            e = message.event
+            self.calls[rank] += 1
+            self.totals.add(e)
+            self._started[rank, e.index] = _kind(e), e.start
+            if e.op != "recv" or e.src is not None:
+                self.made[lane_of(e)] += 1
+        elif type(message) is protocol.Completed and (begun := self._started.pop((rank, message.index), None)):
+            kind, start = begun
+            self.totals[kind].seconds += 0.0 if message.end is None else message.end - start
+
+    def so_far(self) -> dict:
+        """The same as plain data, for the first line of a file."""
+        return {
+            "made": [[list(lane), n] for lane, n in self.made.items()],
+            "totals": [[*kind, t.calls, t.nbytes, t.seconds] for kind, t in self.totals.items()],
+            "calls": list(self.calls),
+        }

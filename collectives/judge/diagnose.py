@@ -1,0 +1,120 @@
+"""From what the ranks did to what is wrong: who waits for ever, who disagrees.
+
+A run's state is logical.  The k-th call on a group is complete when every member has made
+its k-th call; a rank that returned will make no more; a send completes when its recv is
+posted.  A rank reports each call before it makes it and in order, so "rank 2 waits in call
+3" means that all its earlier calls are known too.  Hence a cycle of waits, or a wait on a
+rank that has returned, is certain the moment it is seen: no time-out has to pass.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Callable, Iterable, NamedTuple
+
+from ..record.calls import Call
+from ..record.collectives import of
+from .branches import alternatives
+from .gloo import TAKEN_FOR_DENSE, needs
+from .state import State
+
+
+def deadlocked_ranks(state: State) -> dict[int, set[int]]:
+    """Ranks that wait for what can never come, each with the ranks it waits for."""
+    waits = {r: state.waits_of(r) for r in range(state.world_size)}
+    can_move: set[int | None] = {None}  # anyone, where a recv may be from anyone, is not judged
+    while freed := {r for r, each in waits.items() if r not in can_move and any(on <= can_move for on in each)}:
+        can_move |= freed
+    return {r: needs(e, state.matcher.of[id(e)]) for r, e in state.blocked.items() if r not in can_move}
+
+
+class Wrong(NamedTuple):
+    """What is wrong with a call.  calls: it, after the earlier one whose order ranks disagree on."""
+
+    calls: tuple[Call, ...]
+    flaw: str  # a key of wording.mismatches.CONSEQUENCES
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that have misused its tensors until now; if there are none, all that have made it."""
+        call = self.calls[-1]
+        misusing = tuple(e.rank for e in call if e.misuse == self.flaw or self.flaw == "gaps" and e.non_dense)
+        return misusing or call.ranks
+
+
+def wrong(call: Call, before: Callable[[Call], Iterable[Call]] = lambda call: ()) -> Wrong | None:
+    """What is wrong with a call as far as it has been made.  before: gives the calls before it on its group."""
+    if flaw := mismatch(call):
+        return Wrong((call,), flaw)
+    if earlier := out_of_order(call, before(call)):
+        return Wrong((earlier, call), "order")
+    return None
+
+
+def mismatch(call: Call) -> str | None:
+    """How the parts of a call disagree, or its tensors are misused, as far as it has been made."""
+    first, *rest = call.events
+    for e in call:
+        if e.misuse:
+            return e.misuse
+        if set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
+            return "gaps"
+    for e in rest:
+        if call.is_message:
+            if e.dtype != first.dtype:
+                return "dtype"
+            if e.nbytes != first.nbytes:
+                return "size"
+            continue
+        if e.op != first.op:
+            return "collective"
+        if e.root != first.root:
+            return "root"
+        if e.reduce_op != first.reduce_op:
+            return "reduce op"
+        if e.dtype != first.dtype:
+            return "dtype"
+        if e.shape != first.shape and not of(e.op).personal:
+            return "shape"
+        if e.strides != first.strides and e.op in TAKEN_FOR_DENSE:
+            return "layout"
+    if call.op == "all_to_all_single":
+        return _splits(call)
+    return None
+
+
+def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
+    """An earlier call of the group whose lines two ranks reached the other way round.
+
+    Same-sized tensors are then added up wrongly without any rank noticing. Not so where each line
+    belongs to a part in the call, and the ranks have changed parts: one of them was the root first,
+    then the other; or the lines stand in different branches of one `if`. A barrier moves nothing.
+    """
+    lines = {e.rank: e.line for e in call if e.line}
+    if len(set(lines.values())) < 2 or call.op == "barrier":
+        return None
+    for other in earlier:
+        before = {e.rank: e.line for e in other if e.line}
+        for a, b in combinations([rank for rank in lines if rank in before], 2):
+            if lines[a] == lines[b] or lines[a] != before[b] or lines[b] != before[a]:
+                continue
+            roots = {e.root for e in call}, {e.root for e in other}
+            if roots not in (({a}, {b}), ({b}, {a})) and not alternatives(lines[a], lines[b]):
+                return other
+    return None
+
+
+def _splits(call: Call) -> str | None:
+    """Whether what each rank sends is what its peer expects, where both have called."""
+    size = len(call.group)
+    place = {rank: k for k, rank in enumerate(call.group)}
+    sizes = {}
+    for e in call:
+        rows = e.shape[0] if e.shape else 0
+        sent, expected = e.splits or ((), ())
+        sizes[place[e.rank]] = (sent or (rows // size,) * size, expected or None)
+    for i, (sent, _) in sizes.items():
+        for j, (_, expected) in sizes.items():
+            if expected is not None and len(expected) == size == len(sent) and sent[j] != expected[i]:
+                return "split sizes"
+    return None

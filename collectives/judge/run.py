@@ -1,0 +1,103 @@
+"""`Run`: what `run` returns, with its picture and its table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..draw.calls import draw_calls
+from ..format import aligned, short
+from ..frontend import show
+from ..record.calls import Call, blocks, pair
+from ..record.event import Event, Value
+from ..record.messages import steps_of
+from ..record.text import block_table
+
+SHOWN_BLOCKS = 3  # a run with more than this is shortened on display
+SHOWN_MESSAGES = 12  # likewise one exchange of messages
+
+
+@dataclass(repr=False)
+class Run:
+    """What `run` returns: the results, and everything the ranks said to each other."""
+
+    world_size: int
+    results: list[Any] = field(default_factory=list)  # one a rank: what fn returned
+    events: list[list[Event]] = field(default_factory=list)  # per rank, in call order
+    stdout: list[str] = field(default_factory=list)  # per rank: the text it printed
+    seconds: float = 0.0  # from the call of run to the last result
+    # Per rank: bytes its sockets carried while fn ran, gloo's headers included; None where
+    # the system does not tell (macOS).
+    sent: list[int | None] = field(default_factory=list)
+    received: list[int | None] = field(default_factory=list)
+    name: str = "fn"  # of the function that ran
+
+    @property
+    def calls(self) -> list[Call]:
+        """The events of all ranks, put together into collectives and messages, in order."""
+        return pair(self.events)
+
+    @property
+    def steps(self) -> int:
+        """The length of the longest chain of calls that had to wait for one another."""
+        return 1 + max(steps_of(self.calls), default=-1)
+
+    def draw(self, which: int | slice | None = None):
+        """The picture of this run: a matplotlib Figure.  Messages that follow each other share one panel.
+
+        which: the index of one call in `.calls`, or a slice of them; by default the
+        first SHOWN_BLOCKS panels.  Raises IndexError for a call that did not happen.
+        """
+        shown = blocks(self.chosen(which))
+        return draw_calls(shown[:SHOWN_BLOCKS] if which is None else shown)
+
+    def table(self, which: int | slice | None = None) -> str:
+        """The picture in words, for all calls or those told."""
+        return "\n\n".join(map(block_table, blocks(self.chosen(which))))
+
+    def chosen(self, which: int | slice | None) -> list[Call]:
+        """The calls that `draw(which)` and `table(which)` are about."""
+        calls = self.calls
+        if which is None or isinstance(which, slice):
+            return calls[which] if which is not None else calls
+        if not -len(calls) <= which < len(calls):
+            raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
+        return [calls[which]]
+
+    def __repr__(self) -> str:
+        calls = self.calls
+        shown = blocks(calls)[:SHOWN_BLOCKS]
+        parts = [block_table(block, SHOWN_MESSAGES) for block in shown]
+        rest = len(calls) - sum(map(len, shown))
+        if rest:
+            parts.append(
+                f"... and {rest} more call{'s' * (rest > 1)}: .draw({len(calls) - rest}) draws the next one, "
+                f".table() lists all {len(calls)}"
+            )
+        returned = self._returned(calls)
+        if returned:
+            parts.append(returned)
+        return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
+
+    def _returned(self, calls: list[Call]) -> str:
+        """The results, unless there are none or they only repeat what the calls left."""
+        if not self.results or all(r is None for r in self.results):
+            return ""
+        last = [events[-1].after if events else None for events in self.events]
+        if calls and all(_same(r, value) for r, value in zip(self.results, last)):
+            return ""
+        rows = [("rank", f"{self.name} returned"), *((str(r), short(result)) for r, result in enumerate(self.results))]
+        return aligned(rows, right=(0,), indent="  ", gap="   ")
+
+    def _ipython_display_(self) -> None:
+        show(self.draw() if any(self.events) else None, repr(self))
+
+
+def _same(result: Any, value: Value) -> bool:
+    return (
+        isinstance(result, torch.Tensor)
+        and isinstance(value, torch.Tensor)
+        and (result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value))
+    )

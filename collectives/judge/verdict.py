@@ -1,0 +1,165 @@
+"""Verdicts as data: how a run ended badly, on which ranks, in which calls.
+
+Nothing here is worded: wording/ makes the sentences and the error of each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..record.calls import Call
+from ..record.event import Event, Failure, Line
+from .gloo import needs
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one rank stands: how far it has come, and what it is doing."""
+
+    rank: int
+    made: int  # calls
+    last: Event | None  # the last of these
+    returned: bool
+    event: Event | None  # its part in the call that its main thread waits in, without limit
+    call: Call | None  # that call
+    line: Line | None  # the learner's line it is at, if asked
+    inside: tuple[str, ...]  # the functions that this line is inside, innermost first
+
+    @property
+    def absent(self) -> set[int]:
+        """Members of the group that have not made the collective it waits in, whether this wait needs them or not."""
+        if self.event is None or self.event.is_message:
+            return set()
+        return set(self.event.group) - set(self.call.ranks)
+
+    @property
+    def waits_for(self) -> set[int]:
+        """The ranks whose calls it waits for."""
+        return set() if self.event is None else self.absent or needs(self.event, self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a run ended badly. A subclass for each kind adds what it needs.
+
+    ranks: those it is about.  calls: those it is about.  world_size: number of ranks of the run.
+    """
+
+    world_size: int
+    ranks: tuple[int, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halt(Verdict):
+    """A verdict that says where every rank stands."""
+
+    standing: tuple[Standing, ...]
+
+
+# --- what the program did -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlock(Halt):
+    """Ranks wait for what can never come.  absent: ranks that did not make the calls they wait for."""
+
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeUp(Halt):
+    """The ranks had not all returned in time.  fits: whether no call is known to be wrong."""
+
+    seconds: float
+    fits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standstill(Halt):
+    """No rank has told anything for some seconds.  lacking: for each of the calls, the ranks that did not make it."""
+
+    seconds: float
+    lacking: tuple[frozenset[int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disagreement(Verdict):
+    """The parts of a call do not fit together, or ranks misuse its tensors, or make two calls in different orders.
+
+    ranks: those that misuse them; else all that have made the call.
+    flaw: what is wrong, see diagnose.Wrong.
+    """
+
+    flaw: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised(Halt):
+    """Ranks raised an exception.  failures: of each of the ranks, which are the first causes."""
+
+    failures: tuple[Failure, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died(Halt):
+    """A rank's process ended without a word.
+
+    status: an exit code, or minus a signal number; or how it ended, in words; None: it lives on, unreachable.
+    last_words: the end of its standard error.  began: whether it had begun to run the function.
+    """
+
+    status: int | str | None
+    last_words: str
+    began: bool
+
+
+# --- what became of the start, or of the result -------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoProcess(Verdict):
+    """The system gave no process for the first of the ranks.  number: an errno."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoStart(Verdict):
+    """The system refused something that is needed before the first rank.  number: an errno.  why: in words."""
+
+    number: int | None
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowStart(Verdict):
+    """Only these ranks were ready in time.  loaded: whether the server had loaded torch."""
+
+    seconds: float
+    loaded: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoServer(Verdict):
+    """The process that starts the ranks has ended, and the ranks with it.
+
+    status: its exit code, or minus a signal number.  last_words: the end of its standard error.
+    """
+
+    status: int | None
+    last_words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable(Verdict):
+    """Results that cannot be unpickled where run() was called.  why: of each of the ranks, the error."""
+
+    why: tuple[Exception, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruption(Halt):
+    """Somebody interrupted the run.  began: whether the ranks had begun to run the function."""
+
+    began: bool

@@ -1,0 +1,86 @@
+"""Words on calls whose parts do not fit together."""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+from ...format import dtype_name, name_ranks, span
+from ...record.calls import Call
+from ...record.event import Event
+from ..verdict import Disagreement
+from .phrases import rows, source
+
+
+def disagreement(verdict: Disagreement) -> str:
+    parts = _numbered(verdict.calls) if verdict.flaw == "order" else _parts(verdict.calls[-1], verdict.flaw)
+    return "\n".join([_head(verdict), rows(parts), CONSEQUENCES[verdict.flaw]])
+
+
+def _head(verdict: Disagreement) -> str:
+    flaw, (*earlier, call) = verdict.flaw, verdict.calls
+    group = "" if len(call.group) == verdict.world_size else f" of group {span(call.group)}"
+    if earlier:
+        return f"ranks make calls #{earlier[0].index + 1} and #{call.index + 1}{group} in different orders."
+    if flaw in _MISUSES:
+        ranks = list(verdict.ranks)
+        first = next(e for e in call if e.rank == ranks[0])
+        s = "s" * (len(ranks) == 1)
+        return _MISUSES[flaw].format(ranks=name_ranks(ranks), s=s, op=first.op, k=first.index + 1)
+    if call.is_message:
+        send = call.events[0]
+        return f"the send from rank {send.rank} and the recv on rank {send.dst} disagree on the {flaw}."
+    return f"ranks disagree on {_subject(flaw, call)} in call #{call.index + 1}{group}."
+
+
+def _subject(flaw: str, call: Call) -> str:
+    if flaw == "collective":
+        return "which collective to make"
+    if flaw == "root":
+        flaw = "src" if call.events[0].src is not None else "dst"
+    return f"the {flaw} of {call.op}"
+
+
+def _numbered(calls: Iterable[Call]) -> list[tuple[int, str, str]]:
+    return [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in calls for e in call]
+
+
+def _parts(call: Call, flaw: str) -> list[tuple[int, str, str]]:
+    return [(e.rank, _part(e, flaw), source(e.misused_at or e.line)) for e in call]
+
+
+def _part(e: Event, flaw: str = "") -> str:
+    """What one rank passed to the call."""
+    words = [e.op]
+    words += [e.reduce_op] if e.reduce_op else []
+    words += [f"src={e.src}"] if e.src is not None and not e.is_message else []
+    words += [f"dst={e.dst}"] if e.dst is not None and not e.is_message else []
+    words += [f"{dtype_name(e.dtype)} {list(e.shape)}"] if e.dtype is not None else []
+    if e.splits and any(e.splits):
+        words += [f"splits {list(e.splits[0])} -> {list(e.splits[1])}"]
+    if flaw == "layout":
+        words += [f"strides {list(e.strides)}" if e.strides else "contiguous"]
+    return " ".join(words)
+
+
+_MISUSES = {
+    "gaps": "{ranks} give{s} {op} #{k} a view with gaps between its numbers.",
+    "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
+    "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
+    "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
+}
+_PAIRS = "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank."
+CONSEQUENCES = {
+    "collective": _PAIRS,
+    "order": _PAIRS,
+    "root": "Every rank must name the same src or dst.",
+    "reduce op": "gloo would have combined some chunks one way and some the other, in silence.",
+    "dtype": "Only bytes travel: the receiver would read them as numbers of another kind, or run past its buffer.",
+    "shape": "Every rank must pass the same shape; a backend may hang, abort, or leave part of the data behind.",
+    "layout": "One rank's tensor lies in memory in another order (a transpose?). Only memory travels: pass x.contiguous().",
+    "size": "A recv must have room for exactly what is sent; gloo aborts on more and leaves the rest untouched on less.",
+    "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
+    "gaps": "gloo would have used the numbers in between instead, in silence. Pass x.contiguous(), and copy the result back.",
+    "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
+    "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
+    "written": "Until work.wait() returns, it is being sent or filled: others may get either value, or half of each.",
+}

@@ -1,0 +1,159 @@
+"""Words on ranks that wait: a deadlock, a run out of time, an interrupted one, a job that stands still."""
+
+from __future__ import annotations
+
+from typing import Iterable, Sequence
+
+from ...format import name_ranks
+from ..verdict import Deadlock, Interruption, Standing, Standstill, TimeUp
+from .phrases import after, alike, call_waited_in, rows, source, verb
+
+NEW_GROUP = "in new_group"
+
+
+def table(standing: Sequence[Standing]) -> str:
+    """What every rank is doing, and on which line: a line for those that do the same."""
+    return rows((each.rank, stands(each, len(standing)), source(_line(each))) for each in standing)
+
+
+def stands(each: Standing, world_size: int) -> str:
+    """What a rank is doing."""
+    if each.returned:
+        return f"returned {after(each.made)}"
+    if each.event:
+        return f"waiting in {call_waited_in(each, world_size)}"
+    return f"{'waiting' if _at(each) == NEW_GROUP else 'running'} {_at(each)}, {after(each.made)}"
+
+
+def _line(each: Standing):
+    if each.returned:
+        return None
+    return each.event.line if each.event else each.line
+
+
+def _at(each: Standing) -> str:
+    """Where a rank that waits in no call is."""
+    return NEW_GROUP if "new_group" in each.inside else "your code"
+
+
+def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
+    """What the ranks are doing, in one line."""
+    size = len(standing)
+    busy = [each for each in standing if not each.returned]
+    head = f"{size} ranks" if len(busy) == size else f"{len(busy)} of {size} ranks"
+    if not started:
+        return f"{head} starting ..."
+    doing = alike(busy, lambda each: _does(each, size))
+    words = (what if len(doing) == 1 else f"{name_ranks(ranks)} {what}" for what, ranks in doing.items())
+    return f"{head} running {name}: {'; '.join(words)} ..."
+
+
+def _does(each: Standing, world_size: int) -> str:
+    """What a rank is doing, by its messages: its line is known where it called something."""
+    if e := each.event:
+        words = f"in {call_waited_in(each, world_size)}"
+    elif e := each.last:
+        words = f"after {e.op} #{e.index + 1}"
+    else:
+        return "no call yet"
+    return f"{words} (line {e.line.number})" if e.line else words
+
+
+def interruption(verdict: Interruption) -> str:
+    where = f"The ranks were here:\n{table(verdict.standing)}" if verdict.began else "The ranks had not started yet."
+    return f"interrupted. {where}"
+
+
+# --- standstill ---------------------------------------------------------------------------
+
+
+def standstill(verdict: Standstill) -> str:
+    head = f"no rank has made or finished a call for {verdict.seconds:.0f} s. That may be right, or a hang."
+    return "\n".join([head, table(verdict.standing), *_lacks(verdict)])
+
+
+def _lacks(verdict: Standstill) -> Iterable[str]:
+    """A sentence for each call that lacks ranks."""
+    for call, absent in zip(verdict.calls, verdict.lacking):
+        gone = [rank for rank in sorted(absent) if verdict.standing[rank].returned]
+        end = f": {name_ranks(gone)} returned, so it can never finish." if gone else "."
+        number = call.events[0].index + 1
+        yield f"{call.op} #{number} of {name_ranks(list(call.ranks))} lacks {name_ranks(sorted(absent))}{end}"
+
+
+# --- deadlock -----------------------------------------------------------------------------
+
+
+def deadlock(verdict: Deadlock) -> str:
+    waiting = [verdict.standing[rank] for rank in verdict.ranks]
+    gone = [verdict.standing[rank] for rank in sorted(verdict.absent) if verdict.standing[rank].returned]
+    calls = alike(waiting, lambda each: call_waited_in(each, verdict.world_size))
+    clauses = [f"{name_ranks(ranks)} {verb('wait', ranks)} in {what}" for what, ranks in calls.items()]
+    ends = alike(gone, lambda each: after(each.made))
+    clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
+    advice = _advice(verdict, [each.rank for each in gone])
+    return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}\n{advice}"
+
+
+def _advice(verdict: Deadlock, gone: list[int]) -> str:
+    pending = [verdict.standing[rank].event for rank in verdict.ranks]
+    ops = {e.op for e in pending}
+    if ops == {"send"} and not gone:
+        return (
+            "A send completes only when its recv is posted. Let some ranks receive first, or use "
+            "isend, or batch_isend_irecv for a whole exchange."
+        )
+    if tags := _tags(verdict):
+        return tags
+    if ops <= {"send", "recv"}:
+        over = f"{name_ranks(gone).capitalize()} will make no more calls. " if gone else ""
+        return f"{over}Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
+    if gone:
+        return (
+            "Every rank of a group must make the same calls in the same order. Look for a call inside "
+            "`if rank == ...`, an early return, or a loop that runs a different number of times."
+        )
+    if len({e.group_name for e in pending}) > 1:
+        return "The ranks wait for each other in different groups. Use the groups in the same order on every rank."
+    return "The ranks wait for each other. Put their calls in the same order on every rank."
+
+
+def _tags(verdict: Deadlock) -> str:
+    """Two ranks that would have met, had they used the same tag."""
+    for rank in verdict.ranks:
+        e = verdict.standing[rank].event
+        peer = verdict.standing[e.dst].event if e.op == "send" else None
+        if peer and peer.op == "recv" and peer.src == rank and peer.tag != e.tag and peer.group == e.group:
+            return (
+                f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
+            )
+    return ""
+
+
+# --- out of time --------------------------------------------------------------------------
+
+
+def time_up(verdict: TimeUp) -> str:
+    def doing(each: Standing) -> str:
+        return f"in {call_waited_in(each, verdict.world_size)}" if each.event else _at(each)
+
+    busy = [verdict.standing[rank] for rank in verdict.ranks]
+    who = "; ".join(
+        f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
+        for what, ranks in alike(busy, doing).items()
+    )
+    head = f"out of time after {verdict.seconds:g} s: {who}."
+    return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits)])
+
+
+def _look_for(busy: list[Standing], fits: bool) -> str:
+    if any(_at(each) == NEW_GROUP for each in busy):
+        return "Every rank must call new_group, also one that will not be a member: in the same order, with the same ranks."
+    if not all(each.event for each in busy):
+        return "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
+    if fits and (made := [each.rank for each in busy if each.call.is_complete]):
+        return (
+            f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "
+            "Look at what is between the ranks: a cable, a firewall, a slow network."
+        )
+    return "Look for the call that the waiting ranks' partners did not make."

@@ -1,0 +1,131 @@
+"""The input and output of one run: messages to and from its ranks, and what they print."""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import socket
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Callable
+
+from ..rank.protocol import Frames, Message
+from .forkserver import ForkServer
+from .interrupts import Interrupts
+from .workers import Output, WorkerGroup
+
+POLL_SECONDS = 0.01  # between reads of the ranks' sockets; a rank that returns wakes us at once
+COLLECT_OBJECTS = 50_000  # made between two looks for garbage; Python's own choice is 700
+
+
+class Conversation:
+    """Messages to and from the ranks of one run, and what they print, which the worker group keeps.
+
+    take: called with the rank and each message of its.  lost: called with a rank whose connection has ended.
+
+    Ranks' sockets are in a selector of their own, polled now and then: a small call should not wake the kernel.
+    The methods raise ConnectionError once the server is gone.
+    """
+
+    def __init__(
+        self,
+        server: ForkServer,
+        workers: WorkerGroup,
+        interrupts: Interrupts,
+        take: Callable[[int, Message], None],
+        lost: Callable[[int], None],
+    ) -> None:
+        self._workers, self._take, self._lost = workers, take, lost
+        self._select, self._ranks = selectors.DefaultSelector(), selectors.DefaultSelector()
+        self._next_poll = 0.0
+        self._eager = False  # whether each message is taken in as it comes
+        for rank, sock in enumerate(workers.socks):
+            self._ranks.register(sock, selectors.EVENT_READ, partial(self._from_rank, rank, sock, Frames()))
+        self._listen_to(interrupts.wakes, interrupts.taken_in)
+        self._listen_to(server.sock, server.read)
+        self._listen_to(workers.wakeup, self._woken)
+        for output in (*workers.out, *workers.err):
+            self._listen_to(output.stream, partial(self._from_stream, output))
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._workers.read()
+        self._select.close()
+        self._ranks.close()
+
+    def hear(self, until: float) -> None:
+        """Wait for what arrives next, until a time.monotonic() or the next poll, and take it in."""
+        for key, _ in self._select.select(max(0.0, min(until, self._next_poll) - time.monotonic())):
+            key.data()
+        if time.monotonic() >= self._next_poll:
+            self.poll()
+
+    def poll(self) -> None:
+        """Take in all that the ranks have sent until now."""
+        self._next_poll = time.monotonic() + POLL_SECONDS
+        for key, _ in self._ranks.select(0):
+            key.data()
+
+    def catch_up(self) -> None:
+        """Take in all that the ranks have sent until now, and from now on each message as it comes."""
+        self._be_eager()
+        self.poll()
+
+    def tell(self, message: Message) -> None:
+        """Send every rank a message without blocking: what its socket has no room for goes when there is room."""
+        self._workers.tell(message)
+        for rank, sock in enumerate(self._workers.socks):
+            if not self._workers.push(rank):
+                self._select.register(sock, selectors.EVENT_WRITE, partial(self._push, rank, sock))
+
+    def _push(self, rank: int, sock: socket.socket) -> None:
+        if self._workers.push(rank):
+            self._select.unregister(sock)
+
+    def _listen_to(self, source, on_readable: Callable[[], None]) -> None:
+        self._select.register(source, selectors.EVENT_READ, on_readable)
+
+    def _be_eager(self) -> None:
+        """From now on, wake when a rank sends anything: there is much of it, or the verdict needs it."""
+        if not self._eager:
+            self._eager = True
+            self._listen_to(self._ranks, self.poll)
+
+    def _woken(self) -> None:
+        if not os.read(self._workers.wakeup, 1 << 12):
+            self._select.unregister(self._workers.wakeup)  # all ranks have ended
+        self.poll()
+
+    def _from_stream(self, output: Output) -> None:
+        if not output.read():
+            self._select.unregister(output.stream)
+
+    def _from_rank(self, rank: int, sock: socket.socket, frames: Frames) -> None:
+        try:
+            data = sock.recv(1 << 20)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._ranks.unregister(sock)
+            self._lost(rank)
+            return
+        for message in frames.feed(data):
+            self._take(rank, message)
+        if frames.partial:
+            self._be_eager()
+
+
+@contextmanager
+def seldom_collected():
+    """While entered, Python looks for garbage less often: what the ranks tell is kept, and was looked through each time."""
+    threshold, *others = gc.get_threshold()
+    if threshold:  # else it never looks
+        gc.set_threshold(max(threshold, COLLECT_OBJECTS), *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(threshold, *others)

@@ -1,0 +1,62 @@
+"""What the ranks of a run return, and the bytes that their sockets carried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..rank.pickling import unpack
+from ..rank.protocol import Counted, Returned
+from ..rank.tcp import TcpCounters, arrived
+
+
+class Returns:
+    """What the ranks of a run return, and the bytes that their sockets carried."""
+
+    def __init__(self, world_size: int) -> None:
+        self._n = world_size
+        self._results: dict[int, bytes] = {}
+        self._moved: dict[int, tuple[int | None, int | None]] = {}  # bytes (sent, received)
+        self._traffic: list[TcpCounters | None] = []
+
+    def take(self, rank: int, message: Returned | Counted) -> None:
+        self._moved[rank] = message.moved
+        if isinstance(message, Returned):
+            self._results[rank] = message.result
+            self._traffic.append(message.traffic)
+
+    @property
+    def all_in(self) -> bool:
+        """Whether every rank has returned."""
+        return len(self._results) == self._n
+
+    @property
+    def all_arrived(self) -> bool:
+        """Whether nothing was on its way any more when the ranks, which have all returned, counted."""
+        return arrived(self._traffic)
+
+    def count_again(self) -> None:
+        """Let go of the counts, for later ones."""
+        self._moved.clear()
+
+    def all_counted(self, lost: frozenset[int]) -> bool:
+        """Whether every rank has counted, but for those that are lost."""
+        return len(self._moved.keys() | lost) == self._n
+
+    @property
+    def bytes(self) -> tuple[list[int | None], list[int | None]]:
+        """By rank, the bytes sent, and those received."""
+        sent, received = zip(*(self._moved.get(rank, (None, None)) for rank in range(self._n)))
+        return list(sent), list(received)
+
+    def unpack(self) -> tuple[list[Any], dict[int, Exception]]:
+        """By rank, the results, and the errors of those that cannot be unpickled: such a result is None.
+
+        This may run the learner's own code.
+        """
+        results, unreadable = [None] * self._n, {}
+        for rank, packed in sorted(self._results.items()):
+            try:
+                results[rank] = unpack(packed)
+            except Exception as error:
+                unreadable[rank] = error
+        return results, unreadable

@@ -1,0 +1,148 @@
+"""`run()`: a function on fresh ranks, and all they did brought back.
+
+Each call takes a worker group that nobody has used, hands them the function, listens to all of
+them at once, and ends them, whatever happens.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from functools import partial
+from typing import Any, Callable
+
+import torch
+
+from ..format import with_article
+from ..judge.errors import message_only
+from ..judge.run import Run
+from ..rank import torch_private
+from ..rank.pickling import pack
+from ..rank.protocol import ProcessContext
+from .interrupts import Interrupts
+from .pool import wait_for_successors
+from .ranks import Ranks
+from .session import Session, Settings
+
+MAX_RANKS = 256
+
+
+def run(
+    fn: Callable[..., Any],
+    *args: Any,
+    world_size: int = 4,
+    timeout: float = 60.0,
+    check: bool = True,
+    whole: bool = False,
+    record: bool = True,
+    **kwargs: Any,
+) -> Run:
+    """Runs `fn(*args, **kwargs)` on every rank of a new gloo process group.
+
+    fn: any callable: a function of a notebook or a module, a lambda, a closure.  Inside it,
+        torch.distributed is initialised and everything said through it is recorded.
+    world_size: number of ranks, 1 to 256, each a process of its own.
+    timeout: seconds the ranks may take, from when all have started.
+    check: end the run at the first mismatch or certain hang, with the reason.  False lets
+        the program go on as it would without us, until it ends or is out of time.
+    whole: keep large tensors whole in the events, instead of a summary.
+    record: False records nothing, for measuring times: there are no events then, and a hang is
+        known only when the time is up.
+
+    Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
+    ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
+    that cannot work, before any process starts.
+    """
+    settings = Settings(world_size, timeout, check, whole, record)
+    return run_on(where(), settings, fn, args, kwargs)
+
+
+where: Callable[[], Ranks] = Ranks  # a program of torchrun's (jobs/program.py) has its ranks elsewhere
+
+
+def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple, kwargs: dict) -> Run:
+    """Do what `run` does, on these ranks."""
+    torch_private.warn()
+    try:
+        check_arguments(fn, settings.world_size, settings.timeout)
+        payload, context = _ship(fn, args, kwargs), ProcessContext.here()
+    except (TypeError, ValueError) as error:
+        raise message_only(error)
+    attempt = partial(Session, fn, payload, context, settings, ranks)
+    with _one_at_a_time:
+        session = attempt()
+        try:
+            with Interrupts() as interrupts:
+                wait_for_successors(interrupts)
+                session.go(interrupts)
+                if session.stale:
+                    session = attempt()
+                    session.go(interrupts, new=True)
+        except OSError as error:  # no descriptors, processes, memory, disk space
+            session.cannot_start(error)
+        return session.outcome()
+
+
+def _in_forked_child() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()  # a thread that is not in this process may hold it
+
+
+# A fork must not find the server half spoken to.
+os.register_at_fork(before=wait_for_successors, after_in_child=_in_forked_child)
+
+
+# --- arguments ----------------------------------------------------------------------------
+
+
+def check_arguments(fn: Any, world_size: Any, timeout: Any) -> None:
+    if "RANK" in os.environ and torch.distributed.is_initialized():
+        raise RuntimeError("run() was called inside a rank: ranks cannot start ranks of their own.")
+    if not callable(fn):
+        raise TypeError(
+            f"run() needs a function to run on every rank, not {with_article(fn)}. Pass the function itself: run(share), "
+            "not run(share()) or run('share')."
+        )
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise TypeError(f"world_size is a number of processes, a whole number like 4, not {world_size!r}.")
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"world_size must be from 1 to {MAX_RANKS}, not {world_size}: each rank is a process.")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout is a number of seconds, not {timeout!r}.")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}.")
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError("run() needs an ordinary function; an async one would return without having run.")
+    if inspect.isgeneratorfunction(fn):
+        raise TypeError("run() needs an ordinary function; one that yields would return without having run.")
+
+
+def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
+    try:
+        return pack((fn, args, kwargs))
+    except Exception as error:
+        raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}") from None
+
+
+def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
+    """Names the one argument or variable that cannot be packed."""
+    named = [(f"argument {i + 1}, {with_article(a)},", a) for i, a in enumerate(args)]
+    named += [(f"argument {k}, {with_article(a)},", a) for k, a in kwargs.items()]
+    try:
+        used = inspect.getclosurevars(fn)
+        named += [
+            (f"the variable {k} that the function uses, {with_article(v)},", v)
+            for k, v in {**used.globals, **used.nonlocals}.items()
+        ]
+    except TypeError:
+        pass  # a callable object, not a function
+    for name, value in named:
+        try:
+            pack(value)
+        except Exception:
+            return name
+    return f"{with_article(fn)}"
+
+
+_one_at_a_time = threading.Lock()

@@ -1,0 +1,272 @@
+"""The process ranks are forked from.
+
+It has torch loaded and does nothing but fork, reap and kill, so a rank costs a fork, not
+an import.  One server belongs to one kernel and ends with it: the kernel holds the other
+end of its socket, and when that closes, every rank is killed and the server exits.  It
+runs no thread and no tensor work of its own, which is what makes forking it safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+
+import torch
+
+from ..rank import process, torch_private, tracer
+from ..rank.protocol import (
+    LOST,
+    DumpStacks,
+    Exited,
+    Fork,
+    Kill,
+    Message,
+    Preload,
+    RankSpec,
+    Refused,
+    Up,
+    frame,
+    receive_with_descriptors,
+)
+
+MAX_STDERR_BYTES = 1 << 20
+
+
+class Server:
+    """Forks ranks on request.
+
+    Requests and replies are messages of rank/protocol.py: Fork, Kill, DumpStacks and Preload; Up, Exited
+    and Refused, none of them about a group that was killed.
+
+    A reply for which the socket has no room waits in a queue, which the number of ranks bounds. Were
+    it sent by a call that blocks, while the kernel sends requests, each could wait for the other to read.
+
+    folder: for the files by which the ranks of a run find each other.
+    """
+
+    def __init__(self, control: socket.socket, folder: str) -> None:
+        self._control, self._folder = control, folder
+        self._living: dict[int, tuple[int, int]] = {}  # pid -> (run, rank)
+        self._killed: set[int] = set()
+        self._refused: set[int] = set()  # runs of which a rank got no process
+        self._unsent = bytearray()
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        try:
+            self._reply(Up())
+            while self._step():
+                pass
+        finally:
+            for run in {run for run, _ in self._living.values()}:
+                self._kill(run)
+            for pid in self._living:
+                os.waitpid(pid, 0)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _step(self) -> bool:
+        """Wait for one event and handle it. Return False when the kernel is gone."""
+        poll = select.poll()  # select() refuses descriptors from 1024 on
+        poll.register(self._wake_r, select.POLLIN)
+        poll.register(self._control, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        events = dict(poll.poll())
+        if self._wake_r in events:
+            try:
+                while os.read(self._wake_r, 4096):
+                    pass
+            except BlockingIOError:
+                pass
+            self._reap()
+        event = events.get(self._control.fileno(), 0)
+        if event & select.POLLOUT:
+            self._flush()
+        if event & ~select.POLLOUT:
+            try:
+                request, descriptors = receive_with_descriptors(self._control, 4)
+            except (EOFError, ConnectionError):
+                return False
+            self._serve(request, descriptors)
+        return True
+
+    def _serve(self, request: Message, descriptors: list[int]) -> None:
+        match request:
+            case Fork(run, spec):
+                self._fork(run, spec, descriptors)
+            case Kill(run):
+                self._killed.add(run)
+                self._kill(run)
+                self._settle()
+            case DumpStacks(run):
+                for pid, (its_run, _) in self._living.items():
+                    if its_run == run:
+                        os.kill(pid, signal.SIGUSR1)
+            case Preload(modules):
+                for module in modules:
+                    try:
+                        importlib.import_module(module)
+                    except Exception:  # a rank that needs it says so itself
+                        traceback.print_exc()
+                freeze_gc()
+                _limit_stderr()
+            case _:
+                raise TypeError(f"the server was sent {request!r}, which is no request")
+
+    def _fork(self, run: int, spec: RankSpec, descriptors: list[int]) -> None:
+        try:
+            if run not in self._refused:  # else the run cannot become complete
+                self._start(run, spec, descriptors)
+        except OSError as error:
+            self._refused.add(run)
+            self._reply(Refused(run, spec.rank, error.errno))
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _start(self, run: int, spec: RankSpec, descriptors: list[int]) -> None:
+        if len(descriptors) < 4:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        spec = spec._replace(rendezvous=spec.rendezvous or os.path.join(self._folder, str(run)))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._leave_behind()
+                sock, out, err, wakeup = descriptors
+                process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
+            finally:
+                os._exit(LOST)  # whatever happened: there is one server
+        self._living[pid] = (run, spec.rank)
+
+    def _leave_behind(self) -> None:
+        """Close and reset, in a new rank, what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+        self._control.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if pid in self._living:
+                run, number = self._living.pop(pid)
+                _kill_session(pid)  # what the rank started and left running
+                if run not in self._killed:
+                    self._reply(Exited(run, number, os.waitstatus_to_exitcode(status)))
+        self._settle()
+
+    def _kill(self, run: int) -> None:
+        for pid, (its_run, _) in self._living.items():
+            if its_run == run:
+                _kill_session(pid)
+                _kill(pid)  # in case it had no session of its own yet
+
+    def _settle(self) -> None:
+        if self._killed:
+            for pid in _children() - set(self._living):  # a rank's own process that outlived its parents
+                _kill(pid)
+        busy = {run for run, _ in self._living.values()}
+        for run in self._killed - busy:
+            self._killed.discard(run)
+            self._refused.discard(run)
+            with contextlib.suppress(OSError):  # what is left goes with the folder
+                os.unlink(os.path.join(self._folder, str(run)))
+
+    def _reply(self, message: Message) -> None:
+        self._unsent += frame(message)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._control.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass  # poll() tells when there is room
+        except ConnectionError:
+            self._unsent.clear()  # the kernel is gone; the next read says so
+
+
+def _adopt_orphans() -> None:
+    """Make this process the subreaper of its descendants: it becomes the parent of those whose parents end first."""
+    if sys.platform == "linux":
+        PR_SET_CHILD_SUBREAPER = 36
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _children() -> set[int]:
+    """This process's own children, where the system tells."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return set(map(int, file.read().split()))
+    except OSError:
+        return set()
+
+
+def _kill_session(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # another user's: a rank may have started sudo
+        os.kill(pid, signal.SIGKILL)
+
+
+def preload() -> None:
+    """Initialise what every rank uses, so that a fork inherits it."""
+    torch.set_num_threads(1)
+    torch_private.fake_backend()
+    if torch_private.RECORDING:
+        with tracer.Tracer(0, lambda *_: None, 0.0):
+            torch.zeros(1).add_(1).clone()
+    freeze_gc()
+
+
+def freeze_gc() -> None:
+    """Keep the garbage collector from dirtying the pages that ranks share."""
+    gc.collect()
+    gc.freeze()
+
+
+def _limit_stderr() -> None:
+    """Empty standard error, a file, once it has grown: modules warn, and nobody reads it while all is well."""
+    if os.fstat(2).st_size > MAX_STDERR_BYTES:
+        os.ftruncate(2, 0)
+        os.lseek(2, 0, os.SEEK_SET)
+
+
+def main(descriptor: int, folder: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # A rank is born with it blocked, and unblocks it once it has the handler: by default it would die of it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    _adopt_orphans()
+    preload()
+    status = 1
+    try:
+        Server(socket.socket(fileno=descriptor), folder).serve()
+        status = 0
+    except SystemExit:
+        status = 0
+    except BaseException:
+        traceback.print_exc()  # the kernel reads it
+    finally:
+        os._exit(status)  # at once: somebody waits for it, and to unload torch takes a while

@@ -1,0 +1,307 @@
+"""One attempt at a run, as a chain of phases: from handing out the job to the results, or the verdict."""
+
+from __future__ import annotations
+
+import functools
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Callable, NamedTuple
+
+from ..frontend import StatusLine
+from ..judge import wording
+from ..judge.monitor import Monitor
+from ..judge.run import Run
+from ..judge.verdict import Interruption, NoProcess, NoServer, NoStart, SlowStart, Unreadable, Verdict
+from ..judge.wording.waits import under_way
+from ..rank.protocol import Counted, Job, Message, ProcessContext, Ready, Recount, Returned
+from .conversation import Conversation, seldom_collected
+from .forkserver import ForkServer
+from .interrupts import Interrupts
+from .pool import discard, in_background, replace
+from .ranks import Ranks
+from .returns import Returns
+from .source import last_place, with_text
+from .workers import Patience, WorkerGroup
+
+START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
+START_SECONDS_PER_RANK = 0.5  # more for each of them: every rank connects to all the others
+STACK_SECONDS = 3.0  # for ranks to report their line, once out of time
+STACK_SECONDS_INTERRUPTED = 0.5  # the same, once interrupted
+LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is given up
+REPORT_SECONDS = 2.0  # until a run says what its ranks are doing, and
+REPORT_INTERVAL_SECONDS = 1.0  # between two such lines
+
+
+class Settings(NamedTuple):
+    """The keywords of `run`, which says what they mean."""
+
+    world_size: int
+    timeout: float
+    check: bool
+    whole: bool
+    record: bool
+
+
+class Session:
+    """One attempt at a run. Its phases, with the time that each has at most, and what comes next:
+
+        starting     START_SECONDS        until all ranks are connected; then the job is handed out, and
+        running      the run's timeout    until all ranks have returned; then
+        counting     what is left of it   until the bytes that were still on their way have been counted too
+        locating     STACK_SECONDS        once the time is up: until the ranks have told where they are
+        interrupted  less than that       likewise, after any of these
+
+    Each is a method that takes in what arrives, and returns the next one. None comes after the last result,
+    and after a verdict.
+
+    stale: True once ranks or server that are older than this call have failed before the job was
+        handed out. None of the learner's code has run then, so a second attempt is safe.
+    """
+
+    def __init__(
+        self,
+        fn: Callable,
+        payload: bytes,
+        context: ProcessContext,
+        settings: Settings,
+        ranks: Ranks,
+    ) -> None:
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._payload, self._context, self._settings, self._ranks = payload, context, settings, ranks
+        self._n = settings.world_size
+        self._interrupts: Interrupts | None = None
+        self._server: ForkServer | None = None
+        self._workers: WorkerGroup | None = None
+        self._talk: Conversation | None = None
+        self._called = self._began = time.perf_counter()
+        self._seconds = 0.0
+        self._deadline = 0.0  # of the phase, by time.monotonic()
+        self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
+        self._ready: set[int] = set()
+        self._handed_out = False
+        self._returns = Returns(self._n)
+        self._stacks_asked = False
+        self._verdict: Verdict | None = None
+        self._status, self._next_report = StatusLine(), time.monotonic() + REPORT_SECONDS
+        self._discard_server = False
+        self.stale = False
+
+    def go(self, interrupts: Interrupts, new: bool = False) -> None:
+        """Have the ranks run the function, until there are all results, a verdict, or an interrupt.
+
+        new: take no ranks from standby.
+        """
+        self._interrupts = interrupts
+        if interrupts.count:
+            return
+        self._deadline = time.monotonic() + self._start_seconds
+        try:
+            self._server = self._ranks.server()
+            patience = Patience(self._deadline, interrupts.wakes)
+            self._workers = self._ranks.workers(self._server, self._n, self._context, patience, new)
+            self._began = time.perf_counter()
+            with Conversation(self._server, self._workers, interrupts, self._take, self._monitor.lost) as self._talk:
+                with seldom_collected():
+                    self._go_through_phases()
+        except ConnectionError:
+            self._lost()
+        except TimeoutError:  # there is no room for requests: the server reads none
+            self._too_slow()
+        finally:
+            self._seconds = time.perf_counter() - self._began
+            self._status.say("")
+            if self._discard_server:
+                in_background(partial(discard, self._server, self._workers))
+            elif self._workers and self.stale:
+                self._workers.end()
+            elif self._workers:
+                in_background(partial(replace, self._workers))
+
+    # --- phases ---------------------------------------------------------------------------
+
+    def _go_through_phases(self) -> None:
+        phase = self._starting
+        while phase and not self._interrupts.count:
+            phase = phase()
+        if self._interrupts.count:
+            self._interrupted()
+
+    def _starting(self) -> Phase | None:
+        while self._hear():
+            if self._has_failed_to_start():
+                return None
+            if len(self._ready) == self._n and self._hand_out():
+                self._deadline = time.monotonic() + self._settings.timeout
+                return self._running
+        return None
+
+    def _running(self) -> Phase | None:
+        return self._listen(lambda: self._returns.all_in, then=self._counting)
+
+    def _counting(self) -> Phase | None:
+        if self._returns.all_arrived:
+            return None
+        self._returns.count_again()
+        self._talk.tell(Recount())
+        return self._listen(lambda: self._returns.all_counted(self._monitor.cut_off), then=None)
+
+    def _listen(self, done: Callable[[], bool], then: Phase | None) -> Phase | None:
+        """Take in what arrives, until it is done or the time is up. Return the phase that follows."""
+        while self._hear():
+            late = time.monotonic() >= self._deadline
+            if self._is_judged(late):
+                return None
+            if done():
+                return then
+            if late and not self._monitor.in_trouble:
+                return self._locating
+        return None
+
+    def _locating(self) -> Phase | None:
+        self._ask_for_stacks(STACK_SECONDS)
+        while not self._has_located() or self._monitor.in_trouble:
+            if not self._hear() or self._is_judged(late=True):
+                return None
+            if self._returns.all_in:
+                return self._counting
+        self._verdict = self._monitor.out_of_time(self._settings.timeout)
+        return None
+
+    def _interrupted(self) -> None:
+        self._talk.catch_up()
+        if self._handed_out:
+            self._ask_for_stacks(STACK_SECONDS_INTERRUPTED)
+            while not self._has_located() and self._interrupts.count == 1:
+                self._talk.hear(self._deadline)
+
+    # --- what is said ---------------------------------------------------------------------
+
+    def _hear(self) -> bool:
+        """Take in what arrives until the deadline, or the next poll. Return whether nobody has interrupted."""
+        self._talk.hear(self._monitor.patience or self._deadline)
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + REPORT_INTERVAL_SECONDS
+            self._status.say(under_way(self._monitor.standing, self._name, self._handed_out))
+        return not self._interrupts.count
+
+    def _take(self, rank: int, message: Message) -> None:
+        self._monitor.feed(rank, message)
+        match message:
+            case Ready():
+                self._ready.add(rank)
+            case Returned() | Counted():
+                self._returns.take(rank, message)
+                if rank == 0 and isinstance(message, Returned) and message.imported:
+                    self._server.learn(message.imported)
+
+    def _hand_out(self) -> bool:
+        """Send all ranks the job, unless one of them has died since it was ready. Return whether it was sent."""
+        self._talk.poll()
+        self._handed_out = not self._monitor.cut_off
+        if self._handed_out:
+            changed = None if self._context == self._workers.context else self._context
+            self._talk.tell(Job(self._payload, changed, self._began, self._settings.whole, self._settings.record))
+        return self._handed_out
+
+    def _ask_for_stacks(self, seconds: float) -> None:
+        """Ask the ranks once for their stacks. They have so long to answer."""
+        self._deadline = time.monotonic() + seconds
+        if not self._stacks_asked:
+            self._stacks_asked = True
+            self._workers.ask_for_stacks()
+
+    def _has_located(self) -> bool:
+        """Whether all ranks that are in no call have told their lines, or had the time to."""
+        for rank in self._monitor.unlocated:
+            if place := last_place(str(self._workers.err[rank])):
+                self._monitor.locate(rank, *place)
+        return not self._monitor.unlocated or time.monotonic() > self._deadline
+
+    # --- what to make of it ---------------------------------------------------------------
+
+    def _is_judged(self, late: bool) -> bool:
+        """Whether there is a verdict now."""
+        if late or self._monitor.in_trouble:
+            self._talk.catch_up()  # what they did last may not have been read
+        self._tell_ends()
+        self._verdict = self._monitor.verdict()
+        return self._verdict is not None
+
+    def _has_failed_to_start(self) -> bool:
+        """Whether there is a verdict now: before the job is handed out, nothing is the learner's fault."""
+        self._tell_ends()
+        monitor, late = self._monitor, time.monotonic() >= self._deadline
+        patience = monitor.wait_for_more()
+        if refused := self._workers.refused:
+            self.stale = self._workers.born < self._called
+            self._verdict = NoProcess(world_size=self._n, ranks=refused[:1], number=refused[1])
+        elif patience is not None:
+            self.stale = self._workers.born < self._called
+            all_ended = not monitor.failures and monitor.dead <= set(self._workers.exits)
+            if self.stale or all_ended or len(monitor.failures) == self._n or time.monotonic() >= patience:
+                self._verdict = monitor.failure()
+        elif late:
+            self._too_slow()
+        return self._verdict is not None
+
+    def _tell_ends(self) -> None:
+        """Tell the Monitor what is known of the processes that ended without a word."""
+        for rank in self._monitor.dead:
+            self._monitor.exited(rank, self._workers.exits.get(rank), str(self._workers.err[rank]))
+
+    def _lost(self) -> None:
+        """Set the verdict: the server has ended, and its ranks with it."""
+        self.stale = not self._handed_out and self._server.born < self._called
+        status, last_words = (None, "") if self.stale else self._server.last_words()
+        self._verdict = NoServer(world_size=self._n, status=status, last_words=last_words)
+
+    def _too_slow(self) -> None:
+        """Set the verdict: the ranks, or the server, did not start in time."""
+        if self._interrupts.count:
+            return
+        with suppress(OSError):
+            self._server.read()
+        loaded, age = self._server.up, time.perf_counter() - self._server.born
+        self._discard_server = loaded or age > LOADING_SECONDS
+        ready = tuple(sorted(self._ready))
+        self._verdict = SlowStart(world_size=self._n, ranks=ready, seconds=self._start_seconds, loaded=loaded)
+
+    def cannot_start(self, error: OSError) -> None:
+        """Set the verdict: the system refused what is needed before any rank can be asked for."""
+        if self._handed_out:
+            raise error
+        self._verdict = NoStart(world_size=self._n, number=error.errno, why=error.strerror or str(error))
+
+    @property
+    def _start_seconds(self) -> float:
+        return START_SECONDS + START_SECONDS_PER_RANK * self._n
+
+    # --- the end --------------------------------------------------------------------------
+
+    def outcome(self) -> Run | None:
+        """The Run. None: interrupted, and a SIGINT handler other than Python's has dealt with it.
+
+        Raises the verdict if there is one. Unpickling the results may run the learner's own code, so no
+        interrupt is held back here.
+        """
+        interrupted = self._interrupts is not None and self._interrupts.count > 0
+        if interrupted and not self._interrupts.usual:
+            return None
+        printed = [str(output) for output in self._workers.out] if self._workers else [""] * self._n
+        for rank, text in enumerate(printed):
+            for line in text.splitlines():
+                print(f"[{rank}] {line}")
+        results, unreadable = self._returns.unpack()
+        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *self._returns.bytes, self._name)
+        verdict = self._verdict
+        if interrupted:
+            verdict = Interruption(world_size=self._n, standing=self._monitor.standing, began=self._handed_out)
+        elif verdict is None and unreadable:
+            verdict = Unreadable(world_size=self._n, ranks=tuple(unreadable), why=tuple(unreadable.values()))
+        if verdict is not None:
+            raise wording.error(verdict, run)
+        return run
+
+
+Phase = Callable[[], "Phase | None"]

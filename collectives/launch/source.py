@@ -1,0 +1,33 @@
+"""The learner's lines: with their text, and where a rank's stack has the innermost one."""
+
+from __future__ import annotations
+
+import linecache
+import re
+
+from ..rank.callers import is_learners
+from ..record.event import Line
+
+# As faulthandler writes it, whole: down to the line that started the server, or to where it gives up.
+STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
+
+
+def with_text(line: Line | None) -> Line | None:
+    """The line with its source text, which only the kernel has for a notebook's cells."""
+    if line is None or line.text:
+        return line
+    return line._replace(text=linecache.getline(line.file, line.number).strip())
+
+
+def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
+    """The learner's line in the last stack of these, and the functions, innermost first, that it is inside of.
+
+    None if there is no whole stack yet.
+    """
+    stacks = STACK.findall(stderr)
+    if not stacks:
+        return None
+    frames = [Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1])]
+    inner = next((k for k, frame in enumerate(frames) if is_learners(frame.file)), len(frames))
+    return frames[inner] if inner < len(frames) else None, [frame.function for frame in frames[:inner]]

@@ -1,0 +1,184 @@
+"""The ranks of one run, as the kernel holds them: a socket and two output streams each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import socket
+import time
+from contextlib import contextmanager, suppress
+from typing import Iterator, NamedTuple, Protocol
+
+from ..rank.protocol import DumpStacks, Fork, Kill, Message, Place, RankSpec, frame
+
+UNREAD_BYTES = 1 << 18  # bytes that a rank may be ahead of the kernel before it must wait
+KEPT_OUTPUT_BYTES = 1 << 20  # bytes of a rank's printed output that are kept
+
+
+class Patience(NamedTuple):
+    """A limit on waiting for the server: a time, and a descriptor that becomes readable to end the wait."""
+
+    until: float = 0.0  # by time.monotonic(). 0: no wait at all
+    stop: int = -1  # the descriptor. -1: none
+
+    def wait_for(self, sock: socket.socket) -> None:
+        """Block until sock has room. Raise TimeoutError at the limit."""
+        poll = select.poll()  # select() refuses descriptors from 1024 on
+        poll.register(sock, select.POLLOUT)
+        if self.stop >= 0:
+            poll.register(self.stop, select.POLLIN)
+        ready = poll.poll(max(0.0, self.until - time.monotonic()) * 1000)
+        if not ready or any(descriptor == self.stop for descriptor, _ in ready):
+            raise TimeoutError
+
+
+class Output:
+    """What a rank wrote to a stream: its beginning and its end, never more than KEPT_OUTPUT_BYTES."""
+
+    def __init__(self, stream: int) -> None:
+        os.set_blocking(stream, False)  # a stray process may hold the other end open for ever
+        self.stream = stream
+        self._head, self._tail, self._lost = bytearray(), bytearray(), 0
+
+    def read(self) -> bool:
+        """Read what has arrived. Return False at the end of the stream."""
+        return self._take() != b""
+
+    def _take(self) -> bytes | None:
+        """The bytes that had arrived, already kept; None if there were none, b"" at the end of the stream."""
+        try:
+            data = os.read(self.stream, 1 << 18)
+        except BlockingIOError:
+            return None
+        room = max(0, KEPT_OUTPUT_BYTES // 2 - len(self._head))
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - KEPT_OUTPUT_BYTES // 2
+        if excess > 0:
+            del self._tail[:excess]
+            self._lost += excess
+        return data
+
+    def rest(self) -> None:
+        """Read what is left in the pipe."""
+        for _ in range(4):
+            if not self._take():
+                break
+
+    def close(self) -> None:
+        if self.stream >= 0:
+            os.close(self.stream)
+            self.stream = -1
+
+    def __str__(self) -> str:
+        middle = f"\n... {self._lost} bytes left out ...\n".encode() if self._lost else b""
+        return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
+
+
+class Requests(Protocol):
+    """What a group asks of the fork server (forkserver.py). Both raise ConnectionError once the server is gone."""
+
+    def request(self, message: Message, descriptors: list[int], patience: Patience) -> None: ...
+
+    def post(self, message: Message) -> None: ...
+
+
+class WorkerGroup:
+    """The ranks of one run: a socket and two output streams each, and one wake-up pipe for all.
+
+    exits: the exit status of each rank that has ended, as from os.waitstatus_to_exitcode.
+    refused: (rank, errno) of the first rank for which the system gave no process, or None.
+    born: time.perf_counter() of the first request.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, server: Requests, specs: list[RankSpec], patience: Patience) -> None:
+        self.server, self.number, self.context = server, next(self._numbers), specs[0].context
+        self.reusable = specs[0].place == Place()  # whether others like these may be made in advance
+        self.socks: list[socket.socket] = []
+        self.out: list[Output] = []
+        self.err: list[Output] = []
+        self.exits: dict[int, int] = {}
+        self.refused: tuple[int, int] | None = None
+        self.born = time.perf_counter()
+        self._unsent: dict[int, memoryview] = {}  # by rank
+        self._ended = False
+        self.wakeup, waking = os.pipe()  # readable when a rank has something to say that the kernel waits for
+        try:
+            for spec in specs:
+                self._start(spec, waking, patience)
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            os.close(waking)
+
+    def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
+        ours, theirs = socket.socketpair()
+        self.socks.append(ours)  # whatever fails from here on, end() closes it
+        ours.setblocking(False)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        with theirs, _stream(self.out) as out, _stream(self.err) as err:
+            self.server.request(Fork(self.number, spec), [theirs.fileno(), out, err, waking], patience)
+
+    def tell(self, message: Message) -> None:
+        """Queue a message for every rank; push() sends it."""
+        data = frame(message)
+        for rank in range(len(self.socks)):
+            self.queue(rank, data)
+
+    def queue(self, rank: int, data: bytes) -> None:
+        """Queue bytes for a rank, after those that have not been sent."""
+        unsent = self._unsent.get(rank)
+        self._unsent[rank] = memoryview(bytes(unsent) + data if unsent else data)
+
+    def push(self, rank: int) -> bool:
+        """Send a rank as much as its socket takes at once. Return whether nothing is left to send."""
+        rest = self._unsent.pop(rank, b"")
+        try:
+            rest = rest[self.socks[rank].send(rest) :]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            return True  # it died; its exit is on the way
+        if rest:
+            self._unsent[rank] = rest
+        return not rest
+
+    def ask_for_stacks(self) -> None:
+        """Have every rank write its Python stack to its err, which works in a loop and in a C++ wait too."""
+        self.server.post(DumpStacks(self.number))
+
+    def read(self) -> None:
+        """Read what is left in the ranks' output streams."""
+        for output in (*self.out, *self.err):
+            output.rest()
+
+    def end(self) -> None:
+        """Have the server end the ranks and the processes that they started. They exit moments later."""
+        if self._ended:
+            return
+        self._ended = True
+        self._end_ranks()
+        for output in (*self.out, *self.err):
+            output.close()
+        for sock in self.socks:
+            sock.close()
+        os.close(self.wakeup)
+
+    def _end_ranks(self) -> None:
+        with suppress(OSError):  # the server is gone, and its ranks with it
+            self.server.post(Kill(self.number))
+
+
+@contextmanager
+def _stream(outputs: list[Output]) -> Iterator[int]:
+    """The writing end of a pipe, closed on exit; the reading end is added to outputs."""
+    reading, writing = os.pipe()
+    outputs.append(Output(reading))
+    try:
+        yield writing
+    finally:
+        os.close(writing)

@@ -1,0 +1,19 @@
+"""Machines and published figures as data: what a message takes between two ranks, and who measured it.
+
+from collectives.machines import gpu, machine, nvlink_node, rails, sweeps
+gpu("H100").value("memory", "my script")        # bytes; gpus.csv has every figure of a GPU, with its source
+machine("DGX H100", 64)                         # 8 nodes, as machines.csv describes them
+"""
+
+from ..lazy import lazy
+
+__all__ = lazy(
+    __name__,
+    {
+        ".figures": "DataSheet Dimension Quantity data_sheets records",
+        ".gpu": "Generation Gpu gpu gpus",
+        ".model": "Gpus Level Machine Port Protocol flat",
+        ".presets": "efa fat_tree gpu_nodes links machine machines nvl72 nvlink_node pcie_node rails",
+        ".sweeps": "Sweep sweeps",
+    },
+)

@@ -1,0 +1,91 @@
+"""GPUs by name, from gpus.csv: what a data sheet says, what NCCL knows, and what a product reaches.
+
+A GPU's rows name its generation, whose rows hold what NCCL has for every GPU of one compute capability.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from .figures import HERE, DataSheet, Dimension, data_sheets
+
+FILE = HERE / "gpus.csv"
+NCCL = "NCCL's cost model"  # who needs a figure
+_WORDS, _COUNT, _SHARE, _SPEED = map(Dimension, ("words", "count", "share", "bytes/s"))
+_SPEEDS = Dimension("bytes/s", None)
+_OF_NODES = Dimension("bytes/s", 3)  # for one node, two, more
+
+GENERATION = {  # what NCCL knows of a generation; "at most" is a channel's
+    "link": _SPEED,  # of one NVLink, each way
+    "ll_cap": _SPEED,  # bus bandwidth that LL reaches inside a node
+    "ring_ll128": _SPEED,  # at most
+    "tree_ll128": _OF_NODES,  # at most
+    "tree": _OF_NODES,  # at most, by Simple
+    "nvls_tree": _OF_NODES,  # at most
+    "nvls": _SHARE,  # of the bandwidth, what the switch's adders reach; 0: it has none
+    "nvls_channels": Dimension("count", 3),
+    "speeds": _SPEEDS,  # that a channel may have in one node, the fastest first
+    "network_speeds": _SPEEDS,  # likewise, between nodes
+}
+FIGURES = GENERATION | {
+    "generation": _WORDS,
+    "links": _COUNT,  # NVLinks that lead to the switch
+    "host": _WORDS,  # the processor: x86 or Arm
+    "peak": Dimension("FLOP/s"),  # of the matrix units: bf16 in, no sparsity
+    "memory": Dimension("bytes"),
+    "memory_bandwidth": _SPEED,
+    "products": _SHARE,  # of the peak, what a large matrix product reaches in a run: at work the clock is lower
+}
+Generation = namedtuple("Generation", GENERATION)
+
+
+@dataclass(frozen=True, eq=False)
+class Gpu(DataSheet):
+    """A GPU's figures, and its generation's; `value` gives one of FIGURES."""
+
+    @cached_property
+    def generation(self) -> Generation:
+        self.value("generation", NCCL)  # where it is missing, so is all the rest
+        return Generation(*(self.value(figure, NCCL) for figure in GENERATION))
+
+    @cached_property
+    def blackwell(self) -> bool:
+        """Whether NCCL's exceptions for Blackwell hold."""
+        return self.value("generation", NCCL) == "Blackwell"
+
+    @cached_property
+    def x86(self) -> bool:
+        """Whether the host's processor is an x86: NCCL corrects NVLSTree on Blackwell only there."""
+        return self.value("host", NCCL) == "x86"
+
+    @cached_property
+    def nvlink(self) -> float:
+        """Bytes/s of all its NVLinks, each way, after the links' own headers (a fifth: NVIDIA/nccl-tests#212)."""
+        return self.value("links", NCCL) * self.generation.link
+
+
+@cache
+def gpus(file: Path = FILE) -> dict[str, Gpu]:
+    """All GPUs of a file, by name.  Raises ValueError for a mistake in it."""
+    sheets, known = data_sheets("GPU", file, FIGURES), {}
+    for name, sheet in sheets.items():
+        figures = sheet.figures
+        if figures.keys() <= GENERATION.keys():
+            continue  # a generation
+        if "generation" in figures:
+            generation, _, place = figures["generation"]
+            if generation not in sheets:
+                raise ValueError(f"{place}: the generation {generation!r} has no rows.")
+            figures = sheets[generation].figures | figures
+        known[name] = Gpu("GPU", name, file, figures)
+    return known
+
+
+def gpu(name: str) -> Gpu:
+    """A GPU by its name.  Raises ValueError for one that gpus.csv has not."""
+    if name not in gpus():
+        raise ValueError(f"no figures for {name!r}, only for {', '.join(gpus())}; more go into machines/{FILE.name}.")
+    return gpus()[name]

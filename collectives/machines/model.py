@@ -1,0 +1,152 @@
+"""A machine as data: how long a message takes between two ranks, and what they share on the way.
+
+Seconds, bytes, bytes per second.  Ranks are numbered node by node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Port:
+    """What connects one rank to a network: an NVLink interface, a network card of its own."""
+
+    name: str
+    bandwidth: float  # bytes/s; each way if duplex, both ways together if not
+    duplex: bool = True
+
+
+@dataclass(frozen=True)
+class Level:
+    """Ranks that reach each other without leaving a group: a node, a switch, a whole cluster.
+
+    size: ranks in a group; with rails, in all groups that share their nodes.
+    latency: seconds that the smallest message takes; or one figure for each of the
+        machine's protocols.
+    port: through which a rank's messages at this level go.  Levels may share one.
+    rails: more than 1 where the i-th of every `rails` ranks are joined.  So are the network cards of a rail-optimised
+        cluster: card i of every node at switch i.  Two nodes of four, size 8, rails 4, make four groups of two:
+
+            switch    0     1     2     3
+                      |     |     |     |
+            node 0    0     1     2     3
+                      |     |     |     |
+            node 1    4     5     6     7
+
+    uplink: bytes/s, each way, between one group of this level and everything outside it.
+    bus: bytes/s of all messages together that stay in one group of this level: a shared medium.
+    """
+
+    name: str
+    size: int
+    latency: float | tuple[float, ...]
+    port: Port
+    rails: int = 1
+    uplink: float = inf
+    bus: float = inf
+
+    def group(self, rank: np.ndarray) -> np.ndarray:
+        """The number of the group that each rank is in."""
+        return rank // self.size * self.rails + rank % self.rails
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way in which a library moves bytes.
+
+    start: seconds of a collective before its first step.
+    rate: of the bandwidth, what is left for payload.
+    cap: bytes/s that a rank sends or receives at most by it, whatever its ports could carry.
+    """
+
+    name: str
+    start: float = 0.0
+    rate: float = 1.0
+    cap: float = inf
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of a machine, as NCCL has to know them.
+
+    node: how many of them NVLink joins; ranks are numbered node by node, in `nodes` nodes.
+    nic: bytes/s of each one's network card as sold, each way.
+    algorithms, protocols: those that may be used between nodes; empty for all.
+    """
+
+    name: str
+    node: int
+    nodes: int = 1
+    nic: float = 0.0
+    algorithms: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()
+
+    def runs(self, algorithm: str, protocol: str) -> bool:
+        """Whether the network lets NCCL use this combination between nodes."""
+        return algorithm in (self.algorithms or (algorithm,)) and protocol in (self.protocols or (protocol,))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Levels from the inside out; a message goes through the first that holds both its ranks.
+
+    protocols: the cheapest is taken, as NCCL does.
+    overhead: seconds that each message of a step costs a rank, one after the other.
+    addition: seconds to add one received byte to one's own (γ).
+    source: where the figures are from.
+    gpus: for machines that NCCL runs on; None where it does not, or is not described.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    protocols: tuple[Protocol, ...] = (Protocol("plain"),)
+    overhead: float = 0.0
+    addition: float = 0.0
+    source: str = ""
+    gpus: Gpus | None = None
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ValueError("a machine needs at least one level.")
+        for level in self.levels:
+            latency = level.latency if isinstance(level.latency, tuple) else (level.latency,) * len(self.protocols)
+            if len(latency) != len(self.protocols):
+                raise ValueError(
+                    f"level {level.name} has {len(latency)} latencies for {len(self.protocols)} protocols: "
+                    "give one number, or one for each."
+                )
+            if min(latency) < 0 or min(level.port.bandwidth, level.uplink, level.bus) <= 0 or level.size % level.rails:
+                raise ValueError(
+                    f"level {level.name}: latencies are 0 or more, bandwidths more than 0, and rails divide its size."
+                )
+        sizes = [level.size for level in self.levels]
+        if any(outer % inner for inner, outer in zip(sizes, sizes[1:])):
+            raise ValueError(f"each level's size must be a multiple of the one inside it, not {sizes}.")
+
+    @property
+    def most_ranks(self) -> int:
+        return self.levels[-1].size
+
+    def latency(self, protocol: int) -> np.ndarray:
+        """Seconds, per level."""
+        return np.array([v[protocol] if isinstance(v, tuple) else v for v in (level.latency for level in self.levels)])
+
+    def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """For each message, the index of the first level that holds both its ranks."""
+        found = np.full(len(source), len(self.levels) - 1)
+        for k in range(len(self.levels) - 2, -1, -1):
+            found[self.levels[k].group(source) == self.levels[k].group(target)] = k
+        return found
+
+    def with_(self, **changes) -> "Machine":
+        """A machine like this one but for the fields named."""
+        return replace(self, **changes)
+
+
+def flat(latency: float, bandwidth: float, addition: float = 0.0, duplex: bool = True, name: str = "flat") -> Machine:
+    """The textbook's machine: α = latency and β = 1 / bandwidth between any two ranks, γ = addition."""
+    return Machine(name, (Level("network", 1 << 30, latency, Port("port", bandwidth, duplex)),), addition=addition)

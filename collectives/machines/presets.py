@@ -1,0 +1,191 @@
+"""Machines to choose from: by name, from machines.csv, or made of GPUs and links.  GB/s is 10^9 bytes/s, each way.
+
+Nothing is fitted: bandwidths, latencies and caps are those of NCCL's own cost model (nccl.py, gpus.csv),
+and what is written on the box.  cost/calibration.py shows how far that carries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from math import inf
+
+from .channels import ring_channels
+from .figures import HERE, DataSheet, Dimension, Value, data_sheets
+from .gpu import gpu
+from .model import Gpus, Level, Machine, Port, Protocol
+from .nccl import (
+    BASE_SECONDS,
+    CARD_RATE,
+    LL128_RATE,
+    LL_NETWORK_CAP,
+    LL_RATE,
+    NETWORK_HOP_SECONDS,
+    NVLINK_HOP_SECONDS,
+    PROTOCOLS,
+)
+
+_SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
+_WORDS, _SPEED, _SECONDS = Dimension("words"), Dimension("bytes/s"), Dimension("seconds")
+LINK_FIGURES = {
+    "bandwidth": _SPEED,
+    "latency": _SECONDS,
+    "overhead": _SECONDS,  # that each message costs a rank
+    "algorithms": _WORDS,  # that NCCL may use between more than two nodes, between spaces
+    "protocols": _WORDS,  # likewise, between any nodes
+}
+MACHINE_FIGURES = {
+    "gpu": _WORDS,  # a name in gpus.csv
+    "node": Dimension("count"),  # GPUs that NVLink joins
+    "network": _WORDS,  # one of NETWORKS
+    "card": _SPEED,  # of each GPU's network card, as sold
+}
+
+
+@cache
+def links() -> dict[str, DataSheet]:
+    """The links of links.csv by name.  Raises ValueError for a mistake in it."""
+    return data_sheets("link", HERE / "links.csv", LINK_FIGURES)
+
+
+@cache
+def machines() -> dict[str, DataSheet]:
+    """The machines of machines.csv by name.  Raises ValueError for a mistake in it."""
+    return data_sheets("machine", HERE / "machines.csv", MACHINE_FIGURES)
+
+
+def machine(name: str, gpus: int | None = None) -> Machine:
+    """A machine of machines.csv with so many GPUs: one node of them, or full nodes; None for one full node.
+
+    Raises ValueError for a name that is not there, or nodes that would not be full.
+    """
+    if name not in machines():
+        raise ValueError(f"no machine is called {name!r}, only {', '.join(machines())}; more go into machines.csv.")
+
+    def value(figure: str) -> Value:
+        return machines()[name].value(figure, "machine()")
+
+    node, kind = value("node"), value("gpu")
+    if gpus is None or gpus == node:
+        return nvlink_node(kind, node).with_(name=name)
+    if gpus < node:
+        return nvlink_node(kind, gpus)
+    if gpus % node:
+        raise ValueError(f"nodes of {name} have {node} GPUs: {node} must divide {gpus}.")
+    if value("network") not in NETWORKS:
+        raise ValueError(f"the network of {name} is one of {', '.join(NETWORKS)}, not {value('network')!r}.")
+    return NETWORKS[value("network")](gpus // node, kind, value("card"), node)
+
+
+def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:
+    """One node whose GPUs are joined by NVSwitch.  gpu: a name in gpus.csv.  Raises ValueError for another."""
+    return _of_gpus(f"{ranks} x {gpu}", (_nvlink(gpu, ranks),), Gpus(gpu, ranks))
+
+
+def nvl72() -> Machine:
+    """GB200 NVL72: 72 GPUs in one NVLink domain."""
+    return machine("GB200 NVL72")
+
+
+def rails(nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, switch: int = 32) -> Machine:
+    """Nodes with a network card for each GPU, card i of every node at rail switch i (InfiniBand or RoCE).
+
+    nic: bytes/s of a card as sold: 400 Gb/s are 50e9.  switch: nodes whose cards share rail switches.
+    """
+    shared = Level("rail switch", ranks * min(switch, nodes), NETWORK_HOP_SECONDS["Ring"], _card(nic), rails=ranks)
+    return _networked("rails", Gpus(gpu, ranks, nodes, nic), shared, switch)
+
+
+def fat_tree(
+    nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, switch: int = 4, oversubscribed: float = 1.0
+) -> Machine:
+    """The same nodes, all cards of a node at one leaf switch, the leaves below a spine.
+
+    oversubscribed: 2.0 means that a leaf has half as much bandwidth up as down.  (Prices of schedules
+        know it; NCCL's own model, and so nccl(), does not.)
+    """
+    leaf, port = ranks * min(switch, nodes), _card(nic)
+    uplink = leaf * port.bandwidth / oversubscribed
+    shared = Level("leaf switch", leaf, NETWORK_HOP_SECONDS["Ring"], port, uplink=uplink)
+    return _networked(f"fat tree {oversubscribed:g}:1", Gpus(gpu, ranks, nodes, nic), shared, switch)
+
+
+def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
+    """Nodes on AWS's network, which delivers packets in any order.
+
+    LL and LL128 need them in order, so between nodes there is only Simple.  On four nodes the
+    ring is taken, on two NVLSTree: see links.csv.
+    """
+    algorithms, protocols = (tuple(_link("EFA", figure).split()) for figure in ("algorithms", "protocols"))
+    algorithms = algorithms if nodes > 2 else ()
+    made = rails(nodes, gpu, nic, ranks)
+    kept = [k for k, protocol in enumerate(made.protocols) if protocol.name in protocols]
+    return made.with_(
+        name=f"{nodes} nodes of {ranks} x {gpu}, EFA",
+        gpus=Gpus(gpu, ranks, nodes, nic, algorithms, protocols),
+        protocols=tuple(made.protocols[p] for p in kept),
+        levels=tuple(replace(level, latency=tuple(level.latency[p] for p in kept)) for level in made.levels),
+    )
+
+
+def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
+    """GPUs without NVLink: `pair` of them below one PCIe 5 switch, whose one link leads to the others."""
+    bandwidth = _link("PCIe 5 x16", "bandwidth")
+    port = Port("PCIe", bandwidth)
+    hop = NVLINK_HOP_SECONDS["Ring"]
+    levels = (
+        Level("PCIe switch", min(pair, ranks), hop, port, uplink=bandwidth),
+        Level("host", ranks, tuple(2 * seconds for seconds in hop), port),
+    )
+    source = "PCIe 5 x16 copy of 55 GB/s; latencies as NVLink's"
+    return Machine(f"{ranks} GPUs on PCIe 5", levels, _protocols(), source=source)
+
+
+def gpu_nodes(ranks: int, node: int) -> Machine:
+    """Nodes of `node` GPUs: NVLink inside, and one network card for each GPU.  Round figures, to compare schedules by."""
+    levels = (
+        _round("NVLink", node, "NVLink", "round NVLink"),
+        _round("network", ranks, "network card", "round network"),
+    )
+    overhead = _link("round network", "overhead")
+    return Machine(f"{ranks // node} nodes of {node} GPUs", levels, overhead=overhead, source="round figures")
+
+
+NETWORKS = {"rails": rails, "fat tree": fat_tree, "EFA": efa}
+
+
+def _link(name: str, figure: str) -> Value:
+    return links()[name].value(figure, "a preset")
+
+
+def _round(name: str, size: int, port: str, link: str) -> Level:
+    return Level(name, size, _link(link, "latency"), Port(port, _link(link, "bandwidth")))
+
+
+def _networked(network: str, gpus: Gpus, shared: Level, switch: int) -> Machine:
+    """Nodes below switches, which `switch` nodes share, below a spine."""
+    name = f"{gpus.nodes} nodes of {gpus.node} x {gpus.name}, {network}"
+    full = -(-gpus.nodes // min(switch, gpus.nodes)) * min(switch, gpus.nodes)  # nodes, up to full switches
+    further = tuple(hop + 2 * _link("switch", "latency") for hop in NETWORK_HOP_SECONDS["Ring"])
+    spine = Level("spine", gpus.node * full, further, shared.port)
+    return _of_gpus(name, (_nvlink(gpus.name, gpus.node), shared, spine), gpus)
+
+
+def _of_gpus(name: str, levels: tuple[Level, ...], gpus: Gpus) -> Machine:
+    kind = gpu(gpus.name)
+    ll = kind.generation.ll_cap if gpus.nodes == 1 else LL_NETWORK_CAP[min(gpus.nodes, 3) - 1]
+    ll128 = ring_channels(kind, gpus.node, gpus.nodes, gpus.nic).count * kind.generation.ring_ll128
+    return Machine(name, levels, _protocols(ll, ll128), source=_SOURCE, gpus=gpus)
+
+
+def _protocols(ll: float = inf, ll128: float = inf) -> tuple[Protocol, ...]:
+    """LL sends a flag with every 4 bytes, LL128 with every 120; Simple waits for a fence instead."""
+    return tuple(map(Protocol, PROTOCOLS, BASE_SECONDS["Ring"], (LL_RATE, LL128_RATE, 1.0), (ll, ll128, inf)))
+
+
+def _nvlink(name: str, ranks: int) -> Level:
+    return Level("NVLink", ranks, NVLINK_HOP_SECONDS["Ring"], Port("NVLink", gpu(name).nvlink))
+
+
+def _card(nic: float) -> Port:
+    return Port("network card", nic * CARD_RATE)

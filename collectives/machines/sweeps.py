@@ -1,0 +1,69 @@
+"""What nccl-tests and its kin measured, published sweep by sweep: the figures that calibration() holds the model to.
+
+sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size.  Microseconds or
+GB/s of bus bandwidth, as the source has them; where it has two columns, out of place and in place, the faster.
+Included is what says its machine, its collective and its sizes, and forces nothing but the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .figures import HERE, at, records
+from .model import Machine
+from .presets import machine
+
+FITTED = "fitted"  # a constant was taken from this very sweep
+FORM = "form"  # no constant is from here, but the shape of the model (cost/nvls.py) was found by looking at it
+HELD_OUT = "held out"  # kept back until the model stood; Nccl._last_crossing alone was added after they had been seen
+SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
+
+COLUMNS = dict(sweep=str, what=str, machine=str, gpus=int, collective=str, unit=("µs", "GB/s"), algorithm=str)
+COLUMNS |= dict(version=str, exposed=bool, role=("", FITTED, FORM, HELD_OUT, SUSPECT), note=str, source=str)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measurements of one collective on one machine.
+
+    unit: of the figures: µs, or GB/s of bus bandwidth.
+    algorithm: that was forced, if one was.
+    version: of NCCL, as nccl() has it: "2.26" where the source says so.
+    exposed: whether each call's launch is in the time: see LAUNCH_SECONDS in cost/calibration.py.
+    figures: (bytes, figure) for each size.
+    """
+
+    what: str
+    machine: Machine
+    collective: str
+    unit: str
+    algorithm: str
+    version: str
+    exposed: bool
+    role: str
+    note: str
+    source: str
+    figures: tuple[tuple[int, float], ...]
+
+
+@cache
+def sweeps(file: Path = HERE / "sweeps.csv", measurements: Path = HERE / "measurements.csv") -> tuple[Sweep, ...]:
+    """All published sweeps, in the order of the file.  Raises ValueError for a mistake in one."""
+    figures, places = defaultdict(list), {}
+    for place, row in records(measurements, {"sweep": str, "bytes": int, "value": float}, ("sweep", "bytes")):
+        figures[row["sweep"]].append((row["bytes"], row["value"]))
+        places[row["sweep"]] = place
+    known = []
+    for place, row in records(file, COLUMNS, ("sweep",), ("algorithm", "role", "note")):
+        name = row.pop("sweep")
+        with at(place):
+            if name not in figures:
+                raise ValueError(f"{measurements.name} has no row of the sweep {name!r}.")
+            row["machine"] = machine(row["machine"], row.pop("gpus"))
+        known.append(Sweep(**row, figures=tuple(figures.pop(name))))
+    for name in figures:
+        raise ValueError(f"{places[name]}: {file.name} has no sweep {name!r}.")
+    return tuple(known)

@@ -1,0 +1,83 @@
+"""play(): a pipeline schedule whose ranks, microbatches and costs can be changed, and its bubble and memory with them."""
+
+from __future__ import annotations
+
+from ..algorithms.pipeline.count import PipelineCount, count
+from ..algorithms.pipeline.model import Costs
+from ..algorithms.pipeline.picture import draw_pipeline
+from ..algorithms.pipeline.schedules import SCHEDULES
+from ..draw.canvas import Picture
+from ..format import number
+from .web.panel import Control, Panelled, shown
+
+MAX_RANKS, MAX_MICROBATCHES = 8, 32
+COSTS = (0, 0.25, 0.5, 1, 1.5, 2, 3, 4)
+
+
+class Player(Panelled):
+    """What `play` returns: `.schedule`, `.count`, `.draw()`, and in Jupyter the controls that change them."""
+
+    def __init__(self, name: str, ranks: int, microbatches: int, costs: Costs) -> None:
+        self.choose(name, ranks, microbatches, costs)
+
+    def choose(self, name: str, ranks: int, microbatches: int, costs: Costs = Costs()) -> Player:
+        """Another schedule.  Raises ValueError for one that does not exist, or not of so many."""
+        if name not in SCHEDULES:
+            raise ValueError(f"there is no schedule {name!r}; these are: {', '.join(SCHEDULES)}.")
+        made = SCHEDULES[name](ranks, microbatches)
+        self.name, self.costs, self.schedule = name, costs, made
+        return self
+
+    @property
+    def count(self) -> PipelineCount:
+        return count(self.schedule, self.costs)
+
+    def draw(self) -> Picture:
+        return draw_pipeline(self.schedule, self.costs)
+
+    def __repr__(self) -> str:
+        return repr(self.count)
+
+    def controls(self) -> list[Control]:
+        told = ("forward", "backward: input", "backward: weights", "message")
+        costs = [
+            Control(field, [(number(c), c) for c in sorted({*COSTS, cost}) if c or field == "message"], cost, label)
+            for field, label, cost in zip(Costs._fields, told, self.costs)
+        ]
+        return [
+            Control("name", [(name, name) for name in SCHEDULES], self.name, "schedule", buttons=True),
+            Control("ranks", [(str(k), k) for k in range(1, MAX_RANKS + 1)], self.schedule.ranks),
+            Control("microbatches", [(str(k), k) for k in range(1, MAX_MICROBATCHES + 1)], self.schedule.microbatches),
+            *costs,
+        ]
+
+    def react(self, chosen: dict) -> dict:
+        """What a setting leads to.  Where a schedule is not possible, the reason in words."""
+        before = self.count
+        costs = Costs(*(chosen[field] for field in Costs._fields))
+        try:
+            self.choose(chosen["name"], chosen["ranks"], chosen["microbatches"], costs)
+        except ValueError as reason:
+            return {"words": str(reason)}
+        words = _said(self.count)
+        if self.count != before:
+            words += (
+                f" (before: time {number(before.time)}, bubble {before.of_work:.1%}, kept {number(max(before.peaks))})"
+            )
+        return {"words": words, "picture": shown(self.draw(), words)}
+
+
+def _said(c: PipelineCount) -> str:
+    weights = f", {number(c.parameters)} stages' parameters a rank" if c.parameters != 1 else ""
+    return (
+        f"time {number(c.time)}; bubble {c.of_work:.1%} of the work; a rank keeps at most {number(max(c.peaks))} "
+        f"microbatch{'es' * (max(c.peaks) != 1)}; {c.sent} messages{weights}"
+    )
+
+
+def play(name: str = "1F1B", ranks: int = 4, microbatches: int = 8, costs: Costs = Costs()) -> Player:
+    """A schedule to play with: change it, its ranks, microbatches and costs, and see time, bubble and memory move.
+
+    name: one of SCHEDULES.  costs: the first ones.  Raises ValueError for a schedule that cannot be.
+    """
+    return Player(name, ranks, microbatches, costs)

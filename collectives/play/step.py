@@ -1,0 +1,179 @@
+"""step(): a run's messages, or a schedule, one step at a time; with a slider, and as a still of all steps."""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Callable, Iterator, NamedTuple
+
+from ..algorithms.model import Schedule, chunk_name, members, said, title
+from ..draw.canvas import Picture
+from ..draw.chips import chip
+from ..draw.spacetime import space_time
+from ..format import size
+from ..frontend import Interactive
+from ..judge.run import Run
+from ..record.calls import blocks
+from ..record.messages import Transfer, read
+from ..record.text import peer_status, status, text
+
+PAUSE = 900  # milliseconds a step is shown while it plays
+CHIP_PIXELS = 110  # a value on its way: longer ones are left out
+MAX_CELLS = 600  # in a grid that moves; more are shown as messages in time
+
+
+class Moment(NamedTuple):
+    """What is shown at one place of the slider."""
+
+    draw: Callable[[], Picture]
+    says: str  # what happens, in words
+
+
+class Steps(Interactive):
+    """What `step` returns: `.frames`, `.still` (the picture of all steps), and in Jupyter a slider over them.
+
+    Where there are no widgets (a preview, a file that was only opened) the still and the text show.
+    """
+
+    def __init__(self, title: str, frames: list[Moment], still: Callable[[], Picture], played: dict) -> None:
+        self.title, self.frames, self._still, self._played = title, frames, still, played
+        self._picture = lru_cache(maxsize=None)(lambda k: self.frames[k].draw())
+
+    @cached_property
+    def still(self) -> Picture:
+        return self._still()
+
+    def draw(self, k: int) -> Picture:
+        """The picture at place k of the slider, from 0. Raises IndexError beyond the last."""
+        if not 0 <= k < len(self.frames):
+            raise IndexError(
+                f"there is no step {k}: places go from 0, before the first step, to {len(self.frames) - 1}"
+            )
+        return self._picture(k)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *(f"  {frame.says}" for frame in self.frames)])
+
+    def recording(self) -> dict:
+        """What the web module plays: the titles and sentences, and the messages of every step."""
+        return {"kind": "steps", "title": self.title, "pause": PAUSE, **self._played}
+
+    def figure(self):
+        from .web.widget import Figure  # anywidget may be missing
+
+        return Figure(self.recording())
+
+    def preview(self) -> Picture:
+        return self.still
+
+
+def step(what: Run | Schedule) -> Steps:
+    """Step through the messages of a run (a ring or a tree of send and recv), or through a schedule.
+
+    Raises ValueError for a run without messages: a collective is one call, and what goes on
+    inside it is not recorded.
+    """
+    if isinstance(what, Run):
+        return _of_run(what)
+    return _of_schedule(what)
+
+
+# --- a run --------------------------------------------------------------------------------
+
+
+def _of_run(run: Run) -> Steps:
+    calls = [call for call in run.calls if call.is_message]
+    if not calls:
+        raise ValueError(
+            f"{run.name} sent no messages of its own: step() shows what goes by send and recv. "
+            "What goes on inside a collective is shown by a schedule, see collectives.algorithms."
+        )
+    messages = read(calls)
+    count = 1 + max(m.step for m in messages)
+    sentences = enumerate(_sentences(messages, count), -1)
+    frames = [Moment(lambda k=k: _so_far(calls, k), words) for k, words in sentences]
+    words = f"{run.name}: {len(calls)} message{'s' * (len(calls) > 1)} in {count} step{'s' * (count > 1)}"
+    others = len(blocks(run.calls)) > 1 and len(run.calls) - len(calls)
+    if others:
+        words += f" (and {others} collective{'s' * (others > 1)}, not shown)"
+    return Steps(words, frames, lambda: _so_far(calls, count), _lanes(messages, frames, count))
+
+
+def _lanes(messages: list[Transfer], frames: list[Moment], count: int) -> dict:
+    """A run's messages as the web module plays them: [source, target, value, origin, whether it arrived]."""
+    steps: list[list] = [[] for _ in range(count)]
+    for m in messages:
+        steps[m.step].append([m.source, m.target, chip(m.value, CHIP_PIXELS), m.origin, m.arrived])
+    return {
+        "view": "lanes",
+        "says": [frame.says for frame in frames],
+        "ranks": sorted({rank for m in messages for rank in (m.source, m.target) if rank is not None}),
+        "owners": sorted({m.source for m in messages if m.sent and m.origin == m.source}),
+        "steps": steps,
+        "notes": {e.rank: peer_status(e) for m in messages for e in m.events if status(e)},
+    }
+
+
+def _so_far(calls, k: int) -> Picture:
+    sketch, alt = space_time(calls, k)
+    return Picture([sketch], alt, f"Picture: {alt}")
+
+
+def _sentences(messages: list[Transfer], count: int) -> Iterator[str]:
+    """What there is to say before the first step, and after each."""
+    yield f"before:  {count} step{'s' * (count > 1)} to come"
+    steps: list[list[Transfer]] = [[] for _ in range(count)]
+    last: dict[int | None, int] = {}  # rank -> the last step that it has a part in
+    for m in messages:
+        steps[m.step].append(m)
+        for rank in (m.source, m.target):
+            last[rank] = max(m.step, last.get(rank, 0))
+    sent = 0
+    for k, now in enumerate(steps):
+        sent += sum(m.events[0].nbytes for m in now)
+        went = ", ".join(f"{'?' if m.source is None else m.source} -> {m.target} [{text(m.value)}]" for m in now)
+        busy = {rank for m in now for rank in (m.source, m.target)}
+        idle = sorted(rank for rank, end in last.items() if end > k and rank not in busy and rank is not None)
+        yield f"step {k + 1}:  {went}{_waiting(idle)}; {size(sent)} so far"
+
+
+def _waiting(idle: list[int]) -> str:
+    """'; ranks 0, 2 wait'"""
+    return f"; rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))} wait{'s' * (len(idle) == 1)}" if idle else ""
+
+
+# --- a schedule ---------------------------------------------------------------------------
+
+
+def _of_schedule(schedule: Schedule) -> Steps:
+    ranks, total, frames = range(schedule.world_size), 0, []
+    for k, messages in enumerate([*schedule.steps, []]):
+        if messages:
+            busy = {rank for m in messages for rank in (m.source, m.target)}
+            words = f"step {k + 1}:  " + ", ".join(said(schedule, m) for m in messages)
+            words += _waiting([rank for rank in ranks if rank not in busy])
+            total += sum(len(m.chunks) for m in messages)
+        else:
+            words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"
+        share = f"{total}/{schedule.cuts} S so far" if total % schedule.cuts else f"{total // schedule.cuts} S so far"
+        frames.append(Moment(lambda k=k: schedule.draw(k + 1), f"{words}; {share}"))
+    return Steps(title(schedule), frames, schedule.draw, _grid(schedule, frames))
+
+
+def _grid(s: Schedule, frames: list[Moment]) -> dict:
+    """A schedule as the web module plays it: what is held at first, and [source, target, chunks, adds] of every step.
+
+    One that is too large for a grid is played as messages in time.
+    """
+    count = len(s.steps)
+    said_of = [frame.says for frame in frames]
+    says = [f"before:  {count} step{'s' * (count != 1)} to come", *said_of[:-1]]
+    says[-1] += "; the end" * (count > 0)
+    common = {"says": says, "root": s.root if s.rooted else None}
+    if s.world_size * s.chunks > MAX_CELLS:
+        steps = [[[m.source, m.target, "", m.source, True] for m in step] for step in s.steps]
+        ranks = list(range(s.world_size))
+        return common | {"view": "lanes", "ranks": ranks, "owners": ranks, "steps": steps, "notes": {}}
+    start = [[members(held.get(c, 0)) for c in range(s.chunks)] for held in s.initial()]
+    steps = [[[m.source, m.target, list(m.chunks), m.adds] for m in step] for step in s.steps]
+    names = [chunk_name(s, c) for c in range(s.chunks)]
+    return common | {"view": "grid", "names": names, "start": start, "steps": steps}

@@ -1,0 +1,295 @@
+"""When it happened: how each rank spent its time, and a lane a rank with each call as a bar, its waits and its messages.
+
+Times are measured, so no two runs give the same picture; what a run *is* shows in
+`Run.draw()`.  The same can be saved for ui.perfetto.dev, where one can zoom.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Callable, Iterable, Iterator, NamedTuple
+
+from ..draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
+from ..draw.labels import RankLabels, legend
+from ..format import aligned, duration, size
+from ..intervals import merged
+from ..judge.run import Run
+from ..record.calls import Call
+from ..record.event import Event
+
+PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
+MAX_ARROWS = 200
+
+
+class CallSpan(NamedTuple):
+    """One call of one rank, in seconds since the first call of the run."""
+
+    event: Event
+    start: float  # the call was made
+    blocked: float  # from here on the rank did nothing else
+    met: float  # the last of those it needed had made the call too
+    end: float  # it was complete
+    late: int | None  # the rank that it waited for last; None: itself
+
+    @property
+    def waits(self) -> float:
+        """Seconds blocked because others had not come yet."""
+        return max(0.0, self.met - self.blocked)
+
+
+class Share(NamedTuple):
+    """What a rank did until its last call was through, in seconds."""
+
+    worked: float  # its own work, whatever was in flight meanwhile
+    waited: float  # blocked, because others had not come yet
+    moved: float  # blocked, while data moved
+    late: int | None  # the rank that it waited for longest
+
+
+class Timeline(Picture):
+    """The timeline of a run: how each rank spent its time, its calls, and the longest wait from near.
+
+    `.spans` (see CallSpan), `.shares` (see Share; one a rank), `.text` (the same as tables) and `.save(path)`.
+    Raises ValueError for a run without communication: there is nothing to show.
+    """
+
+    def __init__(self, run: Run) -> None:
+        spans = _spans(run)
+        if not spans:
+            raise ValueError(f"{run.name} made no calls: there is no communication to show on a timeline")
+        shares = _shares(run, spans)
+        until = max(span.end for span in spans) or 1e-6
+        worst = max(spans, key=lambda span: span.waits)
+        sketches = [_totals(run, shares, worst), _lanes(run, spans, 0.0, until, "every call, in time")]
+        window = worst.end - worst.blocked
+        if worst.late is not None and window < until / 3:  # else one sees it as it is
+            start, stop = max(0.0, worst.blocked - window / 4), min(until, worst.end + window / 4)
+            sketches.append(_lanes(run, spans, start, stop, f"from near: {_longest_wait(worst)}"))
+        calls = len(run.calls)
+        alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {calls} call{'s' * (calls != 1)}"
+        super().__init__(sketches, f"{_shares_text(shares)}\n\n{_text(spans)}", alt)
+        self.run, self.spans, self.shares = run, spans, shares
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a trace file (Trace Event Format, microseconds) that ui.perfetto.dev and chrome://tracing open."""
+        path = Path(path)
+        path.write_text(json.dumps({"traceEvents": list(_trace(self.run, self.spans))}, indent=1), encoding="utf-8")
+        return path
+
+
+def timeline(run: Run) -> Timeline:
+    """The timeline of a run; see Timeline."""
+    return Timeline(run)
+
+
+# --- what there is to show ----------------------------------------------------------------
+
+
+def _spans(run: Run) -> list[CallSpan]:
+    calls = run.calls
+    every = [e for events in run.events for e in events]
+    if not every:
+        return []
+    origin = min(e.start for e in every)
+    last = max(max((e.end for e in every if e.end is not None), default=0.0), max(e.start for e in every))
+    return [_span(e, call, origin, last) for call in calls for e in call]
+
+
+def _span(e: Event, call: Call, origin: float, last: float) -> CallSpan:
+    end = last if e.end is None else e.end
+    blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
+    others = {o.rank: o.start for o in call if o is not e}
+    late = max(others, key=others.__getitem__, default=None)
+    met = min(max(others.get(late, 0.0), blocked), end)
+    if e.end is None and len(call.events) < (2 if call.is_message else len(call.group)):
+        met = end  # somebody never came
+    times = (t - origin for t in (e.start, blocked, met, end))
+    return CallSpan(e, *times, late if met > blocked else None)
+
+
+def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]]:
+    """The (send, recv) pairs that met."""
+    of = {id(span.event): span for span in spans}
+    pairs = [call.events for call in run.calls if call.is_message and len(call.events) == 2]
+    return [(of[id(a)], of[id(b)]) for a, b in pairs if b.end is not None]
+
+
+def _longest_wait(worst: CallSpan) -> str:
+    if worst.late is None:
+        return "nobody waited for anybody"
+    e = worst.event
+    return f"the longest wait: rank {e.rank}, {duration(worst.waits)} in {e.op} #{e.index + 1}, for rank {worst.late}"
+
+
+def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
+    found = []
+    for rank in range(run.world_size):
+        mine = [span for span in spans if span.event.rank == rank]
+        waits = _together((span.blocked, span.met) for span in mine)
+        moves = _together((span.blocked, span.end) for span in mine) - waits
+        by_late: dict[int, float] = defaultdict(float)
+        for span in mine:
+            if span.late is not None:
+                by_late[span.late] += span.waits
+        end = max((span.end for span in mine), default=0.0)
+        found.append(Share(end - waits - moves, waits, moves, max(by_late, key=by_late.__getitem__, default=None)))
+    return found
+
+
+def _together(intervals: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in any of them."""
+    return sum(end - start for start, end in merged(intervals))
+
+
+def _shares_text(shares: list[Share]) -> str:
+    rows = [("rank", "worked", "waited", "moved", "waited most for")]
+    for rank, share in enumerate(shares):
+        late = "-" if share.late is None else f"rank {share.late}"
+        rows.append((str(rank), duration(share.worked), duration(share.waited), duration(share.moved), late))
+    return aligned(rows)
+
+
+def _text(spans: list[CallSpan]) -> str:
+    rows = [("rank", "call", "starts", "waits", "ends")]
+    for span in sorted(spans, key=lambda span: (span.event.rank, span.event.index)):
+        e = span.event
+        ends = "never" if e.end is None else duration(span.end)
+        rows.append((str(e.rank), f"{e.op} #{e.index + 1}", duration(span.start), duration(span.waits), ends))
+    return aligned(rows)
+
+
+# --- the drawing --------------------------------------------------------------------------
+
+
+def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
+    """A bar for each rank, in three parts."""
+    sketch = Canvas()
+    y = heading(sketch, f"timeline of {run.name}", _longest_wait(worst)) + 4
+    labels = RankLabels(range(run.world_size))
+    left = labels.width + 14
+    entries = (
+        (AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data"),
+        (_in_flight, "in flight, while the rank works"),
+    )  # fmt: skip
+    legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
+    y += 26
+    notes = [_note(share) for share in shares]
+    room = WIDTH - left - max(text_width(words, 11) for words in notes) - 16
+    scale = room / max(max(sum(share[:3]) for share in shares), 1e-9)
+    for rank, (share, words) in enumerate(zip(shares, notes)):
+        labels.draw(sketch, left - 14, y, rank)
+        x = left
+        for seconds, fill, edge in (
+            (share.worked, AMOUNT, None), (share.waited, "#ffffff", FAINT), (share.moved, colour(rank), None)
+        ):  # fmt: skip
+            if seconds * scale >= 0.5:
+                sketch.box(x, y - 9, max(seconds * scale, 1.5), 18, fill, edge, dashed=bool(edge), radius=2)
+            x += seconds * scale
+        sketch.text(left + room + 12, y, words, 11, align="left")
+        y += 26
+    sketch.reach(WIDTH - 1, y)
+    return sketch
+
+
+def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
+    """Where a rank waits."""
+    sketch.box(x, y, wide, high, "#ffffff", FAINT, dashed=True, radius=2)
+
+
+def _in_flight(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
+    sketch.line([(x, y + high / 2), (x + wide, y + high / 2)], SOFT, 3, butt=True)
+
+
+def _note(share: Share) -> str:
+    late = "" if share.late is None else f" for rank {share.late}" if share.waited else ""
+    return f"worked {duration(share.worked)}, waited {duration(share.waited)}{late}, moved {duration(share.moved)}"
+
+
+def _lanes(run: Run, spans: list[CallSpan], start: float, stop: float, title: str) -> Canvas:
+    """The calls between two times, in seconds."""
+    ranks, sketch = range(run.world_size), Canvas()
+    sketch.text(0, 8, title, 12, align="left", bold=True)
+    labels, top = RankLabels(ranks), 46
+    left = labels.width + 14
+    scale = (WIDTH - left - 8) / (stop - start)
+    y = {rank: top + PITCH * rank for rank in ranks}
+    _axis(sketch, left, scale, start, stop, y[0] - HIGH, y[run.world_size - 1] + HIGH)
+    for rank in ranks:
+        labels.draw(sketch, left - 14, y[rank], rank)
+        sketch.line([(left, y[rank]), (left + (stop - start) * scale, y[rank])], AMOUNT, 4, butt=True)
+
+    def inside(t: float) -> float:
+        return left + (min(max(t, start), stop) - start) * scale
+
+    for span in spans:
+        if span.end >= start and span.start <= stop:
+            _bar(sketch, span, inside, y[span.event.rank])
+    for source, target in _messages(run, spans)[:MAX_ARROWS]:
+        begin = max(source.start, target.start)
+        if begin < start or target.end > stop:
+            continue
+        down = 1 if y[target.event.rank] > y[source.event.rank] else -1
+        tail = inside(begin), y[source.event.rank] + down * HIGH / 2
+        sketch.arrow(tail, (inside(target.end), y[target.event.rank] - down * HIGH / 2), INK, 1.2, head=7)
+    return sketch
+
+
+def _axis(sketch: Canvas, left: float, scale: float, start: float, stop: float, top: float, foot: float) -> None:
+    wide = stop - start
+    step = 10 ** math.floor(math.log10(wide / 4))
+    step *= next(m for m in (1, 2, 5, 10) if wide / (step * m) <= 8)
+    for k in range(math.ceil(start / step - 1e-9), int(stop / step) + 1):
+        x = left + (k * step - start) * scale
+        sketch.line([(x, top), (x, foot)], GRID, 1)
+        if x + text_width(duration(k * step), 10.5) / 2 <= WIDTH:
+            sketch.text(x, foot + 10, duration(k * step) if k else "0", 10.5, SOFT)
+
+
+def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: float) -> None:
+    """Dashed while it waits for others, full while data moves; a line below while the rank goes on with its own work."""
+    e, tint = span.event, colour(span.event.rank)
+    x0, x1, x2 = map(inside, (span.blocked, span.met, span.end))
+    if span.blocked > span.start:
+        under = y + HIGH / 2 + 4
+        sketch.line([(inside(span.start), under), (x0, under)], tint, 3, butt=True)
+    if x1 - x0 >= 1:
+        _dashed(sketch, x0, y - HIGH / 2, x1 - x0, HIGH)
+    if e.end is not None and x2 > x0:
+        sketch.box(x1, y - HIGH / 2, max(x2 - x1, 1.5), HIGH, tint, radius=2)
+    for words in (f"{e.op} #{e.index + 1}", e.op, f"#{e.index + 1}"):
+        wide = text_width(words, 10.5) + 8
+        if wide <= x2 - x1 and e.end is not None:
+            sketch.text((x1 + x2) / 2, y, words, 10.5, ink_on(tint))
+            return
+        if wide <= x1 - x0:
+            sketch.text((x0 + x1) / 2, y, words, 10.5, INK)
+            return
+
+
+# --- the trace file -----------------------------------------------------------------------
+
+
+def _trace(run: Run, spans: list[CallSpan]) -> Iterator[dict]:
+    """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: complete events, flows."""
+    yield {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": run.name}}
+    for rank in range(run.world_size):
+        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}}
+    for span in spans:
+        e = span.event
+        said = {"call": e.index + 1, "size": size(e.nbytes), "line": str(e.line), "waits_us": span.waits * 1e6}
+        said |= {k: v for k, v in (("src", e.src), ("dst", e.dst), ("reduce_op", e.reduce_op)) if v is not None}
+        yield _complete(e.op, e.rank, span.start, span.end, said)
+        if span.waits:
+            yield _complete(f"waits for rank {span.late}", e.rank, span.blocked, span.met, {})
+    for number, (source, target) in enumerate(_messages(run, spans)):
+        for phase, span, at in (("s", source, source.start), ("f", target, target.end)):
+            flow = {"ph": phase, "id": number, "name": "message", "cat": "message", "pid": 0, "tid": span.event.rank}
+            yield flow | {"ts": at * 1e6} | ({"bp": "e"} if phase == "f" else {})
+
+
+def _complete(name: str, rank: int, start: float, end: float, args: dict) -> dict:
+    event = {"ph": "X", "name": name, "cat": "call", "pid": 0, "tid": rank}
+    return event | {"ts": start * 1e6, "dur": (end - start) * 1e6, "args": args}

@@ -1,0 +1,23 @@
+"""Figures that play in a browser, with or without a kernel.
+
+The files beside this one are joined: there is nothing to build, and nothing to load from elsewhere.
+"""
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FIGURES = (HERE / "steps.js", HERE / "panel.js")  # what draws a kind of recording has its name
+UNREAD = re.compile(r"^ +|^ *//.*\n|^ */\*\*.*\*/\n", re.MULTILINE)  # indentation and lines of comment
+
+
+@lru_cache
+def module(figure: Path) -> str:
+    """The ES module that anywidget loads in JupyterLab for a figure: a front end loads it again for each."""
+    return joined(HERE / "base.js", figure, HERE / "lab.js") + f"export default widget({figure.stem})\n"
+
+
+def joined(*files: Path) -> str:
+    """The files' text, one after the other, without what only a person reads."""
+    return UNREAD.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))

@@ -1,0 +1,64 @@
+"""A panel: controls, and what they lead to, asked of the kernel at every change."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Callable, NamedTuple, Sequence
+
+from ...draw.canvas import Picture
+from ...frontend import Interactive
+
+
+class Control(NamedTuple):
+    """A choice of one of some values: buttons side by side, or a slider."""
+
+    name: str
+    options: Sequence[tuple[str, Any]]  # as it is shown, and the value
+    value: Any
+    label: str = ""
+    buttons: bool = False
+
+    def described(self) -> dict:
+        """As the web module takes it."""
+        labels, values = zip(*self.options)
+        return {
+            "name": self.name,
+            "label": self.label or self.name,
+            "options": labels,
+            "at": values.index(self.value),
+            "buttons": self.buttons,
+        }
+
+
+def panel(controls: list[Control], react: Callable[[dict], dict]):
+    """The widget of some controls.  Raises ImportError without anywidget.
+
+    react: takes a value for each control's name and returns what to show: "words" (a sentence, announced), "picture"
+    (see `shown`), "text" (a table; "prose": text that may be broken), "code", "off" (control -> why it does not apply),
+    "most" (slider -> the last place it can be moved to).  The controls then stand where "at" says, if it does.
+    """
+    from .widget import Figure
+
+    values = {control.name: [value for _, value in control.options] for control in controls}
+
+    def answered(places: dict[str, int]) -> dict:
+        return react({name: values[name][at] for name, at in places.items()})
+
+    now = react({control.name: control.value for control in controls})
+    return Figure({"kind": "panel", "controls": [c.described() for c in controls], "now": now}, answered)
+
+
+class Panelled(Interactive):
+    """What draws itself, and in Jupyter has controls that change it.
+
+    A subclass has `draw()`, a repr, `controls()` and `react(chosen)`, see `panel`.
+    """
+
+    def figure(self):
+        return panel(self.controls(), self.react)
+
+
+def shown(picture: Picture, alt: str) -> dict:
+    """A Picture as the module takes it: {src, alt, width}."""
+    data = base64.b64encode(picture.png()).decode()
+    return {"src": f"data:image/png;base64,{data}", "alt": alt, "width": picture.pixels[0]}

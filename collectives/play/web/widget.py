@@ -1,0 +1,39 @@
+"""A figure in JupyterLab: one anywidget model with what was recorded, and answers of the kernel where there is more to ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable
+
+import anywidget
+import traitlets
+
+from . import FIGURES, module
+
+
+class Figure(anywidget.AnyWidget):
+    """What the file `drawn_by` shows of `data`; None: the library's own for this kind of data.
+
+    `answer` takes a question of the front end and returns what to send back.
+
+    A question is answered while its message is dealt with: what the answer raises is sent as its failure,
+    since nobody would see it in a callback.
+    """
+
+    _esm = traitlets.Unicode().tag(sync=True)
+    data = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, data: dict, answer: Callable[[Any], dict] | None = None, drawn_by: Path | None = None) -> None:
+        drawn_by = drawn_by or next(file for file in FIGURES if file.stem == data["kind"])
+        super().__init__(data=data, _esm=module(drawn_by))
+        self._answer = answer
+        self.on_msg(lambda _, question, __: self.send(self.answered(question)))
+
+    def answered(self, question: Any) -> dict:
+        """What is sent back to the front end."""
+        try:
+            return self._answer(question)
+        except KeyboardInterrupt:
+            return {"failure": "Interrupted."}
+        except Exception as error:
+            return {"failure": f"{type(error).__name__}: {error}"}

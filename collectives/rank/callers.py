@@ -1,0 +1,100 @@
+"""The learner's line behind a call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import sysconfig
+import threading
+from types import FrameType
+
+import torch
+
+from ..record.event import Line
+from . import torch_private
+from .own import passes_on
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_WORK = os.path.join(os.path.dirname(__file__), "work.py")
+_DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
+
+
+@functools.cache
+def owner(file: str) -> str:
+    """Whose source file it is: "torch", "rank" (rank/work.py), "other" (passes calls on unseen) or "learner"."""
+    if file.startswith(_TORCH):
+        return "torch"
+    if file == _WORK:
+        return "rank"
+    if (
+        passes_on(file)
+        or file.startswith(("<frozen", "<eval_with_key>"))
+        or file.endswith(_DEPRECATED)
+        or torch_private.COMPILED in file
+    ):
+        return "other"
+    if file.startswith(_STDLIB) and "-packages" not in file:
+        return "other"
+    return "learner"
+
+
+def is_learners(file: str) -> bool:
+    """Whether a source file is the learner's own: not torch's, Python's or one that passes calls on."""
+    return owner(file) == "learner"
+
+
+def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | None, FrameType | None]:
+    """The learner's line that led here, the name of the torch function which it called, and the line's frame.
+
+    The line is the innermost of the learner's. The function is the outermost of torch's above it:
+    what the learner called, not what that called in turn.
+    elsewhere: the line that handed this work to this thread, for a thread that runs torch's alone.
+    Without it such a thread is one of C++ (autograd's, gloo's), which works for the main thread:
+    then both are the main thread's, at this moment.
+    """
+    line, entry, frame = _walk(sys._getframe(1))
+    if frame is not None:
+        return line, entry, frame
+    if elsewhere is not None:
+        return elsewhere, entry, None
+    main = sys._current_frames().get(threading.main_thread().ident)
+    return _walk(main) if main is not None else (None, entry, None)
+
+
+def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType | None]:
+    """The learner's line, the torch function it called, and the frame, learner's or rank's own, that ended the search."""
+    entry = wrapper = None
+    while frame is not None:
+        code = frame.f_code
+        whose = owner(code.co_filename)
+        if whose == "learner":
+            return Line(code.co_filename, frame.f_lineno, code.co_name), _name(entry or wrapper), frame
+        if whose == "rank":
+            return None, _name(entry or wrapper), frame
+        if whose == "torch":
+            # A function defined inside another is a decorator's wrapper or a hook: it has no name that one can call.
+            if code.co_flags & inspect.CO_NESTED:
+                wrapper = frame
+            else:
+                entry = frame
+        frame = frame.f_back
+    return None, _name(entry or wrapper), None
+
+
+def _name(frame: FrameType | None) -> str | None:
+    """'all_reduce', 'Tensor.backward', 'DistributedDataParallel.forward', 'DTensor.matmul'"""
+    if frame is None:
+        return None
+    code = frame.f_code
+    if code.co_filename in torch_private.DISPATCHERS:
+        # The learner's line used an operator on a DTensor: `a @ b`, `a.relu()`.
+        operator = torch_private.dispatched(frame)
+        return None if operator is None else f"DTensor.{operator}"
+    name = code.co_name
+    if "self" not in code.co_varnames:
+        return name
+    me = frame.f_locals.get("self")
+    return f"{type(me).__name__}.{'forward' if name in torch_private.CALL_A_MODULE else name}"

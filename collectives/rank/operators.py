@@ -1,0 +1,151 @@
+"""torch's c10d operators, and the event that a call of one with its arguments is.  Asks no process group."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ..record.collectives import of
+from ..record.event import Event, Value
+from .tensors import aliased, each, has_gaps
+from .torch_private import schema
+
+# c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
+# gather_into_tensor_ is there from torch 2.14 on.
+OPS = {
+    "allreduce_": ("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced_": ("all_reduce_coalesced", "tensors", "tensors"),
+    "broadcast_": ("broadcast", "tensors", "tensors"),
+    "reduce_": ("reduce", "tensors", "tensors"),
+    "allgather_": ("all_gather", "input_tensors", "output_tensors"),
+    "_allgather_base_": ("all_gather_single", "input_tensor", "output_tensor"),
+    "allgather_coalesced_": ("all_gather_coalesced", "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": ("all_gather_coalesced", "inputs", "outputs"),
+    "gather_": ("gather", "input_tensors", "output_tensors"),
+    "gather_into_tensor_": ("gather_single", "input_tensor", "output_tensor"),
+    "scatter_": ("scatter", "input_tensors", "output_tensors"),
+    "reduce_scatter_": ("reduce_scatter", "input_tensors", "output_tensors"),
+    "_reduce_scatter_base_": ("reduce_scatter_single", "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_coalesced", "inputs", "outputs"),
+    "alltoall_": ("all_to_all", "input_tensors", "output_tensors"),
+    "alltoall_base_": ("all_to_all_single", "input", "output"),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier_": ("monitored_barrier", None, None),
+    "send": ("send", "tensors", "tensors"),
+    "recv_": ("recv", "tensors", "tensors"),
+    "recv_any_source_": ("recv", "tensors", "tensors"),
+}
+# What coalesced operators of one tensor are: functional collectives make no others.
+OF_ONE = {
+    "allgather_into_tensor_coalesced_": "all_gather_single",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_single",
+}
+# Operators that call those above, and are recorded as them: functional collectives, DTensor's own.
+MADE_OF_OPS = {
+    "_c10d_functional": {
+        "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_",
+        "all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor", "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced",
+        "all_to_all_single", "isend", "irecv", "batch_p2p_ops",
+    },
+    "_c10d_functional_autograd": {"all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"},
+    "_dtensor": {"shard_dim_alltoall"},
+}  # fmt: skip
+# Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,
+# of torch 2.15, for several. Two are there once torch._dynamo is imported.
+NO_CALLS = {
+    "_c10d_functional": {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd"},
+    "c10d": {"check_for_nan"},
+    "_dtensor": {"mesh_get_process_group"},
+}
+# What a call of these looks like to the learner who made it.
+SAME_CALL = {
+    "isend": "send",
+    "irecv": "recv",
+    "all_gather_into_tensor": "all_gather_single",
+    "gather_into_tensor": "gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+}
+REDUCE_OPS = {int(getattr(dist.ReduceOp.RedOpType, n)): n for n in dist.ReduceOp.RedOpType.__members__}
+# Coalesced operators carry a list; the others wrap their one tensor (or list) in a list.
+LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced", "all_to_all"}
+
+
+@functools.cache
+def _parameters(op) -> dict[str, Any]:
+    return {a.name: a.default_value for a in schema(op).arguments}
+
+
+def arguments(op, args, kwargs) -> dict[str, Any]:
+    """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
+    parameters = _parameters(op)
+    return {**parameters, **dict(zip(parameters, args)), **kwargs}
+
+
+class Reading(NamedTuple):
+    """A call of an operator, as its arguments tell of it."""
+
+    event: Event  # without index, line, times and values
+    inputs: Value  # the tensor, or the list of them, that this rank passes in; None: it passes nothing
+    outputs: Value  # likewise, those that it is left with
+    all_in: list[torch.Tensor]  # each tensor of the inputs
+    all_out: list[torch.Tensor]  # each tensor of the outputs
+
+
+def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int) -> Reading:
+    """What a call of a c10d operator is on one rank.
+
+    given: the arguments by name, defaults included.  A rank that they name is a place in the group; the event's
+        are global.
+    ranks: the group's global ranks, in group order.  rank: this one's global rank.
+    """
+    kind, source, target = OPS[operator]
+    if operator in OF_ONE and len(given[source]) == 1:
+        kind = OF_ONE[operator]
+    inputs = _unwrapped(kind, given.get(source))
+    outputs = inputs if target == source else _unwrapped(kind, given.get(target))
+    event = Event(rank, 0, kind, ranks)
+    event.async_op = bool(given.get("async_op", False))
+    if "root_rank" in given:
+        root = given["root_rank"]
+        root = ranks[root] if root < len(ranks) else root
+        collective = of(kind)
+        event.src, event.dst = (root, None) if collective.root == "src" else (None, root)
+        if rank != root and not collective.in_place:  # a list of all is the root's alone
+            inputs = inputs if collective.gives == "own" else None
+            outputs = outputs if collective.gets == "own" else None
+    if "reduce_op" in given:
+        event.reduce_op = REDUCE_OPS.get(given["reduce_op"].op(), "?")
+    if kind == "all_to_all_single":
+        event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
+    if kind == "send":
+        event.dst, event.tag = ranks[given["dst"]], given["tag"]
+    elif kind == "recv":
+        event.src, event.tag = None if operator == "recv_any_source_" else ranks[given["src"]], given["tag"]
+    all_in, all_out = each(inputs), each(outputs)
+    _describe(event, all_in, all_out)
+    return Reading(event, inputs, outputs, all_in, all_out)
+
+
+def _unwrapped(kind: str, value: Any) -> Value:
+    """An argument as torch.distributed takes it."""
+    if kind in LISTS or not isinstance(value, (list, tuple)):
+        return each(value) if isinstance(value, (list, tuple)) else value
+    if not value:
+        return None
+    return list(value[0]) if isinstance(value[0], (list, tuple)) else value[0]
+
+
+def _describe(event: Event, all_in: list[torch.Tensor], all_out: list[torch.Tensor]) -> None:
+    """Note what the tensors are: those that the rank passes in, or its buffer if it passes nothing."""
+    if tensors := all_in or all_out:
+        first = tensors[0]
+        event.dtype, event.shape = first.dtype, tuple(first.shape)
+        strided = first.layout == torch.strided
+        event.strides = first.stride() if strided and not first.is_contiguous() else None
+        event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
+    event.non_dense = ("in",) * any(map(has_gaps, all_in)) + ("out",) * any(map(has_gaps, all_out))
+    event.misuse = "aliased" if aliased(all_out) else None

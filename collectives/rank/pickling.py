@@ -1,0 +1,108 @@
+"""Functions and tensors as bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import pickle
+import sys
+import threading
+from collections import ChainMap
+from pkgutil import resolve_name
+from types import CodeType, ModuleType
+from typing import Any, Callable, Iterable
+
+import cloudpickle
+import torch
+
+from . import torch_private
+from .protocol import Pickler
+
+
+class _Packer(cloudpickle.Pickler):
+    dispatch_table = ChainMap({}, cloudpickle.Pickler.dispatch_table)
+
+
+def pickle_by(kind: type, captured: Callable, passed: Callable) -> None:
+    """Register how objects of a type are reduced: in messages, and in pack. As copyreg.pickle does for every pickle."""
+    Pickler.dispatch_table[kind] = captured
+    _Packer.dispatch_table[kind] = passed
+
+
+def pickle_by_name(kind: type, name: Callable[[Any], str]) -> None:
+    """Register objects of a type as names in pack, as pkgutil.resolve_name takes them: each rank looks up its own."""
+    _Packer.dispatch_table[kind] = lambda value: (resolve_name, (name(value),))
+
+
+def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
+    """The loaded modules that a function reaches through a package it uses: concurrent.futures through concurrent."""
+    found = []
+
+    def add_below(package: str) -> None:
+        for name in code.co_names:
+            if module := sys.modules.get(f"{package}.{name}"):
+                found.append(module)
+                add_below(module.__name__)
+
+    for value in used:
+        if isinstance(value, ModuleType) and value.__package__:
+            add_below(value.__name__)
+    return found
+
+
+_packing = threading.Lock()
+_cloudpickles_own = cloudpickle.cloudpickle._find_imported_submodules
+
+
+def pack(value: Any) -> bytes:
+    """Functions, classes and objects of a notebook as bytes, by value where they must be."""
+    buffer = io.BytesIO()
+    with _packing:
+        # cloudpickle's own goes through all loaded modules for each function, and torch loads a
+        # thousand: that takes most of the time. Others in this process keep theirs.
+        cloudpickle.cloudpickle._find_imported_submodules = _submodules
+        try:
+            _Packer(buffer).dump(value)
+        finally:
+            cloudpickle.cloudpickle._find_imported_submodules = _cloudpickles_own
+    return buffer.getvalue()
+
+
+unpack = pickle.loads
+
+
+def _plainly(tensor: torch.Tensor):
+    """What pickle makes a tensor of: its raw bytes, where it is plain."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    dense = tensor
+    if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+        dense = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    raw = ctypes.string_at(dense.data_ptr(), dense.nbytes)
+    return _tensor, (raw, tensor.dtype, tuple(tensor.shape))
+
+
+def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+
+
+def _faithfully(tensor: torch.Tensor):
+    """As _plainly, where torch's own pickle would carry no more than numbers and a shape."""
+    if (
+        tensor.layout != torch.strided or not tensor.is_cpu or tensor.is_quantized or tensor.requires_grad
+        or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous() or tensor.__dict__
+    ):  # fmt: skip
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return _own_tensor, _plainly(tensor)[1]
+
+
+def _own_tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    return _tensor(raw, dtype, shape).clone()  # with memory of torch's own: it can be resized
+
+
+pickle_by(torch.Tensor, _plainly, _faithfully)
+# torch.ops and torch.classes are modules only in name, and cannot be pickled.
+for kind, name in torch_private.PICKLED_BY_NAME.items():
+    pickle_by_name(kind, name)

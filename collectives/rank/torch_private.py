@@ -1,0 +1,296 @@
+"""Every private name of torch that this package uses, under the feature that takes it.
+
+torch promises nothing about these names, and any release may move one. A name that is gone costs the features that
+take it, and those say so once in a sentence; all others work on. A name in a module that takes long to import is
+looked up when its feature is first used, all others here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from contextlib import nullcontext
+from operator import attrgetter
+from pkgutil import resolve_name
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.distributed import ProcessGroup, Work
+
+TESTED = ("2.13", "2.14", "2.15")
+
+
+class Feature:
+    """Something that this package does with private names of torch; true as long as torch has each of them.
+
+    title: what it is, as in "... is off".
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.names: list[str] = []  # as pkgutil.resolve_name takes them
+        self.missing: list[str] = []
+        FEATURES.append(self)
+
+    def takes(self, name: str, instead: Any = None) -> Any:
+        """The object that torch has under a private name; `instead` if it has none, and the feature is off."""
+        self.names.append(name)
+        try:
+            return resolve_name(name)
+        except (ImportError, AttributeError):
+            self.missing.append(name)
+            return instead
+
+    def __bool__(self) -> bool:
+        return not self.missing
+
+    @property
+    def notice(self) -> str:
+        """Why it is off, in a sentence."""
+        names, tested = " and ".join(self.missing), f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
+        return f"torch {torch.__version__} has no {names}, so {self.title} is off; tested versions are {tested}."
+
+    def require(self) -> None:
+        """Raise ImportError if it is off: for what cannot go on without it."""
+        if not self:
+            raise ImportError(self.notice)
+
+
+FEATURES: list[Feature] = []
+
+
+def notices() -> list[str]:
+    """A sentence for each feature that this torch has no names for."""
+    return [feature.notice for feature in FEATURES if not feature]
+
+
+_warned: set[str] = set()
+
+
+def warn() -> None:
+    """Warn of each feature that is off, once in a process."""
+    for notice in notices():
+        if notice not in _warned:
+            _warned.add(notice)
+            warnings.warn(notice, stacklevel=2)
+
+
+# --- recording ----------------------------------------------------------------------------
+
+RECORDING = Feature("recording what is said through torch.distributed")
+RECORDING.takes("torch.ops:c10d.allreduce_.default._schema")
+RECORDING.takes("torch._ops.OpOverload.redispatch")
+RECORDING.takes("torch.distributed.Work.boxed")
+_backend_select = RECORDING.takes("torch._C.DispatchKey.BackendSelect")
+_keys_after = RECORDING.takes("torch._C._dispatch_keyset_full_after")
+BELOW = _keys_after(_backend_select) if RECORDING else None  # the dispatch keys of what the recorder's kernel calls
+process_group = RECORDING.takes(
+    "torch.distributed.ProcessGroup.unbox"
+)  # of a process group, from an operator's argument
+work = RECORDING.takes("torch.distributed.Work.unbox")  # of a Work, from what an operator returned
+schema = attrgetter("_schema")  # of an operator: its qualified name and its arguments
+
+OPERATORS_FILE = os.path.join(os.path.dirname(torch.__file__), "_ops.py")  # where torch.ops calls an operator
+
+UNINSTALLING = Feature("taking the recorder's kernels out of a run with record=False")
+destroy = UNINSTALLING.takes("torch.library.Library._destroy")
+
+# From an operator to what carries it out. Nobody calls these, they are called.
+DISPATCHERS = tuple(
+    os.path.join(os.path.dirname(torch.__file__), *file.split("/"))
+    for file in ("_ops.py", "_compile.py", "utils/_python_dispatch.py", "distributed/tensor/_dispatch.py")
+)
+CALL_A_MODULE = ("_wrapped_call_impl", "_call_impl")  # functions that do what Module.__call__ does
+COMPILED = os.sep + "torchinductor_"  # in the path of a file that torch.compile wrote
+
+
+def dispatched(frame: FrameType) -> str | None:
+    """The name of the operator that DTensor's dispatcher carries out in this frame."""
+    op = frame.f_locals.get("op_call")
+    return None if op is None else op.overloadpacket.__name__.strip("_")
+
+
+SHORT_WAY = Feature("handing messages to their backend without a detour")
+TIME_LIMITS = Feature("knowing a group's own time limit")
+_GET_BACKEND = "torch.distributed.ProcessGroup._get_backend"
+backend = SHORT_WAY.takes(_GET_BACKEND)
+TIME_LIMITS.takes(_GET_BACKEND)
+TIME_LIMITS.takes("torch.distributed.ProcessGroupGloo._Options._timeout")
+
+
+def time_limit(group: ProcessGroup) -> float | None:
+    """Seconds after which this group's calls give up; None where the backend does not tell."""
+    if not TIME_LIMITS:
+        return None
+    try:
+        return backend(group, torch.device("cpu")).options._timeout.total_seconds()
+    except (RuntimeError, AttributeError):
+        return None
+
+
+SOURCES = Feature("naming the source of a recv from anyone")
+_source_rank = SOURCES.takes("torch.distributed.Work._source_rank")
+
+
+def source_rank(work: Work) -> int | None:
+    """The rank, within the group, that a recv from anyone received from; None if torch does not tell."""
+    return _source_rank(work) if SOURCES else None
+
+
+class HasSource:
+    """What torch asks a Work for after a recv from anyone.  .inner: the backend's Work."""
+
+    def _source_rank(self) -> int | None:
+        return source_rank(self.inner)
+
+    source_rank = _source_rank
+
+
+WARMING = Feature("warming ranks up before their first call")
+
+
+@functools.cache
+def fake_backend() -> bool:
+    """Whether torch has the backend "fake", which moves nothing: importing its module registers it."""
+    WARMING.takes("torch.testing._internal.distributed.fake_pg")
+    return bool(WARMING)
+
+
+# --- a tensor used too early --------------------------------------------------------------
+
+WATCHING = Feature("noticing a tensor that is used before its call was waited for")
+mode_count = WATCHING.takes("torch._C._len_torch_dispatch_stack")
+mode_at = WATCHING.takes("torch._C._get_dispatch_stack_at")
+push_mode = WATCHING.takes("torch._C._push_on_torch_dispatch_stack")
+pop_mode = WATCHING.takes("torch._C._pop_torch_dispatch_stack")
+NoModes = WATCHING.takes("torch._C._DisableTorchDispatch", nullcontext)
+current_node = WATCHING.takes("torch._C._current_autograd_node")  # None outside a backward pass
+WATCHING.takes("torch.ops:aten.add.Tensor._op")
+operation = attrgetter("_op")  # what an operator calls, past torch.compile's stand-ins of tensors
+
+IDLING = Feature("noticing that a backward pass waits forever inside autograd")
+run_backward = IDLING.takes("torch.autograd._engine_run_backward")
+WATCHING.takes("torch.autograd._engine_run_backward")
+
+
+def set_run_backward(function) -> None:
+    """Have every backward pass go through this function, which must call `run_backward`."""
+    torch.autograd._engine_run_backward = function
+
+
+OBSERVING = Feature("seeing training whole with watch()")
+backward_task = OBSERVING.takes("torch._C._current_graph_task_id", lambda: -1)  # -1 outside a backward pass
+WATCHING.takes("torch._C._current_graph_task_id")
+OBSERVING.takes("torch.ops:c10d.allreduce_.default._schema")
+_DispatchMode = OBSERVING.takes("torch.utils._python_dispatch.TorchDispatchMode", object)
+WATCHING.takes("torch.utils._python_dispatch.TorchDispatchMode")
+
+
+class DispatchMode(_DispatchMode):
+    """A TorchDispatchMode that is never compiled.
+
+    torch would wrap __torch_dispatch__ with torch._dynamo.disable, whose import costs every rank a second.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+# --- torch.compile ------------------------------------------------------------------------
+
+COMPILING = Feature("recording what a program does that torch.compile has compiled")
+_set_strategy = COMPILING.takes("torch._C._dynamo.eval_frame.set_code_exec_strategy")
+_Strategy = COMPILING.takes("torch._C._dynamo.eval_frame._FrameExecStrategy")
+_Action = COMPILING.takes("torch._C._dynamo.eval_frame._FrameAction")
+
+# Logs that torch skips its profiler's marks, those of its own DistributedDataParallel too.
+CONTEXT_LOG, CONTEXT_SKIPPED = "torch._dynamo.variables.ctx_manager", "Profiler record function"
+
+
+def never_compiled(function, callees: bool = True):
+    """The function, which torch.compile leaves alone from now on, with all that it calls or by itself."""
+    if COMPILING:
+        _set_strategy(function.__code__, _Strategy(_Action.SKIP, _Action.SKIP if callees else _Action.DEFAULT))
+    return function
+
+
+# --- what travels -------------------------------------------------------------------------
+
+PICKLING = Feature("functions that name torch.ops or torch.classes")
+# Types that are pickled by name -> that name, as pkgutil.resolve_name takes it.
+PICKLED_BY_NAME = {
+    PICKLING.takes("torch._ops._Ops"): lambda _: "torch.ops",
+    PICKLING.takes("torch._ops._OpNamespace"): lambda space: f"torch.ops:{space.name}",
+    PICKLING.takes("torch._ops.OpOverloadPacket"): lambda op: f"torch.ops:{op}",
+    PICKLING.takes("torch._ops.OpOverload"): lambda op: f"torch.ops:{op}",
+    PICKLING.takes("torch._classes._Classes"): lambda _: "torch.classes",
+    PICKLING.takes("torch._classes._ClassNamespace"): lambda space: f"torch.classes:{space.name}",
+}
+PICKLED_BY_NAME.pop(None, None)
+
+
+# --- training seen whole ------------------------------------------------------------------
+
+VIEWS = Feature("leaving views of parameters out of what autograd keeps")
+VIEWS.takes("torch.Tensor._base")
+SHARDS = Feature("locating the shards of a DTensor")
+LOCALS = Feature("counting what a rank holds of a DTensor")
+FSDP = Feature("telling which layer fully_shard gathers ahead of its use")
+PIPELINES = Feature("reading torch's pipeline schedules")
+
+
+def base(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that this one is a view of."""
+    return tensor._base if VIEWS else None
+
+
+@functools.cache
+def _looked_up(feature: Feature, *names: str) -> tuple:
+    """What torch has under these names, looked up once, with a warning for each feature that is off."""
+    values = tuple(map(feature.takes, names))
+    warn()
+    return values
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: of a DTensor its shard."""
+    kind = type(tensor).__name__
+    if kind == "DTensor":
+        _looked_up(LOCALS, "torch.distributed.tensor.DTensor._local_tensor")
+        return local(tensor._local_tensor) if LOCALS else tensor
+    return local(tensor.elem) if kind == "AsyncCollectiveTensor" else tensor
+
+
+def local_part(tensor) -> tuple | None:
+    """Shape and first index, in the whole, of the part of a DTensor that this rank holds. Imports DTensor."""
+    (where,) = _looked_up(SHARDS, "torch.distributed.tensor._utils.compute_local_shape_and_global_offset")
+    return where(tensor.shape, tensor.device_mesh, tensor.placements) if SHARDS else None
+
+
+_PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup"
+
+
+def sharded_module(frame: FrameType) -> torch.nn.Module | None:
+    """The module whose parameters fully_shard gathers, or whose gradients it reduces, in this frame."""
+    if frame.f_code.co_name not in ("unshard", "post_backward"):
+        return None
+    group = frame.f_locals.get("self")
+    if type(group).__module__.startswith("torch.distributed.fsdp."):
+        _looked_up(FSDP, f"{_PARAMETERS}.unshard", f"{_PARAMETERS}.post_backward")
+        if FSDP and type(group).__name__ == "FSDPParamGroup":
+            return group.modules[0]
+    return None
+
+
+def pipeline_orders(schedule: str, ranks: int, microbatches: int, chunks: int | None) -> list[list]:
+    """Per rank, the actions of a schedule of torch.distributed.pipelining, in order. Imports pipelining.
+
+    Raises ImportError where torch has no name for it.
+    """
+    (orders,) = _looked_up(PIPELINES, "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops")
+    PIPELINES.require()
+    return orders(schedule, ranks, microbatches, chunks)

@@ -1,0 +1,226 @@
+"""Notices a tensor that is used before its asynchronous call was waited for.
+
+A TorchDispatchMode sees every operator of the thread that it is entered on, and makes each three
+times as expensive. So it lies on a thread's stack of modes only while calls are under way. It lies
+at the bottom: modes that a program enters and leaves meanwhile find theirs on top.
+
+A training loop makes the same calls in the same places thousands of times, and a place that was
+right many times is hardly ever wrong later: after its first ALWAYS calls, one in SELDOM is watched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from functools import cache, partial, wraps
+from types import FrameType
+from typing import Callable
+
+import torch
+
+from . import torch_private
+from .tensors import extent
+from .torch_private import DispatchMode, never_compiled
+
+ALWAYS, SELDOM = 64, 16
+ALWAYS_PASSES = 8  # backward passes that are watched from their beginning: each may be a thousand operators
+FRAMES = 4  # that tell a place: the program's line, and from where that was reached
+
+# Operators that take a tensor only to make another like it.
+_READ_NOTHING = {
+    f"aten::{kind}"
+    for kind in (
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+        "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "is_pinned",
+    )
+}  # fmt: skip
+
+
+# Methods of a tensor that use its memory without any operator: the first read it, the others give a view of it,
+# which may be read at any later time.
+_READS = ("tolist", "__repr__", "__reduce_ex__")
+_VIEWS = ("numpy", "__dlpack__")
+
+
+class Guard:
+    """The memory of one call under way: its inputs must not be written, its outputs not be used at all.
+
+    by_hook: whether the call was made by a Python hook of a backward pass, or a backward() of the program's own.
+    """
+
+    def __init__(
+        self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool = False
+    ) -> None:
+        self.index, self.node = index, torch_private.current_node() if by_hook else None
+        self.waited_for, self.reported = False, set()
+        # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
+        # in the same memory would be taken for it.
+        self._tensors = inputs + outputs
+        used = {extent(t): False for t in inputs} | {extent(t): True for t in outputs}  # many calls work in place
+        self.extents = [(*where, at_all) for where, at_all in used.items()]
+
+
+class Watch(DispatchMode):
+    """The guards of all calls under way, and the mode that checks every use of a tensor against them.
+
+    report: called with the call's index and "written", "read" or "viewed", once for each call, from within the use.
+    """
+
+    def __init__(self, report: Callable[[int, str], None]) -> None:
+        super().__init__()
+        self._report = report
+        self._guards: dict[int, Guard] = {}
+        self._calls: dict[tuple, int] = defaultdict(int)  # made from each place
+        self._thread = threading.local()
+        self._methods = {name: vars(torch.Tensor).get(name) for name in (*_READS, *_VIEWS)}
+        self._outlived = False  # whether a call made by a node of a backward pass was under way after it
+        self._passes = 0  # begun since the first such call
+
+    def start(self) -> None:
+        torch_private.set_run_backward(self._run_backward)
+        for name in self._methods:
+            setattr(torch.Tensor, name, self._method(name))
+
+    def stop(self) -> None:
+        torch_private.set_run_backward(torch_private.run_backward)
+        for name, own in self._methods.items():
+            setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)  # or inherited
+        self._guards.clear()
+        self.settle()
+
+    def due(self, op: str, frame: FrameType | None) -> bool:
+        """Whether a call made by this frame of the program is one to watch."""
+        place = [op]
+        for _ in range(FRAMES):
+            if frame is None:
+                break
+            place += id(frame.f_code), frame.f_lasti  # code objects compare, and hash, by all that is in them
+            frame = frame.f_back
+        place = tuple(place)
+        self._calls[place] = count = self._calls[place] + 1
+        return count <= ALWAYS or count % SELDOM == 0
+
+    def add(self, guard: Guard) -> None:
+        self._guards[guard.index] = guard
+        self.settle()
+
+    def waits(self, index: int, now: bool) -> None:
+        """Let the tensors be used while the call is waited for: gloo's reduce_scatter_single fills its output then."""
+        if guard := self._guards.get(index):
+            guard.waited_for = now
+
+    def remove(self, index: int) -> None:
+        if guard := self._guards.pop(index, None):
+            self._outlived |= guard.node is not None and guard.node is not torch_private.current_node()
+            if not self._guards:
+                self.settle()
+
+    def settle(self, wanted: bool | None = None) -> None:
+        """Put this mode on this thread's stack, or take it off: by default, as there are guards or not."""
+        wanted = bool(self._guards) if wanted is None else wanted
+        count = torch_private.mode_count()
+        if not (wanted or count) or getattr(self._thread, "dispatching", False):
+            return
+        modes = [torch_private.mode_at(k) for k in range(count)]
+        if (self in modes) == wanted:
+            return
+        others = [torch_private.pop_mode(None) for _ in modes]  # the top one first
+        if wanted:
+            torch_private.push_mode(self)
+        for mode in reversed(others):
+            if mode is not self:
+                torch_private.push_mode(mode)
+
+    @partial(never_compiled, callees=False)
+    def _run_backward(self, *args, **kwargs):
+        """autograd gives every node of a pass the stack of modes that there was when the pass began, and
+        brings back the caller's after it: what a hook's call puts there lasts until the node ends.  So where
+        such calls are under way for longer, the mode lies there from the beginning of some passes."""
+        self._passes += self._outlived
+        if self._outlived and (self._passes <= ALWAYS_PASSES or self._passes % SELDOM == 0):
+            self.settle(True)
+        try:
+            return torch_private.run_backward(*args, **kwargs)
+        finally:
+            self.settle()
+
+    @never_compiled
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self._guards and (used := _used(func)):
+            if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
+                return NotImplemented  # they come here again, with the tensors that they stand for
+            self._check(used, args, kwargs)
+        # While a mode handles an operator it is off the stack, and comes back on it by itself.
+        self._thread.dispatching = True
+        try:
+            # func itself would look for torch.compile's stand-ins of tensors first, of which there are none.
+            call = torch_private.operation(func)
+            return call(*args, **kwargs) if kwargs else call(*args)
+        finally:
+            self._thread.dispatching = False
+
+    def _method(self, name: str) -> Callable:
+        original, how = getattr(torch.Tensor, name), "read" if name in _READS else "viewed"
+
+        @wraps(original)
+        @partial(never_compiled, callees=False)
+        def method(tensor, *args, **kwargs):
+            if self._guards:
+                self._check_tensor(tensor, how)
+            return original(tensor, *args, **kwargs)
+
+        return method
+
+    def _check(self, used, args, kwargs) -> None:
+        for place, name, how in used:
+            value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
+            if isinstance(value, torch.Tensor):
+                self._check_tensor(value, how)
+            elif isinstance(value, (list, tuple)):  # not a number in place of a tensor
+                for tensor in value:
+                    if tensor is not None:
+                        self._check_tensor(tensor, how)
+
+    def _check_tensor(self, tensor: torch.Tensor, how: str) -> None:
+        first, last = extent(tensor)
+        for guard in list(self._guards.values()):  # another thread may be adding one
+            for start, end, at_all in guard.extents:
+                if first < end and start < last and (at_all or how == "written"):
+                    self._accuse(guard, how)
+
+    def _accuse(self, guard: Guard, how: str) -> None:
+        if not (guard.waited_for or how in guard.reported):
+            guard.reported.add(how)
+            self._report(guard.index, how)
+
+
+class Unwatched:
+    """A Watch that watches nothing."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def due(self, op: str, frame: FrameType | None) -> bool:
+        return False
+
+    def add(self, guard: Guard) -> None: ...
+
+    def waits(self, index: int, now: bool) -> None: ...
+
+    def remove(self, index: int) -> None: ...
+
+    def settle(self, wanted: bool | None = None) -> None: ...
+
+
+@cache
+def _used(func) -> list[tuple[int, str, str]]:
+    """Place and name of each argument of an operator that is memory, with "read" or "written"; none for a view."""
+    schema = torch_private.schema(func)
+    if not schema.name.startswith("aten::") or func.is_view or schema.name in _READ_NOTHING:
+        return []
+    return [
+        (place, argument.name, "written" if argument.alias_info and argument.alias_info.is_write else "read")
+        for place, argument in enumerate(schema.arguments)
+        if "Tensor" in str(argument.type)
+    ]

@@ -1,0 +1,106 @@
+"""One job: the learner's function, run under the recorder."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from contextlib import nullcontext
+from itertools import islice
+from typing import Any
+
+from ..record.event import Failure, Line
+from . import threads
+from .callers import is_learners
+from .kernel import uninstall
+from .own import pass_on, passes_on
+from .pickling import pack, unpack
+from .protocol import Channel, Counted, Failed, Job, Joining, ProcessContext, RankSpec, Returned
+from .tcp import TcpCounters, moved, traffic
+from .tracer import Tracer
+
+# What torch puts into some messages and differs from run to run: times, addresses.
+NOISE = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] | at 0x[0-9a-f]+")
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def enter_context(spec: RankSpec, context: ProcessContext) -> None:
+    """Puts around the function what is around the kernel, and what torchrun sets."""
+    os.chdir(context.cwd)
+    sys.path[:] = context.path
+    pass_on(*context.own)
+    os.environ.clear()  # the server's own settings are not the learner's
+    os.environ.update(
+        context.environ,
+        RANK=str(spec.rank), LOCAL_RANK=str(spec.rank),
+        WORLD_SIZE=str(spec.world_size), LOCAL_WORLD_SIZE=str(spec.world_size),
+        GLOO_SOCKET_IFNAME=LOOPBACK,
+    )  # fmt: skip
+    os.environ.update(spec.place.environ)
+
+
+def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None) -> None:
+    """Runs the learner's function; exactly one of Returned and Failed is sent."""
+    started, known = False, len(sys.modules)
+    try:
+        if job.context:
+            enter_context(spec, job.context)
+        fn, args, kwargs = unpack(job.payload)
+        tracer = Tracer(spec.rank, channel.send, job.began, job.whole)
+        if not job.record:
+            uninstall()
+        started = True
+        with tracer if job.record else nullcontext():  # until the end: daemon threads may go on
+            result = fn(*args, **kwargs)
+            if threads.to_join:
+                channel.send(Joining(set(threads.to_join)))
+            threads.join_all()
+            tracer.finish()
+            _flush()
+            # Only the new ones.
+            result, imported = _packed(result), islice(reversed(sys.modules), len(sys.modules) - known)
+            now = traffic()
+            imported = sorted(filter(_is_lasting, imported))
+            channel.announce(Returned(result, moved(before, now), now, imported))
+            channel.receive()  # all have returned, but something was on its way when one of them looked
+            channel.announce(Counted(moved(before, traffic())))
+    except BaseException as error:
+        _flush()
+        channel.announce(Failed(failure(error, started)))
+
+
+def _is_lasting(name: str) -> bool:
+    """Whether the server loads a module for the ranks to come, once a rank has had to import it."""
+    return name.startswith("torch.") or passes_on(getattr(sys.modules[name], "__file__", None))
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        pass  # the learner closed it
+
+
+def _packed(result: Any) -> bytes:
+    try:
+        return pack(result)
+    except Exception as error:
+        raise TypeError(
+            f"it returned a {type(result).__name__}, which cannot travel back to the notebook ({error}). "
+            "Return tensors, numbers, strings, or containers of these."
+        ) from error
+
+
+def failure(error: BaseException, started: bool) -> Failure:
+    frames = [
+        Line(f.filename, f.lineno or 0, f.name, f.line or "")
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_learners(f.filename)
+    ]
+    if isinstance(error, SystemExit):
+        kind, message = "SystemExit", f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        kind, message = type(error).__name__, NOISE.sub("", str(error)).strip()
+    chain = "".join(traceback.format_exception(error))
+    return Failure(kind, message, frames, started, chain)

@@ -1,0 +1,168 @@
+"""Events of all ranks, put together into calls, in an order every rank agrees with."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import defaultdict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Iterator
+
+from .event import Event
+
+
+@dataclass(eq=False)
+class Call:
+    """One collective over all its ranks, or one message: the events that belong together."""
+
+    op: str
+    group: tuple[int, ...]
+    index: int  # k-th collective on this group; k-th message between these two ranks
+    events: list[Event]  # in group order; a rank that never made the call is missing
+
+    @property
+    def is_message(self) -> bool:
+        return self.events[0].is_message
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank it needs has made it."""
+        return len(self.events) == (2 if self.is_message else len(self.group))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(e.rank for e in self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+
+class Matcher:
+    """Puts the events of all ranks together into calls, one event at a time.
+
+    The k-th collective a rank makes on a group belongs with the k-th of every other
+    member, whatever its op: that is how the backends pair them.  A send pairs with the
+    k-th recv of the same source, target, tag and group.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[int, Call] = {}  # id(event) -> the call it is part of
+        self._calls: dict[tuple, Call] = {}
+        self.made: dict[tuple, int] = defaultdict(int)  # lane, see lane_of -> events of it until now
+
+    def add(self, e: Event) -> Call:
+        """The call that `e` is part of, with `e` in its place.
+
+        A recv from anyone stands alone; add it again once its source is known.
+        """
+        if e.op == "recv" and e.src is None:
+            self.of[id(e)] = Call(e.op, e.group, 0, [e])
+            return self.of[id(e)]
+        lane = lane_of(e)
+        k = self.made[lane]
+        self.made[lane] += 1
+        call = self._calls.setdefault((*lane[1:], k), Call(e.op, e.group, k, []))
+        insort(call.events, e, key=lambda e: e.op != "send" if e.is_message else e.group.index(e.rank))
+        call.op = call.events[0].op
+        self.of[id(e)] = call
+        return call
+
+    def before(self, call: Call, most: int = 8) -> list[Call]:
+        """The calls just before this one on its group, oldest first."""
+        e = call.events[0]
+        lane = (e.group_name, e.group)
+        known = (self._calls.get((*lane, k)) for k in range(max(0, call.index - most), call.index))
+        return [] if e.is_message else [call for call in known if call]
+
+    def forget(self, call: Call) -> None:
+        """Let go of a call and its events. Those after it keep their places."""
+        self._calls.pop((*lane_of(call.events[0])[1:], call.index), None)
+        for e in call:
+            self.of.pop(id(e), None)
+
+
+def lane_of(e: Event) -> tuple:
+    """The events of a rank that are counted together with this one; those of its peers differ in the first item."""
+    if e.is_message:
+        return e.op, e.group_name, e.group, *e.ends, e.tag
+    return e.rank, e.group_name, e.group
+
+
+def pair(events: list[list[Event]]) -> list[Call]:
+    """The calls of a whole run, in an order every rank agrees with."""
+    matcher = Matcher()
+    for per_rank in events:
+        for e in per_rank:
+            matcher.add(e)
+    return _in_order(events, matcher.of)
+
+
+def _in_order(events: list[list[Event]], of: dict[int, Call]) -> list[Call]:
+    """Merges the ranks' own orders: a call comes once nothing before it is left on its ranks.
+
+    What a rank had under way at the same time (async calls) may come in either order.
+    Takes O(n log n) for n events, however many of them stay open.
+    """
+    ordered: dict[int, Call] = {}  # by id(call)
+    ranks = [_Remaining(mine, of, ordered) for mine in events]
+    reached: dict[int, int] = defaultdict(int)  # id(call) -> ranks on which nothing comes before it
+    age: dict[int, tuple[int, int]] = {}  # id(call) -> the oldest comes first
+    heads: list[tuple] = []  # heap of calls that have been reached on some rank
+    ready: list[tuple] = []  # heap of calls that have been reached on all their ranks
+
+    def advance(rank: _Remaining) -> None:
+        for e in rank.reached():
+            call = of[id(e)]
+            if id(call) not in age:
+                age[id(call)] = min(e.index for e in call), call.events[0].rank
+            reached[id(call)] += 1
+            heappush(heads, (*age[id(call)], e.rank, e.index, call))
+            if reached[id(call)] == len(call.events):
+                heappush(ready, (*age[id(call)], *min((e.rank, e.index) for e in call), call))
+
+    for rank in ranks:
+        advance(rank)
+    while queue := ready or heads:  # ranks in different orders leave nothing ready
+        *_, call = heappop(queue)
+        if id(call) not in ordered:
+            ordered[id(call)] = call
+            for e in call:
+                advance(ranks[e.rank])
+    return list(ordered.values())
+
+
+def blocks(calls: list[Call]) -> list[list[Call]]:
+    """What is shown together: a collective by itself, messages that follow each other as one exchange."""
+    together: list[list[Call]] = []
+    for call in calls:
+        if together and call.is_message and together[-1][-1].is_message:
+            together[-1].append(call)
+        else:
+            together.append([call])
+    return together
+
+
+class _Remaining:
+    """The events of one rank that are not in order yet."""
+
+    def __init__(self, events: list[Event], of: dict[int, Call], ordered: dict[int, Call]) -> None:
+        self._events, self._of, self._ordered = events, of, ordered
+        self._next = 0  # events before this one have been reached
+        self._ends: list[tuple[float, int]] = []  # heap: ends of events that have been reached, and their places
+
+    def reached(self) -> Iterator[Event]:
+        """The events, each once, that began before any earlier one that remains had ended."""
+        while self._next < len(self._events):
+            e, place = self._events[self._next], self._next
+            while self._ends and self._is_ordered(self._events[self._ends[0][1]]):
+                heappop(self._ends)
+            if not self._is_ordered(e):
+                if self._ends and self._ends[0][0] <= e.start:
+                    return
+                if e.end is not None:
+                    heappush(self._ends, (e.end, place))
+                yield e
+            self._next += 1
+
+    def _is_ordered(self, e: Event) -> bool:
+        return id(self._of[id(e)]) in self._ordered

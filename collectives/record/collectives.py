@@ -1,0 +1,220 @@
+"""Every collective: who has the root's part, what goes in, what comes out, what must travel, in words and as a call.
+
+The one table from which traffic, bounds, bus bandwidth, pictures, checks and the grader's results follow.
+Ranks import this module, so it imports nothing that draws; a sandbox may get its source alone, so it
+imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Literal, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+# The part of a rank's slots that a call takes or fills: one whole tensor, the rank's own slot of a row
+# with a slot for every rank, or all of that row.
+Shape = Literal["whole", "own", "all"]
+
+
+class Least(NamedTuple):
+    """What the busiest rank must send, or receive, in any algorithm, as a part of the whole buffer S.
+
+    It is busbw's factor as well (nccl-tests, doc/PERFORMANCE.md).
+    """
+
+    formula: str
+    parts: Callable[[int], int]  # of N ranks: how many N-ths of S
+    source: str
+
+
+_ONCE = Least("S", lambda n: n if n > 1 else 0, "each other rank has to get, or give, S once")
+_OF_ROOT = Least("(N-1)/N S", lambda n: n - 1, "what the root has not, or may not keep, must travel")
+_OF_EACH = Least("(N-1)/N S", lambda n: n - 1, "what a rank has not, or may not keep, must travel")
+_TWICE = Least("2(N-1)/N S", lambda n: 2 * (n - 1), "Patarasuk & Yuan 2009, doi 10.1016/j.jpdc.2008.09.002")
+
+
+class Collective(NamedTuple):
+    op: str  # torch.distributed's name, without the form its tensors take
+    root: Literal["src", "dst"] | None  # the argument that names the root
+    reduces: bool
+    gives: Shape | None  # what each rank passes in; None: no tensor
+    gets: Shape | None  # what each rank is left with
+    least: Least | None  # None: no tensor
+    gloo: Literal["all", "star", "tree", "chain"]  # whom a rank waits for on gloo, see judge/gloo.py
+    dual: str | None  # the collective that is its backward pass
+    says: str  # what it does, in a few words
+    promise: str  # a sentence with {src}, {dst}, {reduce_op}
+    proved: str  # what a proof shows, with {root}
+    signature: str
+    needs: str  # who brings what, in words
+    leaves: str  # who has what afterwards, in words
+    use: str
+    code: tuple[str, ...]  # the call as one would write it, on x; with {root}, {reduce_op}, {dtype}, {size}
+    also: tuple[str, ...] = ()  # the names of its other forms
+
+    @property
+    def personal(self) -> bool:
+        """Whether each rank has a chunk of its own for each other rank."""
+        return self.gives == self.gets == "all"
+
+    @property
+    def deals(self) -> bool:
+        """Whether rank r gets the r-th chunk of what one rank passed in."""
+        return self.gives == "all" and not self.reduces
+
+    @property
+    def in_place(self) -> bool:
+        return self.gives == self.gets == "whole"
+
+
+COLLECTIVES = {
+    each.op: each
+    for each in (
+        Collective(
+            "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
+            says="what one has, everybody gets",
+            promise="after a broadcast everybody holds what rank {src} had",
+            proved="every rank has all of rank {root}'s buffer",
+            signature="dist.broadcast(tensor, src)",
+            needs="src: the data; the others: a buffer of the same shape",
+            leaves="all: what src had",
+            use="first weights, settings, decisions of one rank",
+            code=("dist.broadcast(x, src={root})",),
+        ),
+        Collective(
+            "scatter", "src", False, "all", "own", _OF_ROOT, gloo="star", dual="gather",
+            says="one hands out a part to each",
+            promise="scatter gives rank r the r-th of rank {src}'s list",
+            proved="every rank has its piece of rank {root}'s buffer",
+            signature="dist.scatter(tensor, scatter_list, src)",
+            needs="src: a list of N equal tensors; all: a buffer for one",
+            leaves="rank r: the r-th of the list",
+            use="handing out equal parts (data is mostly read by each rank)",
+            code=(
+                "chunks = list(x.chunk(world_size)) if rank == {root} else None",
+                "mine = torch.zeros({size}, dtype=torch.{dtype})",
+                "dist.scatter(mine, chunks, src={root})",
+            ),
+        ),
+        Collective(
+            "gather", "dst", False, "own", "all", _OF_ROOT, gloo="star", dual="scatter",
+            says="one collects a part of each",
+            promise="gather gives rank {dst} the tensors of all ranks, in rank order",
+            proved="rank {root} has every rank's piece",
+            signature="dist.gather(tensor, gather_list, dst)",
+            needs="all: a tensor; dst: a list of N buffers",
+            leaves="dst: the tensors of all ranks, in a list",
+            use="predictions, things to look at",
+            code=(
+                "parts = [torch.zeros_like(x) for _ in range(world_size)] if rank == {root} else None",
+                "dist.gather(x, parts, dst={root})",
+            ),
+            also=("gather_single",),
+        ),
+        Collective(
+            "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
+            says="everybody's, added up, for one",
+            promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
+            proved="rank {root} has the sum of all ranks, every part exactly once",
+            signature="dist.reduce(tensor, dst, op)",
+            needs="all: a tensor",
+            leaves="dst: the sum, in place; the others: undefined",
+            use="metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
+            code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
+        ),
+        Collective(
+            "all_gather", None, False, "own", "all", _OF_EACH, gloo="all", dual="reduce_scatter",
+            says="everybody collects a part of each",
+            promise="all_gather gives everybody the tensors of all ranks, in rank order",
+            proved="every rank has every rank's piece",
+            signature="dist.all_gather_single(output, input)",
+            needs="all: a tensor, and a buffer for N of them",
+            leaves="all: the tensors of all ranks",
+            use="parameters (ZeRO 3, FSDP), sequence parallelism",
+            code=("y = torch.zeros(world_size * {size}, dtype=torch.{dtype})", "dist.all_gather_single(y, x)"),
+            also=("all_gather_single", "all_gather_coalesced"),
+        ),
+        Collective(
+            "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
+            says="everybody's, added up, for everybody",
+            promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
+            proved="every rank has the sum of all ranks, every part exactly once",
+            signature="dist.all_reduce(tensor, op)",
+            needs="all: a tensor",
+            leaves="all: the sum, in place",
+            use="gradients (DDP), partial sums (tensor parallelism)",
+            code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",),
+            also=("all_reduce_coalesced",),
+        ),
+        Collective(
+            "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo="all", dual="all_gather",
+            says="parts, added up, one for each",
+            promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
+            proved="every rank has its piece of the sum, every part exactly once",
+            signature="dist.reduce_scatter_single(output, input, op)",
+            needs="all: N chunks, and a buffer for one",
+            leaves="rank r: the sum of the r-th chunks",
+            use="gradients (ZeRO 2 and 3, FSDP), sequence parallelism",
+            code=(
+                "mine = torch.zeros({size}, dtype=torch.{dtype})",
+                "dist.reduce_scatter_single(mine, x, op=dist.ReduceOp.{reduce_op})",
+            ),
+            also=("reduce_scatter_single", "reduce_scatter_coalesced"),
+        ),
+        Collective(
+            "all_to_all", None, False, "all", "all", _OF_EACH, gloo="all", dual="all_to_all",
+            says="everybody hands out a part to each",
+            promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
+            proved="every rank has from every rank the chunk meant for it",
+            signature="dist.all_to_all_single(output, input)",
+            needs="all: N chunks, a buffer for N; split sizes if uneven",
+            leaves="rank r: the r-th chunk of every rank",
+            use="tokens to experts and back (mixture of experts)",
+            code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"),
+            also=("all_to_all_single",),
+        ),
+        Collective(
+            "barrier", None, False, None, None, None, gloo="all", dual=None,
+            says="nobody goes on before all have come",
+            promise="after a barrier every rank has arrived",
+            proved="",
+            signature="dist.barrier()",
+            needs="nothing",
+            leaves="all: every rank has arrived",
+            use="waiting for a file that one rank writes; timing",
+            code=("dist.barrier()",),
+            also=("monitored_barrier",),
+        ),
+    )
+}  # fmt: skip
+
+_BY_NAME = {name: each for each in COLLECTIVES.values() for name in (each.op, *each.also)}
+
+
+# In place of a message, or an operator that is newer than this table: no name, no tensor, no promise.
+_NONE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
+
+
+def of(op: str) -> Collective:
+    """The collective that an op is a form of: all_gather for "all_gather_single"; one without a name for a message."""
+    return _BY_NAME.get(op, _NONE)
+
+
+def shapes(op: str) -> tuple[Shape | None, Shape | None]:
+    """What a rank passes to an op, and what it is left with; (None, None) for an op not in the table."""
+    return of(op).gives, of(op).gets
+
+
+def least(op: str, world_size: int) -> float:
+    """The part of the whole buffer S that the busiest of N ranks must send, or receive: 2 (N - 1) / N for all_reduce."""
+    return of(op).least.parts(world_size) / world_size
+
+
+def make(op: str, numbers: int) -> None:
+    """Call this collective once, from rank 0 or to it; rank r's full buffer is so many float32, from r * numbers on."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    collective, full = COLLECTIVES[op], torch.arange(float(numbers)) + numbers * rank
+    x = full.chunk(world_size)[rank] if collective.gives == "own" else full
+    code = "\n".join(collective.code).format(root=0, reduce_op="SUM", dtype="float32", size=numbers // world_size)
+    exec(code, {"torch": torch, "dist": dist, "rank": rank, "world_size": world_size, "x": x})

@@ -1,0 +1,174 @@
+"""Messages from a run's sends and recvs: their steps in time, and whose data they carry.
+
+A rank passes on what it was sent: the values that arrived before it made its call.  Numbers alone tell
+whose they are, so where a rank holds equal numbers of its own as well, their source is not known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from itertools import islice
+from typing import Hashable, Iterator, NamedTuple
+
+import torch
+
+from .calls import Call
+from .event import Event, Summary, Value
+
+
+class Transfer(NamedTuple):
+    """One send and its recv, or whichever of them was made."""
+
+    source: int | None  # global rank; None: a recv from anyone, for whom nobody sent anything
+    target: int  # global rank
+    step: int  # from 0, see steps_of
+    value: Value  # what arrived; what was to be sent, if it did not
+    origin: int | None  # the first rank to send this value; None: several may be
+    sent: bool
+    arrived: bool
+    events: list[Event]
+
+
+def read(calls: list[Call]) -> list[Transfer]:
+    """The messages, by step."""
+    found = []
+    brought: dict[tuple, list[tuple[float, int | None]]] = defaultdict(list)  # rank, value -> when it came, and whose
+    own: set[tuple] = set()  # rank, value: sent before it can have been brought
+    for step, k in sorted((step, k) for k, step in enumerate(steps_of(calls))):
+        events = calls[k].events
+        first, last = events[0], events[-1]
+        source, target = events[0].ends
+        sent, arrived = first.op == "send", len(events) == 2 and last.end is not None
+        value = delivered(first, last) if arrived else first.before if sent else None
+        key = _key(value)
+        candidates = {whose for end, whose in brought[source, key] if end <= first.start}
+        if not candidates or (source, key) in own:
+            candidates.add(source)
+        origin = candidates.pop() if len(candidates) == 1 else None
+        if origin == source:
+            own.add((source, key))
+        if arrived:
+            brought[target, key].append((last.end, origin))
+        found.append(Transfer(source, target, step, value, origin, sent, arrived, events))
+    return found
+
+
+def delivered(send: Event, recv: Event) -> Value:
+    """What a message brought: the numbers in its receiver's tensor, as far as they were sent.
+
+    That is another thing than what `send` was given where the sender has overwritten it before it left.
+    A tensor of another dtype holds the sender's bytes: those are shown as the numbers that were sent.
+    """
+    before, after = send.before, recv.after
+    if recv.async_op and not recv.waited or send.dtype != recv.dtype or type(before) is not type(after):
+        return before
+    if isinstance(before, Summary):
+        return after if before.nbytes == after.nbytes else before
+    if not isinstance(before, torch.Tensor) or after.numel() < before.numel():
+        return before
+    return after.flatten()[: before.numel()].reshape(before.shape)
+
+
+def _key(value: Value) -> Hashable:
+    """The same for equal values of any shape."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return value if isinstance(value, Summary) else None
+
+
+def steps_of(calls: list[Call]) -> list[int]:
+    """The step of each message, from 0: one more than the last it had to wait for.
+
+    A message follows those that had ended on one of its two ranks before its call there
+    was made.  So isend and irecv that were under way together share a step.
+
+    Takes O(n log n) for n events.
+    """
+    made: dict[int, list[tuple[Event, int]]] = defaultdict(list)
+    for k, call in enumerate(calls):
+        for e in call:
+            made[e.rank].append((e, k))
+    ranks = {rank: _RankSteps(mine) for rank, mine in made.items()}
+    steps = [-1] * len(calls)  # -1: not known yet
+    free: list[int] = []  # calls that follow only calls with a step
+    loose: list[int] = []  # calls that follow only recvs with a step
+    held = [len(call.events) for call in calls], [len(call.events) for call in calls]  # events that are not yet either
+    left = (k for k in range(len(calls)) if steps[k] < 0)
+
+    def release(rank: _RankSteps) -> None:
+        for front, events, queue in zip(rank.fronts, held, (free, loose)):
+            for k in front.passed():
+                events[k] -= 1
+                if not events[k]:
+                    queue.append(k)
+
+    def taken(queue: list[int]) -> list[int]:
+        found = [k for k in queue if steps[k] < 0]
+        queue.clear()
+        return found
+
+    for rank in ranks.values():
+        release(rank)
+    # Sends that end before they are received can make a cycle: such a send holds nobody up.
+    while now := taken(free) or taken(loose) or list(islice(left, 1)):
+        for k, last in [(k, max(ranks[e.rank].last(e) for e in calls[k])) for k in now]:
+            steps[k] = last + 1
+            for e in calls[k]:
+                ranks[e.rank].settle(e, steps[k])
+                release(ranks[e.rank])
+    return steps
+
+
+class _RankSteps:
+    """The events of one rank, and the steps of those that ended, as they become known.
+
+    The events that one follows are a prefix of the ended ones, in the order of their ends.
+    """
+
+    def __init__(self, made: list[tuple[Event, int]]) -> None:
+        """made: the rank's events, each with the number of its call."""
+        ended = sorted((e for e, _ in made if e.end is not None), key=lambda e: (e.end, e.index))
+        ends = [(e.end, e.index) for e in ended]
+        self._place = {id(e): place for place, e in enumerate(ended)}
+        self._follows = {id(e): bisect_left(ends, (e.start, e.index)) for e, _ in made}
+        self._highest = [-1] * (len(ended) + 1)  # a Fenwick tree: entry i is for the i & -i places up to i
+        waiting = sorted(((self._follows[id(e)], k) for e, k in made), reverse=True)
+        self.fronts = (
+            _Front(waiting, [False] * len(ended)),
+            _Front(waiting, [e.op != "recv" for e in ended]),  # as if all others had steps
+        )
+
+    def last(self, e: Event) -> int:
+        """The highest known step of those that `e` follows; -1 if there is none."""
+        i, highest = self._follows[id(e)], -1
+        while i:
+            highest = max(highest, self._highest[i])
+            i &= i - 1
+        return highest
+
+    def settle(self, e: Event, step: int) -> None:
+        """Set the step of an event, which others may follow if it ended."""
+        if id(e) not in self._place:
+            return
+        i = self._place[id(e)] + 1
+        for front in self.fronts:
+            front.known[i - 1] = True
+        while i < len(self._highest):
+            self._highest[i] = max(self._highest[i], step)
+            i += i & -i
+
+
+class _Front:
+    """The first of a rank's ended events without a step, and the events that wait for it or for earlier ones."""
+
+    def __init__(self, waiting: list[tuple[int, int]], known: list[bool]) -> None:
+        """waiting: the number of ended events that an event follows, and its call; in descending order."""
+        self._waiting, self.known, self._at = list(waiting), known, 0
+
+    def passed(self) -> Iterator[int]:
+        """The calls of events that by now follow only events with a step, each once."""
+        while self._at < len(self.known) and self.known[self._at]:
+            self._at += 1
+        while self._waiting and self._waiting[-1][0] <= self._at:
+            yield self._waiting.pop()[1]

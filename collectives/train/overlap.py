@@ -1,0 +1,127 @@
+"""What is computed and what travels beside it, when, to scale.
+
+from collectives.train import overlap
+overlap({"one bucket": [("backward", "head", 0.0, 0.04), ("link", "164 KB", 0.24, 0.29)]})
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple, Sequence
+
+from ..draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
+from ..draw.labels import legend
+from ..format import aligned
+from ..intervals import merged
+from .view import View
+
+HIGH, GAP, PANEL = 22, 5, 26  # pixels: of a box, between two lanes, between two panels
+HIDDEN, BARE = SERIES[0], SERIES[3]
+MEANING = (FAINT, "computes"), (HIDDEN, "travels while something is computed"), (BARE, "travels while nothing is")
+
+
+class Interval(NamedTuple):
+    """What a lane does from one moment to another."""
+
+    lane: str  # the first lane that occurs computes; what the others do can hide behind it
+    label: str
+    start: float  # seconds, counted from any moment
+    end: float
+
+
+class OverlapChart(View):
+    """Panels of lanes on one time axis, with the seconds that each panel takes and those that nothing hides.
+
+    panels: name -> Intervals, or tuples like them.  Raises ValueError for a panel without any, or without one that
+    computes.
+    """
+
+    def __init__(self, panels: Mapping[str, Sequence[tuple]]) -> None:
+        self.panels = {name: _from_zero([Interval(*span) for span in spans]) for name, spans in panels.items()}
+        if not panels or not all(map(self.computing, panels)):
+            raise ValueError(
+                "overlap() needs a span or more in each panel, (lane, label, start, end), and one of the lane that computes"
+            )
+
+    def seconds(self, name: str) -> float:
+        """The whole panel, from the first start to the last end."""
+        return max(span.end for span in self.panels[name])
+
+    def bare(self, name: str) -> float:
+        """Seconds in which nothing is computed: what is not hidden."""
+        return self.seconds(name) - sum(end - start for start, end in self.computing(name))
+
+    def computing(self, name: str) -> list[tuple[float, float]]:
+        """From when to when the first lane computes, without a pause."""
+        return merged((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes()[:1])
+
+    def __repr__(self) -> str:
+        rows = [("", "in all", "not hidden", *self._lanes())]
+        for name, spans in self.panels.items():
+            busy = [[span for span in spans if span.lane == lane] for lane in self._lanes()]
+            words = [f"{len(lane)} in {_ms(sum(s.end - s.start for s in lane))}" for lane in busy]
+            rows.append((name, _ms(self.seconds(name)), _ms(self.bare(name)), *words))
+        return aligned(rows, right=range(1, len(rows[0])))
+
+    def draw(self) -> Picture:
+        sketch = Canvas()
+        title = f"{' and '.join(self._lanes())}, to scale"
+        y = heading(sketch, title) + 28
+        legend(sketch, 0.0, y - 25, MEANING, sample=(14, 10), pad=6, between=20)
+        left = max(text_width(lane, 12) for lane in self._lanes()) + 14
+        scale = (WIDTH - left - 4) / max(map(self.seconds, self.panels))
+        for name, spans in self.panels.items():
+            words = f"{name}: {_ms(self.seconds(name))}, of which {_ms(self.bare(name))} not hidden"
+            sketch.text(left, y, words, 12, INK, align="left")
+            y += 12
+            computing = self.computing(name)
+            done, top = left + computing[-1][1] * scale, y
+            for lane in self._lanes():
+                sketch.text(left - 10, y + HIGH / 2, lane, 12, SOFT, align="right")
+                sketch.box(left, y, self.seconds(name) * scale, HIGH, TRAY, radius=2)
+                for span in (s for s in spans if s.lane == lane):
+                    parts = [(*span[2:], FAINT)] if lane == self._lanes()[0] else _parts(span, computing)
+                    _box(sketch, span.label, parts, left, scale, y)
+                y += HIGH + GAP
+            sketch.line([(done, top - 3), (done, y - GAP + 3)], INK, 1, dashed=True)
+            y += PANEL
+        return Picture([sketch], repr(self), f"Picture: {title}: {', '.join(self.panels)}")
+
+    def _lanes(self) -> list[str]:
+        return list(dict.fromkeys(span.lane for spans in self.panels.values() for span in spans))
+
+
+def overlap(panels: Mapping[str, Sequence[tuple]]) -> OverlapChart:
+    """The OverlapChart of intervals of time, in panels of lanes."""
+    return OverlapChart(panels)
+
+
+def _from_zero(spans: list[Interval]) -> list[Interval]:
+    first = min((span.start for span in spans), default=0.0)
+    return [span._replace(start=span.start - first, end=span.end - first) for span in spans]
+
+
+def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
+    """A span cut where computing begins and ends, with the tint of each part."""
+    inside = [at for both in computing for at in both if span.start < at < span.end]
+    cuts = [span.start, *inside, span.end]
+    return [
+        (a, b, HIDDEN if any(start <= a and b <= end for start, end in computing) else BARE)
+        for a, b in zip(cuts, cuts[1:])
+    ]
+
+
+def _box(
+    sketch: Canvas, label: str, parts: Sequence[tuple[float, float, str]], left: float, scale: float, y: float
+) -> None:
+    """A span's box, a tint for each part of it."""
+    for a, b, tint in parts:
+        if (b - a) * scale > 0.5:
+            sketch.box(left + a * scale + 0.5, y, (b - a) * scale - 0.5, HIGH, tint, radius=2)
+    x0, x1 = left + parts[0][0] * scale, left + parts[-1][1] * scale
+    if text_width(label, 10.5) + 6 < x1 - x0:
+        tint = max(parts, key=lambda part: part[1] - part[0])[2]
+        sketch.text((x0 + x1) / 2, y + HIGH / 2, label, 10.5, ink_on(tint))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms"

@@ -1,0 +1,74 @@
+"""Runs a training script as torchrun would, and records and explains its communication.
+
+torchrun --nproc-per-node 4 -m collectives.watch train.py --lr 0.1
+torchrun --nproc-per-node 4 -m collectives.watch --record runs/first -m package.train --lr 0.1
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import os
+import runpy
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+
+from .jobs import recorder
+
+
+def main() -> None:
+    options, script = arguments(sys.argv[1:])
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        sys.exit(
+            f"{', '.join(missing)} not set: a launcher starts this program, once for each rank.\n"
+            f"    torchrun --nproc-per-node 4 -m collectives.watch {' '.join(sys.argv[1:])}"
+        )
+    if not options.module and not os.path.isfile(script[0]):
+        sys.exit(f"there is no script {script[0]} in {os.getcwd()}.")
+    with recorder.recording(options, script):
+        if options.module:
+            _run_module(script)
+        else:
+            _run_script(script)
+
+
+def arguments(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """This program's own options, and the script with its arguments."""
+    parser = argparse.ArgumentParser("torchrun ... -m collectives.watch", description=__doc__.splitlines()[0])
+    parser.add_argument("--record", metavar="FOLDER", help="what is recorded (records/SCRIPT-TIME)")
+    parser.add_argument("--values", action="store_true", help="record tensors' values too; of large ones a checksum")
+    parser.add_argument("--watch", action="store_true", help="notice tensors used before their call was waited for")
+    parser.add_argument("--last", type=int, default=2000, metavar="CALLS", help="calls per rank to keep (%(default)s)")
+    parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="without any call, until the ranks' stacks are shown (%(default)s)")  # fmt: skip
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a script")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="and its arguments")
+    options = parser.parse_args(given)
+    if not options.script:
+        parser.error("which script?")
+    if options.last < 1 or options.patience <= 0:
+        parser.error("--last and --patience are more than 0")
+    return options, options.script
+
+
+def _run_module(script: list[str]) -> None:
+    sys.argv = list(script)
+    runpy.run_module(script[0], run_name="__main__", alter_sys=True)
+
+
+def _run_script(script: list[str]) -> None:
+    """As `python script` does: in a module __main__ that stays, for what the script's classes are pickled by."""
+    path = script[0]
+    sys.argv, sys.path[0] = list(script), os.path.dirname(os.path.abspath(path))
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path, __builtins__=builtins, __cached__=None, __loader__=SourceFileLoader("__main__", path)
+    )
+    sys.modules["__main__"] = main
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""settle(strip): a rod that evens out its temperature, in strips; to be mended by the learner."""
+
+import torch
+
+from helpers.exercise import Budget, Case, Suspect, Task
+
+ENOUGH = 0.5  # degrees: the rod has settled when nothing changes by more in a step
+EXACT = "a rod in which the largest change is exactly 0.5"
+CASES = (
+    Case(2, size=3),
+    Case(2, "negative numbers", 3, uneven=True),
+    Case(3, size=4),
+    Case(3, "fractions", 3, uneven=True, late=1),
+    Case(4, EXACT, 3),
+    Case(4, size=3, late=3),
+    Case(5, size=3, uneven=True),
+    Case(8, size=2),
+    Case(8, "all equal", 2),
+    Case(1, size=4),
+)
+
+
+def draw(d):
+    if d.case.kind == EXACT:  # all places alike, but one: 1 more, of which it keeps a half
+        strip = torch.full((d.case.size,), float(d.integer(-9, 10, common=True)))
+        where = d.integer(1, d.world_size * d.case.size - 1, common=True) - d.rank * d.case.size
+        if 0 <= where < d.case.size:
+            strip[where] += 1
+        return (strip,)
+    return (10 * d.numbers(d.case.length(d.rank)),)
+
+
+def step(rod):
+    padded = torch.cat([rod[:1], rod, rod[-1:]])
+    return (padded[:-2] + 2 * rod + padded[2:]) / 4
+
+
+def settled(args, enough=lambda change: change <= ENOUGH):
+    """The rod at rest, and after how many steps."""
+    rod, steps = torch.cat([x for (x,) in args]), 0
+    while True:
+        after = step(rod)
+        change, rod, steps = (after - rod).abs().max(), after, steps + 1
+        if enough(change):
+            return rod, steps
+
+
+def reference(args):
+    return parts(*settled(args), args)
+
+
+def below(args):
+    return parts(*settled(args, lambda change: change < ENOUGH), args)
+
+
+def parts(rod, steps, args):
+    return [(part, steps, float(rod.max())) for part in rod.split([len(x) for (x,) in args])]
+
+
+def own_maximum(args):
+    return [(part, steps, float(part.max())) for part, steps, _ in reference(args)]
+
+
+def budget(case, args):
+    n, steps = case.world_size, settled(args)[1]
+    sent = [(8 + 16) * steps + 16] * n if n > 1 else [0]
+    return Budget(
+        "in each step, a number to each neighbour and one all_reduce of a number; then one more",
+        sent,
+        sent,
+        [2 * steps] * n,
+        calls=[(2 * (r > 0) + 2 * (r < n - 1) + 1) * steps + 1 for r in range(n)],
+        links={(r, r + way) for r in range(n) for way in (1, -1) if 0 <= r + way < n},
+    )
+
+
+TASK = Task(
+    "settle",
+    CASES,
+    draw,
+    reference,
+    budget,
+    suspects=(
+        Suspect(
+            below,
+            "the rod has settled when no place has changed by *more* than 0.5. Does the loop go on where the change is "
+            "exactly 0.5?",
+        ),
+        Suspect(
+            own_maximum,
+            "each rank returns the hottest place of its own strip. The calls must match, but the result must also reach all ranks.",
+        ),
+    ),
+    thoughts={
+        "values": "compare with one process: the whole rod takes every step together, and stops together.",
+        "Stuck": "look at the line where each rank waits. Who should be in the matching call, and why is it not there?",
+        "Mismatch": "ranks that do different things at the same time have taken different ways before. Where do they part?",
+        "traffic": "only the ends of a strip concern the neighbours, and whether to stop is one number.",
+        "calls": "each step takes a send and a recv a neighbour, and one all_reduce. What else is called, and is it needed "
+        "before the rod has settled?",
+        "links": "a strip touches two others at most.",
+        "messages": "one number to each neighbour in each step.",
+    },
+)

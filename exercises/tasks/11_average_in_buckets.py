@@ -1,0 +1,130 @@
+"""average_in_buckets(grads, cap): the mean of gradients over ranks in place, in few calls that are under way together."""
+
+import torch
+
+from helpers.exercise import Budget, Case, Suspect, Task
+
+LAYOUTS = {  # Case.size -> shapes of the gradients, cap in bytes
+    0: ([], 64),
+    1: ([(6,)], 64),
+    3: ([(8,), (4, 2), (16,)], 64),  # float32: two buckets that are full to the byte, and nothing left
+    4: ([(3,), (), (2, 5), (1,)], 1),  # each is a bucket
+    5: ([(3,), (4,), (2, 2), (), (5,)], 10**9),  # one bucket
+    7: ([(3,), (4, 3), (5,), (2, 2), (40,), (1,), (7,)], 64),
+}
+CASES = (
+    Case(2, size=7),
+    Case(2, "negative numbers", 3),
+    Case(2, "fractions", 4),
+    Case(3, "fractions", 7, torch.float64),
+    Case(3, size=3, late=0),
+    Case(3, size=0),
+    Case(4, size=7, late=3),
+    Case(4, "fractions", 7, torch.bfloat16),
+    Case(4, size=5),
+    Case(5, "up to 10,000 and down to -10,000", 7),
+    Case(5, size=1, late=4),
+    Case(8, "fractions", 7, late=2),
+    Case(8, size=3, dtype=torch.float64),
+    Case(8, size=4),
+    Case(1, size=7),
+)
+
+
+def draw(d):
+    shapes, cap = LAYOUTS[d.case.size]
+    return [d.numbers(*shape) for shape in shapes], cap
+
+
+def filled(grads, cap):
+    """The gradients in buckets: one is closed as soon as it holds at least cap bytes, the last holds what is left."""
+    buckets, bucket = [], []
+    for g in grads:
+        bucket.append(g)
+        if sum(b.nbytes for b in bucket) >= cap:
+            buckets.append(bucket)
+            bucket = []
+    return buckets + [bucket] * bool(bucket)
+
+
+def means(args):
+    n = len(args)
+    return [(sum(same.double() for same in of) / n).to(of[0].dtype) for of in zip(*(grads for grads, _ in args))]
+
+
+def nothing(args):
+    return [None for _ in args]
+
+
+def after(args):
+    return [(means(args), cap) for _, cap in args]
+
+
+def budget(case, args):
+    n, (grads, cap) = case.world_size, args[0]
+    sizes = [sum(g.nbytes for g in bucket) for bucket in filled(grads, cap)]
+    least = 2 * (n - 1) / n * sum(sizes)
+    return Budget(
+        "no more calls than there are buckets, none larger than the largest bucket, 2(N-1)/N of the gradients' bytes, "
+        "and every call starts before the first is waited for",
+        sent=[least] * n,
+        received=[least] * n,
+        calls=[len(sizes)] * n,
+        largest=[max(sizes, default=0)] * n,
+        together=True,
+        least=least,
+    )
+
+
+def times(factor):
+    """Per rank, the means, so many times as large."""
+    return lambda args: [[(m.double() * factor(len(args))).to(m.dtype) for m in means(args)]] * len(args)
+
+
+def in_half_precision(args):
+    halves = [sum(g.half() for g in same) / len(args) for same in zip(*(grads for grads, _ in args))]
+    return [[half.to(g.dtype) for half, g in zip(halves, args[0][0])]] * len(args)
+
+
+def without_last(args):
+    """As if the bucket that never got full had stayed at home."""
+    (grads, cap) = args[0]
+    left = sum(g.nbytes for g in filled(grads, cap)[-1]) < cap if grads else False
+    sent = len(grads) - (len(filled(grads, cap)[-1]) if left else 0)
+    return [[*means(args)[:sent], *mine[sent:]] for mine, _ in args]
+
+
+TASK = Task(
+    "average_in_buckets",
+    CASES,
+    draw,
+    nothing,
+    budget,
+    after=after,
+    parameters=("grads", "cap"),
+    suspects=(
+        Suspect(times(lambda n: n), "this is the sum over ranks; the mean is wanted."),
+        Suspect(times(lambda n: 1 / n), "this is the mean divided by N once more. Who divides here, and who else?"),
+        Suspect(in_half_precision, "these numbers went through half precision. The gradients' dtype is good enough."),
+        Suspect(
+            without_last,
+            "the last bucket, which never got full, is still at home. What sends it when the gradients end?",
+        ),
+    ),
+    thoughts={
+        "values": "follow one gradient: into which bucket is it copied, when is the sum in that bucket complete, and which line "
+        "copies it back?",
+        "sent": "all_reduce sends the least there is for a sum. What do your calls send that nobody needs, or twice?",
+        "received": "all_reduce moves the least there is for a sum. What do your calls move that nobody needs, or twice?",
+        "calls": "a bucket is closed as soon as it holds at least `cap` bytes, and makes one call. Count bytes by the tensor's "
+        "own element size. What of a bucket without gradients?",
+        "largest": "a bucket is closed as soon as it holds at least `cap` bytes, and the next gradient begins a new one. Count "
+        "bytes by the tensor's own element size. And a call that gathers holds the numbers of all ranks.",
+        "together": "with async_op=True a call returns at once, with a work. Keep the works, and wait for them in a second loop.",
+        "Mismatch": "between the call and its wait() a bucket belongs to the call: neither read it nor write to it. And each "
+        "bucket has a work of its own.",
+        "Stuck": "do all ranks close their buckets at the same gradients?",
+        "RankFailed": "what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
+        "of shape []?",
+    },
+)

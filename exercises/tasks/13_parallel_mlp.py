@@ -1,0 +1,179 @@
+"""parallel_mlp(x, w1, w2, b, target): an MLP whose hidden units the ranks share, forward and backward."""
+
+import torch
+
+from helpers.exercise import Budget, Case, Suspect, Task
+
+ROWS, WIDTH = 3, 4
+CASES = (
+    Case(2, size=3),
+    Case(2, "fractions", 4),
+    Case(3, size=4),
+    Case(3, "fractions", 4, uneven=True),
+    Case(4, size=3, late=2),
+    Case(4, "fractions", 6, uneven=True),
+    Case(5, size=3, dtype=torch.float64),
+    Case(5, "fractions", 2, uneven=True, late=0),
+    Case(8, size=2),
+    Case(8, "fractions", 4, uneven=True),
+    Case(1, size=5),
+)
+
+
+def draw(d):
+    def numbers(*shape, common=False):
+        drawn = d.numbers(*shape, common=common)
+        return drawn / 2 if d.case.kind == "fractions" else drawn.remainder(3) - 1  # -1, 0 or 1: sums stay exact
+
+    x, b, target = (numbers(*shape, common=True) for shape in ((ROWS, WIDTH), (WIDTH,), (ROWS, WIDTH)))
+    units = d.case.length(d.rank)
+    return x, numbers(WIDTH, units), numbers(units, WIDTH), b, target
+
+
+def outcome(args, *, before=None, output=None, slope=None, inner=None, result=None):
+    """What each rank returns.  The options are mistakes.
+
+    before: relu's input on all ranks, from the right one.  output: y, from (the addends of all ranks, a rank, b).  slope: dy, from (y - target).
+    inner: the gradient of relu's input, from (that of its output, its input).
+    result: what is returned, from (y, addends of dx, dw1 of all ranks, dw2 of all ranks, db, a rank).
+    """
+    args = [[t.double() for t in mine] for mine in args]
+    ranks = range(len(args))
+    x, _, _, b, target = args[0]
+    units = [x @ w1 for _, w1, *_ in args]
+    units = before(units) if before else units
+    hidden = [a.relu() for a in units]
+    addends = [h @ args[r][2] for r, h in enumerate(hidden)]
+    output = output or (lambda z, r, b: sum(z) + b)
+    inner = inner or (lambda dh, a: dh * (a > 0))
+    y = [output(addends, r, b) for r in ranks]
+    dy = [slope(y[r] - target) if slope else y[r] - target for r in ranks]
+    da = [inner(dy[r] @ args[r][2].T, units[r]) for r in ranks]
+    dx = [da[r] @ args[r][1].T for r in ranks]
+    dw1, dw2 = [x.T @ da[r] for r in ranks], [hidden[r].T @ dy[r] for r in ranks]
+    result = result or (lambda y, dx, dw1, dw2, db, r: (y, sum(dx), dw1[r], dw2[r], db))
+    return [result(y[r], dx, dw1, dw2, dy[r].sum(0), r) for r in ranks]
+
+
+def like(args, results):
+    """The results in the dtype of the arguments."""
+    dtype = args[0][0].dtype
+    return [tuple(t.to(dtype) for t in mine) for mine in results]
+
+
+def reference(args):
+    return like(args, outcome(args))
+
+
+def scale(args):
+    return max(float(t.abs().max()) for mine in outcome(args) for t in mine if t.numel())
+
+
+def mistake(thought, **options):
+    return Suspect(lambda args: like(args, outcome(args, **options)), thought)
+
+
+def summed_units(units):
+    even = len({a.shape for a in units}) == 1
+    return [sum(units)] * len(units) if even else units
+
+
+def sums_weights(y, dx, dw1, dw2, db, r):
+    even = len({g.shape for g in dw1}) == 1
+    return y, sum(dx), *((sum(dw1), sum(dw2)) if even else (dw1[r], dw2[r])), db
+
+
+def budget(case, args):
+    n = case.world_size
+    limit = [2 * 2 * (n - 1) / n * args[0][0].nbytes] * n
+    return Budget(
+        "one all_reduce of x's size forward and one backward: 4(N-1)/N times the bytes of x sent by a rank, in 2 steps",
+        limit,
+        limit,
+        steps=2,
+    )
+
+
+TASK = Task(
+    "parallel_mlp",
+    CASES,
+    draw,
+    reference,
+    budget,
+    scale=scale,
+    parameters=("x", "w1", "w2", "b", "target"),
+    suspects=(
+        mistake(
+            "dx is this rank's addend only. x went into every rank's columns of w1: what comes back from all of them?",
+            result=lambda y, dx, dw1, dw2, db, r: (y, dx[r], dw1[r], dw2[r], db),
+        ),
+        mistake(
+            "dx is averaged, as gradients are where ranks see different data. Here each rank has an addend of one gradient.",
+            result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx) / len(dx), dw1[r], dw2[r], db),
+        ),
+        mistake(
+            "dx is gathered, and so N times as wide as x. Has each rank a piece of it, or an addend?",
+            result=lambda y, dx, dw1, dw2, db, r: (y, torch.cat(dx, 1), dw1[r], dw2[r], db),
+        ),
+        mistake(
+            "what goes into relu is summed over ranks. But x @ w1 is complete in each of this rank's columns.",
+            before=summed_units,
+        ),
+        mistake(
+            "the bias is in y N times, once from each rank. Where is it added, before the sum or after it?",
+            output=lambda z, r, b: sum(z) + len(z) * b,
+        ),
+        mistake(
+            "y is made from this rank's hidden units only. What each rank has of h @ w2 is an addend.",
+            output=lambda z, r, b: z[r] + b,
+        ),
+        mistake(
+            "y is averaged. What each rank has of h @ w2 is an addend, and addends are summed.",
+            output=lambda z, r, b: sum(z) / len(z) + b,
+        ),
+        mistake(
+            "y lacks the bias.",
+            output=lambda z, r, b: sum(z),
+        ),
+        mistake(
+            "the gradient of y is summed over ranks. But every rank has all of y, and computes that gradient whole.",
+            slope=lambda dy: dy,
+            result=lambda y, dx, dw1, dw2, db, r: (
+                y,
+                len(dx) * sum(dx),
+                len(dx) * dw1[r],
+                len(dx) * dw2[r],
+                len(dx) * db,
+            ),  # fmt: skip
+        ),
+        mistake(
+            "db is summed over ranks. Each of them has the whole gradient of b already, as it has the whole of y.",
+            result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx), dw1[r], dw2[r], len(dx) * db),
+        ),
+        mistake(
+            "db is divided by N. The bias stands in y once, whichever rank added it.",
+            result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx), dw1[r], dw2[r], db / len(dx)),
+        ),
+        mistake(
+            "the weights' gradients are summed over ranks, as where ranks have the same weights. These weights only you have.",
+            result=sums_weights,
+        ),
+        mistake(
+            "the backward pass of relu is missing: where its input was not above 0, nothing goes back.",
+            inner=lambda dh, a: dh,
+        ),
+        mistake(
+            "at 0 relu lets no gradient through: it needs input > 0.",
+            inner=lambda dh, a: dh * (a >= 0),
+        ),
+    ),
+    thoughts={
+        "values": "give each tensor its letter: is it the same on all ranks, a piece, or an addend? Only addends are summed.",
+        "traffic": "weights and hidden units need not travel. What must is as large as x, once each way.",
+        "steps": "one all_reduce in the forward pass, one in the backward pass. Which of your calls does a rank not need?",
+        "Mismatch": "what travels has x's shape on all ranks, though their numbers of hidden units differ. And an async call "
+        "has to be waited for before its tensor is used.",
+        "Stuck": "does a rank without hidden units make all the calls that the others make? It brings zeros.",
+        "RankFailed": "try it by hand, on two ranks, as in the cell above the checks.",
+    },
+)

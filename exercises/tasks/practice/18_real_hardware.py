@@ -1,0 +1,112 @@
+"""sum_over_hosts(x, local): the sum of all ranks' x, of which as little as possible leaves a host."""
+
+import torch
+
+from collectives.record.event import Event
+from helpers.exercise import Budget, Case, Measure, Suspect, Task
+
+CASES = (
+    Case(2, "2 hosts", 4),
+    Case(2, "1 host", 4),
+    Case(3, "3 hosts", 6, torch.float64),
+    Case(4, "2 hosts", 8),
+    Case(4, "2 hosts", 4, torch.float64, late=3),
+    Case(4, "4 hosts", 4),
+    Case(5, "1 host", 5),
+    Case(8, "2 hosts", 8, late=2),
+    Case(8, "4 hosts", 8, torch.float64),
+    Case(8, "2 hosts", 16),
+    Case(1, "1 host"),
+)
+LEAVE = "bytes that leave its host"
+
+
+def hosts(case):
+    return int(case.kind.split()[0])
+
+
+def draw(d):
+    return d.numbers(d.case.size), d.world_size // hosts(d.case)
+
+
+def total(args):
+    return [sum(x for x, _ in args)] * len(args)
+
+
+def of_each_host(args):
+    """The sum over the ranks of its host, for each rank."""
+    local = args[0][1]
+    sums = [sum(x for x, _ in args[first : first + local]) for first in range(0, len(args), local)]
+    return [sums[rank // local] for rank in range(len(args))]
+
+
+def parts(args):
+    """The part of the sum that a rank has after a reduce_scatter inside its host and an all_reduce between hosts."""
+    return [whole.chunk(local)[rank % local] for rank, (whole, (_, local)) in enumerate(zip(total(args), args))]
+
+
+def leaving(local):
+    """Counts, for each rank, the bytes that its host sends to other hosts.
+
+    A message counts as it is; all_reduce, reduce_scatter and all_gather as the ring over their group, in its order, that
+    gloo makes of them; a broadcast or reduce as a message between the root and each other rank.
+    """
+
+    def counted(events: list[list[Event]]) -> list[float]:
+        sent = [sum(over_the_wire(e, local) for e in mine) for mine in events]
+        return [round(sum(sent[rank - rank % local :][:local]), 3) for rank in range(len(events))]
+
+    return counted
+
+
+def over_the_wire(e: Event, local: int) -> float:
+    """The bytes that a rank sends to other hosts in one call."""
+    n, elsewhere = len(e.group), [rank for rank in e.group if rank // local != e.rank // local]
+    if e.op == "send":
+        return e.nbytes * (e.dst in elsewhere)
+    if e.op == "broadcast":
+        return e.nbytes * len(elsewhere) * (e.rank == e.src)
+    if e.op == "reduce":
+        return e.nbytes * (e.dst in elsewhere)
+    right = e.group[(e.group.index(e.rank) + 1) % n]
+    hops = {"all_reduce": 2 * (n - 1) / n, "reduce_scatter": (n - 1) / n, "all_gather": n - 1}
+    return e.nbytes * hops.get(e.op.removesuffix("_single"), 0) * (right in elsewhere)
+
+
+def budget(case, args):
+    n, m = case.world_size, hosts(case)
+    nbytes = case.size * case.dtype.itemsize
+    return Budget(
+        "of each rank what an all_reduce sends, 2 (N-1)/N times the size of x over N ranks, and of a host's bytes "
+        "2 (M-1)/M times that size to other hosts, over M hosts",
+        sent=[2 * (n - 1) / n * nbytes] * n,
+        measures=(Measure(LEAVE, leaving(n // m), [round(2 * (m - 1) / m * nbytes, 3)] * n),),
+    )
+
+
+TASK = Task(
+    "sum_over_hosts",
+    CASES,
+    draw,
+    total,
+    budget,
+    allowed=frozenset(
+        {"all_reduce", "reduce_scatter", "reduce_scatter_single", "all_gather", "all_gather_single", "broadcast"}
+        | {"reduce", "send", "recv"}
+    ),
+    parameters=("x", "local"),
+    suspects=(
+        Suspect(of_each_host, "this is the sum of the rank's own host. Who brings it the other hosts' sums?"),
+        Suspect(parts, "this is one part of the sum. Which ranks have the others, and are they near?"),
+        Suspect(
+            lambda args: [whole * args[0][1] for whole in total(args)],
+            "this is the sum, once for every rank of a host. All of them had their host's whole sum already.",
+        ),
+    ),
+    thoughts={
+        "calls": "three calls are enough, on two kinds of groups: one that sums and deals out, one that sums, one that collects.",
+        "sent": "the ranks of a host need not all carry the same sum. reduce_scatter leaves each of them a part of it.",
+        LEAVE: "which groups stay inside a host, and how many of its ranks send to another one, how much each?",
+        "Stuck": "every rank has to make every group, in the same order, also groups that it is not in. init_device_mesh does.",
+    },
+)

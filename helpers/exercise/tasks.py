@@ -1,0 +1,37 @@
+"""The tasks as data, from exercises/tasks/: a file an exercise, and in practice/ one for the short task of a chapter.
+
+A file is named like its notebook. It defines TASK, or TASKS where the notebook asks for several functions. The folder is
+the path of this module, which makes its files modules wherever the course lies: their functions travel by name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from ..course import TASKS as FOLDER
+from .task import Puzzle, Task
+
+__path__ = [str(FOLDER)]
+
+
+def module(name: str) -> ModuleType:
+    """The file of an exercise, as "01_distributed_mean", or of a short task, as "practice.01_ranks"."""
+    return import_module(f"{__name__}.{name}")
+
+
+def _tasks(folder: Path, package: str = "") -> dict[str, tuple[Task | Puzzle, ...]]:
+    """The tasks of each file by its name.  Raises ImportError for a file that defines none."""
+    tasks = {}
+    for path in sorted(folder.glob("[0-9][0-9]_*.py")):
+        names = vars(module(package + path.stem))
+        tasks[path.stem] = names.get("TASKS") or (names.get("TASK"),)
+        if not all(isinstance(task, (Task, Puzzle)) for task in tasks[path.stem]):
+            raise ImportError(f"{path} must define TASK, a Task or a Puzzle, or TASKS, a tuple of them.")
+    return tasks
+
+
+EXERCISES = _tasks(FOLDER)
+PRACTICE = {chapter: task for chapter, (task,) in _tasks(FOLDER / "practice", "practice.").items()}
+TASKS = {task.name: task for tasks in (*EXERCISES.values(), PRACTICE.values()) for task in tasks}

@@ -1,0 +1,136 @@
+"""A report folder, and what it remembers of each submission as soon as that is graded.
+
+    report/grading.json       the seed, and how it was graded
+    report/graded/*.json      a record per submission, whole or not at all
+
+A record is that of one student, one file and its content, graded in one way by one grader: it says nothing once the
+submission, the grader, the exercises, torch or Python have changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..course import ROOT, SOLUTIONS, TASKS
+from .entries import Entry
+from .gradebook import Grading
+
+GRADED_BY = (".py", ".csv", ".ipynb")  # kinds of files that a grade depends on
+PART = ".part"  # ends the name of a file that is being written
+
+
+class Unfit(Exception):
+    """The report folder cannot be used. The message says why, and what to do."""
+
+
+class ReportFolder:
+    """A report folder; no other grader may use it until it is closed. Raises Unfit."""
+
+    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool = True) -> None:
+        self.folder = folder
+        try:
+            (folder / "graded").mkdir(parents=True, exist_ok=True)
+            self._lock = open(folder / ".lock", "w")
+        except OSError as error:
+            raise Unfit(f"{folder} cannot be used as a report folder: {error.strerror}.") from None
+        try:
+            settings = self._own()
+            if settings and seed is not None and settings["seed"] != seed:
+                raise Unfit(
+                    f"{folder} holds gradings with another seed. Name another folder with --out, or leave --seed out."
+                )
+            self.seed: str = settings["seed"] if settings else seed if seed is not None else secrets.token_hex(16)
+            self.walls, self.pictures = walls, pictures
+            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
+            write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
+        except Unfit:
+            self.close()
+            raise
+        self._grader = fingerprint(ROOT / "collectives", ROOT / "helpers", TASKS, SOLUTIONS)
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _own(self) -> dict[str, Any]:
+        """Takes the folder for this grader alone; the settings of the one before, {} if there was none."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Unfit(f"Another grader is at work on {self.folder}.") from None
+        for part in self.folder.rglob(f".*{PART}"):  # of a grader that was killed while it wrote
+            with suppress(OSError):
+                part.unlink()
+        file = self.folder / "grading.json"
+        try:
+            settings = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError):
+            settings = None
+        if not isinstance(settings, dict) or not isinstance(settings.get("seed"), str):
+            raise Unfit(f"{file} is damaged. Name another folder with --out.")
+        return settings
+
+    def place(self, entry: Entry, content: bytes) -> Path:
+        """The path of the record of this content, graded in this way by this grader."""
+        of = [entry.student, entry.file, self._grader, json.dumps(self.settings), content.hex()]
+        return self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
+
+
+def recall(place: Path) -> Grading | None:
+    """The grading in a record; None if there is none that is whole."""
+    try:
+        return Grading.from_data(json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember(place: Path, grading: Grading) -> None:
+    """Write a record. Raises Unfit."""
+    write(place, json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
+
+
+def fingerprint(*folders: Path) -> str:
+    """Differs where anything differs that a grade depends on: the grader, the exercises, torch, Python."""
+    named = []
+    for folder in folders:
+        for file in sorted(folder.rglob("*")):
+            name = str(file.relative_to(folder))
+            if file.suffix in GRADED_BY and not f"/{name}".count("/."):  # nothing hidden, as Jupyter's checkpoints are
+                named += [name, file.read_bytes().hex()]
+    return digest(version("torch"), sys.version, *named)
+
+
+def digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def slug(name: str) -> str:
+    """A student's name as a part of a file name; different for different names."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:60].strip("-")
+    return plain if plain == name else f"{plain}-{digest(name)[:8]}"
+
+
+def write(path: Path, content: str) -> None:
+    """Write a file whole or not at all, also if the machine stops or the disk is full. Raises Unfit."""
+    part = path.with_name(f".{path.name}{PART}")
+    try:
+        with open(part, "w", encoding="utf-8", errors="replace") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise Unfit(f"{path} cannot be written: {error.strerror}.") from None

@@ -1,0 +1,111 @@
+"""Training by hand: optimizers as functions of tensors, and what one process gets, to compare with.
+
+torch.optim does the same, but making its first optimizer imports torch._dynamo, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Sequence
+
+import torch
+import torch.nn as nn
+
+from .decoder import loss_of
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@torch.no_grad()
+def sgd(p, g, m, step: int = 1, lr: float = 0.1, momentum: float = 0.9) -> None:
+    """Update a parameter (or any piece of it) and its momentum in place, as torch.optim.SGD does, bit for bit.
+
+    p, g, m: parameter, gradient, momentum; same shape.  m is zero before the first step.
+    """
+    m.mul_(momentum).add_(g)
+    p.sub_(m, alpha=lr)
+
+
+@torch.no_grad()
+def adam(p, g, m, v, step: int, lr: float = 0.003, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    """Update a parameter (or any piece of it) and its two averages in place, as torch.optim.Adam does, bit for bit.
+
+    p, g: parameter and gradient; m, v: averages of g and of g squared, zero at first; step: 1 for the first.
+    """
+    m.lerp_(g, 1 - beta1)
+    v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+    spread = (v.sqrt() / (1 - beta2**step) ** 0.5).add_(eps)
+    p.addcdiv_(m, spread, value=-lr / (1 - beta1**step))
+
+
+STATES = {sgd: 1, adam: 2}  # tensors that an optimizer keeps for each parameter
+
+
+@dataclass
+class Training:
+    """What one process got: a loss a step, before its update; gradients a step; parameters at the end; by name."""
+
+    losses: list[float] = field(default_factory=list)
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        losses = " ".join(f"{loss:.4f}" for loss in self.losses)
+        return f"one process, {len(self.losses)} steps, {len(self.parameters)} parameters; losses: {losses}"
+
+
+def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable = sgd, **options: Any) -> Training:
+    """Train a copy of the model in this process, one step a batch; what every parallel run is compared with.
+
+    optimizer: sgd or adam, or a function called as they are that is listed in STATES; options: passed on, lr=0.1 say.
+    """
+    model, got, threads = copy.deepcopy(model), Training(), torch.get_num_threads()
+    torch.set_num_threads(1)  # as ranks do: sums are taken in the same order
+    try:
+        _train(model, batches, optimizer, options, got)
+    finally:
+        torch.set_num_threads(threads)
+    return got
+
+
+def _train(model: nn.Module, batches: Sequence[Batch], optimizer: Callable, options: dict, got: Training) -> None:
+    named = dict(model.named_parameters())
+    states = {name: [torch.zeros_like(p) for _ in range(STATES[optimizer])] for name, p in named.items()}
+    for step, (tokens, targets) in enumerate(batches, start=1):
+        loss = loss_of(model(tokens), targets)
+        grads = dict(zip(named, torch.autograd.grad(loss, list(named.values()))))
+        for name, p in named.items():
+            optimizer(p, grads[name], *states[name], step=step, **options)
+        got.losses.append(loss.item())
+        got.gradients.append(grads)
+    got.parameters = {name: p.detach() for name, p in named.items()}
+
+
+def difference(got: Any, want: Any) -> float:
+    """The largest |got - want| over tensors, numbers, and lists, tuples and mappings of them, alike in both.
+
+    Raises ValueError where they are not alike: a name that only one of them has, another shape.
+    """
+    return _difference(got, want, "")
+
+
+def _difference(got: Any, want: Any, at: str) -> float:
+    if isinstance(want, Mapping):
+        if set(got) != set(want):
+            only = sorted(map(str, set(got) ^ set(want)))
+            raise ValueError(f"{at or 'they'}: only one of the two has {', '.join(only[:6])}")
+        return max((_difference(got[k], want[k], f"{at}[{k!r}]") for k in want), default=0.0)
+    if isinstance(want, (list, tuple)):
+        if len(got) != len(want):
+            raise ValueError(f"{at or 'they'}: {len(got)} items against {len(want)}")
+        return max((_difference(g, w, f"{at}[{i}]") for i, (g, w) in enumerate(zip(got, want))), default=0.0)
+    got, want = (
+        t.detach().double() if isinstance(t, torch.Tensor) else torch.tensor(t, dtype=torch.float64)
+        for t in (got, want)
+    )
+    if got.shape != want.shape:
+        raise ValueError(f"{at or 'they'}: shape {list(got.shape)} against {list(want.shape)}")
+    if not want.numel():
+        return 0.0
+    return (got - want).abs().max().item()

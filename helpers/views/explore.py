@@ -1,0 +1,220 @@
+"""`explore()`: every collective under your hands.
+
+    from helpers import explore
+
+    explore()
+
+Choose the collective, the number of ranks, the root, the reduce op, the dtype and the size.
+Each change runs the code that stands beside the controls on real ranks, and shows what they
+held before and after.
+"""
+
+from __future__ import annotations
+
+import linecache
+
+from collectives.draw.canvas import Picture
+from collectives.judge.errors import RunError
+from collectives.judge.run import Run
+from collectives.launch.attempt import Outcome, attempt
+from collectives.play.web.panel import Control, Panelled, shown
+from collectives.record import provenance
+from collectives.record.collectives import COLLECTIVES
+from collectives.record.text import call_title, text
+
+WORLD_SIZES = range(2, 9)
+REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8")
+SIZES = (1, 2, 3, 4, 6, 8, 100, 10_000)
+FILE = "<explore>"  # what the code's file is called in messages
+
+
+def code(op: str, root: int, reduce_op: str, dtype: str, size: int) -> str:
+    """The function that makes this call, as one would write it.
+
+    size: numbers in the tensor, or in each rank's chunk of it.
+    """
+    lines = ["rank, world_size = dist.get_rank(), dist.get_world_size()"]
+    count, step = (f"world_size * {size}", 100) if COLLECTIVES[op].gives == "all" else (size, 10)
+    lines.append(f"x = (torch.arange({count}) + {step} * rank).to(torch.{dtype})")
+    if not COLLECTIVES[op].gives:
+        lines = []
+    lines += [line.format(root=root, reduce_op=reduce_op, dtype=dtype, size=size) for line in COLLECTIVES[op].code]
+    return "\n    ".join(["def collective():", *lines]) + "\n"
+
+
+def program(function: str, world_size: int) -> str:
+    """All that is needed to run it in a notebook cell."""
+    head = "import torch\nimport torch.distributed as dist\n\nfrom helpers import run\n\n\n"
+    return f"{head}{function}\n\nrun(collective, world_size={world_size})"
+
+
+def execute(function: str, world_size: int) -> Outcome:
+    """Runs the code on real ranks."""
+    linecache.cache[FILE] = (len(function), None, function.splitlines(True), FILE)
+    names = {"__name__": "__main__"}  # so it travels to the ranks as what a notebook defines does
+    exec(compile("import torch\nimport torch.distributed as dist\n", FILE, "exec"), names)
+    exec(compile(function, FILE, "exec"), names)
+    return attempt(names["collective"], (), {"world_size": world_size, "timeout": 10})
+
+
+def reasons(op: str) -> dict[str, str]:
+    """Which controls do not apply to a collective, and why."""
+    found = {}
+    if not COLLECTIVES[op].root:
+        found["root"] = f"{op} has no root: every rank has the same part in it"
+    if not COLLECTIVES[op].reduces:
+        found["reduce_op"] = f"{op} combines nothing: it has no reduce op"
+    if not COLLECTIVES[op].gives:
+        found |= {name: f"a {op} carries no tensor" for name in ("dtype", "size")}
+    return found
+
+
+def explore(
+    op: str = "all_reduce",
+    world_size: int = 4,
+    root: int = 0,
+    reduce_op: str = "SUM",
+    dtype: str = "float32",
+    size: int = 3,
+) -> Explorer:
+    """Controls for one collective, and the picture and table of its real run, which follow them.
+
+    op: a collective, by torch's name.  world_size: 2 to 8 ranks.  root: src or dst.
+    reduce_op: "SUM", ...  dtype: "float32", ...  size: numbers in the tensor, or in each
+    rank's chunk of it; one of SIZES.
+
+    The last expression of a cell, it shows itself.  Raises ValueError for a start that
+    the controls do not offer.
+    """
+    offered = dict(
+        op=COLLECTIVES, world_size=WORLD_SIZES, root=range(world_size), reduce_op=REDUCE_OPS, dtype=DTYPES, size=SIZES
+    )
+    chosen = dict(op=op, world_size=world_size, root=root, reduce_op=reduce_op, dtype=dtype, size=size)
+    for name, value in chosen.items():
+        if value not in offered[name]:
+            raise ValueError(f"explore: {name} is one of {', '.join(map(str, offered[name]))}, not {value!r}.")
+    return Explorer(chosen)
+
+
+class Explorer(Panelled):
+    """One choice of a collective and its settings, its run on real ranks, and the controls that change it.
+
+    chosen: op, world_size, root, reduce_op, dtype, size.  `.code`: the program that ran.  `.run`: its Run, or the
+    RunError; `.words`: its table, or the error.
+    """
+
+    def __init__(self, chosen: dict) -> None:
+        self.chosen: dict = {}
+        self.choose(**chosen)
+
+    def choose(self, **chosen) -> None:
+        """Sets some controls at once, and runs. The root stays below the world size."""
+        self.chosen |= chosen
+        self.chosen["root"] = min(self.chosen["root"], self.chosen["world_size"] - 1)
+        asked = dict(self.chosen)
+        world_size = asked.pop("world_size")
+        function = code(**asked)
+        self.code = program(function, world_size)
+        self.outcome = execute(function, world_size)
+        self._picture = self.outcome.run.draw()
+
+    @property
+    def run(self) -> Run | RunError:
+        return self.outcome.done
+
+    @property
+    def words(self) -> str:
+        error = self.outcome.error
+        return f"{type(error).__name__}: {error}" if error else self.outcome.run.table()
+
+    def draw(self) -> Picture:
+        return self._picture
+
+    def __repr__(self) -> str:
+        return f"{self.code}\n\n{self.words}"
+
+    def recording(self) -> dict:
+        """Only that there is one: the website has its runs, made once, in helpers/views/web/recorded.json."""
+        return {"kind": "explore"}
+
+    def controls(self) -> list[Control]:
+        return controls(self.chosen)
+
+    def react(self, chosen: dict) -> dict:
+        if chosen != self.chosen:
+            self.choose(**chosen)
+        return {
+            "picture": shown(self._picture, self._picture.alt) if any(self.outcome.run.events) else None,
+            "text": self.words,
+            "prose": self.outcome.error is not None,
+            "code": self.code,
+            "off": reasons(self.chosen["op"]),
+            "most": {"root": self.chosen["world_size"] - 1},
+            "at": {"root": self.chosen["root"]},
+        }
+
+
+def controls(chosen: dict) -> list[Control]:
+    """What can be chosen, and what is."""
+
+    def control(name: str, options, label: str = "", buttons: bool = False) -> Control:
+        return Control(
+            name, [(f"{o:,}" if isinstance(o, int) else o, o) for o in options], chosen[name], label, buttons
+        )
+
+    return [
+        control("op", tuple(COLLECTIVES), "collective", buttons=True),
+        control("world_size", WORLD_SIZES, "world size"),
+        control("root", range(WORLD_SIZES[-1])),
+        control("reduce_op", REDUCE_OPS, "reduce op"),
+        control("dtype", DTYPES),
+        control("size", SIZES, "numbers"),
+    ]
+
+
+# --- on the website: a real run for every collective, number of ranks and reduce op that it offers ---
+
+PLAYED_OPS = ("SUM", "AVG", "MAX")
+KINDS = {"buffer": -1, "reduced": -2, "undefined": -3, "unknown": -4}  # "data" has its rank
+NUMBERS = 2  # a tensor, or each rank's chunk of it
+
+
+def recorded(chosen: dict) -> dict:
+    """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings."""
+    asked = dict(root=0, dtype="float32", size=NUMBERS)
+    runs, codes = {}, {}
+    for op in COLLECTIVES:
+        reduces = COLLECTIVES[op].reduces
+        codes[op] = program(code(op, reduce_op="SUM", **asked), chosen["world_size"])
+        for n in WORLD_SIZES:
+            for reduce_op in PLAYED_OPS if reduces else ("SUM",):
+                done = execute(code(op, reduce_op=reduce_op, **asked), n).done
+                runs[f"{op} {n} {reduce_op}" if reduces else f"{op} {n}"] = _grid(done)
+    offered = [c for c in controls(chosen | {"root": 0}) if c.name in ("op", "world_size", "reduce_op")]
+    offered = [
+        c._replace(options=[(o, o) for o in PLAYED_OPS], value="SUM") if c.name == "reduce_op" else c for c in offered
+    ]
+    described = [c.described() for c in offered]
+    reducing = [op for op in COLLECTIVES if COLLECTIVES[op].reduces]
+    return {"kind": "explore", "controls": described, "runs": runs, "codes": codes, "reduces": reducing}
+
+
+def _grid(run: Run) -> dict:
+    """Both sides of a run's one call: [letter, numbers, rank or kind] for every cell."""
+    call = run.calls[-1]
+    before, after = provenance.read(call)
+    root = next((e.root for e in call if e.root is not None), None)
+    title = call_title(call).partition(", float32")[0]
+    return {
+        "title": title,
+        "root": root,
+        "before": [_row(row) for row in before],
+        "after": [_row(row) for row in after],
+    }
+
+
+def _row(row: list[provenance.Slot]) -> list[list]:
+    return [
+        [slot.letter, "" if slot.value is None else text(slot.value), KINDS.get(slot.kind, slot.origin)] for slot in row
+    ]

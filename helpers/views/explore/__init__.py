@@ -1,1 +1,0 @@
-"""`explore()`: every collective under your hands."""

@@ -1,0 +1,205 @@
+"""Which test notices what is broken:   python -m tests.bench.power [number ...]
+
+Breaks one behaviour at a time in a copy of the course and runs the files whose tests should notice, first those that
+`make test` runs, then those of `make test-all`. To be run when tests are left out or made fewer; all of it takes half
+an hour. A line that is broken here and has been written anew since is told of: break the new one in its place.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests import ROOT
+
+RUNS = {"make test": "not slow and not nightly", "make test-all": "not nightly"}
+
+
+class Break(NamedTuple):
+    what: str
+    where: str  # a module, or a file by its path
+    old: str
+    new: str
+    tests: str  # files, and options of pytest to choose among their tests
+
+
+BREAKS = [
+    Break(
+        "an all_reduce moves a byte more", "collectives.record.traffic",
+        'share * e.nbytes * (collective.root != "src")', 'share * e.nbytes * (collective.root != "src") + 1',
+        "tests/test_traffic.py",
+    ),
+    Break(
+        "two roots are no mismatch", "collectives.judge.diagnose",
+        '        if e.root != first.root:\n            return "root"\n', "",
+        "tests/test_run.py tests/test_mistakes.py",
+    ),
+    Break(
+        "a cell has the colour of the next rank", "collectives.draw.cells",
+        "fill = None if hollow else FILLS.get(slot.kind) or colour(slot.origin)",
+        "fill = None if hollow else FILLS.get(slot.kind) or colour(slot.origin + 1)",
+        "tests/test_pictures.py -k test_cells_of_a_collective",
+    ),
+    Break(
+        "ranks are not ended", "collectives.launch.workers",
+        "            self.server.post(Kill(self.number))\n", "            pass\n",
+        "tests/test_run.py tests/test_kernel.py tests/test_faults.py",
+    ),
+    Break(
+        "a file descriptor is left open", "collectives.launch.workers",
+        "            sock.close()\n        os.close(self.wakeup)\n", "            sock.close()\n",
+        "tests/test_run.py tests/test_launch.py -k 'leave or leaks'",
+    ),
+    Break(
+        "transfers are 1 % dearer", "collectives.cost.cost",
+        "hop, slope = machine.latency(k), transfer / protocol.rate",
+        "hop, slope = machine.latency(k), transfer / protocol.rate * 1.01",
+        "tests/test_network.py",
+    ),
+    Break(
+        "twice the budget is allowed", "helpers.exercise.judge",
+        "counts[r] > limits[r] + 1e-6", "counts[r] > 2 * limits[r] + 1e-6",
+        "tests/test_exercises.py -k test_a_mistake_fails",
+    ),
+    Break(
+        "an answer may spoil its arguments", "helpers.exercise.judge",
+        "        or _inputs(task, inputs, attempt, traffic)\n", "",
+        "tests/test_exercises.py -k test_a_mistake_fails",
+    ),
+    Break(
+        "numbers may be said without sending any", "helpers.exercise.judge",
+        "if count > (most := most_empty(case.world_size)):", "if count > 1000 * (most := most_empty(case.world_size)):",
+        "tests/test_score.py -k tags",
+    ),
+    Break(
+        "a verdict has a sentence less", "collectives.judge.wording.waits",
+        '"The ranks wait for each other. Put their calls in the same order on every rank."',
+        '"The ranks wait for each other."',
+        "tests/test_run.py notebooks/05_many_to_many.ipynb",
+    ),
+    Break(
+        "a notebook's output has another word", "collectives.cost.cost",
+        "  start {duration(self.start)}", "  begin {duration(self.start)}",
+        "tests/test_network.py solutions/09_beat_the_schedule.ipynb",
+    ),
+    Break(
+        "the beginning of a long job's record is thrown away", "collectives.jobs.writer",
+        "            if self._number >= 2:", "            if self._number >= 1:",
+        "tests/test_cluster.py -k 'killed or beginning'",
+    ),
+    Break(
+        "an interrupt is ignored", "collectives.launch.interrupts",
+        "        self.count += 1\n", "        pass\n",
+        "tests/test_kernel.py -k interrupt",
+    ),
+    Break(
+        "ranks stay in the folder that they were made in", "collectives.rank.work",
+        "    os.chdir(context.cwd)\n", "",
+        "tests/test_run.py -k surroundings",
+    ),
+    Break(
+        "a part may be added twice in a schedule", "collectives.algorithms.proof",
+        "            if old & parts:\n", "            if False:\n",
+        "tests/test_schedule.py",
+    ),
+    Break(
+        "ranks of the sandbox may open sockets", "helpers/grade/inside/syscalls.csv",
+        "uname,63,160\n",
+        "uname,63,160\nsocket,41,198\nbind,49,200\nlisten,50,201\naccept4,288,242\nconnect,42,203\nsendto,44,206\n"
+        "recvfrom,45,207\nsetsockopt,54,208\ngetsockname,51,204\n",
+        "tests/test_score.py -k 'cheat and sockets'",
+    ),
+    Break(
+        "the sandbox shows the course, solutions too", "helpers.grade.walls",
+        "        sys.base_prefix,\n", "        sys.base_prefix,\n        str(INSIDE.parents[2]),\n",
+        "tests/test_score.py -k 'cheat and solutions'",
+    ),
+    Break(
+        "a recorded prediction says its answer", "helpers.views.predict.recording",
+        "base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()", "json.dumps(key)",
+        "tests/test_predict.py -k recording",
+    ),
+    Break(
+        "a learner's own warning is hidden", "collectives.rank.torch_warnings",
+        "    if is_learners(file):\n        return True\n", "    if is_learners(file):\n        return False\n",
+        "tests/test_recorder.py -k warnings",
+    ),
+    Break(
+        "the gradebook lacks a column", "helpers.grade.report",
+        '["student", *names, "points", "of", "problems"]', '["student", *names, "points", "problems"]',
+        "tests/test_class.py -k names_of_any_kind",
+    ),
+    Break(
+        "a link leads nowhere", "CONTRIBUTING.md",
+        "# ", "[gone](notebooks/gone.ipynb)\n# ",
+        "tests/test_chapters.py -k links",
+    ),
+    Break(
+        "a wrong verdict on a program that is right", "collectives.judge.diagnose",
+        "            if e.nbytes != first.nbytes:\n", "            if e.nbytes == first.nbytes:\n",
+        "tests/test_correct.py tests/test_run.py",
+    ),
+    Break(
+        "what a rank printed last is lost", "collectives.launch.workers",
+        "            if not self._take():\n                break\n", "            break\n",
+        "tests/test_run.py tests/test_faults.py",
+    ),
+]  # fmt: skip
+
+
+def broken(copy: Path, b: Break) -> tuple[Path, str]:
+    """Breaks it. The file, and what it held before."""
+    file = copy / (b.where if "/" in b.where or b.where.endswith(".md") else b.where.replace(".", "/") + ".py")
+    text = file.read_text()
+    if b.old not in text:
+        sys.exit(f"{b.where} no longer has the text {b.old!r}: break what stands in its place")
+    file.write_text(text.replace(b.old, b.new, 1))
+    return file, text
+
+
+def noticed(copy: Path, tests: str, of: str) -> str:
+    """The first test that fails; '' if none does."""
+    command = f"{sys.executable} -m pytest -q -x -rfE --tb=no -p no:cacheprovider -m '{of}' {tests}"
+    done = subprocess.run(
+        command, shell=True, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True
+    )
+    if done.returncode == 1:
+        return re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)[1]
+    if done.returncode not in (0, 5):  # 5: none was chosen
+        sys.exit(done.stdout + done.stderr)
+    return ""
+
+
+def main(numbers: list[str]) -> int:
+    lost = 0
+    for number, b in enumerate(BREAKS, 1):
+        if numbers and str(number) not in numbers:
+            continue
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="power-") as folder:
+            Path(folder).chmod(0o755)  # a test that gives up root's rights reads it too
+            copy = Path(folder) / "course"
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "_site", "__pycache__", "screenshots"))
+            file, text = broken(copy, b)
+            for run, of in RUNS.items():
+                if test := noticed(copy, b.tests, of):
+                    break
+            if test:
+                file.write_text(text)
+                alone = test.partition("::")[0] if ".ipynb" in test else f'"{test}"'
+                if noticed(copy, alone, ""):
+                    test += ", which fails without it too"
+                    lost += 1
+        lost += not test
+        said = f"{run}: {test}" if test else "NOBODY NOTICES"
+        print(f"{number:2} {b.what:48} {said}  ({time.monotonic() - began:.0f} s)", flush=True)
+    return lost > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,24 @@
+"""Which of many alike each run takes: always the same ones, so that a run can be repeated."""
+
+import pytest
+
+
+def when(always: bool, each_push: bool = False):
+    """The marks of a test: none for `make test`, slow for `make test-all`, nightly for `make test-nightly`."""
+    return () if always else pytest.mark.slow if each_push else pytest.mark.nightly
+
+
+def spread(**axes):
+    """Every pair of two axes, of which `make test` takes a third: each value of either axis with several of the other.
+
+    axes: name=(values, ids), two of them.
+    """
+    (first, (ones, one_ids)), (second, (others, other_ids)) = axes.items()
+    return pytest.mark.parametrize(
+        f"{first}, {second}",
+        [
+            pytest.param(one, other, marks=when((i + k) % 3 == 0), id=f"{one_ids[i]}-{other_ids[k]}")
+            for i, one in enumerate(ones)
+            for k, other in enumerate(others)
+        ],
+    )
