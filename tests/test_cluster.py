@@ -30,7 +30,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 def start(folder, script, *arguments, options=(), ranks=4, launcher=("--standalone",), within=()):
     """Start a script of the corpus as a job, whose record will be in folder / "r"."""
-    command = [*within, *TORCHRUN, *launcher, "--nproc-per-node", ranks, "-m", "collectives.jobs"]
+    command = [*within, *TORCHRUN, *launcher, "--nproc-per-node", ranks, "-m", "collectives.watch"]
     command += ["--record", folder / "r", *options, JOBS / f"{script}.py", *arguments]
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -189,7 +189,7 @@ def on_hosts(hosts, folder, *script):
     """A script of the corpus as a job of two ranks on each host, whose output goes to files."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
     for host in (0, 1):
-        command = [*TORCHRUN, *STATIC.format(host=host).split(), "--nproc-per-node", "2", "-m", "collectives.jobs"]
+        command = [*TORCHRUN, *STATIC.format(host=host).split(), "--nproc-per-node", "2", "-m", "collectives.watch"]
         command += ["--record", str(folder / "r"), str(JOBS / f"{script[0]}.py"), *script[1:]]
         with open(folder / str(host), "wb") as file:
             process = hosts.start(host, command, cwd=folder, env=environ, stdout=file, stderr=subprocess.STDOUT)
