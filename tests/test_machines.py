@@ -7,7 +7,7 @@ import pytest
 
 from collectives.cost import compute_seconds, nccl
 from collectives.cost.planner import ALLOCATED, RUNS, Division, cluster, shape, step
-from collectives.cost.planner.runs import FRAMEWORKS
+from collectives.cost.planner.check import FRAMEWORKS
 from collectives.machines import figures, gpus, machine, machines, nvlink_node, rails, records, sweeps
 from collectives.machines.gpu import FIGURES, FILE
 

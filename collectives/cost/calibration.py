@@ -13,10 +13,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Callable
 
-from ..format import size
-from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
+from ..format import aligned, size
+from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, sweeps
 from .cost import busbw
 from .tuner import nccl
 
@@ -48,8 +47,8 @@ class CalibrationPoint:
     source: str
     by: str  # the algorithm and the protocol that the model takes for NCCL's
     group: str
-    role: str = ""  # fitted, form, held out or suspect: see machines/sweeps.py
-    note: str = ""
+    role: str  # fitted, form, held out or suspect: see machines/sweeps.py
+    note: str | None
 
     @property
     def error(self) -> float:
@@ -66,9 +65,13 @@ class Errors(list):
     """Rows that each have an `error`, and whether it `counts`."""
 
     @property
+    def counted(self) -> list:
+        return [row for row in self if row.counts]
+
+    @property
     def median(self) -> float:
         """The median size of the error of the rows that count."""
-        return statistics.median(abs(row.error) for row in self if row.counts)
+        return statistics.median(abs(row.error) for row in self.counted)
 
 
 class Calibration(Errors):
@@ -80,43 +83,34 @@ class Calibration(Errors):
 
     def __repr__(self) -> str:
         """One line a sweep, their sources, then one line a group."""
-        lines = [
-            f"  {'published busbw, and by how much the model errs':<50} {'sizes':>16} {'GB/s':>19} {'median':>7} {'worst':>6}"
-        ]
         sources = list(dict.fromkeys(row.source for row in self))
+        table = [("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst")]
         for (what, role), sweep in groupby(self, lambda row: (f"{row.what}, {row.collective}", row.role)):
             rows = list(sweep)
-            lines.append(_line(what, role, rows, sources.index(rows[0].source) + 1))
+            sizes = _ends([size(row.nbytes) for row in rows])
+            published = _ends([f"{row.published / 1e9:.3g}" for row in rows])
+            errors = [row.error for row in rows]
+            median, worst = f"{statistics.median(map(abs, errors)):.0%}", f"{max(errors, key=abs):+.0%}"
+            table.append((what, sizes, published, median, worst, f"[{sources.index(rows[0].source) + 1}]", role))
+        lines = [aligned(table, right=range(1, 6), indent="  ", gap=" ", least=(50, 16, 19, 7, 6, 5))]
         lines += ["", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
-        notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in self if row.role == SUSPECT)
-        lines += ["", "  Suspect, counted nowhere:", *(f"  {note}" for note in notes)] if notes else []
+        if suspect := self.of(role=SUSPECT):
+            notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in suspect)
+            lines += ["", "  Suspect, counted nowhere:", *(f"  {note}" for note in notes)]
         lines.append("")
         for group in GROUPS:
-            rows = self.of(group)
-            held = rows.of(role=HELD_OUT)
-            if any(row.counts for row in rows):
+            rows, held = self.of(group), self.of(group, HELD_OUT)
+            if rows.counted:
                 kept = f", of {len(held)} held out {held.median:.0%}" if held else ""
-                lines.append(f"  median error, {group}: {rows.median:.0%} of {_counted(rows)} rows{kept}")
-        if any(row.counts for row in self):
-            lines.append(f"  median error of all {_counted(self)} rows that nothing was fitted to: {self.median:.0%}")
+                lines.append(f"  median error, {group}: {rows.median:.0%} of {len(rows.counted)} rows{kept}")
+        if many := len(self.counted):
+            lines.append(f"  median error of all {many} rows that nothing was fitted to: {self.median:.0%}")
         return "\n".join(lines)
 
 
-def _counted(rows: Calibration) -> int:
-    return sum(row.counts for row in rows)
-
-
-def _line(what: str, role: str, rows: list[CalibrationPoint], source: int) -> str:
-    def ends(values: list, say: Callable) -> str:
-        return " to ".join(dict.fromkeys((say(values[0]), say(values[-1]))))
-
-    errors = [row.error for row in rows]
-    sizes, published = (
-        ends([row.nbytes for row in rows], size),
-        ends([row.published / 1e9 for row in rows], "{:.3g}".format),
-    )
-    median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
-    return f"  {what:<50} {sizes:>16} {published:>19} {median:>7.0%} {worst:>+6.0%} {f'[{source}]':>5} {role}".rstrip()
+def _ends(words: list[str]) -> str:
+    """The first and the last; one of them where they are alike."""
+    return " to ".join(dict.fromkeys((words[0], words[-1])))
 
 
 def calibration() -> Calibration:
@@ -124,26 +118,17 @@ def calibration() -> Calibration:
 
     Displayed, one line a sweep; the Calibration is a list of all CalibrationPoints.
     """
-    rows = []
+    rows = Calibration()
     for sweep in sweeps():
         priced = nccl(sweep.collective, sweep.machine, version=sweep.version)
         for nbytes, figure in sweep.figures:
-            cost = priced(nbytes, sweep.algorithm or None)
-            measured = _seconds(sweep, nbytes, figure, cost.world_size)
+            cost = priced(nbytes, sweep.algorithm)
+            unit = busbw(sweep.collective, nbytes, cost.world_size, 1.0)  # of a second
+            measured = figure * 1e-6 if sweep.unit == "µs" else unit / (figure * 1e9)
             expected = cost.seconds + sweep.exposed * LAUNCH_SECONDS
             both = [busbw(sweep.collective, nbytes, cost.world_size, t) for t in (measured, expected)]
-            way, group = f"{cost.algorithm}/{cost.protocol}", _group(priced.nodes, nbytes)
-            rows.append(CalibrationPoint(sweep.what, sweep.collective, nbytes, *both, sweep.source, way, group,
+            large = 3 if nbytes >= 64 * MIB else 2 if priced.nodes > 1 else int(nbytes >= MIB)
+            way = f"{cost.algorithm}/{cost.protocol}"
+            rows.append(CalibrationPoint(sweep.what, sweep.collective, nbytes, *both, sweep.source, way, GROUPS[large],
                                          sweep.role, sweep.note))  # fmt: skip
-    return Calibration(rows)
-
-
-def _seconds(sweep: Sweep, nbytes: int, figure: float, world_size: int) -> float:
-    """What a published figure says, in seconds."""
-    return figure * 1e-6 if sweep.unit == "µs" else busbw(sweep.collective, nbytes, world_size, 1.0) / (figure * 1e9)
-
-
-def _group(nodes: int, nbytes: int) -> str:
-    if nbytes >= 64 * MIB:
-        return GROUPS[3]
-    return GROUPS[2] if nodes > 1 else GROUPS[nbytes >= MIB]
+    return rows

@@ -14,12 +14,11 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from ..machines.nccl import NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS
+from ..machines.tuning import NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, SIMPLE
 
 KIB = 2**10
 LARGEST_CHUNK_BYTES = 128 * KIB  # NCCL_NVLS_CHUNKSIZE
 SMALLER_CHUNK_BYTES = 64 * KIB  # src/transport/nvls.cc: between nodes from 4 on, and on Blackwell
-SIMPLE = 2  # in the order of machines/nccl.PROTOCOLS
 HANDSHAKE_SECONDS = NVLINK_HOP_SECONDS["Tree"][SIMPLE]
 NETWORK_HANDSHAKE_SECONDS = NETWORK_HOP_SECONDS["NVLS"][SIMPLE]
 

@@ -17,30 +17,10 @@ from typing import Iterable, NamedTuple
 
 import numpy as np
 
-from ..machines.channels import nvls_channels, ring_channels, tree_channels
-from ..machines.gpu import gpu
+from ..machines import tuning
+from ..machines.gpu import NCCL, gpu
 from ..machines.model import Machine
-from ..machines.nccl import (
-    BASE_SECONDS,
-    CARD_RATE,
-    LL128_RATE,
-    LL_NETWORK_CAP,
-    LL_RATE,
-    NETWORK_HOP_SECONDS,
-    NVLINK_HOP_SECONDS,
-    OLD_NVLS_RATE,
-    OLD_NVLS_TREE_HOP_SECONDS,
-    PAT_RATE,
-    PAT_STEP_SECONDS,
-    PLATEAU,
-    POST_SECONDS,
-    PROTOCOLS,
-    TREE_CORRECTION,
-    TREE_LL128_RATE,
-    TREE_LL_RATE,
-    TREE_RATE,
-    VERSIONS,
-)
+from ..machines.tuning import PROTOCOLS, SIMPLE, VERSIONS
 from ..record.collectives import COLLECTIVES as TABLE
 from . import nvls
 from .cost import Cost
@@ -48,7 +28,6 @@ from .cost import Cost
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
 IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
 COLLECTIVES = (*NATIVE, *IN_PAIRS)
-SIMPLE = PROTOCOLS.index("Simple")
 OLD = VERSIONS[0]
 SLICE_BYTES = 32 * 2**10  # larger chunks have two slices: stepSize x sliceSteps / 32, src/device/prims_simple.h
 
@@ -136,7 +115,7 @@ class Nccl:
         p = PROTOCOLS.index(way.protocol)
         if self.collective in ("broadcast", "reduce"):  # what NCCL itself reckons with where its channels differ
             kind = "Tree" if p == SIMPLE else "Ring"
-            inside, between = NVLINK_HOP_SECONDS[kind][p], NETWORK_HOP_SECONDS[kind][p]
+            inside, between = tuning.NVLINK_HOP_SECONDS[kind][p], tuning.NETWORK_HOP_SECONDS[kind][p]
             return (way.steps - self.nodes + 1) * inside + (self.nodes - 1) * between
         if way.algorithm != "Ring":
             return self._latency(way, nbytes)
@@ -157,13 +136,18 @@ class Nccl:
 
     def _ring_hops(self, p: int) -> tuple[float, float]:
         """Seconds of a ring's hop inside a node, and of one between nodes."""
-        inside, between = NVLINK_HOP_SECONDS["Ring"][p], NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p]
+        inside, between = (
+            tuning.NVLINK_HOP_SECONDS["Ring"][p],
+            tuning.NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p],
+        )
         if self.nodes > 1:
-            inside = max(inside, POST_SECONDS * (3 if p == SIMPLE else 1))
+            inside = max(inside, tuning.POST_SECONDS * (3 if p == SIMPLE else 1))
         return inside, between
 
     def _cost(self, way: Way, nbytes: float, latency: float, transfer: float) -> Cost:
-        start = BASE_SECONDS["Ring"][SIMPLE] if way.chunks else way.start  # NCCL counts NVLS's start among its hops
+        start = (
+            tuning.BASE_SECONDS["Ring"][SIMPLE] if way.chunks else way.start
+        )  # NCCL counts NVLS's start among its hops
         steps = way.chunks.rounds(nbytes) + way.chunks.stages - 1 if way.chunks else way.steps
         what = f"{self.collective} by {way.algorithm}, {self.world_size} ranks"
         return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps,
@@ -180,24 +164,24 @@ class Nccl:
     def _latency(self, way: Way, nbytes: float) -> float:
         slow = way.algorithm == "Ring" and way.protocol == "Simple" and self.collective == "all_reduce"
         if slow and self.nodes > 1 and nbytes >= 64 * 2 * self.ring.count * self.world_size:
-            return PLATEAU * (way.start + way.latency) - way.start
+            return tuning.PLATEAU * (way.start + way.latency) - way.start
         return way.latency
 
     def _bandwidth(self, way: Way, nbytes: float) -> float:
-        in_switch = way.algorithm == "NVLSTree" and self.gpu.blackwell and self.gpu.x86
+        in_switch = way.algorithm == "NVLSTree" and self.gpu.blackwell and self.gpu.value("host", NCCL) == "x86"
         corrected = way.algorithm == "Tree" or in_switch
         place = int(log2(nbytes / 64)) if nbytes >= 64 else -1
         if self.collective == "all_reduce" and corrected and 0 <= place < 23:
-            return way.bandwidth * TREE_CORRECTION[way.protocol][place]
+            return way.bandwidth * tuning.TREE_CORRECTION[way.protocol][place]
         return way.bandwidth
 
     def _ways(self) -> list[Way]:
         gpus = self.machine.gpus
         self.gpu = gpu(gpus.name)
         nic = gpus.nic if self.nodes > 1 else inf
-        self.ring = ring_channels(self.gpu, self.node, self.nodes, nic)
-        self.tree = tree_channels(self.ring, self.gpu, self.node, self.nodes)
-        self.heads = nvls_channels(self.gpu, self.node, self.nodes, nic)
+        self.ring = tuning.ring_channels(self.gpu, self.node, self.nodes, nic)
+        self.tree = tuning.tree_channels(self.ring, self.gpu, self.node, self.nodes)
+        self.heads = tuning.nvls_channels(self.gpu, self.node, self.nodes, nic)
         if not self.ring.count:
             raise ValueError(f"cards of {gpus.nic / 1e9:g} GB/s are too slow for any channel of NCCL.")
         if self.collective in IN_PAIRS:
@@ -216,41 +200,44 @@ class Nccl:
 
     def _ring(self, p: int) -> Way:
         n, kind, wire = self.world_size, self.gpu.generation, self.ring.bandwidth
-        cap = {0: kind.ll_cap if self.nodes == 1 else LL_NETWORK_CAP[self._size], 1: self.ring.count * kind.ring_ll128}
-        bus = min(wire * (LL_RATE, LL128_RATE, 1.0)[p], cap.get(p, inf))
+        cap = {
+            0: kind.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[self._size],
+            1: self.ring.count * kind.ring_ll128,
+        }
+        bus = min(wire * tuning.RATES[p], cap.get(p, inf))
         limit = self._wire if bus < cap.get(p, inf) else f"protocol {PROTOCOLS[p]}"
         inside, between = self._ring_hops(p)
         if self.collective in ("broadcast", "reduce"):
-            latency = NVLINK_HOP_SECONDS["Ring"][p] if self.nodes == 1 else NETWORK_HOP_SECONDS["Ring"][p]
-            return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus, limit, n)
+            latency = tuning.NVLINK_HOP_SECONDS["Ring"][p] if self.nodes == 1 else tuning.NETWORK_HOP_SECONDS["Ring"][p]
+            return Way("Ring", PROTOCOLS[p], tuning.BASE_SECONDS["Ring"][p], latency, bus, limit, n)
         rounds = 2 if self.collective == "all_reduce" else 1
         steps, crossing = rounds * (n - 1), rounds * (self.nodes - 1)
         latency = (steps - crossing) * inside + crossing * between
-        return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus * n / steps, limit, steps)
+        return Way("Ring", PROTOCOLS[p], tuning.BASE_SECONDS["Ring"][p], latency, bus * n / steps, limit, steps)
 
     def _tree(self, p: int) -> Way | None:
         if self.collective != "all_reduce":
             return None
         kind, k = self.gpu.generation, self._size
         wire = self.tree.count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
-        bus = min(wire * TREE_RATE, self.tree.count * kind.tree[k])
+        bus = min(wire * tuning.TREE_RATE, self.tree.count * kind.tree[k])
         if p == 0:
-            bus = min(bus * TREE_LL_RATE, kind.ll_cap if self.nodes == 1 else LL_NETWORK_CAP[k])
+            bus = min(bus * tuning.TREE_LL_RATE, kind.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[k])
         elif p == 1:
-            bus = min(bus * TREE_LL128_RATE[self.nodes > 1], self.tree.count * kind.tree_ll128[k])
+            bus = min(bus * tuning.TREE_LL128_RATE[self.nodes > 1], self.tree.count * kind.tree_ll128[k])
         levels = int(log2(self.nodes))
-        hops = (self.a_node - 1) * NVLINK_HOP_SECONDS["Tree"][p] + levels * NETWORK_HOP_SECONDS["Tree"][p]
+        hops = (self.a_node - 1) * tuning.NVLINK_HOP_SECONDS["Tree"][p] + levels * tuning.NETWORK_HOP_SECONDS["Tree"][p]
         steps = 2 * (self.node - 1 + levels)
-        return Way("Tree", PROTOCOLS[p], BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self._wire, steps)
+        return Way("Tree", PROTOCOLS[p], tuning.BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self._wire, steps)
 
     def _pat(self, p: int) -> Way | None:
         """Parallel trees, one GPU in each node."""
         if p != SIMPLE or self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
             return None
         levels = int(log2(self.nodes))
-        latency = levels * NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * PAT_STEP_SECONDS
-        bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * PAT_RATE
-        return Way("PAT", "Simple", BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", levels)
+        latency = levels * tuning.NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
+        bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * tuning.PAT_RATE
+        return Way("PAT", "Simple", tuning.BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", levels)
 
     def _nvls(self, p: int) -> Way | None:
         """In the switch: NVLS in one node, NVLSTree between nodes."""
@@ -268,8 +255,8 @@ class Nccl:
         channels = self.gpu.generation.nvls_channels[self._size]
         chunks = nvls.in_one_node(channels, heads.count, bandwidth) if every else None
         if self.version == OLD:
-            bandwidth = heads.count * heads.inside * (OLD_NVLS_RATE if every else 1.0)
-        return Way("NVLS", "Simple", 0.0, NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
+            bandwidth = heads.count * heads.inside * (tuning.OLD_NVLS_RATE if every else 1.0)
+        return Way("NVLS", "Simple", 0.0, tuning.NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
 
     def _nvls_tree(self, each: float) -> Way:
         heads, n, kind = self.heads, self.world_size, self.gpu.generation
@@ -280,10 +267,13 @@ class Nccl:
         small = self.nodes >= 4 or self.gpu.blackwell
         largest = nvls.SMALLER_CHUNK_BYTES if small else nvls.LARGEST_CHUNK_BYTES
         chunks = nvls.between_nodes(kind.nvls_channels[self._size], heads.count, levels, largest, bandwidth)
-        hop = NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
+        hop = tuning.NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
         if self.version == OLD:
-            hop, bandwidth = OLD_NVLS_TREE_HOP_SECONDS, heads.count * min(heads.inside, crossing / 2) * OLD_NVLS_RATE
-        latency = NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * levels * hop
+            hop, bandwidth = (
+                tuning.OLD_NVLS_TREE_HOP_SECONDS,
+                heads.count * min(heads.inside, crossing / 2) * tuning.OLD_NVLS_RATE,
+            )
+        latency = tuning.NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * levels * hop
         return Way("NVLSTree", "Simple", 0.0, latency, bandwidth, limit, chunks.stages, chunks)
 
     def _pairs(self) -> Way:
@@ -292,10 +282,13 @@ class Nccl:
         messages = n - 1
         away = messages if self.a_node == 1 else n - self.a_node
         each = 1.0 if self.collective == "send" else 1 / n  # of S
-        near, far = (messages - away) * each / self.gpu.nvlink, away * each / (gpus.nic * CARD_RATE) if away else 0.0
-        hop = (NETWORK_HOP_SECONDS if away else NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
+        near, far = (
+            (messages - away) * each / self.gpu.nvlink,
+            away * each / (gpus.nic * tuning.CARD_RATE) if away else 0.0,
+        )
+        hop = (tuning.NETWORK_HOP_SECONDS if away else tuning.NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
         limit = "network card" if far > near else "NVLink"
-        return Way("pairs", "Simple", BASE_SECONDS["Ring"][SIMPLE], hop + away * POST_SECONDS,
+        return Way("pairs", "Simple", tuning.BASE_SECONDS["Ring"][SIMPLE], hop + away * tuning.POST_SECONDS,
                    1 / max(near, far), limit, messages)  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Iterator, Mapping, NamedTuple
+from types import NoneType
+from typing import Any, Iterator, Mapping, NamedTuple, get_args
 
 HERE = Path(__file__).parent
 HEAD = ("name", "figure", "value", "unit", "source")
@@ -30,7 +31,15 @@ UNITS = {  # unit -> what it measures, and its size in SI units
     "TFLOP/s": ("FLOP/s", Decimal(10**12)),
 }
 Value = str | int | float | tuple  # a tuple where a figure has several numbers
-Column = type | tuple[str, ...]  # str, int, float; bool, written yes and no; or the words that it may have
+# What a column has: one of READERS, or the words that are possible.  A cell may be empty where "" is one of the words,
+# or where the type is `| None`.
+Column = Any
+READERS = {
+    str: (str, "a text"),
+    int: (int, "an integer"),
+    float: (float, "a number"),
+    bool: ({"yes": True, "no": False}.__getitem__, "yes or no"),
+}
 
 
 class Dimension(NamedTuple):
@@ -38,6 +47,9 @@ class Dimension(NamedTuple):
 
     measures: str
     numbers: int | None = 1
+
+
+WORDS, COUNT, SHARE, SPEED, SECONDS = map(Dimension, ("words", "count", "share", "bytes/s", "seconds"))
 
 
 class Quantity(NamedTuple):
@@ -70,7 +82,7 @@ class DataSheet:
 def data_sheets(kind: str, file: Path, schema: Mapping[str, Dimension]) -> dict[str, DataSheet]:
     """The data sheets of a file with a figure a row, by name.  schema: the figures that it may have."""
     sheets: dict[str, dict[str, Quantity]] = {}
-    for place, row in _rows(file, HEAD, ("name", "figure"), optional=("unit",)):
+    for place, row in _rows(file, HEAD, ("name", "figure"), optional={"unit"}):
         if row["figure"] not in schema:
             raise ValueError(f"{place}: no figure is called {row['figure']!r}, only {', '.join(schema)}.")
         value = _value(place, row, schema[row["figure"]])
@@ -78,13 +90,10 @@ def data_sheets(kind: str, file: Path, schema: Mapping[str, Dimension]) -> dict[
     return {name: DataSheet(kind, name, file, figures) for name, figures in sheets.items()}
 
 
-def records(
-    file: Path, columns: Mapping[str, Column], key: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> Iterator[tuple[str, dict]]:
-    """(file and line, record) for each row of a file with a record a row.
-
-    key: columns that tell two records apart.  optional: columns that may be empty; a number is None then.
-    """
+def records(file: Path, columns: Mapping[str, Column], key: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
+    """(file and line, record) for each row of a file with a record a row.  key: columns that tell two records apart."""
+    words = {column: kind if isinstance(kind, tuple) else get_args(kind) for column, kind in columns.items()}
+    optional = {column for column, possible in words.items() if "" in possible or NoneType in possible}
     for place, row in _rows(file, tuple(columns), key, optional):
         yield place, {column: _cell(place, column, row[column], kind) for column, kind in columns.items()}
 
@@ -103,7 +112,7 @@ def short(file: Path) -> str:
     return "/".join(file.parts[-3:])
 
 
-def _rows(file: Path, head: tuple, key: tuple, optional: tuple) -> Iterator[tuple[str, dict[str, str]]]:
+def _rows(file: Path, head: tuple, key: tuple, optional: set) -> Iterator[tuple[str, dict[str, str]]]:
     """(file and line, row): columns as in `head`, empty cells in `optional` alone, `key` only once."""
     seen: dict[tuple, int] = {}
     with open(file, newline="", encoding="utf-8") as lines:
@@ -145,12 +154,12 @@ def _value(place: str, row: dict[str, str], dimension: Dimension) -> Value:
 
 
 def _cell(place: str, column: str, cell: str, kind: Column) -> str | int | float | bool | None:
-    if isinstance(kind, tuple) and cell not in kind:
-        raise ValueError(f"{place}: {column} is one of {', '.join(map(repr, kind))}, not {cell!r}.")
-    if isinstance(kind, tuple) or kind is str:
+    if isinstance(kind, tuple):
+        if cell not in kind:
+            raise ValueError(f"{place}: {column} is one of {', '.join(map(repr, kind))}, not {cell!r}.")
         return cell
+    read, wanted = READERS[get_args(kind)[0] if get_args(kind) else kind]
     try:
-        return ({"yes": True, "no": False}[cell] if kind is bool else kind(cell)) if cell else None
+        return read(cell) if cell else None
     except (KeyError, ValueError):
-        wanted = {int: "an integer", float: "a number", bool: "yes or no"}[kind]
         raise ValueError(f"{place}: {column} is {wanted}, not {cell!r}.") from None

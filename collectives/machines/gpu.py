@@ -10,34 +10,34 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from .figures import HERE, DataSheet, Dimension, data_sheets
+from .figures import COUNT, HERE, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "gpus.csv"
 NCCL = "NCCL's cost model"  # who needs a figure
-_WORDS, _COUNT, _SHARE, _SPEED = map(Dimension, ("words", "count", "share", "bytes/s"))
 _SPEEDS = Dimension("bytes/s", None)
 _OF_NODES = Dimension("bytes/s", 3)  # for one node, two, more
 
 GENERATION = {  # what NCCL knows of a generation; "at most" is a channel's
-    "link": _SPEED,  # of one NVLink, each way
-    "ll_cap": _SPEED,  # bus bandwidth that LL reaches inside a node
-    "ring_ll128": _SPEED,  # at most
+    "compute_capability": COUNT,  # as NCCL compares it: 90 for 9.0
+    "link": SPEED,  # of one NVLink, each way
+    "ll_cap": SPEED,  # bus bandwidth that LL reaches inside a node
+    "ring_ll128": SPEED,  # at most
     "tree_ll128": _OF_NODES,  # at most
     "tree": _OF_NODES,  # at most, by Simple
     "nvls_tree": _OF_NODES,  # at most
-    "nvls": _SHARE,  # of the bandwidth, what the switch's adders reach; 0: it has none
+    "nvls": SHARE,  # of the bandwidth, what the switch's adders reach; 0: it has none
     "nvls_channels": Dimension("count", 3),
     "speeds": _SPEEDS,  # that a channel may have in one node, the fastest first
     "network_speeds": _SPEEDS,  # likewise, between nodes
 }
 FIGURES = GENERATION | {
-    "generation": _WORDS,
-    "links": _COUNT,  # NVLinks that lead to the switch
-    "host": _WORDS,  # the processor: x86 or Arm
+    "generation": WORDS,
+    "links": COUNT,  # NVLinks that lead to the switch
+    "host": WORDS,  # the processor: x86 or Arm
     "peak": Dimension("FLOP/s"),  # of the matrix units: bf16 in, no sparsity
     "memory": Dimension("bytes"),
-    "memory_bandwidth": _SPEED,
-    "products": _SHARE,  # of the peak, what a large matrix product reaches in a run: at work the clock is lower
+    "memory_bandwidth": SPEED,
+    "products": SHARE,  # of the peak, what a large matrix product reaches in a run: at work the clock is lower
 }
 Generation = namedtuple("Generation", GENERATION)
 
@@ -53,13 +53,8 @@ class Gpu(DataSheet):
 
     @cached_property
     def blackwell(self) -> bool:
-        """Whether NCCL's exceptions for Blackwell hold."""
-        return self.value("generation", NCCL) == "Blackwell"
-
-    @cached_property
-    def x86(self) -> bool:
-        """Whether the host's processor is an x86: NCCL corrects NVLSTree on Blackwell only there."""
-        return self.value("host", NCCL) == "x86"
+        """Whether NCCL's exceptions for Blackwell, and what comes after it, hold."""
+        return self.generation.compute_capability >= 100
 
     @cached_property
     def nvlink(self) -> float:

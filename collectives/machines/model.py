@@ -133,14 +133,15 @@ class Machine:
 
     def latency(self, protocol: int) -> np.ndarray:
         """Seconds, per level."""
-        return np.array([v[protocol] if isinstance(v, tuple) else v for v in (level.latency for level in self.levels)])
+        each = [level.latency for level in self.levels]
+        return np.array([latency[protocol] if isinstance(latency, tuple) else latency for latency in each])
 
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""
-        found = np.full(len(source), len(self.levels) - 1)
+        index = np.full(len(source), len(self.levels) - 1)
         for k in range(len(self.levels) - 2, -1, -1):
-            found[self.levels[k].group(source) == self.levels[k].group(target)] = k
-        return found
+            index[self.levels[k].group(source) == self.levels[k].group(target)] = k
+        return index
 
     def with_(self, **changes) -> "Machine":
         """A machine like this one but for the fields named."""

@@ -1,6 +1,6 @@
 """Machines to choose from: by name, from machines.csv, or made of GPUs and links.  GB/s is 10^9 bytes/s, each way.
 
-Nothing is fitted: bandwidths, latencies and caps are those of NCCL's own cost model (nccl.py, gpus.csv),
+Nothing is fitted: bandwidths, latencies and caps are those of NCCL's own cost model (tuning.py, gpus.csv),
 and what is written on the box.  cost/calibration.py shows how far that carries.
 """
 
@@ -10,35 +10,25 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 
-from .channels import ring_channels
-from .figures import HERE, DataSheet, Dimension, Value, data_sheets
+from . import tuning
+from .figures import COUNT, HERE, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
 from .gpu import gpu
 from .model import Gpus, Level, Machine, Port, Protocol
-from .nccl import (
-    BASE_SECONDS,
-    CARD_RATE,
-    LL128_RATE,
-    LL_NETWORK_CAP,
-    LL_RATE,
-    NETWORK_HOP_SECONDS,
-    NVLINK_HOP_SECONDS,
-    PROTOCOLS,
-)
 
 _SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
-_WORDS, _SPEED, _SECONDS = Dimension("words"), Dimension("bytes/s"), Dimension("seconds")
+_NVLINK_HOP, _NETWORK_HOP = tuning.NVLINK_HOP_SECONDS["Ring"], tuning.NETWORK_HOP_SECONDS["Ring"]
 LINK_FIGURES = {
-    "bandwidth": _SPEED,
-    "latency": _SECONDS,
-    "overhead": _SECONDS,  # that each message costs a rank
-    "algorithms": _WORDS,  # that NCCL may use between more than two nodes, between spaces
-    "protocols": _WORDS,  # likewise, between any nodes
+    "bandwidth": SPEED,
+    "latency": SECONDS,
+    "overhead": SECONDS,  # that each message costs a rank
+    "algorithms": WORDS,  # that NCCL may use between more than two nodes, between spaces
+    "protocols": WORDS,  # likewise, between any nodes
 }
 MACHINE_FIGURES = {
-    "gpu": _WORDS,  # a name in gpus.csv
-    "node": Dimension("count"),  # GPUs that NVLink joins
-    "network": _WORDS,  # one of NETWORKS
-    "card": _SPEED,  # of each GPU's network card, as sold
+    "gpu": WORDS,  # a name in gpus.csv
+    "node": COUNT,  # GPUs that NVLink joins
+    "network": WORDS,  # one of NETWORKS
+    "card": SPEED,  # of each GPU's network card, as sold
 }
 
 
@@ -79,7 +69,7 @@ def machine(name: str, gpus: int | None = None) -> Machine:
 
 def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:
     """One node whose GPUs are joined by NVSwitch.  gpu: a name in gpus.csv.  Raises ValueError for another."""
-    return _of_gpus(f"{ranks} x {gpu}", (_nvlink(gpu, ranks),), Gpus(gpu, ranks))
+    return _of_gpus(f"{ranks} x {gpu}", Gpus(gpu, ranks))
 
 
 def nvl72() -> Machine:
@@ -92,8 +82,8 @@ def rails(nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, swit
 
     nic: bytes/s of a card as sold: 400 Gb/s are 50e9.  switch: nodes whose cards share rail switches.
     """
-    shared = Level("rail switch", ranks * min(switch, nodes), NETWORK_HOP_SECONDS["Ring"], _card(nic), rails=ranks)
-    return _networked("rails", Gpus(gpu, ranks, nodes, nic), shared, switch)
+    shared = Level("rail switch", ranks * min(switch, nodes), _NETWORK_HOP, _card(nic), rails=ranks)
+    return _networked("rails", Gpus(gpu, ranks, nodes, nic), shared)
 
 
 def fat_tree(
@@ -106,8 +96,8 @@ def fat_tree(
     """
     leaf, port = ranks * min(switch, nodes), _card(nic)
     uplink = leaf * port.bandwidth / oversubscribed
-    shared = Level("leaf switch", leaf, NETWORK_HOP_SECONDS["Ring"], port, uplink=uplink)
-    return _networked(f"fat tree {oversubscribed:g}:1", Gpus(gpu, ranks, nodes, nic), shared, switch)
+    shared = Level("leaf switch", leaf, _NETWORK_HOP, port, uplink=uplink)
+    return _networked(f"fat tree {oversubscribed:g}:1", Gpus(gpu, ranks, nodes, nic), shared)
 
 
 def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
@@ -117,14 +107,13 @@ def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Mac
     ring is taken, on two NVLSTree: see links.csv.
     """
     algorithms, protocols = (tuple(_link("EFA", figure).split()) for figure in ("algorithms", "protocols"))
-    algorithms = algorithms if nodes > 2 else ()
-    made = rails(nodes, gpu, nic, ranks)
-    kept = [k for k, protocol in enumerate(made.protocols) if protocol.name in protocols]
-    return made.with_(
+    ordered = rails(nodes, gpu, nic, ranks)
+    kept = [k for k, protocol in enumerate(ordered.protocols) if protocol.name in protocols]
+    return ordered.with_(
         name=f"{nodes} nodes of {ranks} x {gpu}, EFA",
-        gpus=Gpus(gpu, ranks, nodes, nic, algorithms, protocols),
-        protocols=tuple(made.protocols[p] for p in kept),
-        levels=tuple(replace(level, latency=tuple(level.latency[p] for p in kept)) for level in made.levels),
+        gpus=Gpus(gpu, ranks, nodes, nic, algorithms if nodes > 2 else (), protocols),
+        protocols=tuple(ordered.protocols[p] for p in kept),
+        levels=tuple(replace(level, latency=tuple(level.latency[p] for p in kept)) for level in ordered.levels),
     )
 
 
@@ -132,10 +121,9 @@ def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
     """GPUs without NVLink: `pair` of them below one PCIe 5 switch, whose one link leads to the others."""
     bandwidth = _link("PCIe 5 x16", "bandwidth")
     port = Port("PCIe", bandwidth)
-    hop = NVLINK_HOP_SECONDS["Ring"]
     levels = (
-        Level("PCIe switch", min(pair, ranks), hop, port, uplink=bandwidth),
-        Level("host", ranks, tuple(2 * seconds for seconds in hop), port),
+        Level("PCIe switch", min(pair, ranks), _NVLINK_HOP, port, uplink=bandwidth),
+        Level("host", ranks, tuple(2 * seconds for seconds in _NVLINK_HOP), port),
     )
     source = "PCIe 5 x16 copy of 55 GB/s; latencies as NVLink's"
     return Machine(f"{ranks} GPUs on PCIe 5", levels, _protocols(), source=source)
@@ -162,30 +150,28 @@ def _round(name: str, size: int, port: str, link: str) -> Level:
     return Level(name, size, _link(link, "latency"), Port(port, _link(link, "bandwidth")))
 
 
-def _networked(network: str, gpus: Gpus, shared: Level, switch: int) -> Machine:
-    """Nodes below switches, which `switch` nodes share, below a spine."""
+def _networked(network: str, gpus: Gpus, shared: Level) -> Machine:
+    """Nodes below switches, which are below a spine."""
     name = f"{gpus.nodes} nodes of {gpus.node} x {gpus.name}, {network}"
-    full = -(-gpus.nodes // min(switch, gpus.nodes)) * min(switch, gpus.nodes)  # nodes, up to full switches
-    further = tuple(hop + 2 * _link("switch", "latency") for hop in NETWORK_HOP_SECONDS["Ring"])
-    spine = Level("spine", gpus.node * full, further, shared.port)
-    return _of_gpus(name, (_nvlink(gpus.name, gpus.node), shared, spine), gpus)
+    further = tuple(hop + 2 * _link("switch", "latency") for hop in _NETWORK_HOP)
+    full_switches = -(-gpus.node * gpus.nodes // shared.size)
+    spine = Level("spine", full_switches * shared.size, further, shared.port)
+    return _of_gpus(name, gpus, shared, spine)
 
 
-def _of_gpus(name: str, levels: tuple[Level, ...], gpus: Gpus) -> Machine:
+def _of_gpus(name: str, gpus: Gpus, *further: Level) -> Machine:
+    """Nodes of GPUs, and the levels beyond a node."""
     kind = gpu(gpus.name)
-    ll = kind.generation.ll_cap if gpus.nodes == 1 else LL_NETWORK_CAP[min(gpus.nodes, 3) - 1]
-    ll128 = ring_channels(kind, gpus.node, gpus.nodes, gpus.nic).count * kind.generation.ring_ll128
-    return Machine(name, levels, _protocols(ll, ll128), source=_SOURCE, gpus=gpus)
+    nvlink = Level("NVLink", gpus.node, _NVLINK_HOP, Port("NVLink", kind.nvlink))
+    ll = kind.generation.ll_cap if gpus.nodes == 1 else tuning.LL_NETWORK_CAP[min(gpus.nodes, 3) - 1]
+    ll128 = tuning.ring_channels(kind, gpus.node, gpus.nodes, gpus.nic).count * kind.generation.ring_ll128
+    return Machine(name, (nvlink, *further), _protocols(ll, ll128), source=_SOURCE, gpus=gpus)
 
 
 def _protocols(ll: float = inf, ll128: float = inf) -> tuple[Protocol, ...]:
     """LL sends a flag with every 4 bytes, LL128 with every 120; Simple waits for a fence instead."""
-    return tuple(map(Protocol, PROTOCOLS, BASE_SECONDS["Ring"], (LL_RATE, LL128_RATE, 1.0), (ll, ll128, inf)))
-
-
-def _nvlink(name: str, ranks: int) -> Level:
-    return Level("NVLink", ranks, NVLINK_HOP_SECONDS["Ring"], Port("NVLink", gpu(name).nvlink))
+    return tuple(map(Protocol, tuning.PROTOCOLS, tuning.BASE_SECONDS["Ring"], tuning.RATES, (ll, ll128, inf)))
 
 
 def _card(nic: float) -> Port:
-    return Port("network card", nic * CARD_RATE)
+    return Port("network card", nic * tuning.CARD_RATE)

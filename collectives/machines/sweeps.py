@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 from .figures import HERE, at, records
 from .model import Machine
@@ -21,32 +22,29 @@ FORM = "form"  # no constant is from here, but the shape of the model (cost/nvls
 HELD_OUT = "held out"  # kept back until the model stood; Nccl._last_crossing alone was added after they had been seen
 SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
 
-COLUMNS = dict(sweep=str, what=str, machine=str, gpus=int, collective=str, unit=("µs", "GB/s"), algorithm=str)
-COLUMNS |= dict(version=str, exposed=bool, role=("", FITTED, FORM, HELD_OUT, SUSPECT), note=str, source=str)
-
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measurements of one collective on one machine.
+    """Measurements of one collective on one machine: a row of sweeps.csv with its figures."""
 
-    unit: of the figures: µs, or GB/s of bus bandwidth.
-    algorithm: that was forced, if one was.
-    version: of NCCL, as nccl() has it: "2.26" where the source says so.
-    exposed: whether each call's launch is in the time: see LAUNCH_SECONDS in cost/calibration.py.
-    figures: (bytes, figure) for each size.
-    """
-
+    sweep: str  # its name
     what: str
     machine: Machine
+    gpus: int
     collective: str
-    unit: str
-    algorithm: str
-    version: str
-    exposed: bool
+    unit: str  # of the figures: µs, or GB/s of bus bandwidth
+    algorithm: str | None  # that was forced, if one was
+    version: str  # of NCCL, as nccl() has it: "2.26" where the source says so
+    exposed: bool  # whether each call's launch is in the time: see LAUNCH_SECONDS in cost/calibration.py
     role: str
-    note: str
+    note: str | None
     source: str
-    figures: tuple[tuple[int, float], ...]
+    figures: tuple[tuple[int, float], ...]  # (bytes, figure) for each size
+
+
+COLUMNS = get_type_hints(Sweep)
+COLUMNS |= {"machine": str, "unit": ("µs", "GB/s"), "role": ("", FITTED, FORM, HELD_OUT, SUSPECT)}
+del COLUMNS["figures"]
 
 
 @cache
@@ -57,13 +55,12 @@ def sweeps(file: Path = HERE / "sweeps.csv", measurements: Path = HERE / "measur
         figures[row["sweep"]].append((row["bytes"], row["value"]))
         places[row["sweep"]] = place
     known = []
-    for place, row in records(file, COLUMNS, ("sweep",), ("algorithm", "role", "note")):
-        name = row.pop("sweep")
+    for place, row in records(file, COLUMNS, ("sweep",)):
         with at(place):
-            if name not in figures:
-                raise ValueError(f"{measurements.name} has no row of the sweep {name!r}.")
-            row["machine"] = machine(row["machine"], row.pop("gpus"))
-        known.append(Sweep(**row, figures=tuple(figures.pop(name))))
+            if row["sweep"] not in figures:
+                raise ValueError(f"{measurements.name} has no row of the sweep {row['sweep']!r}.")
+            row["machine"] = machine(row["machine"], row["gpus"])
+        known.append(Sweep(**row, figures=tuple(figures.pop(row["sweep"]))))
     for name in figures:
         raise ValueError(f"{places[name]}: {file.name} has no sweep {name!r}.")
     return tuple(known)

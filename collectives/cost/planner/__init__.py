@@ -11,10 +11,8 @@ from ...lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".check": "GOAL WHY ValidatedRun Validation check",
-        ".division": "Division",
-        ".memory": "FLOAT32 MIXED Bytes Memory memory",
-        ".runs": "ALLOCATED RUNS Allocated Framework Published",
+        ".check": "ALLOCATED GOAL RUNS WHY Allocated Framework Published ValidatedRun Validation check",
+        ".division": "FLOAT32 MIXED Bytes Division Memory memory",
         ".search": "Plans plan",
         ".shape": "SHAPES Shape shape",
         ".step": "PASSES Overlap Step cluster step",

@@ -1,4 +1,7 @@
-"""What the planner predicts beside what was published, run by run.
+"""Published training runs, and what the planner predicts for them.
+
+The runs are machines/training_runs.csv, a published figure a row, each with the table it is from.  Where the source leaves
+out what the planner must know, the note says what is assumed.
 
 Fitted are three figures, on the eight rows marked so: the share of the peak that products reach on A100 and on H100, and
 how often the memory carries what a layer keeps.  Everything else is a data sheet's, NCCL's own, or said to be assumed.
@@ -10,12 +13,19 @@ import statistics
 import textwrap
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Callable, NamedTuple, get_type_hints
 
 from ...format import aligned, duration
 from ...frontend import show
+from ...lazy import Later
+from ...machines.figures import HERE, at, records
+from ...machines.model import Machine
+from ...machines.presets import machine
+from ...machines.sweeps import FITTED  # here: PASSES in step.py, or a GPU's `products`, was taken from this very row
 from ..calibration import Errors
-from .runs import ALLOCATED, RUNS, Published
-from .step import Step
+from .division import Division, Memory, memory
+from .shape import Shape, shape
+from .step import Overlap, Step, step
 
 WIDE = 118  # characters of a line
 GOAL = 0.2  # of the median row that nothing was fitted to
@@ -30,12 +40,118 @@ WHY = (  # what the planner does not know, where it errs most
 )
 
 
+# --- what was published --------------------------------------------------------------------
+
+
+class Framework(NamedTuple):
+    """What the software of a run does, beside its division."""
+
+    flash: bool  # one kernel for attention
+    overlap: Overlap  # what it computes meanwhile
+
+
+FRAMEWORKS = {
+    "Megatron-LM 2021": Framework(False, Overlap(0, 0, 0, 0)),  # and 2022: every message is waited for
+    "Megatron-LM 2023": Framework(False, Overlap(0, 1, 1, 1)),  # messages of data and pipeline hide
+    # And what is made of it, MegaScale and NeMo: tensor parallel products are cut, and their pieces sent meanwhile.
+    "Megatron-LM 2024": Framework(True, Overlap(0.75, 1, 1, 1)),
+    "DeepSpeed 2021": Framework(False, Overlap(0, 1, 1, 1)),
+    "FSDP": Framework(True, Overlap(0, 1, 1, 1)),  # the next layer is gathered meanwhile
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One run.  seconds: of a step, as published or as it follows from what is."""
+
+    what: str
+    model: Shape
+    division: Division
+    batch: int
+    machine: Machine
+    seconds: float
+    source: str
+    framework: Framework
+    role: str
+    note: str | None
+
+    def predict(self, products: float | None = None) -> Step:
+        """The planner's step.  products: the share of the GPU's peak; None for gpus.csv's."""
+        how = self.framework._asdict()
+        return step(self.model, self.division, self.batch, self.machine, **how, products=products)
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """What a run's log says of a GPU's memory: bytes between the steps, and at most."""
+
+    what: str
+    division: Division
+    batch: int
+    source: str
+    between: float
+    most: float
+
+    def predict(self) -> Memory:
+        return memory(shape(self.what), self.division, self.batch)
+
+
+# What is published -> the seconds of a step that follow, from (model, batch, GPUs, figure).
+TIMES: dict[str, Callable[[Shape, int, int, float], float]] = {
+    "s/step": lambda model, batch, gpus, seconds: seconds,
+    "tokens/s": lambda model, batch, gpus, tokens: batch * model.length / tokens,
+    "tokens/s/GPU": lambda model, batch, gpus, tokens: batch * model.length / (tokens * gpus),
+    "TFLOP/s/GPU, recomputed": lambda model, batch, gpus, tera: (  # the second forward is counted too
+        model.recomputed_flops() * model.length * batch / (tera * 1e12 * gpus)
+    ),
+    "TFLOP/s/GPU, causal": lambda model, batch, gpus, tera: (  # of attention the causal half is counted
+        model.flops(causal=True) * model.length * batch / (tera * 1e12 * gpus)
+    ),
+}
+BETWEEN, MOST = "B between steps", "B at most"  # of a GPU's memory
+
+SHARING = {name: kind for name, kind in get_type_hints(Division).items() if name != "data"}
+COLUMNS = dict(run=str, model=str, length=int, machine=str, gpus=int, batch=int) | SHARING
+COLUMNS |= dict(framework=tuple(FRAMEWORKS), value=float, unit=(*TIMES, BETWEEN, MOST))
+COLUMNS |= dict(role=("", FITTED), note=str | None, source=str)
+SETTING = tuple(column for column in COLUMNS if column not in ("value", "role", "note"))  # of which none comes twice
+
+
+def _read() -> tuple[tuple[Published, ...], tuple[Allocated, ...]]:
+    """Runs whose seconds are published, and those whose memory is, of which each has two rows."""
+    runs, logs = [], {}
+    for place, row in records(HERE / "training_runs.csv", COLUMNS, SETTING):
+        what, gpus, batch, source = row["run"], row["gpus"], row["batch"], row["source"]
+        with at(place):
+            data = gpus // (row["tensor"] * row["pipeline"] * row["context"])  # GPUs that nothing else counts
+            division = Division(data, **{name: row[name] for name in SHARING})
+            if row["unit"] in (BETWEEN, MOST):
+                logs.setdefault((what, division, batch, source), {})[row["unit"]] = row["value"]
+                continue
+            model = shape(row["model"]).with_(length=row["length"])
+            seconds = TIMES[row["unit"]](model, batch, gpus, row["value"])
+            on, framework = machine(row["machine"], gpus), FRAMEWORKS[row["framework"]]
+        run = Published(what, model, division, batch, on, seconds, source, framework, row["role"], row["note"])
+        runs.append(run)
+    return tuple(runs), tuple(Allocated(*log, held[BETWEEN], held[MOST]) for log, held in logs.items())
+
+
+RUNS, ALLOCATED = _read()
+
+
+# --- beside the planner --------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ValidatedRun:
     """A published step beside the planner's."""
 
     published: Published
     step: Step
+
+    @property
+    def gpu(self) -> str:
+        return self.published.machine.gpus.name
 
     @property
     def error(self) -> float:
@@ -49,39 +165,41 @@ class ValidatedRun:
 
 
 class Validation(Errors):
-    """ValidatedRuns; those that nothing was fitted to count."""
+    """ValidatedRuns; those that nothing was fitted to count.
+
+    Its picture has a dot for each row, predicted / published, and a line for each source.
+    """
+
+    goal = GOAL
 
     @property
-    def by_source(self) -> dict[str, float]:
-        """Source -> the median size of the error of its rows that count, so that many rows alike weigh no more than few."""
-        return {
-            source: Validation(rows).median for source, rows in self._sources().items() if any(r.counts for r in rows)
-        }
+    def sources(self) -> dict[str, Validation]:
+        """Source -> its rows."""
+        return {source: Validation(rows) for source, rows in groupby(self, lambda row: row.published.source)}
 
     def of(self, gpu: str) -> Validation:
         """The rows on this GPU."""
-        return Validation(row for row in self if row.published.machine.gpus.name == gpu)
-
-    def _sources(self) -> dict[str, list[ValidatedRun]]:
-        return {source: list(rows) for source, rows in groupby(self, lambda row: row.published.source)}
+        return Validation(row for row in self if row.gpu == gpu)
 
     def __repr__(self) -> str:
         notes = list(dict.fromkeys(row.published.note for row in self if row.published.note))
         head, *table = self._table(notes).splitlines()
         lines = [head]
-        for k, (source, rows) in enumerate(self._sources().items(), 1):
+        for k, (source, rows) in enumerate(self.sources.items(), 1):
             lines += ["", f"  [{k}] {source}", *table[: len(rows)]]
             del table[: len(rows)]
         lines += ["", *(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
         if len(self) == len(RUNS):
-            lines += ["  Where it errs most, and why:", *(_wrapped(reason) for reason in WHY), "", *_memories(), ""]
-        counted = sum(row.counts for row in self)
-        close = sum(row.counts and abs(row.error) <= GOAL for row in self)
-        for gpu in dict.fromkeys(row.published.machine.gpus.name for row in self):
+            reasons = (textwrap.fill(why, WIDE, initial_indent="  ", subsequent_indent=" " * 6) for why in WHY)
+            lines += ["  Where it errs most, and why:", *reasons, "", *_memories(), ""]
+        for gpu in dict.fromkeys(row.gpu for row in self):
             lines.append(f"  median error on {gpu}: {self.of(gpu).median:.1%}")
-        sources = statistics.median(self.by_source.values())
-        lines.append(f"  median error of the {counted} rows that nothing was fitted to: {self.median:.1%}; of the sources' medians: {sources:.1%}")  # fmt: skip
-        lines.append(f"  within {GOAL:.0%}: {close} of {counted} rows")
+        counted = self.counted
+        close = sum(abs(row.error) <= self.goal for row in counted)
+        # The medians of the sources' medians: many rows alike weigh no more than few.
+        sources = statistics.median(rows.median for rows in self.sources.values() if rows.counted)
+        lines.append(f"  median error of the {len(counted)} rows that nothing was fitted to: {self.median:.1%}; of the sources' medians: {sources:.1%}")  # fmt: skip
+        lines.append(f"  within {self.goal:.0%}: {close} of {len(counted)} rows")
         return "\n".join(lines)
 
     def _table(self, notes: list[str]) -> str:
@@ -90,37 +208,27 @@ class Validation(Errors):
         for row in self:
             run = row.published
             mark = f" ({notes.index(run.note) + 1})" if run.note else ""
-            of = (run.what, run.machine.gpus.name, f"{run.division.gpus:,}", f"  {run.division.short}")
+            of = (run.what, row.gpu, f"{run.division.gpus:,}", f"  {run.division.short}")
             times = (duration(run.seconds), duration(row.step.time), f"{row.error:+.0%}")
             rows.append((*of, *times, f" {run.role}{mark}"))
         return aligned(rows, right=(2, 4, 5, 6), indent="  ", gap="", least=(20, 6, 6, 52, 10, 10, 7))
 
-    def draw(self):
-        """The Picture: a dot for each row, predicted / published, a line for each source."""
-        from .picture import draw_check
-
-        return draw_check(self, GOAL)
+    draw = Later(".picture", "draw_check")
 
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))
 
 
-def _wrapped(words: str) -> str:
-    return textwrap.fill(words, WIDE, initial_indent="  ", subsequent_indent="      ")
-
-
 def _memories() -> list[str]:
     """What logs say of memory, beside the planner."""
-    lines = [
-        f"  {'memory of a GPU, GiB':<36}{'between steps':>14}{'planner':>9}{'error':>7}{'at most':>10}{'planner':>9}{'error':>7}"
-    ]
+    rows = [("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
     for log in ALLOCATED:
         held = log.predict()
-        cells = ""
-        for wide, published, predicted in ((14, log.between, held.states), (10, log.most, held.total)):
-            cells += f"{published / 2**30:>{wide}.1f}{predicted / 2**30:>9.1f}{predicted / published - 1:>+7.0%}"
-        lines.append(f"  {log.what + ': ' + log.division.short:<36}{cells}")
-    return lines
+        cells = [f"{log.what}: {log.division.short}"]
+        for published, predicted in ((log.between, held.states), (log.most, held.total)):
+            cells += [f"{published / 2**30:.1f}", f"{predicted / 2**30:.1f}", f"{predicted / published - 1:+.0%}"]
+        rows.append(cells)
+    return aligned(rows, right=range(1, 7), indent="  ", gap="", least=(36, 14, 9, 7, 10, 9, 7)).splitlines()
 
 
 def check() -> Validation:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from math import log2
-from typing import Mapping, Sequence
+from typing import TYPE_CHECKING, Mapping, Sequence
 
 from ...draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
 from ...draw.labels import legend
 from ...format import duration, size
+from ...machines.gpu import gpus
+
+if TYPE_CHECKING:
+    from .check import Validation
+    from .search import Plans
+    from .step import Step
 
 MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
 SECONDS = {
@@ -19,63 +26,46 @@ SECONDS = {
     "data": SERIES[0],
     "optimizer": SERIES[2],
 }
+GPUS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
 
 
-def draw_step(s) -> Picture:
-    """Of a Step: three bars, one below the other."""
+def draw_step(s: Step) -> Picture:
+    """Three bars, one below the other, each with its name before it and its parts below."""
     sketch = Canvas()
     y = heading(sketch, s.model.name, f"{s.division} on {s.division.gpus:,} x {s.machine.gpus.name}")
     left, wide = 74.0, WIDTH - 74.0 - 130.0
-    scale = wide / (max(s.memory.total, s.capacity) * 1.02)
-    limit = left + s.capacity * scale
-    bottom = _row(sketch, "memory", s.memory.parts, MEMORY, size, y, left, scale)
-    sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
-    notes = [(y if s.fits else y - 7, f"{size(s.memory.total)} of {size(s.capacity)}")]
+    held, sent = s.memory.total, sum(s.sent.values())
+    most = max(held, s.capacity) * 1.02
+    limit = left + s.capacity * (wide / most)
+    rows = [
+        ("memory", s.memory.parts, MEMORY, size, most, f"{size(held)} of {size(s.capacity)}"),
+        ("step", s.seconds, SECONDS, duration, s.time, f"{duration(s.time)}, MFU {s.mfu:.0%}"),
+        ("sends", s.sent, SECONDS, size, sent, f"{size(sent)} a step"),
+    ]
     if not s.fits:
         sketch.text(left + wide + 8, y + HIGH / 2 + 7, "does not fit", 11.5, align="left", bold=True)
-    notes.append((bottom, f"{duration(s.time)}, MFU {s.mfu:.0%}"))
-    bottom = _row(sketch, "step", s.seconds, SECONDS, duration, bottom, left, wide / s.time)
-    if whole := sum(s.sent.values()):
-        notes.append((bottom, f"{size(whole)} a step"))
-        bottom = _row(sketch, "sends", s.sent, SECONDS, size, bottom, left, wide / whole)
-    for at, words in notes:
-        sketch.text(left + wide + 8, at + HIGH / 2, words, 11.5, align="left")
-    sketch.reach(WIDTH, bottom - 16)
+    for name, parts, tints, say, whole, words in rows if sent else rows[:2]:
+        sketch.text(left - 10, y + HIGH / 2, name, 12.5, align="right")
+        _bar(sketch, parts, tints, left, y, wide / whole)
+        if name == "memory":
+            sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
+        raised = 7 if name == "memory" and not s.fits else 0
+        sketch.text(left + wide + 8, y + HIGH / 2 - raised, words, 11.5, align="left")
+        shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if _counts(value, parts)]
+        legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
+        y += HIGH + 44
+    sketch.reach(WIDTH, y - 16)
     return Picture([sketch], repr(s), f"Picture: memory, seconds and bytes of {s.model.name}, {s.division}")
 
 
-def _row(sketch: Canvas, name: str, parts: Mapping, tints: Mapping, say, y: float, left: float, scale: float) -> float:
-    """A bar, its name before and its parts below; returns the y of the next."""
-    sketch.text(left - 10, y + HIGH / 2, name, 12.5, align="right")
-    _bar(sketch, parts, tints, left, y, scale)
-    shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if _counts(value, parts)]
-    legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
-    return y + HIGH + 44
-
-
-def _bar(sketch: Canvas, parts: Mapping[str, float], tints: Mapping[str, str], left: float, y: float, scale: float, high: float = HIGH) -> None:  # fmt: skip
-    x = left
-    for part, value in parts.items():
-        wide = value * scale
-        if wide > 0.3:
-            sketch.box(x, y, wide, high, tints[part], radius=1)
-            if wide > text_width(part, 10.5) + 8 and high > 14:
-                sketch.text(x + wide / 2, y + high / 2, part, 10.5, ink_on(tints[part]))
-        x += wide
-
-
-def draw_plans(steps: Sequence) -> Picture:
-    """Of Steps: a row for each way: its degrees, its memory and its seconds, to one scale."""
-    sketch = Canvas()
-    first = steps[0]
-    y = heading(
-        sketch,
-        f"{first.model.name} on {first.division.gpus:,} x {first.machine.gpus.name}",
-        "the fastest way that fits of each mixture of kinds",
-    )
-    y = _kinds(sketch, "memory", MEMORY, steps, lambda s: s.memory.parts, y)
-    y = _kinds(sketch, "step", SECONDS, steps, lambda s: s.seconds, y) + 6
+def draw_plans(plans: Plans) -> Picture:
+    """A row for each mixture of kinds: its degrees, its memory and its seconds, to one scale."""
+    sketch, steps, first = Canvas(), plans.shown, plans[0]
+    title = f"{first.model.name} on {first.division.gpus:,} x {first.machine.gpus.name}"
+    y = heading(sketch, title, "the fastest way that fits of each mixture of kinds")
+    y = _kinds(sketch, "memory", MEMORY, [s.memory.parts for s in steps], y)
+    y = _kinds(sketch, "step", SECONDS, [s.seconds for s in steps], y) + 6
     label, memory_wide = 300.0, 190.0
     middle = label + memory_wide + 24
     time_wide = WIDTH - middle - 60
@@ -93,58 +83,66 @@ def draw_plans(steps: Sequence) -> Picture:
     return Picture([sketch], "", f"Picture: memory and seconds of {len(steps)} ways to divide {first.model.name}")
 
 
-def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence, parts, y: float) -> float:
+Parts = Mapping[str, float]
+
+
+def _bar(sketch: Canvas, parts: Parts, tints: Mapping, x: float, y: float, scale: float, high: float = HIGH) -> None:
+    for part, value in parts.items():
+        wide = value * scale
+        if wide > 0.3:
+            sketch.box(x, y, wide, high, tints[part], radius=1)
+            if wide > text_width(part, 10.5) + 8 and high > 14:
+                sketch.text(x + wide / 2, y + high / 2, part, 10.5, ink_on(tints[part]))
+        x += wide
+
+
+def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y: float) -> float:
+    """The tints of all parts that count in some step; returns the y of the next line."""
     sketch.text(0, y, name, 11, align="left", bold=True)
-    shown = ((tint, part) for part, tint in tints.items() if any(_counts(parts(s)[part], parts(s)) for s in steps))
+    shown = ((tint, part) for part, tint in tints.items() if any(_counts(parts[part], parts) for parts in steps))
     legend(sketch, 60.0, y, shown, between=17)
     return y + 18
 
 
-def _counts(value: float, parts: Mapping[str, float]) -> bool:
+def _counts(value: float, parts: Parts) -> bool:
     """Whether a part is large enough to be named."""
     return value > 0.002 * sum(parts.values())
 
 
-def draw_check(rows: Sequence, goal: float) -> Picture:
-    """Of a Validation: a dot for each run, predicted / published seconds, a line for each source; hollow: it was fitted to."""
-    sketch = Canvas()
-    y = heading(
-        sketch, "Predicted / published", f"seconds of a step, a dot a run; shaded: within {goal:.0%}; hollow: fitted to"
-    )
+def draw_check(rows: Validation) -> Picture:
+    """A dot for each run, predicted / published seconds, a line for each source; hollow: it was fitted to."""
+    sketch, goal = Canvas(), rows.goal
+    words = f"seconds of a step, a dot a run; shaded: within {goal:.0%}; hollow: fitted to"
+    y = heading(sketch, "Predicted / published", words)
     left, wide, low, high = 250.0, WIDTH - 290.0, 0.2, 1.5
-    sources = list(dict.fromkeys(row.published.source for row in rows))
+    tints = {name: tint for name, tint in zip(gpus(), cycle(GPUS)) if name in {row.gpu for row in rows}}
 
     def x(ratio: float) -> float:
         return left + wide * log2(ratio / low) / log2(high / low)
 
-    bottom = y + 26 * len(sources)
+    bottom = y + 26 * len(rows.sources)
     sketch.box(x(1 - goal), y, x(1 + goal) - x(1 - goal), bottom - y, "#e9f0e6", radius=0)
     sketch.line([(x(1), y), (x(1), bottom)], SOFT, 1)
-    for k, source in enumerate(sources):
+    for k, (source, runs) in enumerate(rows.sources.items()):
         middle = y + 26 * k + 13
         sketch.text(left - 12, middle, f"[{k + 1}] {_name(source)}", 11, align="right")
         sketch.line([(left, middle), (left + wide, middle)], FAINT, 0.6)
-        for row in rows:
-            if row.published.source == source:
-                tint = SERIES[0] if row.published.machine.gpus.name == "A100" else SERIES[3]
-                fill = tint if row.counts else "#ffffff"
-                sketch.circle(x(max(low, min(high, 1 + row.error))), middle, 4, fill, tint, 1.4)
+        for row in runs:
+            fill = tints[row.gpu] if row.counts else "#ffffff"
+            sketch.circle(x(max(low, min(high, 1 + row.error))), middle, 4, fill, tints[row.gpu], 1.4)
     for ratio in (0.25, 0.5, 0.8, 1, 1.2):
         sketch.text(x(ratio), bottom + 10, f"{ratio:g}", 11, SOFT)
-    for k, (gpu, tint) in enumerate((("A100", SERIES[0]), ("H100", SERIES[3]))):
+    for k, (gpu, tint) in enumerate(tints.items()):
         sketch.circle(left + 70 * k, bottom + 30, 4, tint, tint)
         sketch.text(left + 70 * k + 10, bottom + 30, gpu, 11, SOFT, align="left")
     sketch.reach(WIDTH, bottom + 38)
-    return Picture(
-        [sketch], repr(rows), "Picture: the planner's seconds over the published ones, a dot a run, a line a source"
-    )
+    alt = "Picture: the planner's seconds over the published ones, a dot a run, a line a source"
+    return Picture([sketch], repr(rows), alt)
 
 
 def _name(source: str) -> str:
     """Its first words."""
     words = source.split(", ")
-    return (
-        f"{words[0]}, {words[-1]}"
-        if "table" in words[-1] and "github" not in source
-        else words[0].removeprefix("github.com/")
-    )
+    if "table" in words[-1] and "github" not in source:
+        return f"{words[0]}, {words[-1]}"
+    return words[0].removeprefix("github.com/")

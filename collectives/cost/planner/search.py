@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Iterator
+from typing import Iterable, Iterator
 
 from ...format import aligned, duration, size
 from ...frontend import show
+from ...lazy import Later
 from ...machines.model import Machine
-from .division import RECOMPUTE, Division
-from .memory import MIXED, Bytes, memory
+from .division import KINDS, MIXED, RECOMPUTE, Bytes, Division, memory
 from .shape import Shape
 from .step import Overlap, Step, capacity, step
 
 MICROBATCHES = (1, 2, 4, 8)
 SHOWN = 12
-HEAD = (
-    *("data", "tensor", "pipe", "ctx", "ZeRO", "mb", " recompute"),
-    *("memory", "step", "MFU", "bubble", " waits most for"),
-)  # of the table
+DEGREES = ("data", "tensor", "pipe", "ctx", "ZeRO", "mb", " recompute")
+HEAD = (*DEGREES, "memory", "step", "MFU", "bubble", " waits most for")  # of the table
 
 
 class Plans(list):
@@ -29,48 +27,47 @@ class Plans(list):
     that needs the least memory; None where all fit.
     """
 
-    def __init__(self, steps: list[Step], tried: int, too_large: int, smallest: Step | None) -> None:
-        super().__init__(steps)
+    def __init__(self, steps: Iterable[Step], tried: int, too_large: int, smallest: Step | None) -> None:
+        super().__init__(sorted(steps, key=_order))
         self.tried, self.too_large, self.smallest = tried, too_large, smallest
 
     @property
     def mixtures(self) -> list[Step]:
         """The fastest Step of each mixture of kinds of parallelism."""
-        return list({s.division.kinds: s for s in reversed(self)}.values())[::-1]
+        fastest = {}
+        for s in self:
+            fastest.setdefault(s.division.kinds, s)
+        return list(fastest.values())
+
+    @property
+    def shown(self) -> list[Step]:
+        """Those of the table and the picture."""
+        return self.mixtures[:SHOWN]
 
     def __repr__(self) -> str:
         if not self:
-            least = (
-                f"; {self.smallest.division} needs least, {size(self.smallest.memory.total)}" if self.smallest else ""
-            )
-            return f"none of {self.tried:,} divisions fits{least}"
-        first = self[0]
+            fewest = self.smallest and f"; {self.smallest.division} needs least, {size(self.smallest.memory.total)}"
+            return f"none of {self.tried:,} divisions fits{fewest or ''}"
+        first, last = self[0], self[-1]
         lines = [
             f"{first.model.name}, {first.batch:,} sequences of {first.model.length:,} tokens, {first.machine.name}",
             f"  {self.too_large:,} of {self.tried:,} divisions do not fit; the fastest of each mixture of kinds:",
         ]
         rows = [HEAD]
-        mixtures = sorted(self.mixtures, key=_order)
-        for s in mixtures[:SHOWN]:
+        for s in self.shown:
             d = s.division
             pipe = f"{d.pipeline} x {d.chunks}" if d.chunks > 1 else str(d.pipeline)
-            bubble = f"{s.seconds['bubble'] / s.time:.0%}"
             degrees = (str(d.data), str(d.tensor), pipe, str(d.context), str(d.shard), str(d.microbatch))
-            figures = (size(s.memory.total), duration(s.time), f"{s.mfu:.1%}", bubble)
+            figures = (size(s.memory.total), duration(s.time), f"{s.mfu:.1%}", f"{s.seconds['bubble'] / s.time:.0%}")
             rows.append((*degrees, f" {d.recompute}", *figures, f" {waits(s)}"))
         right = [*range(6), *range(7, 11)]
         lines.append(aligned(rows, right, indent="  ", gap=" ", least=(6, 6, 9, 4, 5, 3, 11, 10, 8, 6, 7)))
-        if len(mixtures) > SHOWN:
-            lines.append(f"  ... {len(mixtures) - SHOWN} more")
-        last = self[-1]
+        if (more := len(self.mixtures) - SHOWN) > 0:
+            lines.append(f"  ... {more} more")
         lines.append(f"  the slowest that fits, {last.division}: {duration(last.time)}, MFU {last.mfu:.1%}")
         return "\n".join(lines)
 
-    def draw(self):
-        """The Picture of the mixtures: memory and seconds, each a bar of its parts."""
-        from .picture import draw_plans
-
-        return draw_plans(sorted(self.mixtures, key=_order)[:SHOWN])
+    draw = Later(".picture", "draw_plans")
 
     def _ipython_display_(self) -> None:
         show(self.draw() if self else None, repr(self))
@@ -103,34 +100,25 @@ def plan(
     Degrees of tensor and context are powers of two, and tensor ranks stay in a node.
     Raises ValueError for an unknown kind, or a machine whose GPUs there are no figures for.
     """
+    if unknown := sorted(set(without) - set(KINDS)):
+        raise ValueError(f"kinds of parallelism are data, tensor, pipeline and context, not {', '.join(unknown)}.")
     available = capacity(machine)
-    best: dict[tuple, Step] = {}
-    tried = too_large = 0
-    smallest: Step | None = None
+    possible = divisions(model, machine, batch, shards, flash)
+    needed = {d: memory(model, d, batch, bytes_, flash).total for d in possible if not set(d.kinds) & set(without)}
+    too_large = [division for division, nbytes in needed.items() if nbytes > available]
 
     def price(division: Division) -> Step:
         return step(model, division, batch, machine, flash=flash, overlap=overlap, bytes_=bytes_)
 
-    unknown = set(without) - {"data", "tensor", "pipeline", "context"}
-    if unknown:
-        raise ValueError(
-            f"kinds of parallelism are data, tensor, pipeline and context, not {', '.join(sorted(unknown))}."
-        )
-    for division in divisions(model, machine, batch, shards, flash):
-        if set(division.kinds) & set(without):
-            continue
-        tried += 1
-        needed = memory(model, division, batch, bytes_, flash).total
-        if needed > available:
-            too_large += 1
-            if smallest is None or needed < smallest.memory.total:
-                smallest = price(division)
-            continue
-        priced = price(division)
-        key = (division.data, division.tensor, division.pipeline, division.context, division.shard)
-        if key not in best or priced.time < best[key].time:
-            best[key] = priced
-    return Plans(sorted(best.values(), key=_order), tried, too_large, smallest)
+    best: dict[tuple, Step] = {}
+    for division, nbytes in needed.items():
+        if nbytes <= available:
+            priced = price(division)
+            key = (division.data, division.tensor, division.pipeline, division.context, division.shard)
+            if key not in best or priced.time < best[key].time:
+                best[key] = priced
+    smallest = price(min(too_large, key=needed.get)) if too_large else None
+    return Plans(best.values(), len(needed), len(too_large), smallest)
 
 
 def divisions(model: Shape, machine: Machine, batch: int, shards: tuple[int, ...], flash: bool) -> Iterator[Division]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import get_type_hints
 
 from ...machines.figures import HERE, records
 
@@ -31,6 +32,7 @@ class Shape:
     biases: bool = True
     tied: bool = True
     dropout: bool = True
+    source: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden, self.heads, self.vocabulary, self.length) < 1:
@@ -111,14 +113,8 @@ class Shape:
         return self.flops() + self.layers * (2.0 * self.matrices + self.attention_flops())
 
 
-# Published models by name, from machines/models.csv: its columns are Shape's fields and the source.
-COUNTS = ("layers", "hidden", "heads", "vocabulary", "length", "kv_heads", "ffn")
-FLAGS = ("gated", "biases", "tied", "dropout")
-COLUMNS = {"name": str, **dict.fromkeys(COUNTS, int), **dict.fromkeys(FLAGS, bool), "source": str}
-SHAPES = {
-    row["name"]: Shape(**{field: value for field, value in row.items() if field != "source"})
-    for _, row in records(HERE / "models.csv", COLUMNS, ("name",), ("kv_heads", "ffn"))
-}
+# Published models by name; the columns of machines/models.csv are Shape's fields.
+SHAPES = {row["name"]: Shape(**row) for _, row in records(HERE / "models.csv", get_type_hints(Shape), ("name",))}
 
 
 def shape(name: str) -> Shape:

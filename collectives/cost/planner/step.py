@@ -22,8 +22,7 @@ from ...machines.model import Machine
 from ...machines.presets import nvlink_node, rails
 from ...record.collectives import least
 from ..tuner import Nccl, nccl
-from .division import Division
-from .memory import MIXED, Bytes, Memory, held_parameters, layer_activations, memory
+from .division import MIXED, Bytes, Division, Memory, held_parameters, layer_activations, memory
 from .shape import Shape
 
 PLANNER = "the planner"  # who needs a GPU's figures
@@ -147,23 +146,13 @@ def step(
     """
     held = memory(model, division, batch, bytes_, flash)
     capacity(machine)
-    if division.gpus != machine.gpus.node * machine.gpus.nodes:
+    gpus = machine.gpus.node * machine.gpus.nodes
+    if division.gpus != gpus:
         raise ValueError(
-            f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has "
-            f"{machine.gpus.node * machine.gpus.nodes} GPUs: the product must be the number of GPUs."
+            f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has {gpus} GPUs: "
+            "the product must be the number of GPUs."
         )
     return _Pricing(model, division, batch, machine, flash, overlap, bytes_, products).step(held)
-
-
-class Compute(NamedTuple):
-    """Seconds that the fullest pipeline rank computes for one microbatch."""
-
-    forward: float
-    total: float  # forward and backward, and what is recomputed
-
-    @property
-    def backward(self) -> float:
-        return self.total - self.forward
 
 
 class Messages(NamedTuple):
@@ -193,43 +182,42 @@ class _Pricing:
     products: float | None
 
     def __post_init__(self) -> None:
-        model, division, gpu = self.model, self.division, gpu_of(self.machine.gpus.name)
+        model, d, gpu = self.model, self.division, gpu_of(self.machine.gpus.name)
         self.rate = gpu.value("peak", PLANNER) * (self.products or gpu.value("products", PLANNER))
         self.bandwidth = gpu.value("memory_bandwidth", PLANNER)
-        self.layers = division.layers(model)
-        self.parameters = max(held_parameters(model, division, stage) for stage in (0, 1))
-        self.microbatches = division.microbatches(self.batch)
-        self.tokens = model.length / division.context * division.microbatch  # that a rank works on at a time
+        self.layers = d.layers(model)
+        self.parameters = max(held_parameters(model, d, stage) for stage in (0, 1))
+        self.microbatches = d.microbatches(self.batch)
+        self.tokens = model.length / d.context * d.microbatch  # that a rank works on at a time
+        self.groups = {  # ranks that communicate, and the distance of two: tensor ranks are neighbors
+            "tensor": (d.tensor, 1),
+            "context": (d.context, d.tensor),
+            "pipeline": (d.pipeline, d.tensor * d.context * d.data),
+            "data": (d.context * d.data, d.tensor),
+        }
+        layer = self.layer()
+        again = {"none": 0.0, "selective": self.attention(), "full": layer}[d.recompute]
+        self.forward = self.layers * layer  # seconds per microbatch, of all layers of a pipeline rank
+        self.compute = self.layers * (3 * layer + again) + self.ends() / d.pipeline  # forward, backward, recomputed
+        self.backward = self.compute - self.forward
 
     def step(self, held: Memory) -> Step:
-        d, compute = self.division, self.compute()
-        messages = {
-            "tensor": self.tensor(),
-            "context": self.context(),
-            "pipeline": self.pipeline(),
-            "data": self.data(compute),
-        }
-        microbatch = compute.total + messages["tensor"].exposed + messages["context"].exposed
+        prices = {"tensor": self.tensor, "context": self.context, "pipeline": self.pipeline, "data": self.data}
+        messages = {kind: price() if self.groups[kind][0] > 1 else Messages() for kind, price in prices.items()}
+        microbatch = self.compute + messages["tensor"].exposed + messages["context"].exposed
         seconds = {
-            "compute": self.microbatches * compute.total,
+            "compute": self.microbatches * self.compute,
             "tensor": messages["tensor"].seconds,
             "context": messages["context"].seconds,
-            "bubble": (d.pipeline - 1) / d.chunks * microbatch,
+            "bubble": (self.division.pipeline - 1) / self.division.chunks * microbatch,
             "pipeline": messages["pipeline"].seconds,
             "data": messages["data"].seconds,
             "optimizer": self.optimizer(),
         }
         sent = {kind: each.sent for kind, each in messages.items()}
-        return Step(self.model, d, self.machine, self.batch, held, sent, seconds)
+        return Step(self.model, self.division, self.machine, self.batch, held, sent, seconds)
 
     # --- computing: seconds per microbatch, but for the optimizer ---------------------------
-
-    def compute(self) -> Compute:
-        """All layers of a pipeline rank, and its share of the output's product."""
-        layer = self.layer()
-        again = {"none": 0.0, "selective": self.attention(), "full": layer}[self.division.recompute]
-        total = self.layers * (3 * layer + again) + self.ends() / self.division.pipeline
-        return Compute(self.layers * layer, total)
 
     def layer(self) -> float:
         """A layer forward: its products, its attention, and what the memory carries between them."""
@@ -261,79 +249,61 @@ class _Pricing:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def collective(self, name: str, nbytes: float, kind: str) -> float:
-        """Seconds of one call in one group: tensor ranks are neighbors, the others lie as far apart as those within."""
-        d = self.division
-        ranks, apart = {
-            "tensor": (d.tensor, 1),
-            "context": (d.context, d.tensor),
-            "data": (d.context * d.data, d.tensor),
-            "pipeline": (2, d.tensor * d.context * d.data),
-        }[kind]
-        return _price(name, self.machine, ranks, apart)(nbytes).seconds
+    def seconds(self, op: str, nbytes: float, kind: str) -> float:
+        """Of one call in one group."""
+        ranks, apart = self.groups[kind]
+        return _price(op, self.machine, 2 if op == "send" else ranks, apart)(nbytes).seconds
+
+    def sent(self, op: str, nbytes: float, kind: str, calls: int = 1) -> float:
+        """Bytes that a rank sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
+        return calls * least(op, self.groups[kind][0]) * nbytes
 
     def tensor(self) -> Messages:
         """Four all_reduces per layer, or an all_gather and a reduce_scatter for each, and two more to recompute."""
-        d = self.division
-        if d.tensor == 1:
-            return Messages(rounds=self.microbatches)
         nbytes = 2 * self.tokens * self.model.hidden
-        calls = self.layers * (4 + 2 * (d.recompute == "full"))  # per microbatch
-        ops = ("all_gather", "reduce_scatter") if d.sequence else ("all_reduce",)
-        sent = sum(sent_bytes(op, d.tensor, nbytes, self.microbatches * calls) for op in ops)
-        seconds = calls * sum(self.collective(op, nbytes, "tensor") for op in ops)
+        calls = self.layers * (4 + 2 * (self.division.recompute == "full"))  # per microbatch
+        ops = ("all_gather", "reduce_scatter") if self.division.sequence else ("all_reduce",)
+        sent = sum(self.sent(op, nbytes, "tensor", self.microbatches * calls) for op in ops)
+        seconds = calls * sum(self.seconds(op, nbytes, "tensor") for op in ops)
         return Messages(sent, seconds * (1 - self.overlap.tensor), self.microbatches)
 
     def context(self) -> Messages:
         """All keys and values forward, again backward, and their gradients; attention hides them."""
         d = self.division
-        if d.context == 1:
-            return Messages(rounds=self.microbatches)
         nbytes = 2 * 2 * self.model.kv_width / d.tensor * self.tokens * d.context
         calls = 3 + (d.recompute == "full")  # per layer and microbatch
-        sent = sent_bytes("all_gather", d.context, nbytes, self.microbatches * self.layers * calls)
-        seconds = calls * self.collective("all_gather", nbytes, "context")
+        sent = self.sent("all_gather", nbytes, "context", self.microbatches * self.layers * calls)
+        seconds = calls * self.seconds("all_gather", nbytes, "context")
         exposed = max(0.0, seconds - self.overlap.context * 3 * self.attention())
         return Messages(sent, self.layers * exposed, self.microbatches)
 
     def pipeline(self) -> Messages:
         """An activation forward and its gradient backward, at each border of a rank's stages."""
-        d = self.division
-        if d.pipeline == 1:
-            return Messages()
-        nbytes = 2 * self.tokens * self.model.hidden / d.tensor  # the tensor ranks send a part each
-        calls = 2 * d.chunks * self.microbatches  # per step
-        seconds = calls * self.collective("send", nbytes, "pipeline")
+        nbytes = 2 * self.tokens * self.model.hidden / self.division.tensor  # the tensor ranks send a part each
+        calls = 2 * self.division.chunks * self.microbatches  # per step
+        seconds = calls * self.seconds("send", nbytes, "pipeline")
         return Messages(calls * nbytes, seconds * (1 - self.overlap.pipeline))
 
-    def data(self, compute: Compute) -> Messages:
+    def data(self) -> Messages:
         """Gradients, and parameters where they are sharded; one microbatch's forward and backward hide them."""
-        d = self.division
-        n = d.data * d.context
-        if n == 1:
-            return Messages()
+        shard = self.division.shard
         gradients, parameters = self.parameters * self.bytes.gradient, self.parameters * self.bytes.parameter
-        forward, backward = self.overlap.data * compute.forward, self.overlap.data * compute.backward  # that hide
-        if d.shard == 0:
-            exposed = max(0.0, self.collective("all_reduce", gradients, "data") - backward)
-            return Messages(sent_bytes("all_reduce", n, gradients), exposed)
-        share = sent_bytes("all_gather", n, 1)  # per byte; that of a reduce_scatter too
-        if d.shard < 3:
-            scatters = self.microbatches if d.shard == 2 else 1  # per step
-            exposed = scatters * max(0.0, self.collective("reduce_scatter", gradients, "data") - backward)
-            exposed += max(0.0, self.collective("all_gather", parameters, "data") - forward)
+        forward, backward = self.overlap.data * self.forward, self.overlap.data * self.backward  # that hide
+        if shard == 0:
+            exposed = max(0.0, self.seconds("all_reduce", gradients, "data") - backward)
+            return Messages(self.sent("all_reduce", gradients, "data"), exposed)
+        share = self.sent("all_gather", 1, "data")  # per byte; that of a reduce_scatter too
+        if shard < 3:
+            scatters = self.microbatches if shard == 2 else 1  # per step
+            exposed = scatters * max(0.0, self.seconds("reduce_scatter", gradients, "data") - backward)
+            exposed += max(0.0, self.seconds("all_gather", parameters, "data") - forward)
             return Messages(share * (scatters * gradients + parameters), exposed)
-        gather = self.layers * self.collective("all_gather", parameters / self.layers, "data")  # layer by layer
-        scatter = self.layers * self.collective("reduce_scatter", gradients / self.layers, "data")
+        gather = self.layers * self.seconds("all_gather", parameters / self.layers, "data")  # layer by layer
+        scatter = self.layers * self.seconds("reduce_scatter", gradients / self.layers, "data")
         exposed = max(0.0, gather - forward) + max(0.0, gather + scatter - backward)
         return Messages(self.microbatches * share * (2 * parameters + gradients), exposed, self.microbatches)
 
 
-def sent_bytes(op: str, ranks: int, nbytes: float, calls: int = 1) -> float:
-    """Bytes that each of `ranks` sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
-    return calls * least(op, ranks) * nbytes
-
-
 @lru_cache(maxsize=4096)
-def _price(name: str, machine: Machine, ranks: int, apart: int) -> Nccl:
-    return nccl(name, machine, np.arange(ranks) * apart)
+def _price(op: str, machine: Machine, ranks: int, apart: int) -> Nccl:
+    return nccl(op, machine, np.arange(ranks) * apart)
