@@ -17,11 +17,9 @@ __all__ = lazy(
     {
         ".bill": "Bill bill",
         ".calibration": "GROUPS Calibration CalibrationPoint calibration",
-        ".compute": "compute_seconds matmul_flops training_flops",
-        ".cost": "Cost Price algbw busbw cost price",
+        ".cost": "Cost Price algbw busbw compute_seconds cost in_switch_seconds matmul_flops price training_flops",
         ".crossover": "Crossover ring_and_tree",
         ".fit": "SIZES Fit exchange fit loopback ping_pong",
-        ".nvls": "in_switch_seconds",
         ".tuner": "Nccl nccl",
     },
 )

@@ -7,7 +7,6 @@ bill(r, rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=10
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from math import prod
 from typing import Iterable, Mapping, NamedTuple
 
@@ -96,16 +95,14 @@ def bill(
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)
-    layout = _Layout.of(grid or {"all": recorded}, scale, recorded, machine)
+    layout = _Layout(grid or {"all": recorded}, scale, recorded, machine)
     prices: dict[tuple, Nccl] = {}
     paid: dict[int, dict[tuple, list]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> (S, Cost)
     for call in calls:
         if len(call.group) == 1:
             continue
         over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
-        op, nbytes = _collective(call), _whole(call) * larger
-        if of(call.op).op and not of(call.op).gives:
-            nbytes = BARRIER_BYTES
+        op, nbytes = _collective(call, larger)
         key = op, ranks.tobytes()
         if key not in prices:
             prices[key] = nccl(op, machine, ranks)
@@ -113,89 +110,75 @@ def bill(
         cost = price(nbytes)
         for e in call:
             paid[e.rank][e.op, over, price.world_size, price.nodes].append((nbytes, cost))
-    bills = {rank: _items(of) for rank, of in paid.items()}
+    bills = {rank: _items(kinds) for rank, kinds in paid.items()}
     rank = max(bills, key=lambda r: (sum(item.seconds for item in bills[r]), -r), default=0)
     return Bill(bills.get(rank, []), rank, machine, prod(layout.real))
 
 
 def _items(paid: dict[tuple, list[tuple[float, Cost]]]) -> list[Item]:
     items = []
-    for (op, over, ranks, nodes), costs in paid.items():
+    for kind, costs in paid.items():
         ways = dict.fromkeys(f"{cost.algorithm}/{cost.protocol}" for _, cost in costs)
         seconds = sum(cost.seconds for _, cost in costs)
         latency = sum(cost.start + cost.latency for _, cost in costs)
-        items.append(
-            Item(op, over, ranks, nodes, len(costs), sum(b for b, _ in costs), seconds, latency, ", ".join(ways))
-        )
+        items.append(Item(*kind, len(costs), sum(nbytes for nbytes, _ in costs), seconds, latency, ", ".join(ways)))
     sends, receives = (sum(item.seconds for item in items if item.op == op) for op in ("send", "recv"))
     hidden = "send" if sends < receives else "recv"
-    items = [item for item in items if item.op != hidden]
-    return sorted(items, key=lambda item: -item.seconds)
+    return sorted((item for item in items if item.op != hidden), key=lambda item: -item.seconds)
 
 
-def _collective(call: Call) -> str:
-    """NCCL's name of what a call is."""
+def _collective(call: Call, larger: float) -> tuple[str, float]:
+    """NCCL's name of what a call is, and S: its whole buffer in bytes, so many times as large."""
+    row, of_each = of(call.op), [e.nbytes for e in call]
     if call.is_message:
-        return "send"
-    if of(call.op).op:
-        return of(call.op).op if of(call.op).gives else "all_reduce"  # a barrier
-    raise ValueError(f"there is no price for {call.op}.")
+        return "send", max(of_each) * larger
+    if not row.op:
+        raise ValueError(f"there is no price for {call.op}.")
+    if not row.gives:
+        return "all_reduce", BARRIER_BYTES  # a barrier
+    if row.gives == "own":  # ranks that never called would have brought as much
+        return row.op, sum(of_each) * len(call.group) / len(of_each) * larger
+    return row.op, max(of_each) * larger
 
 
-def _whole(call: Call) -> float:
-    """S: the whole buffer of a call, in bytes."""
-    of_each = [e.nbytes for e in call]
-    if of(call.op).gives == "own":
-        return sum(of_each) * len(call.group) / len(of_each)  # ranks that never called would have brought as much
-    return max(of_each)
-
-
-@dataclass(frozen=True)
 class _Layout:
     """Where recorded ranks lie on the machine."""
 
-    names: tuple[str, ...]
-    recorded: tuple[int, ...]
-    real: tuple[int, ...]
-
-    @staticmethod
-    def of(grid: Mapping[str, int], scale: int | Mapping[str, int], ranks: int, machine: Machine) -> "_Layout":
+    def __init__(self, grid: Mapping[str, int], scale: int | Mapping[str, int], ranks: int, machine: Machine) -> None:
         if prod(grid.values()) != ranks:
             raise ValueError(f"the grid {dict(grid)} has {prod(grid.values())} ranks, and {ranks} were recorded.")
-        if isinstance(scale, Mapping) and not set(scale) <= set(grid):
-            raise ValueError(
-                f"scale names {', '.join(sorted(set(scale) - set(grid)))}, the grid only {', '.join(grid)}."
-            )
-        by = {name: scale.get(name, 1) if isinstance(scale, Mapping) else scale for name in grid}
-        if min(by.values()) < 1:
+        by = dict(scale) if isinstance(scale, Mapping) else dict.fromkeys(grid, scale)
+        if unknown := sorted(set(by) - set(grid)):
+            raise ValueError(f"scale names {', '.join(unknown)}, the grid only {', '.join(grid)}.")
+        if min(by.values(), default=1) < 1:
             raise ValueError(f"a dimension is scaled by 1 or more, not by {min(by.values())}.")
-        real = tuple(n * by[name] for name, n in grid.items())
-        if prod(real) > machine.most_ranks:
-            raise ValueError(f"{machine.name} has {machine.most_ranks:,} ranks, and the job would have {prod(real):,}.")
-        return _Layout(tuple(grid), tuple(grid.values()), real)
+        self.names, self.recorded = tuple(grid), tuple(grid.values())
+        self.real = tuple(n * by.get(name, 1) for name, n in grid.items())
+        if (most := machine.most_ranks) < prod(self.real):
+            raise ValueError(f"{machine.name} has {most:,} ranks, and the job would have {prod(self.real):,}.")
 
     def group(self, ranks: tuple[int, ...]) -> tuple[str, np.ndarray]:
         """(which dimensions a group varies in, its ranks on the machine)."""
         at = [np.unique(c) for c in np.unravel_index(np.array(ranks), self.recorded)]
         varies = [len(c) > 1 for c in at]
         whole = all(len(c) in (1, n) for c, n in zip(at, self.recorded)) and prod(map(len, at)) == len(ranks)
-        if not whole:
-            if self.real != self.recorded:
-                raise ValueError(
-                    f"the group of ranks {', '.join(map(str, ranks))} is no row, plane or block of the grid "
-                    f"{dict(zip(self.names, self.recorded))}: how it grows is not known. Give the grid that it is a row of."
-                )
+        if not whole and self.real == self.recorded:
             return f"{len(ranks)} of {prod(self.recorded)}", np.array(ranks)
+        if not whole:
+            raise ValueError(
+                f"the group of ranks {', '.join(map(str, ranks))} is no row, plane or block of the grid "
+                f"{dict(zip(self.names, self.recorded))}: how it grows is not known. Give the grid that it is a row of."
+            )
         over = " x ".join(name for name, v in zip(self.names, varies) if v)
         axes = [np.arange(n) if v else c for c, n, v in zip(at, self.real, varies)]
         return over, np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), self.real).ravel()
 
     def message(self, source: int, target: int) -> tuple[str, np.ndarray]:
         """(which dimensions a message goes along, its two ranks on the machine)."""
-        at, to = (np.array(np.unravel_index(rank, self.recorded)) for rank in (source, target))
+        at, to = np.transpose(np.unravel_index([source, target], self.recorded))
         n, real, way = np.array(self.recorded), np.array(self.real), to - at
         over = " x ".join(name for name, d in zip(self.names, way) if d)
         round_ = (n > 2) & (np.abs(way) == n - 1)  # from an end to the other, which are neighbours
         at = np.where(round_ & (at > 0), real - 1, at)
         to = (at + np.where(round_, -np.sign(way), way)) % real
-        return over, np.array([np.ravel_multi_index(tuple(place), self.real) for place in (at, to)])
+        return over, np.ravel_multi_index(tuple(np.transpose([at, to])), self.real)

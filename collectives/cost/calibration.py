@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..format import aligned, size
+from ..format import size
 from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, sweeps
 from .cost import busbw
 from .tuner import nccl
@@ -84,15 +84,16 @@ class Calibration(Errors):
     def __repr__(self) -> str:
         """One line a sweep, their sources, then one line a group."""
         sources = list(dict.fromkeys(row.source for row in self))
-        table = [("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst")]
+        line = "  {:<50} {:>16} {:>19} {:>7} {:>6} {:>5} {}".format
+        lines = [line("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst", "", "")]
         for (what, role), sweep in groupby(self, lambda row: (f"{row.what}, {row.collective}", row.role)):
             rows = list(sweep)
             sizes = _ends([size(row.nbytes) for row in rows])
             published = _ends([f"{row.published / 1e9:.3g}" for row in rows])
             errors = [row.error for row in rows]
             median, worst = f"{statistics.median(map(abs, errors)):.0%}", f"{max(errors, key=abs):+.0%}"
-            table.append((what, sizes, published, median, worst, f"[{sources.index(rows[0].source) + 1}]", role))
-        lines = [aligned(table, right=range(1, 6), indent="  ", gap=" ", least=(50, 16, 19, 7, 6, 5))]
+            lines.append(line(what, sizes, published, median, worst, f"[{sources.index(rows[0].source) + 1}]", role))
+        lines = [each.rstrip() for each in lines]
         lines += ["", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
         if suspect := self.of(role=SUSPECT):
             notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in suspect)

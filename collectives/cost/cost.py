@@ -26,6 +26,7 @@ from ..algorithms import Schedule
 from ..algorithms.outline import outline
 from ..algorithms.rounds import Outline, Phase
 from ..format import duration, size
+from ..machines.gpu import gpu as gpu_of
 from ..machines.model import Machine
 from ..record.collectives import COLLECTIVES, least
 
@@ -79,6 +80,11 @@ class Cost:
         )
 
 
+def check_bytes(nbytes: float) -> None:
+    if nbytes < 0:
+        raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")
+
+
 class Price:
     """An algorithm on a machine; `price(nbytes)` is the Cost of a buffer of that size, at once."""
 
@@ -99,8 +105,7 @@ class Price:
 
         Raises ValueError for a protocol that the machine has not, or a negative size.
         """
-        if nbytes < 0:
-            raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")
+        check_bytes(nbytes)
         names = [p.name for p in self.machine.protocols]
         if protocol not in (None, *names):
             raise ValueError(f"{self.machine.name} has no protocol {protocol!r}, only {', '.join(names)}.")
@@ -248,3 +253,45 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     if world_size < 2:
         return 0.0
     return algbw(nbytes, seconds) * (1.0 if collective == "send" else least(collective, world_size))
+
+
+def in_switch_seconds(nbytes: float, n: int, bandwidth: float) -> float:
+    """The least time of an all_reduce whose sums the switch makes: S (1 + 1/N) bytes each way of each link.
+
+    Each rank lets the switch read its whole buffer and gets back the sum of its N-th (S and
+    S/N), then sends that sum once and gets every sum (S/N and S).  A ring has 2 (N-1)/N S: this
+    is why NVLS's bus bandwidth may exceed the wire's.
+    """
+    return nbytes * (1 + 1 / n) / bandwidth
+
+
+# --- computing: a collective can hide behind it, and behind no more than it --------------------
+
+# Of the peak, what a large training run reaches: Llama 3 405B on 8,192 to 16,384 H100, 38 to 43 %
+# (arxiv.org/abs/2407.21783, table 4).
+UTILISATION = 0.4
+
+
+def matmul_flops(m: int, k: int, n: int) -> int:
+    """Floating point operations of an [m, k] by [k, n] product: a multiplication and an addition for each of m k n."""
+    return 2 * m * k * n
+
+
+def training_flops(parameters: float, tokens: float) -> float:
+    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward.
+
+    Without attention's own products, which count where sequences are long (Kaplan et al. 2020,
+    arxiv.org/abs/2001.08361, section 2.1).
+    """
+    return 6 * parameters * tokens
+
+
+def compute_seconds(flops: float, gpu: str = "H100", utilisation: float = UTILISATION) -> float:
+    """Seconds that one GPU takes for so many floating point operations in bf16.
+
+    utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for a GPU whose peak
+    is not in gpus.csv, or for a utilisation outside 0 to 1.
+    """
+    if not 0 < utilisation <= 1:
+        raise ValueError(f"a utilisation is more than 0 and at most 1, not {utilisation}.")
+    return flops / (gpu_of(gpu).value("peak", "compute_seconds()") * utilisation)

@@ -6,7 +6,7 @@ Apart from the package's front door, because matplotlib is slow to import and ra
 from __future__ import annotations
 
 from itertools import cycle, groupby
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
@@ -44,7 +44,7 @@ def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
     if rising:
         note(ax, "β n, what the bytes cost", (rising[0], rising[0] / line.bandwidth), (10, -2), "left")
     ax.set_xlim(x[0] / 2, x[-1] * 40)
-    _sizes(ax.xaxis, x[::2])
+    ticks(ax.xaxis, x[::2], said_bytes)
     seconds_axis(ax)
     titled(ax, "One message on this machine", "bytes")
     words = (
@@ -109,7 +109,7 @@ def draw_errors(table: Calibration) -> Shown:
             ax.loglog([row.nbytes], [1 + row.error], "x", color=FAINT, ms=5)
     ax.set_ylim(0.45, 4.3)
     ticks(ax.yaxis, [0.5, 1 / 1.2, 1, 1.2, 2, 4], lambda v: f"{v:.2g}")
-    _sizes(ax.xaxis, [4**k for k in range(2, 18, 2)])
+    ticks(ax.xaxis, [4**k for k in range(2, 18, 2)], said_bytes)
     titled(ax, "Model / published, one dot a row", "bytes")
     ax.set_ylabel("model / published", fontproperties=small_font(), color=SOFT)
     for k, (group, colour) in enumerate(GROUP_COLOURS.items()):
@@ -173,7 +173,49 @@ def draw_machines() -> Shown:
     return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimised cluster, fat tree"), words)
 
 
-def _named(name: str, note: Iterable[str]) -> Canvas:
+def _nvlink() -> Canvas:
+    first, second = "any two of 8 GPUs are one switch apart,", "450 GB/s each way, nothing shared (H100)"
+    sketch = _named("NVLink node", first, second)
+    _switch(sketch, 0, 70, 300, "NVSwitch")
+    _gpus(sketch, range(8), 14, 39, 90, 122, 3)
+    return sketch
+
+
+def _pcie() -> Canvas:
+    sketch = _named("PCIe node", "four GPUs share (thick) one link of 55 GB/s", "to the other four")
+    _switch(sketch, 100, 62, 100, "host")
+    for half in range(2):
+        left = half * 160
+        sketch.line([(left + 70, 98), (124 + half * 52, 82)], INK, SHARED_WIDTH)
+        _switch(sketch, left, 98, 140, "PCIe switch")
+        _gpus(sketch, range(half * 4, half * 4 + 4), left + 14, 37, 118, 136, OWN_WIDTH)
+    return sketch
+
+
+def _rail() -> Canvas:
+    first = "card i of every node is at rail switch i; a message to"
+    sketch = _named("Rail-optimised", first, "another place changes rails inside the node, by NVLink")
+    for i in range(4):
+        _switch(sketch, 20 + i * 92, 62, 66, f"rail {i}", RAILS[i])
+    for node in range(3):
+        _node(sketch, node * 128, [(20 + i * 92 + 16 * (node + 1), 82) for i in range(4)], RAILS)
+    return sketch
+
+
+def _tree() -> Canvas:
+    first = "all cards of a node are at one leaf switch, and share"
+    sketch = _named("Fat tree", first, "(thick) the links above it, which may be too few")
+    _switch(sketch, 134, 60, 100, "spine")
+    for node in range(3):
+        left = node * 128
+        for k in (-10, 0, 10):
+            sketch.line([(left + 56 + k, 96), (184 + (node - 1) * 30 + k * 0.6, 80)], INK, SHARED_WIDTH / 2)
+        _switch(sketch, left, 96, 112, "leaf switch")
+        _node(sketch, left, [(left + 17 + i * 26, 116) for i in range(4)], [SOFT] * 4)
+    return sketch
+
+
+def _named(name: str, *note: str) -> Canvas:
     sketch = Canvas()
     sketch.text(0, 8, name, 13.5, align="left", bold=True)
     for k, line in enumerate(note):
@@ -185,74 +227,26 @@ def _switch(sketch: Canvas, x: float, y: float, wide: float, words: str, fill: s
     sketch.boxed(x, y, wide, 20, words, 11, fill, radius=4)
 
 
-def _gpu(sketch: Canvas, x: float, y: float, number: int) -> None:
-    sketch.box(x, y, 20, 20, "#cfd6dc", radius=3)
-    sketch.text(x + 10, y + 10, str(number), 10.5)
+def _gpus(sketch: Canvas, numbers: range, x: float, apart: float, y0: float, y1: float, wide: float) -> None:
+    """GPUs in a row at y1, each linked to what is at y0 above it.  x: the middle of the first.  wide: of a link."""
+    for k, number in enumerate(numbers):
+        middle = x + k * apart
+        sketch.line([(middle, y0), (middle, y1)], INK, wide)
+        sketch.box(middle - 10, y1, 20, 20, "#cfd6dc", radius=3)
+        sketch.text(middle, y1 + 10, str(number), 10.5)
 
 
-def _nvlink() -> Canvas:
-    sketch = _named(
-        "NVLink node", ("any two of 8 GPUs are one switch apart,", "450 GB/s each way, nothing shared (H100)")
-    )
-    _switch(sketch, 0, 70, 300, "NVSwitch")
-    for i in range(8):
-        sketch.line([(i * 39 + 14, 90), (i * 39 + 14, 122)], INK, 3)
-        _gpu(sketch, i * 39 + 4, 122, i)
-    return sketch
-
-
-def _pcie() -> Canvas:
-    sketch = _named("PCIe node", ("four GPUs share (thick) one link of 55 GB/s", "to the other four"))
-    _switch(sketch, 100, 62, 100, "host")
-    for half in range(2):
-        left = half * 160
-        sketch.line([(left + 70, 98), (124 + half * 52, 82)], INK, SHARED_WIDTH)
-        _switch(sketch, left, 98, 140, "PCIe switch")
-        for i in range(4):
-            sketch.line([(left + i * 37 + 14, 118), (left + i * 37 + 14, 136)], INK, OWN_WIDTH)
-            _gpu(sketch, left + i * 37 + 4, 136, half * 4 + i)
-    return sketch
-
-
-def _node(sketch: Canvas, left: float, y: float, ends: Callable[[int], tuple[float, float]], tint) -> None:
+def _node(sketch: Canvas, left: float, ends: Sequence[tuple[float, float]], tints: Sequence[str]) -> None:
     """Four GPUs above their NVSwitch, each below its card, each card linked to a switch outside."""
+    y = 128
     sketch.box(left, y, 112, 92, "#f7f8f9", FAINT, radius=4)
-    for i in range(4):
+    for i, (end, tint) in enumerate(zip(ends, tints)):
         x = left + 17 + i * 26
-        sketch.line([(x, y + 6), ends(i)], tint(i), 1.8)
-        sketch.box(x - 9, y + 6, 18, 12, tint(i), radius=2)
-        sketch.line([(x, y + 18), (x, y + 30)], INK, 1)
+        sketch.line([(x, y + 6), end], tint, 1.8)
+        sketch.box(x - 9, y + 6, 18, 12, tint, radius=2)
         sketch.line([(x, y + 50), (x, y + 64)], INK, 2.5)
-        _gpu(sketch, x - 10, y + 30, i)
+    _gpus(sketch, range(4), left + 17, 26, y + 18, y + 30, 1)
     _switch(sketch, left + 6, y + 64, 100, "NVSwitch")
-
-
-def _rail() -> Canvas:
-    note = (
-        "card i of every node is at rail switch i; a message to",
-        "another place changes rails inside the node, by NVLink",
-    )
-    sketch = _named("Rail-optimised", note)
-    for i in range(4):
-        _switch(sketch, 20 + i * 92, 62, 66, f"rail {i}", RAILS[i])
-    for node in range(3):
-        _node(sketch, node * 128, 128, lambda i: (20 + i * 92 + 16 * (node + 1), 82), lambda i: RAILS[i])
-    return sketch
-
-
-def _tree() -> Canvas:
-    sketch = _named(
-        "Fat tree",
-        ("all cards of a node are at one leaf switch, and share", "(thick) the links above it, which may be too few"),
-    )
-    _switch(sketch, 134, 60, 100, "spine")
-    for node in range(3):
-        left = node * 128
-        for k in (-10, 0, 10):
-            sketch.line([(left + 56 + k, 96), (184 + (node - 1) * 30 + k * 0.6, 80)], INK, SHARED_WIDTH / 2)
-        _switch(sketch, left, 96, 112, "leaf switch")
-        _node(sketch, left, 128, lambda i: (left + 17 + i * 26, 116), lambda i: SOFT)
-    return sketch
 
 
 def said_bytes(nbytes: float) -> str:
@@ -261,7 +255,3 @@ def said_bytes(nbytes: float) -> str:
         if nbytes >= many:
             return f"{nbytes / many:.3g} {unit}"
     return size(round(nbytes))
-
-
-def _sizes(axis, at: Sequence[float]) -> None:
-    ticks(axis, at, said_bytes)

@@ -5,7 +5,7 @@ takes the least (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime)
 is that, with its constants; `Nccl.choice` the least of them.
 
 Called, it gives the seconds of the choice.  They are NCCL's estimate but for four things that it
-leaves out: where the switch adds, a pipeline of chunks (nvls.py); in a ring inside a node, one
+leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a node, one
 handshake for each of a chunk's two slices; in a ring over several nodes, one crossing a round; in a
 chain, every hop of it.
 """
@@ -20,10 +20,9 @@ import numpy as np
 from ..machines import tuning
 from ..machines.gpu import NCCL, gpu
 from ..machines.model import Machine
-from ..machines.tuning import PROTOCOLS, SIMPLE, VERSIONS
+from ..machines.tuning import BASE_SECONDS, NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, PROTOCOLS, SIMPLE, VERSIONS
 from ..record.collectives import COLLECTIVES as TABLE
-from . import nvls
-from .cost import Cost
+from .cost import Cost, check_bytes
 
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
 IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
@@ -42,7 +41,7 @@ class Way(NamedTuple):
     bandwidth: float  # S a second
     limit: str  # what that bandwidth is of
     steps: int
-    chunks: nvls.Chunking | None = None
+    chunks: tuning.Chunking | None = None
 
 
 class Nccl:
@@ -81,12 +80,12 @@ class Nccl:
 
     def estimates(self, nbytes: float) -> dict[tuple[str, str], float]:
         """(algorithm, protocol) -> the seconds that NCCL itself reckons with, for S = nbytes."""
-        _check_bytes(nbytes)
+        check_bytes(nbytes)
         return {(w.algorithm, w.protocol): self._estimate(w, nbytes) for w in self.ways}
 
     def choice(self, nbytes: float) -> tuple[str, str]:
         """The algorithm and the protocol that NCCL takes for S = nbytes; ("none", "none") for one rank alone."""
-        _check_bytes(nbytes)
+        check_bytes(nbytes)
         return self._least(self.ways, nbytes)[:2] if self.ways else ("none", "none")
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
@@ -95,7 +94,7 @@ class Nccl:
         algorithm, protocol: as NCCL_ALGO and NCCL_PROTO force them; None leaves the choice to NCCL.
         Raises ValueError for a negative size, or one that cannot run here.
         """
-        _check_bytes(nbytes)
+        check_bytes(nbytes)
         if not self.ways:
             return self._cost(Way("none", "none", 0.0, 0.0, inf, "nothing", 0), nbytes, 0.0, 0.0)
         ways = [w for w in self.ways if algorithm in (None, w.algorithm) and protocol in (None, w.protocol)]
@@ -115,40 +114,30 @@ class Nccl:
         p = PROTOCOLS.index(way.protocol)
         if self.collective in ("broadcast", "reduce"):  # what NCCL itself reckons with where its channels differ
             kind = "Tree" if p == SIMPLE else "Ring"
-            inside, between = tuning.NVLINK_HOP_SECONDS[kind][p], tuning.NETWORK_HOP_SECONDS[kind][p]
+            inside, between = NVLINK_HOP_SECONDS[kind][p], NETWORK_HOP_SECONDS[kind][p]
             return (way.steps - self.nodes + 1) * inside + (self.nodes - 1) * between
         if way.algorithm != "Ring":
             return self._latency(way, nbytes)
+        # A round skips one hop of the ring, and for most chunks it is one inside a node: they leave every node once a
+        # round, where NCCL counts one crossing fewer and one hop inside more.
+        inside, between = self._ring_hops(p)
+        crossing = self.rounds * max(between - inside, 0.0) if self.nodes > 1 and self.a_node > 1 else 0.0
         if p == SIMPLE and (self.nodes == 1 or self.collective != "all_reduce"):
             slices = 2 if nbytes > self.world_size * 2 * self.ring.count * SLICE_BYTES else 1
-            return way.latency * slices + self._last_crossing(p)
-        return self._latency(way, nbytes) + self._last_crossing(p)
-
-    def _last_crossing(self, p: int) -> float:
-        """Seconds that NCCL leaves out: a round skips one hop of the ring, and for most chunks it is one inside a node.
-
-        So they leave every node once a round, where NCCL counts one crossing fewer and one hop inside more.
-        """
-        if self.nodes == 1 or self.a_node == 1:
-            return 0.0
-        inside, between = self._ring_hops(p)
-        return (2 if self.collective == "all_reduce" else 1) * max(between - inside, 0.0)
+            return way.latency * slices + crossing
+        return self._latency(way, nbytes) + crossing
 
     def _ring_hops(self, p: int) -> tuple[float, float]:
         """Seconds of a ring's hop inside a node, and of one between nodes."""
-        inside, between = (
-            tuning.NVLINK_HOP_SECONDS["Ring"][p],
-            tuning.NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p],
-        )
+        inside = NVLINK_HOP_SECONDS["Ring"][p]
         if self.nodes > 1:
             inside = max(inside, tuning.POST_SECONDS * (3 if p == SIMPLE else 1))
-        return inside, between
+        return inside, NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p]
 
     def _cost(self, way: Way, nbytes: float, latency: float, transfer: float) -> Cost:
-        start = (
-            tuning.BASE_SECONDS["Ring"][SIMPLE] if way.chunks else way.start
-        )  # NCCL counts NVLS's start among its hops
-        steps = way.chunks.rounds(nbytes) + way.chunks.stages - 1 if way.chunks else way.steps
+        start, steps = way.start, way.steps
+        if way.chunks:  # NCCL counts NVLS's start among its hops
+            start, steps = BASE_SECONDS["Ring"][SIMPLE], way.chunks.rounds(nbytes) + way.chunks.stages - 1
         what = f"{self.collective} by {way.algorithm}, {self.world_size} ranks"
         return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps,
                     start + latency + transfer, start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
@@ -175,9 +164,16 @@ class Nccl:
             return way.bandwidth * tuning.TREE_CORRECTION[way.protocol][place]
         return way.bandwidth
 
+    # --- what can run ---------------------------------------------------------------------------
+
     def _ways(self) -> list[Way]:
         gpus = self.machine.gpus
         self.gpu = gpu(gpus.name)
+        self.column = min(self.nodes, 3) - 1  # of NCCL's tables: one node, two, more
+        self.levels = int(log2(self.nodes))  # of a tree of nodes
+        self.rounds = 2 if self.collective == "all_reduce" else 1  # of a ring
+        self.wire = "NVLink" if self.nodes == 1 else "network card"
+        self.ll_cap = self.gpu.generation.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[self.column]
         nic = gpus.nic if self.nodes > 1 else inf
         self.ring = tuning.ring_channels(self.gpu, self.node, self.nodes, nic)
         self.tree = tuning.tree_channels(self.ring, self.gpu, self.node, self.nodes)
@@ -189,55 +185,39 @@ class Nccl:
         ways = [make(p) for make in (self._ring, self._tree, self._pat, self._nvls) for p in range(len(PROTOCOLS))]
         return [w for w in ways if w and w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
 
-    @property
-    def _size(self) -> int:
-        """0 for one node, 1 for two, 2 for more: the columns of NCCL's tables."""
-        return min(self.nodes, 3) - 1
-
-    @property
-    def _wire(self) -> str:
-        return "NVLink" if self.nodes == 1 else "network card"
-
     def _ring(self, p: int) -> Way:
-        n, kind, wire = self.world_size, self.gpu.generation, self.ring.bandwidth
-        cap = {
-            0: kind.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[self._size],
-            1: self.ring.count * kind.ring_ll128,
-        }
-        bus = min(wire * tuning.RATES[p], cap.get(p, inf))
-        limit = self._wire if bus < cap.get(p, inf) else f"protocol {PROTOCOLS[p]}"
-        inside, between = self._ring_hops(p)
+        cap = (self.ll_cap, self.ring.count * self.gpu.generation.ring_ll128, inf)[p]
+        bus = min(self.ring.bandwidth * tuning.RATES[p], cap)
+        limit = self.wire if bus < cap else f"protocol {PROTOCOLS[p]}"
         if self.collective in ("broadcast", "reduce"):
-            latency = tuning.NVLINK_HOP_SECONDS["Ring"][p] if self.nodes == 1 else tuning.NETWORK_HOP_SECONDS["Ring"][p]
-            return Way("Ring", PROTOCOLS[p], tuning.BASE_SECONDS["Ring"][p], latency, bus, limit, n)
-        rounds = 2 if self.collective == "all_reduce" else 1
-        steps, crossing = rounds * (n - 1), rounds * (self.nodes - 1)
-        latency = (steps - crossing) * inside + crossing * between
-        return Way("Ring", PROTOCOLS[p], tuning.BASE_SECONDS["Ring"][p], latency, bus * n / steps, limit, steps)
+            latency = (NVLINK_HOP_SECONDS if self.nodes == 1 else NETWORK_HOP_SECONDS)["Ring"][p]
+            return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus, limit, self.world_size)
+        inside, between = self._ring_hops(p)
+        steps, crossing = self.rounds * (self.world_size - 1), self.rounds * (self.nodes - 1)
+        latency, bandwidth = (steps - crossing) * inside + crossing * between, bus * self.world_size / steps
+        return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bandwidth, limit, steps)
 
     def _tree(self, p: int) -> Way | None:
         if self.collective != "all_reduce":
             return None
-        kind, k = self.gpu.generation, self._size
-        wire = self.tree.count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
-        bus = min(wire * tuning.TREE_RATE, self.tree.count * kind.tree[k])
-        if p == 0:
-            bus = min(bus * tuning.TREE_LL_RATE, kind.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[k])
-        elif p == 1:
-            bus = min(bus * tuning.TREE_LL128_RATE[self.nodes > 1], self.tree.count * kind.tree_ll128[k])
-        levels = int(log2(self.nodes))
-        hops = (self.a_node - 1) * tuning.NVLINK_HOP_SECONDS["Tree"][p] + levels * tuning.NETWORK_HOP_SECONDS["Tree"][p]
-        steps = 2 * (self.node - 1 + levels)
-        return Way("Tree", PROTOCOLS[p], tuning.BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self._wire, steps)
+        kind, count = self.gpu.generation, self.tree.count
+        wire = count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
+        bus = min(wire * tuning.TREE_RATE, count * kind.tree[self.column])
+        if PROTOCOLS[p] == "LL":
+            bus = min(bus * tuning.TREE_LL_RATE, self.ll_cap)
+        elif PROTOCOLS[p] == "LL128":
+            bus = min(bus * tuning.TREE_LL128_RATE[self.nodes > 1], count * kind.tree_ll128[self.column])
+        hops = (self.a_node - 1) * NVLINK_HOP_SECONDS["Tree"][p] + self.levels * NETWORK_HOP_SECONDS["Tree"][p]
+        steps = 2 * (self.node - 1 + self.levels)
+        return Way("Tree", PROTOCOLS[p], BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self.wire, steps)
 
     def _pat(self, p: int) -> Way | None:
         """Parallel trees, one GPU in each node."""
         if p != SIMPLE or self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
             return None
-        levels = int(log2(self.nodes))
-        latency = levels * tuning.NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
+        latency = self.levels * NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
         bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * tuning.PAT_RATE
-        return Way("PAT", "Simple", tuning.BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", levels)
+        return Way("PAT", "Simple", BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", self.levels)
 
     def _nvls(self, p: int) -> Way | None:
         """In the switch: NVLS in one node, NVLSTree between nodes."""
@@ -247,54 +227,42 @@ class Nccl:
             return None
         each = heads.inside * self.gpu.generation.nvls * (heads.count - 1) / heads.count
         each *= 2 if every else (node - 1) / node  # bytes/s of a head
-        return self._nvls_in_a_node(each, every) if self.nodes == 1 else self._nvls_tree(each)
+        channels = self.gpu.generation.nvls_channels[self.column]
+        return self._nvls_in_a_node(each, channels, every) if self.nodes == 1 else self._nvls_tree(each, channels)
 
-    def _nvls_in_a_node(self, each: float, every: bool) -> Way:
+    def _nvls_in_a_node(self, each: float, channels: int, every: bool) -> Way:
         heads, n = self.heads, self.world_size
         bandwidth = heads.count * each * (n / (2 * (n - 1)) if every else 1.0)
-        channels = self.gpu.generation.nvls_channels[self._size]
-        chunks = nvls.in_one_node(channels, heads.count, bandwidth) if every else None
+        chunks = tuning.chunks_in_a_node(channels, heads.count, bandwidth) if every else None
         if self.version == OLD:
             bandwidth = heads.count * heads.inside * (tuning.OLD_NVLS_RATE if every else 1.0)
-        return Way("NVLS", "Simple", 0.0, tuning.NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
+        return Way("NVLS", "Simple", 0.0, NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
 
-    def _nvls_tree(self, each: float) -> Way:
-        heads, n, kind = self.heads, self.world_size, self.gpu.generation
+    def _nvls_tree(self, each: float, channels: int) -> Way:
+        heads, n = self.heads, self.world_size
         crossing = heads.between * (2 if self.nodes == 2 else 1)
         limit = "network card" if crossing < each else "NVLink"
-        bandwidth = heads.count * min(each, crossing, kind.nvls_tree[self._size]) * n / (2 * (n - 1))
-        levels = int(log2(self.nodes))
+        bandwidth = heads.count * min(each, crossing, self.gpu.generation.nvls_tree[self.column]) * n / (2 * (n - 1))
         small = self.nodes >= 4 or self.gpu.blackwell
-        largest = nvls.SMALLER_CHUNK_BYTES if small else nvls.LARGEST_CHUNK_BYTES
-        chunks = nvls.between_nodes(kind.nvls_channels[self._size], heads.count, levels, largest, bandwidth)
-        hop = tuning.NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
+        largest = tuning.SMALLER_CHUNK_BYTES if small else tuning.LARGEST_CHUNK_BYTES
+        chunks = tuning.chunks_between_nodes(channels, heads.count, self.levels, largest, bandwidth)
+        hop = NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
         if self.version == OLD:
-            hop, bandwidth = (
-                tuning.OLD_NVLS_TREE_HOP_SECONDS,
-                heads.count * min(heads.inside, crossing / 2) * tuning.OLD_NVLS_RATE,
-            )
-        latency = tuning.NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * levels * hop
+            hop = tuning.OLD_NVLS_TREE_HOP_SECONDS
+            bandwidth = heads.count * min(heads.inside, crossing / 2) * tuning.OLD_NVLS_RATE
+        latency = NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * self.levels * hop
         return Way("NVLSTree", "Simple", 0.0, latency, bandwidth, limit, chunks.stages, chunks)
 
     def _pairs(self) -> Way:
         """Sends and receives, all at once, by protocol Simple; each that leaves the node is posted on its own."""
-        n, gpus = self.world_size, self.machine.gpus
+        n, card = self.world_size, self.machine.gpus.nic * tuning.CARD_RATE
         messages = n - 1
         away = messages if self.a_node == 1 else n - self.a_node
         each = 1.0 if self.collective == "send" else 1 / n  # of S
-        near, far = (
-            (messages - away) * each / self.gpu.nvlink,
-            away * each / (gpus.nic * tuning.CARD_RATE) if away else 0.0,
-        )
-        hop = (tuning.NETWORK_HOP_SECONDS if away else tuning.NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
-        limit = "network card" if far > near else "NVLink"
-        return Way("pairs", "Simple", tuning.BASE_SECONDS["Ring"][SIMPLE], hop + away * tuning.POST_SECONDS,
-                   1 / max(near, far), limit, messages)  # fmt: skip
+        near, far = (messages - away) * each / self.gpu.nvlink, away * each / card if away else 0.0
+        hop = (NETWORK_HOP_SECONDS if away else NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
+        limit, latency = "network card" if far > near else "NVLink", hop + away * tuning.POST_SECONDS
+        return Way("pairs", "Simple", BASE_SECONDS["Ring"][SIMPLE], latency, 1 / max(near, far), limit, messages)
 
 
 nccl = Nccl  # as one asks for it: nccl("all_reduce", rails(8))(2**30)
-
-
-def _check_bytes(nbytes: float) -> None:
-    if nbytes < 0:
-        raise ValueError(f"a buffer has 0 bytes or more, not {nbytes}.")

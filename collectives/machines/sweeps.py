@@ -18,8 +18,10 @@ from .model import Machine
 from .presets import machine
 
 FITTED = "fitted"  # a constant was taken from this very sweep
-FORM = "form"  # no constant is from here, but the shape of the model (cost/nvls.py) was found by looking at it
-HELD_OUT = "held out"  # kept back until the model stood; Nccl._last_crossing alone was added after they had been seen
+FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
+HELD_OUT = (
+    "held out"  # kept back until the model stood; the crossings in Nccl._waits alone came after they had been seen
+)
 SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
 
 

@@ -1,4 +1,4 @@
-"""NCCL's figures that no GPU changes, and its search for channels: how many it makes, and how fast each.
+"""NCCL's figures that no GPU changes, its search for channels, and how it cuts a buffer into chunks.
 
 The figures of a GPU are in gpus.csv.  NCCL 2.30.7 (github.com/NVIDIA/nccl, commit 5067397).  Seconds, bytes and bytes/s
 here; microseconds and GB/s there.  Three figures are in the order LL, LL128, Simple where they belong to protocols,
@@ -7,6 +7,7 @@ and in the order one node, two, more where they belong to nodes.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 from .gpu import Gpu
@@ -117,3 +118,59 @@ def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
         return Channels(0, 0.0, 0.0)
     between = inside if nodes == 1 else max(s for s in speeds if s < 2 * inside or s == inside)
     return Channels(heads, inside, between)
+
+
+# --- chunks of a collective in the switch (NVLS) -----------------------------------------------
+#
+# A round takes one chunk of every head on every channel.  In it the stages work at the same time, each on the chunks of
+# another round: scatter into the switch's buffers, reduce there, gather (src/device/all_reduce.h); between nodes each
+# level of the tree, up and down, is a stage too.  So `rounds` rounds take rounds + stages - 1 turns, and each turn ends
+# with a handshake.  Small buffers get small chunks, and then the handshakes show (src/enqueue.cc, calcCollChunking).
+# NCCL's own estimate leaves this out: it has one latency and one bandwidth for all sizes.
+
+KIB = 2**10
+LARGEST_CHUNK_BYTES = 128 * KIB  # NCCL_NVLS_CHUNKSIZE
+SMALLER_CHUNK_BYTES = 64 * KIB  # src/transport/nvls.cc: between nodes from 4 on, and on Blackwell
+
+
+class Chunking(NamedTuple):
+    """Chunks of one collective: how large, how many at a time, through how many stages."""
+
+    lanes: int  # chunks of a round: channels x heads
+    largest: int  # bytes of the largest chunk
+    stages: int
+    handshake: float  # seconds a turn
+    smaller: tuple[tuple[int, int], ...]  # (rounds, bytes): with fewer rounds than that, chunks are at most so large
+    bandwidth: float  # S a second with the largest chunks, their handshakes in it: NCCL's own figure
+
+    def chunk(self, nbytes: float) -> int:
+        """Bytes of a chunk of a buffer of nbytes."""
+        size = self.largest
+        for rounds, limit in self.smaller:
+            if nbytes < rounds * self.lanes * size:
+                size = min(size, limit)
+        return size
+
+    def rounds(self, nbytes: float) -> int:
+        return max(1, ceil(nbytes / (self.lanes * self.chunk(nbytes))))
+
+    def seconds(self, nbytes: float) -> tuple[float, float]:
+        """(handshakes and filling, transfer) in seconds."""
+        whole = self.lanes * self.largest
+        slope = max(1 / self.bandwidth - self.handshake / whole, 0.0)
+        rounds = self.rounds(nbytes)
+        filling = (self.stages - 1) * slope * min(nbytes, self.lanes * self.chunk(nbytes))
+        return (rounds + self.stages - 1) * self.handshake + filling, slope * nbytes
+
+
+def chunks_in_a_node(channels: int, heads: int, bandwidth: float) -> Chunking:
+    """Scatter, reduce, gather."""
+    smaller = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+    return Chunking(channels * heads, LARGEST_CHUNK_BYTES, 3, NVLINK_HOP_SECONDS["Tree"][SIMPLE], smaller, bandwidth)
+
+
+def chunks_between_nodes(channels: int, heads: int, levels: int, largest: int, bandwidth: float) -> Chunking:
+    """Each level of the tree up and down at the network's pace; scatter and gather, on NVLink, are one turn of that."""
+    smaller = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
+    handshake = NETWORK_HOP_SECONDS["NVLS"][SIMPLE]
+    return Chunking(channels * heads, largest, 1 + 2 * levels, handshake, smaller, bandwidth)

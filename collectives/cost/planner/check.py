@@ -221,14 +221,14 @@ class Validation(Errors):
 
 def _memories() -> list[str]:
     """What logs say of memory, beside the planner."""
-    rows = [("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
+    line = "  {:<36}{:>14}{:>9}{:>7}{:>10}{:>9}{:>7}".format
+    lines = [line("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
     for log in ALLOCATED:
-        held = log.predict()
-        cells = [f"{log.what}: {log.division.short}"]
+        held, cells = log.predict(), []
         for published, predicted in ((log.between, held.states), (log.most, held.total)):
             cells += [f"{published / 2**30:.1f}", f"{predicted / 2**30:.1f}", f"{predicted / published - 1:+.0%}"]
-        rows.append(cells)
-    return aligned(rows, right=range(1, 7), indent="  ", gap="", least=(36, 14, 9, 7, 10, 9, 7)).splitlines()
+        lines.append(line(f"{log.what}: {log.division.short}", *cells))
+    return lines
 
 
 def check() -> Validation:
