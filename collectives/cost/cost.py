@@ -86,15 +86,17 @@ def check_bytes(nbytes: float) -> None:
 
 
 class Price:
-    """An algorithm on a machine; `price(nbytes)` is the Cost of a buffer of that size, at once."""
+    """A schedule or outline on a machine; `price(nbytes)` is the Cost of a buffer of that size, at once.
 
-    def __init__(self, what: Outline, machine: Machine) -> None:
+    Raises ValueError if the machine has fewer ranks.
+    """
+
+    def __init__(self, what: Schedule | Outline, machine: Machine) -> None:
         if what.world_size > machine.most_ranks:
             raise ValueError(f"{machine.name} has {machine.most_ranks} ranks, and the algorithm {what.world_size}.")
-        self.what, self.machine = what, machine
-        self.phases: list[tuple[int, list[list[StepTime]]]] = []  # times; per protocol: lines, the largest counts
-        for phase in what:
-            self.phases.append((phase.times, _lines(phase, machine, what.world_size)))
+        self.what, self.machine = what if isinstance(what, Outline) else outline(what), machine
+        # How often each phase is repeated; per protocol its lines, of which the largest counts.
+        self.phases = [(phase.times, _lines(phase, machine, what.world_size)) for phase in self.what]
 
     @property
     def steps(self) -> int:
@@ -127,12 +129,7 @@ class Price:
                     float(sum(parts)), *map(float, parts), limits)  # fmt: skip
 
 
-def price(what: Schedule | Outline, machine: Machine) -> Price:
-    """Prepares the cost of a schedule or outline on a machine, for many sizes.
-
-    Raises ValueError if the machine has fewer ranks.
-    """
-    return Price(what if isinstance(what, Outline) else outline(what), machine)
+price = Price  # as one asks for it: price(ring_all_reduce(8), rails(1))(2**30)
 
 
 def cost(what: Schedule | Outline, nbytes: float, machine: Machine, protocol: str | None = None) -> Cost:
@@ -152,56 +149,51 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
     addition = np.zeros(len(source))
     if machine.addition:
         addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
-    handled = np.ones(len(source), int)
-    if machine.overhead:
-        handled = np.maximum(np.bincount(source, minlength=n)[source], np.bincount(target, minlength=n)[target])
-    capped = any(np.isfinite(protocol.cap) for protocol in machine.protocols)
-    busiest = np.maximum(np.bincount(source, share, n)[source], np.bincount(target, share, n)[target]) if capped else 0
-    alike = [] if phase.ring is not None else _alike(level * (handled.max() + 1) + handled)
-    found = []
+    handled = _busiest(source, target, None, n) if machine.overhead else np.ones(len(source), int)
+    busiest, latencies = _busiest(source, target, share, n), np.array(machine.latencies)
+    per_protocol = []
     for k, protocol in enumerate(machine.protocols):
-        hop, slope = machine.latency(k), transfer / protocol.rate
+        hop, wire = latencies[level, k] + machine.overhead * handled, transfer / protocol.rate
+        slope = np.maximum(wire, busiest / protocol.cap)
 
-        def limit_of(i: int) -> str:
-            return limits[limit[i]] if transfer[i] / protocol.rate == slope[i] else f"protocol {protocol.name}"
+        def line(i: int, latency: float, addition: float) -> StepTime:
+            limited = f"protocol {protocol.name}" if slope[i] > wire[i] else limits[limit[i]]
+            return StepTime(latency, float(slope[i]), addition, limited)
 
-        if np.isfinite(protocol.cap):
-            slope = np.maximum(slope, busiest / protocol.cap)
         if phase.ring is None:
-            lines = [
-                StepTime(
-                    hop[level[i]] + machine.overhead * float(handled[i]),
-                    float(slope[i]),
-                    float(addition[i]),
-                    limit_of(i),
-                )
-                for i in _steepest(alike, slope + addition)
-            ]
+            kind = level * (handled.max() + 1) + handled
+            lines = [line(i, hop[i], float(addition[i])) for i in _steepest(kind, slope + addition)]
         else:
-            i = int(np.argmax(slope))
-            lines = [StepTime(0.0, float(slope[i]), 0.0, limit_of(i))]
-            hops = np.bincount(phase.ring)
-            a, b, c = (
-                np.bincount(phase.ring, v) / hops for v in (hop[level] + machine.overhead * handled, slope, addition)
-            )
-            alike = _alike(np.unique(np.round(a, 15), return_inverse=True)[1])  # rings with the same mix of hops
-            lines += [StepTime(float(a[j]), float(b[j]), float(c[j]), lines[0].limit) for j in _steepest(alike, b + c)]
-        found.append(lines)
-    return found
+            lines = [line(int(np.argmax(slope)), 0.0, 0.0)]
+            means = [np.bincount(phase.ring, v) / np.bincount(phase.ring) for v in (hop, slope, addition)]
+            kind = np.unique(np.round(means[0], 15), return_inverse=True)[1]  # rings with the same mix of hops
+            steepest = _steepest(kind, means[1] + means[2])
+            lines += [StepTime(*(float(mean[j]) for mean in means), lines[0].limit) for j in steepest]
+        per_protocol.append(lines)
+    return per_protocol
 
 
-def _alike(kind: np.ndarray) -> list[np.ndarray]:
-    """For each kind (small whole numbers), where it is."""
-    return [np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind))]
+def _busiest(
+    source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n: int, duplex: bool = True
+) -> np.ndarray:
+    """Per message, the load (None: the number) of all that its sender sends, or of all that its receiver receives.
+
+    The larger of the two; if not duplex, of what either of them sends and receives.
+    """
+    out, into = np.bincount(source, load, n), np.bincount(target, load, n)
+    if not duplex:
+        out = into = out + into
+    return np.maximum(out[source], into[target])
 
 
-def _steepest(alike: list[np.ndarray], slope: np.ndarray) -> list[int]:
-    """For each kind, the index of the largest slope: of parallel lines the top one."""
+def _steepest(kind: np.ndarray, slope: np.ndarray) -> list[int]:
+    """For each kind (small whole numbers), the index of the largest slope: of parallel lines the top one."""
+    alike = (np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind)))
     return [int(here[np.argmax(slope[here])]) for here in alike]
 
 
 def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Per message, the seconds a byte of S takes by what it shares, and the number of what is slowest."""
+    """Per message, the seconds a byte of S takes by what it shares, and the number of what is slowest; and the names."""
     source, target, share = phase.source, phase.target, phase.share
     slowest, limit, names = np.zeros(len(source)), np.zeros(len(source), int), ["nothing"]
 
@@ -214,22 +206,16 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
 
     for port in {here.port.name: here.port for here in machine.levels}.values():
         uses = np.array([here.port.name == port.name for here in machine.levels])[level]
-        s, t, load = source[uses], target[uses], share[uses]
-        out, into = np.bincount(s, load, n), np.bincount(t, load, n)
-        if not port.duplex:
-            out = into = out + into
-        shared(port.name, uses, np.maximum(out[s], into[t]) / port.bandwidth)
+        shared(port.name, uses, _busiest(source[uses], target[uses], share[uses], n, port.duplex) / port.bandwidth)
     for k, here in enumerate(machine.levels):
         if np.isfinite(here.uplink):
             leaves = level > k
-            s, t, load = here.group(source[leaves]), here.group(target[leaves]), share[leaves]
-            groups = int(max(s.max(initial=0), t.max(initial=0))) + 1
-            out, into = np.bincount(s, load, groups), np.bincount(t, load, groups)
-            shared(f"{here.name} uplink", leaves, np.maximum(out[s], into[t]) / here.uplink)
+            groups = here.group(source[leaves]), here.group(target[leaves])
+            shared(f"{here.name} uplink", leaves, _busiest(*groups, share[leaves], n) / here.uplink)
         if np.isfinite(here.bus):
             stays = level == k
             g = here.group(source[stays])
-            shared(f"{here.name} bus", stays, np.bincount(g, share[stays])[g] / here.bus if len(g) else 0.0)
+            shared(f"{here.name} bus", stays, np.bincount(g, share[stays], n)[g] / here.bus)
     return slowest, limit, names
 
 

@@ -24,30 +24,25 @@ class Port:
 class Level:
     """Ranks that reach each other without leaving a group: a node, a switch, a whole cluster.
 
-    size: ranks in a group; with rails, in all groups that share their nodes.
-    latency: seconds that the smallest message takes; or one figure for each of the
-        machine's protocols.
-    port: through which a rank's messages at this level go.  Levels may share one.
-    rails: more than 1 where the i-th of every `rails` ranks are joined.  So are the network cards of a rail-optimised
-        cluster: card i of every node at switch i.  Two nodes of four, size 8, rails 4, make four groups of two:
+    With rails, the i-th of every `rails` ranks are joined.  So are the network cards of a rail-optimised cluster: card i
+    of every node at switch i.  Two nodes of four, size 8, rails 4, make four groups of two:
 
             switch    0     1     2     3
                       |     |     |     |
             node 0    0     1     2     3
                       |     |     |     |
             node 1    4     5     6     7
-
-    uplink: bytes/s, each way, between one group of this level and everything outside it.
-    bus: bytes/s of all messages together that stay in one group of this level: a shared medium.
     """
 
     name: str
-    size: int
-    latency: float | tuple[float, ...]
-    port: Port
+    size: int  # ranks in a group; with rails, in all groups that share their nodes
+    latency: (
+        float | tuple[float, ...]
+    )  # seconds of the smallest message; or one figure for each of the machine's protocols
+    port: Port  # through which a rank's messages at this level go; levels may share one
     rails: int = 1
-    uplink: float = inf
-    bus: float = inf
+    uplink: float = inf  # bytes/s, each way, between one group of this level and everything outside it
+    bus: float = inf  # bytes/s of all messages together that stay in one group of this level: a shared medium
 
     def group(self, rank: np.ndarray) -> np.ndarray:
         """The number of the group that each rank is in."""
@@ -56,34 +51,28 @@ class Level:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way in which a library moves bytes.
-
-    start: seconds of a collective before its first step.
-    rate: of the bandwidth, what is left for payload.
-    cap: bytes/s that a rank sends or receives at most by it, whatever its ports could carry.
-    """
+    """One way in which a library moves bytes."""
 
     name: str
-    start: float = 0.0
-    rate: float = 1.0
-    cap: float = inf
+    start: float = 0.0  # seconds of a collective before its first step
+    rate: float = 1.0  # of the bandwidth, what is left for payload
+    cap: float = inf  # bytes/s that a rank sends or receives at most by it, whatever its ports could carry
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of a machine, as NCCL has to know them.
-
-    node: how many of them NVLink joins; ranks are numbered node by node, in `nodes` nodes.
-    nic: bytes/s of each one's network card as sold, each way.
-    algorithms, protocols: those that may be used between nodes; empty for all.
-    """
+    """The GPUs of a machine, as NCCL has to know them; ranks are numbered node by node."""
 
     name: str
-    node: int
+    node: int  # how many of them NVLink joins
     nodes: int = 1
-    nic: float = 0.0
-    algorithms: tuple[str, ...] = ()
-    protocols: tuple[str, ...] = ()
+    nic: float = 0.0  # bytes/s of each one's network card as sold, each way
+    algorithms: tuple[str, ...] = ()  # that may be used between nodes; empty for all
+    protocols: tuple[str, ...] = ()  # likewise
+
+    @property
+    def count(self) -> int:
+        return self.node * self.nodes
 
     def runs(self, algorithm: str, protocol: str) -> bool:
         """Whether the network lets NCCL use this combination between nodes."""
@@ -92,34 +81,30 @@ class Gpus:
 
 @dataclass(frozen=True)
 class Machine:
-    """Levels from the inside out; a message goes through the first that holds both its ranks.
-
-    protocols: the cheapest is taken, as NCCL does.
-    overhead: seconds that each message of a step costs a rank, one after the other.
-    addition: seconds to add one received byte to one's own (γ).
-    source: where the figures are from.
-    gpus: for machines that NCCL runs on; None where it does not, or is not described.
-    """
+    """Levels from the inside out; a message goes through the first that holds both its ranks."""
 
     name: str
     levels: tuple[Level, ...]
-    protocols: tuple[Protocol, ...] = (Protocol("plain"),)
-    overhead: float = 0.0
-    addition: float = 0.0
-    source: str = ""
-    gpus: Gpus | None = None
+    protocols: tuple[Protocol, ...] = (Protocol("plain"),)  # the cheapest is taken, as NCCL does
+    overhead: float = 0.0  # seconds that each message of a step costs a rank, one after the other
+    addition: float = 0.0  # seconds to add one received byte to one's own (γ)
+    source: str = ""  # of the figures
+    gpus: Gpus | None = None  # for machines that NCCL runs on; None where it does not, or is not described
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise ValueError("a machine needs at least one level.")
-        for level in self.levels:
-            latency = level.latency if isinstance(level.latency, tuple) else (level.latency,) * len(self.protocols)
-            if len(latency) != len(self.protocols):
+        for level, latencies in zip(self.levels, self.latencies):
+            if len(latencies) != len(self.protocols):
                 raise ValueError(
-                    f"level {level.name} has {len(latency)} latencies for {len(self.protocols)} protocols: "
+                    f"level {level.name} has {len(latencies)} latencies for {len(self.protocols)} protocols: "
                     "give one number, or one for each."
                 )
-            if min(latency) < 0 or min(level.port.bandwidth, level.uplink, level.bus) <= 0 or level.size % level.rails:
+            if (
+                min(latencies) < 0
+                or min(level.port.bandwidth, level.uplink, level.bus) <= 0
+                or level.size % level.rails
+            ):
                 raise ValueError(
                     f"level {level.name}: latencies are 0 or more, bandwidths more than 0, and rails divide its size."
                 )
@@ -131,10 +116,11 @@ class Machine:
     def most_ranks(self) -> int:
         return self.levels[-1].size
 
-    def latency(self, protocol: int) -> np.ndarray:
-        """Seconds, per level."""
-        each = [level.latency for level in self.levels]
-        return np.array([latency[protocol] if isinstance(latency, tuple) else latency for latency in each])
+    @property
+    def latencies(self) -> list[tuple[float, ...]]:
+        """Seconds, per level and protocol."""
+        each = (level.latency for level in self.levels)
+        return [latency if isinstance(latency, tuple) else (latency,) * len(self.protocols) for latency in each]
 
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""

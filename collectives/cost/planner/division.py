@@ -18,22 +18,17 @@ class Division:
 
     shard: ZeRO's stage, what the data ranks shard: 0 nothing, 1 the optimizer's state, 2 the gradients too,
         3 the parameters too, which is fully sharded data parallel.  Context ranks hold shards as data ranks do.
-    sequence: sequence parallelism, where the tensor ranks also shard the activations between attention and MLP.
-    pipeline: ranks with equally many layers each; or the first and the last one less, for embedding and output.
-    chunks: stages per pipeline rank, one for 1F1B, more for the interleaved schedule.
-    microbatch: sequences.
-    recompute: "none"; "selective", attention's scores and weights; "full", every layer from its input.
     """
 
     data: int = 1
     tensor: int = 1
-    pipeline: int = 1
+    pipeline: int = 1  # ranks with equally many layers; or the first and the last one less, for embedding and output
     context: int = 1
     shard: int = 1
-    sequence: bool = True
-    chunks: int = 1
-    microbatch: int = 1
-    recompute: str = "none"
+    sequence: bool = True  # the tensor ranks also shard the activations between attention and MLP
+    chunks: int = 1  # stages per pipeline rank: one for 1F1B, more for the interleaved schedule
+    microbatch: int = 1  # sequences
+    recompute: str = "none"  # or "selective", attention's scores and weights; or "full", every layer from its input
 
     @property
     def gpus(self) -> int:

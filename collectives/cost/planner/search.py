@@ -34,10 +34,8 @@ class Plans(list):
     @property
     def mixtures(self) -> list[Step]:
         """The fastest Step of each mixture of kinds of parallelism."""
-        fastest = {}
-        for s in self:
-            fastest.setdefault(s.division.kinds, s)
-        return list(fastest.values())
+        fastest = {s.division.kinds: s for s in reversed(self)}
+        return sorted(reversed(fastest.values()), key=_order)
 
     @property
     def shown(self) -> list[Step]:

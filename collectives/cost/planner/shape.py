@@ -10,15 +10,7 @@ from ...machines.figures import HERE, records
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder.
-
-    kv_heads: key/value heads; None for as many as heads (grouped queries: Ainslie et al. 2023, arXiv 2305.13245).
-    ffn: width between the feed-forward block's matrices; None for 4 x hidden.
-    gated: three such matrices, as in SwiGLU, in place of two.
-    biases: GPT's make, with biases in every linear layer and layer norm, and positions that are learned.
-    tied: embedding and output are one matrix.
-    dropout: whether training drops out, for which masks are kept.
-    """
+    """A decoder."""
 
     name: str
     layers: int
@@ -26,12 +18,12 @@ class Shape:
     heads: int
     vocabulary: int
     length: int  # tokens of a sequence
-    kv_heads: int | None = None
-    ffn: int | None = None
-    gated: bool = False
-    biases: bool = True
-    tied: bool = True
-    dropout: bool = True
+    kv_heads: int | None = None  # of keys and values; None for as many as heads (grouped queries: arXiv 2305.13245)
+    ffn: int | None = None  # width between the feed-forward block's matrices; None for 4 x hidden
+    gated: bool = False  # three such matrices, as in SwiGLU, in place of two
+    biases: bool = True  # GPT's make: biases in every linear layer and layer norm, and positions that are learned
+    tied: bool = True  # embedding and output are one matrix
+    dropout: bool = True  # training drops out, for which masks are kept
     source: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
