@@ -61,9 +61,7 @@ from collectives.cost import (
     draw,
     exchange,
     fit,
-    in_switch_seconds,
     loopback,
-    matmul_flops,
     nccl,
     ping_pong,
     price,
@@ -512,11 +510,10 @@ def test_nccl_beats_no_wire(gpu, nodes, ranks, nbytes, collective, nic):
     least = {"all_reduce": 2 * (n - 1) / n, "broadcast": 1, "reduce": 1}.get(collective, (n - 1) / n)
     for algorithm, protocol in priced.estimates(nbytes):
         c = priced(nbytes, algorithm, protocol)
-        inside = (
-            in_switch_seconds(nbytes, n, nvlink)
-            if algorithm == "NVLS" and collective == "all_reduce"
-            else least * nbytes / nvlink
-        )
+        # Each rank lets the switch read its whole buffer and gets back the sum of its N-th (S and S/N), then sends that
+        # sum once and gets every sum (S/N and S).
+        in_switch = algorithm == "NVLS" and collective == "all_reduce"
+        inside = (1 + 1 / n if in_switch else least) * nbytes / nvlink
         assert c.seconds >= inside * (nodes == 1) + 6e-6
         if nodes > 1:  # a node's cards have to let in what its ranks have not, once at least
             away = {"all_to_all": (nodes - 1) / nodes * ranks, "broadcast": 1, "reduce": 1}.get(
@@ -675,7 +672,6 @@ def test_a_bill_that_cannot_be_made_says_why(recorded):
 
 def test_computing_takes_flops_over_the_share_of_the_peak():
     """NVIDIA/dgxc-benchmarking: Nemotron4 15B, 256 sequences of 4096 on 64 H100 in 2.693 s, 57.82 % of their peak."""
-    assert matmul_flops(2, 3, 5) == 60
     flops = 256 * 3.85e14
     assert compute_seconds(flops / 64, "H100", 0.5782) == pytest.approx(2.693, rel=1e-3)
     assert training_flops(15.6e9, 4096) == pytest.approx(3.85e14, rel=0.01)

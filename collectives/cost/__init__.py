@@ -17,7 +17,7 @@ __all__ = lazy(
     {
         ".bill": "Bill bill",
         ".calibration": "GROUPS Calibration CalibrationPoint calibration",
-        ".cost": "Cost Price algbw busbw compute_seconds cost in_switch_seconds matmul_flops price training_flops",
+        ".cost": "Cost Price algbw busbw compute_seconds cost price training_flops",
         ".crossover": "Crossover ring_and_tree",
         ".fit": "SIZES Fit exchange fit loopback ping_pong",
         ".tuner": "Nccl nccl",

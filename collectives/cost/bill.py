@@ -84,14 +84,14 @@ def bill(
     what: a Run, or some of its calls.
     grid: how the recorded ranks are laid out, the last dimension fastest, as in init_device_mesh:
         {"dp": 2, "tp": 4} are ranks 0 to 3 and 4 to 7 for tp.  None: one row of all.
-    scale: how many times as long each dimension is in the real job, one number for all or one
-        each.  Its ranks are placed on the machine in the same order, node by node; neighbours in
-        a dimension stay neighbours.  A call keeps its S, the whole buffer, whatever the ranks.
+    scale: how many times as long each dimension is in the real job, one number for all or one each.  Its ranks are
+        placed on the machine in the same order, node by node; neighbours in a dimension stay neighbours.  A call
+        keeps its S, the whole buffer, whatever the ranks.
     larger: S on the machine / S as recorded.
 
     Messages count as sends and receives that pass each other: a rank waits for the more of the two.
-    Raises ValueError for a grid that is not of these ranks, a group that is no row, plane ... of
-    it though it should grow, a machine that is too small, or one that NCCL does not run on.
+    Raises ValueError for a grid that is not of these ranks, a group that is no row, plane ... of it though it should
+    grow, a machine that is too small, or one that NCCL does not run on.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)

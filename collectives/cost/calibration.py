@@ -3,9 +3,9 @@
 NCCL's choice and its price (tuner.py) are compared with every figure of machines/sweeps.csv.  One figure is
 fitted, LAUNCH_SECONDS; everything else is NCCL's own.
 
-Where the model errs most: beside NCCL of 2021 (A100, 0.5 to 8 MiB: it chose other protocols);
-where a plug-in replaces NCCL's choice (RoCE on Google's machines); at the sizes where NCCL turns
-from one algorithm to another; and over 20 racks of GB200, which take twice to three times as long.
+Where the model errs most: beside NCCL of 2021 (A100, 0.5 to 8 MiB: it chose other protocols); where a plug-in replaces
+NCCL's choice (RoCE on Google's machines); at the sizes where NCCL turns from one algorithm to another; and over 20 racks
+of GB200, which take twice to three times as long.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ MIB = 2**20
 # three sweeps take for 32 KiB beyond the model's time (A100, H200, B200: 28, 24 and 32 µs).
 LAUNCH_SECONDS = 28.4e-6
 
-GROUPS = (
-    "one node, below 1 MiB",
-    "one node, 1 to 64 MiB",
-    "several nodes, below 64 MiB",
-    "64 MiB and more",
-)
+GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, below 64 MiB", "64 MiB and more")
 
 
 @dataclass(frozen=True)
@@ -115,10 +110,7 @@ def _ends(words: list[str]) -> str:
 
 
 def calibration() -> Calibration:
-    """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source.
-
-    Displayed, one line a sweep; the Calibration is a list of all CalibrationPoints.
-    """
+    """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source."""
     rows = Calibration()
     for sweep in sweeps():
         priced = nccl(sweep.collective, sweep.machine, version=sweep.version)

@@ -1,17 +1,15 @@
-"""What a schedule costs on a machine: seconds, and what they are spent on.
+"""What a schedule costs on any machine: seconds, and what they are spent on.
 
 The model is α-β with contention.  All messages of a step start together; each takes
     latency + overhead of its ranks' messages + the slowest thing it shares + its addition,
 where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
 The step takes as long as its slowest message, and the next begins after it.
 
-One exception, where that would be wrong by a factor: a step repeated round a ring, or round
-several.  There each rank waits for its neighbour only, so differing hops are paid once a
-round: a step takes the mean of its ring's hops, but never less than its slowest link needs
-for the bytes alone.
+One exception, where that would be wrong by a factor: a step repeated round a ring, or round several.  There each rank
+waits for its neighbour only, so differing hops are paid once a round: a step takes the mean of its ring's hops, but never
+less than its slowest link needs for the bytes alone.
 
-This prices any schedule on any machine.  What NCCL itself would run on GPUs, and what that takes,
-is priced by tuner.py, as NCCL does it: latency + bytes / bandwidth.
+What NCCL itself would run on GPUs, and what that takes, is priced by tuner.py.
 """
 
 from __future__ import annotations
@@ -38,9 +36,6 @@ class StepTime(NamedTuple):
     transfer: float  # a byte
     addition: float  # a byte
     limit: str  # what the bytes wait for
-
-    def at(self, nbytes: float) -> float:
-        return self.latency + (self.transfer + self.addition) * nbytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +114,7 @@ class Price:
         parts = [how.start, 0.0, 0.0, 0.0]
         limits: dict[str, float] = {}
         for times, lines in self.phases:
-            line = max(lines[k], key=lambda line: line.at(nbytes))
+            line = max(lines[k], key=lambda line: line.latency + (line.transfer + line.addition) * nbytes)
             parts[1] += times * line.latency
             parts[2] += times * line.transfer * nbytes
             parts[3] += times * line.addition * nbytes
@@ -135,8 +130,7 @@ price = Price  # as one asks for it: price(ring_all_reduce(8), rails(1))(2**30)
 def cost(what: Schedule | Outline, nbytes: float, machine: Machine, protocol: str | None = None) -> Cost:
     """Seconds that a collective of S = nbytes takes on this machine, and what they are spent on.
 
-    nbytes: of the whole buffer: for all_gather what a rank ends with, for reduce_scatter and
-        all_to_all what it starts with.
+    S is the whole buffer: for all_gather what a rank ends with, for reduce_scatter and all_to_all what it starts with.
     """
     return price(what, machine)(nbytes, protocol)
 
@@ -230,8 +224,7 @@ def algbw(nbytes: float, seconds: float) -> float:
 def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> float:
     """Bus bandwidth in bytes/s: what the busiest link carries where the algorithm is as good as can be.
 
-    nbytes: of the whole buffer, for all_gather and reduce_scatter too (nccl-tests,
-    doc/PERFORMANCE.md).  Raises ValueError for a collective without such a factor.
+    nbytes: S, as in nccl-tests, doc/PERFORMANCE.md.  Raises ValueError for a collective without such a factor.
     """
     known = [op for op, row in COLLECTIVES.items() if row.least] + ["send"]
     if collective not in known:
@@ -241,33 +234,15 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     return algbw(nbytes, seconds) * (1.0 if collective == "send" else least(collective, world_size))
 
 
-def in_switch_seconds(nbytes: float, n: int, bandwidth: float) -> float:
-    """The least time of an all_reduce whose sums the switch makes: S (1 + 1/N) bytes each way of each link.
-
-    Each rank lets the switch read its whole buffer and gets back the sum of its N-th (S and
-    S/N), then sends that sum once and gets every sum (S/N and S).  A ring has 2 (N-1)/N S: this
-    is why NVLS's bus bandwidth may exceed the wire's.
-    """
-    return nbytes * (1 + 1 / n) / bandwidth
-
-
 # --- computing: a collective can hide behind it, and behind no more than it --------------------
 
-# Of the peak, what a large training run reaches: Llama 3 405B on 8,192 to 16,384 H100, 38 to 43 %
-# (arxiv.org/abs/2407.21783, table 4).
-UTILISATION = 0.4
-
-
-def matmul_flops(m: int, k: int, n: int) -> int:
-    """Floating point operations of an [m, k] by [k, n] product: a multiplication and an addition for each of m k n."""
-    return 2 * m * k * n
+UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)
 
 
 def training_flops(parameters: float, tokens: float) -> float:
     """Floating point operations of a training step: 2 a parameter and token forward, 4 backward.
 
-    Without attention's own products, which count where sequences are long (Kaplan et al. 2020,
-    arxiv.org/abs/2001.08361, section 2.1).
+    Without attention's own products, which count where sequences are long (Kaplan et al. 2020, arXiv 2001.08361, 2.1).
     """
     return 6 * parameters * tokens
 
@@ -275,8 +250,7 @@ def training_flops(parameters: float, tokens: float) -> float:
 def compute_seconds(flops: float, gpu: str = "H100", utilisation: float = UTILISATION) -> float:
     """Seconds that one GPU takes for so many floating point operations in bf16.
 
-    utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for a GPU whose peak
-    is not in gpus.csv, or for a utilisation outside 0 to 1.
+    utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
     """
     if not 0 < utilisation <= 1:
         raise ValueError(f"a utilisation is more than 0 and at most 1, not {utilisation}.")

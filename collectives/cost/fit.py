@@ -31,11 +31,9 @@ class Fit:
 
 
 def fit(measurements: Iterable[tuple[float, float]]) -> Fit:
-    """The line that is closest to (bytes, seconds) pairs, each weighed by its own size.
+    """The line that is closest to (bytes, seconds) pairs, by least squares of the relative errors; no α or β below 0.
 
-    Least squares of the *relative* errors, so that microseconds count as much as
-    milliseconds.  Negative α or β become 0.  Raises ValueError for fewer than two sizes, or a
-    time that is not positive.
+    Raises ValueError for fewer than two sizes, or a time that is not positive.
     """
     pairs = [(float(b), float(s)) for b, s in measurements]
     if len({b for b, _ in pairs}) < 2:
@@ -58,9 +56,8 @@ def fit(measurements: Iterable[tuple[float, float]]) -> Fit:
 def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[int, float]] | None:
     """A rank function: ranks 0 and 1 send each other every size to and fro.
 
-    Returns (bytes, seconds one way) on rank 0, the fastest of `repeats` round trips, halved;
-    None on the others.  The sizes take turns: what disturbs the machine for a while then
-    costs each of them some trips, and none of them all.
+    Returns (bytes, seconds one way) on rank 0, the fastest of `repeats` round trips, halved; None on the others.  The
+    sizes take turns: what disturbs the machine for a while then costs each of them some trips, and none of them all.
     """
     rank, best = dist.get_rank(), dict.fromkeys(sizes, float("inf"))
     buffers = {nbytes: torch.zeros(nbytes, dtype=torch.uint8) for nbytes in sizes}
@@ -80,9 +77,8 @@ def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[i
 def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[int, float]]:
     """A rank function: every rank sends every size to the next one and receives from the one before, all at once.
 
-    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  The
-    sizes take turns.  Each time another part of two large buffers is sent and filled, as in a
-    collective: the same part again would be in the processor's cache.
+    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  The sizes take turns.  Each time
+    another part of two large buffers is sent and filled: the same part again would be in the processor's cache.
     """
     rank, n, best = dist.get_rank(), dist.get_world_size(), dict.fromkeys(sizes, float("inf"))
     room = max(2 * max(sizes), COLD)

@@ -1,13 +1,11 @@
 """What NCCL would run for a collective on a machine, and what that takes.
 
-NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and
-takes the least (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime).  `Nccl.estimates`
-is that, with its constants; `Nccl.choice` the least of them.
+NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and takes the least
+(src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime): `Nccl.estimates`, `Nccl.choice`.
 
-Called, it gives the seconds of the choice.  They are NCCL's estimate but for four things that it
-leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a node, one
-handshake for each of a chunk's two slices; in a ring over several nodes, one crossing a round; in a
-chain, every hop of it.
+Called, a Nccl gives the seconds of the choice: NCCL's estimate but for four things that it leaves out.  Where the switch
+adds, a pipeline of chunks (machines/tuning.py); in a ring inside a node, one handshake for each of a chunk's two slices;
+in a ring over several nodes, one crossing a round; in a chain, every hop of it.
 """
 
 from __future__ import annotations
@@ -50,9 +48,8 @@ class Nccl:
     collective: one of COLLECTIVES; "send" is one message between two ranks.
     version: "2.30", or "2.26" for what is older than 2.28 (it turns to NVLSTree for smaller buffers).
 
-    nccl("all_reduce", rails(8))(2**30) is a Cost; .choice(2**30) the algorithm and the protocol.
-    Raises ValueError for a collective that NCCL has not, a version there are no figures for, a
-    machine that is not of GPUs, or ranks that it does not have.
+    Raises ValueError for a collective that NCCL has not, a version there are no figures for, a machine that is not of
+    GPUs, or ranks that it does not have.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class Nccl:
             )
         self.collective, self.machine, self.version = collective, machine, version
         gpus = machine.gpus
-        at = np.arange(gpus.node * gpus.nodes) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
+        at = np.arange(gpus.count) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
         if not len(at) or at[0] < 0 or at[-1] >= machine.most_ranks:
             raise ValueError(f"{machine.name} has the ranks 0 to {machine.most_ranks - 1}; at least one takes part.")
         members = np.unique(at // gpus.node, return_counts=True)[1]
@@ -85,8 +82,8 @@ class Nccl:
 
     def choice(self, nbytes: float) -> tuple[str, str]:
         """The algorithm and the protocol that NCCL takes for S = nbytes; ("none", "none") for one rank alone."""
-        check_bytes(nbytes)
-        return self._least(self.ways, nbytes)[:2] if self.ways else ("none", "none")
+        estimates = self.estimates(nbytes)
+        return min(estimates, key=estimates.get, default=("none", "none"))
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
         """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw).
@@ -104,7 +101,7 @@ class Nccl:
                 f"{self.collective} on {self.machine.name} does not run by "
                 f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}, only by {can}."
             )
-        way = self._least(ways, nbytes)
+        way = min(ways, key=lambda way: self._estimate(way, nbytes))
         if way.chunks:
             return self._cost(way, nbytes, *way.chunks.seconds(nbytes))
         return self._cost(way, nbytes, self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes))
@@ -144,9 +141,6 @@ class Nccl:
 
     # --- NCCL's estimate ----------------------------------------------------------------------
 
-    def _least(self, ways: list[Way], nbytes: float) -> Way:
-        return min(ways, key=lambda way: self._estimate(way, nbytes))
-
     def _estimate(self, way: Way, nbytes: float) -> float:
         return way.start + self._latency(way, nbytes) + nbytes / self._bandwidth(way, nbytes)
 
@@ -173,22 +167,24 @@ class Nccl:
         self.levels = int(log2(self.nodes))  # of a tree of nodes
         self.rounds = 2 if self.collective == "all_reduce" else 1  # of a ring
         self.wire = "NVLink" if self.nodes == 1 else "network card"
-        self.ll_cap = self.gpu.generation.ll_cap if self.nodes == 1 else tuning.LL_NETWORK_CAP[self.column]
         nic = gpus.nic if self.nodes > 1 else inf
         self.ring = tuning.ring_channels(self.gpu, self.node, self.nodes, nic)
+        self.caps = tuning.bus_caps(self.gpu, self.ring, self.nodes)
         self.tree = tuning.tree_channels(self.ring, self.gpu, self.node, self.nodes)
         self.heads = tuning.nvls_channels(self.gpu, self.node, self.nodes, nic)
         if not self.ring.count:
             raise ValueError(f"cards of {gpus.nic / 1e9:g} GB/s are too slow for any channel of NCCL.")
         if self.collective in IN_PAIRS:
             return [self._pairs()]
-        ways = [make(p) for make in (self._ring, self._tree, self._pat, self._nvls) for p in range(len(PROTOCOLS))]
+        ways = [self._ring(p) for p in range(len(PROTOCOLS))]
+        if self.collective == "all_reduce":
+            ways += [self._tree(p) for p in range(len(PROTOCOLS))]
+        ways += [self._pat(), self._nvls()]
         return [w for w in ways if w and w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
 
     def _ring(self, p: int) -> Way:
-        cap = (self.ll_cap, self.ring.count * self.gpu.generation.ring_ll128, inf)[p]
-        bus = min(self.ring.bandwidth * tuning.RATES[p], cap)
-        limit = self.wire if bus < cap else f"protocol {PROTOCOLS[p]}"
+        bus = min(self.ring.bandwidth * tuning.RATES[p], self.caps[p])
+        limit = self.wire if bus < self.caps[p] else f"protocol {PROTOCOLS[p]}"
         if self.collective in ("broadcast", "reduce"):
             latency = (NVLINK_HOP_SECONDS if self.nodes == 1 else NETWORK_HOP_SECONDS)["Ring"][p]
             return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus, limit, self.world_size)
@@ -197,33 +193,31 @@ class Nccl:
         latency, bandwidth = (steps - crossing) * inside + crossing * between, bus * self.world_size / steps
         return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bandwidth, limit, steps)
 
-    def _tree(self, p: int) -> Way | None:
-        if self.collective != "all_reduce":
-            return None
+    def _tree(self, p: int) -> Way:
         kind, count = self.gpu.generation, self.tree.count
         wire = count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
         bus = min(wire * tuning.TREE_RATE, count * kind.tree[self.column])
         if PROTOCOLS[p] == "LL":
-            bus = min(bus * tuning.TREE_LL_RATE, self.ll_cap)
+            bus = min(bus * tuning.TREE_LL_RATE, self.caps[p])
         elif PROTOCOLS[p] == "LL128":
             bus = min(bus * tuning.TREE_LL128_RATE[self.nodes > 1], count * kind.tree_ll128[self.column])
         hops = (self.a_node - 1) * NVLINK_HOP_SECONDS["Tree"][p] + self.levels * NETWORK_HOP_SECONDS["Tree"][p]
         steps = 2 * (self.node - 1 + self.levels)
         return Way("Tree", PROTOCOLS[p], BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self.wire, steps)
 
-    def _pat(self, p: int) -> Way | None:
+    def _pat(self) -> Way | None:
         """Parallel trees, one GPU in each node."""
-        if p != SIMPLE or self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
+        if self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
             return None
-        latency = self.levels * NETWORK_HOP_SECONDS["Tree"][p] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
+        latency = self.levels * NETWORK_HOP_SECONDS["Tree"][SIMPLE] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
         bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * tuning.PAT_RATE
-        return Way("PAT", "Simple", BASE_SECONDS["PAT"][p], latency, bandwidth, "network card", self.levels)
+        return Way("PAT", "Simple", BASE_SECONDS["PAT"][SIMPLE], latency, bandwidth, "network card", self.levels)
 
-    def _nvls(self, p: int) -> Way | None:
+    def _nvls(self) -> Way | None:
         """In the switch: NVLS in one node, NVLSTree between nodes."""
         node, heads, every = self.node, self.heads, self.collective == "all_reduce"
         reducing = every or self.nodes == 1 and self.collective in ("all_gather", "reduce_scatter") and node <= 32
-        if p != SIMPLE or not heads.count or not reducing:
+        if not heads.count or not reducing:
             return None
         each = heads.inside * self.gpu.generation.nvls * (heads.count - 1) / heads.count
         each *= 2 if every else (node - 1) / node  # bytes/s of a head

@@ -19,7 +19,6 @@ from types import NoneType
 from typing import Any, Iterator, Mapping, NamedTuple, get_args
 
 HERE = Path(__file__).parent
-HEAD = ("name", "figure", "value", "unit", "source")
 UNITS = {  # unit -> what it measures, and its size in SI units
     "": ("words", Decimal(1)),
     "count": ("count", Decimal(1)),
@@ -31,15 +30,14 @@ UNITS = {  # unit -> what it measures, and its size in SI units
     "TFLOP/s": ("FLOP/s", Decimal(10**12)),
 }
 Value = str | int | float | tuple  # a tuple where a figure has several numbers
-# What a column has: one of READERS, or the words that are possible.  A cell may be empty where "" is one of the words,
-# or where the type is `| None`.
-Column = Any
+Column = Any  # one of READERS, or the words that are possible; with "" or `| None` a cell may be empty
 READERS = {
     str: (str, "a text"),
     int: (int, "an integer"),
     float: (float, "a number"),
     bool: ({"yes": True, "no": False}.__getitem__, "yes or no"),
 }
+SHEET = {"name": str, "figure": str, "value": str, "unit": str | None, "source": str}  # columns of a figure a row
 
 
 class Dimension(NamedTuple):
@@ -82,20 +80,34 @@ class DataSheet:
 def data_sheets(kind: str, file: Path, schema: Mapping[str, Dimension]) -> dict[str, DataSheet]:
     """The data sheets of a file with a figure a row, by name.  schema: the figures that it may have."""
     sheets: dict[str, dict[str, Quantity]] = {}
-    for place, row in _rows(file, HEAD, ("name", "figure"), optional={"unit"}):
-        if row["figure"] not in schema:
-            raise ValueError(f"{place}: no figure is called {row['figure']!r}, only {', '.join(schema)}.")
-        value = _value(place, row, schema[row["figure"]])
+    for place, row in records(file, SHEET, ("name", "figure")):
+        with at(place):
+            if row["figure"] not in schema:
+                raise ValueError(f"no figure is called {row['figure']!r}, only {', '.join(schema)}.")
+            value = _value(row["figure"], row["value"], row["unit"] or "", schema[row["figure"]])
         sheets.setdefault(row["name"], {})[row["figure"]] = Quantity(value, row["source"], place)
     return {name: DataSheet(kind, name, file, figures) for name, figures in sheets.items()}
 
 
 def records(file: Path, columns: Mapping[str, Column], key: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
     """(file and line, record) for each row of a file with a record a row.  key: columns that tell two records apart."""
-    words = {column: kind if isinstance(kind, tuple) else get_args(kind) for column, kind in columns.items()}
-    optional = {column for column, possible in words.items() if "" in possible or NoneType in possible}
-    for place, row in _rows(file, tuple(columns), key, optional):
-        yield place, {column: _cell(place, column, row[column], kind) for column, kind in columns.items()}
+    seen: dict[tuple, int] = {}
+    with open(file, newline="", encoding="utf-8") as lines:
+        reader = csv.reader(lines)
+        head = next(reader, [])
+        if head != list(columns):
+            raise ValueError(f"{short(file)}, line 1: the columns are {', '.join(columns)}, not {', '.join(head)}.")
+        for cells in reader:
+            place = f"{short(file)}, line {reader.line_num}"
+            with at(place):
+                if len(cells) != len(head):
+                    raise ValueError(f"{len(cells)} cells for {len(head)} columns; quote one that has a comma.")
+                row = {column: _cell(column, cell, kind) for (column, kind), cell in zip(columns.items(), cells)}
+                name = tuple(str(row[column]) for column in key)
+                if name in seen:
+                    raise ValueError(f"{', '.join(name)} is in line {seen[name]} already.")
+            seen[name] = reader.line_num
+            yield place, row
 
 
 @contextmanager
@@ -112,54 +124,34 @@ def short(file: Path) -> str:
     return "/".join(file.parts[-3:])
 
 
-def _rows(file: Path, head: tuple, key: tuple, optional: set) -> Iterator[tuple[str, dict[str, str]]]:
-    """(file and line, row): columns as in `head`, empty cells in `optional` alone, `key` only once."""
-    seen: dict[tuple, int] = {}
-    with open(file, newline="", encoding="utf-8") as lines:
-        reader = csv.reader(lines)
-        columns = next(reader, [])
-        if tuple(columns) != head:
-            raise ValueError(f"{short(file)}, line 1: the columns are {', '.join(head)}, not {', '.join(columns)}.")
-        for cells in reader:
-            place = f"{short(file)}, line {reader.line_num}"
-            if len(cells) != len(head):
-                raise ValueError(f"{place}: {len(cells)} cells for {len(head)} columns; quote one that has a comma.")
-            row = dict(zip(head, cells))
-            for column, cell in row.items():
-                if not cell and column not in optional:
-                    raise ValueError(f"{place}: the {column} is missing.")
-            name = tuple(row[column] for column in key)
-            if name in seen:
-                raise ValueError(f"{place}: {', '.join(name)} is in line {seen[name]} already.")
-            seen[name] = reader.line_num
-            yield place, row
-
-
-def _value(place: str, row: dict[str, str], dimension: Dimension) -> Value:
-    """The value of a row of HEAD's columns, its unit checked."""
-    measures, size = UNITS.get(row["unit"], ("nothing known", None))
+def _value(figure: str, words: str, unit: str, dimension: Dimension) -> Value:
+    """What the words of a figure say, in SI units."""
+    measures, size = UNITS.get(unit, ("nothing known", None))
     if measures != dimension.measures:
         units = " or ".join(repr(unit) for unit, (what, _) in UNITS.items() if what == dimension.measures)
-        raise ValueError(f"{place}: {row['figure']} needs the unit {units}, not {row['unit']!r}.")
+        raise ValueError(f"{figure} needs the unit {units}, not {unit!r}.")
     if measures == "words":
-        return row["value"]
+        return words
     try:  # decimal, so that 87.7 GB/s is 87.7e9 to the last bit
-        numbers = [Decimal(word) * size for word in row["value"].split()]
+        numbers = [Decimal(word) * size for word in words.split()]
     except InvalidOperation:
-        raise ValueError(f"{place}: {row['value']!r} is not a number, nor several between spaces.") from None
+        raise ValueError(f"{words!r} is not a number, nor several between spaces.") from None
     if len(numbers) != (dimension.numbers or len(numbers)):
-        raise ValueError(f"{place}: {row['figure']} needs {dimension.numbers} numbers, not {len(numbers)}.")
+        raise ValueError(f"{figure} needs {dimension.numbers} numbers, not {len(numbers)}.")
     values = tuple(map(int if measures == "count" else float, numbers))
     return values if dimension.numbers != 1 else values[0]
 
 
-def _cell(place: str, column: str, cell: str, kind: Column) -> str | int | float | bool | None:
-    if isinstance(kind, tuple):
+def _cell(column: str, cell: str, kind: Column) -> str | int | float | bool | None:
+    possible = kind if isinstance(kind, tuple) else get_args(kind) or (kind,)
+    if not cell and "" not in possible and NoneType not in possible:
+        raise ValueError(f"the {column} is missing.")
+    if possible is kind:
         if cell not in kind:
-            raise ValueError(f"{place}: {column} is one of {', '.join(map(repr, kind))}, not {cell!r}.")
+            raise ValueError(f"{column} is one of {', '.join(map(repr, kind))}, not {cell!r}.")
         return cell
-    read, wanted = READERS[get_args(kind)[0] if get_args(kind) else kind]
+    read, wanted = READERS[possible[0]]
     try:
         return read(cell) if cell else None
     except (KeyError, ValueError):
-        raise ValueError(f"{place}: {column} is {wanted}, not {cell!r}.") from None
+        raise ValueError(f"{column} is {wanted}, not {cell!r}.") from None

@@ -18,7 +18,6 @@ _SPEEDS = Dimension("bytes/s", None)
 _OF_NODES = Dimension("bytes/s", 3)  # for one node, two, more
 
 GENERATION = {  # what NCCL knows of a generation; "at most" is a channel's
-    "compute_capability": COUNT,  # as NCCL compares it: 90 for 9.0
     "link": SPEED,  # of one NVLink, each way
     "ll_cap": SPEED,  # bus bandwidth that LL reaches inside a node
     "ring_ll128": SPEED,  # at most
@@ -29,6 +28,7 @@ GENERATION = {  # what NCCL knows of a generation; "at most" is a channel's
     "nvls_channels": Dimension("count", 3),
     "speeds": _SPEEDS,  # that a channel may have in one node, the fastest first
     "network_speeds": _SPEEDS,  # likewise, between nodes
+    "compute_capability": COUNT,  # as NCCL compares it: 90 for 9.0
 }
 FIGURES = GENERATION | {
     "generation": WORDS,

@@ -91,21 +91,15 @@ def fat_tree(
 ) -> Machine:
     """The same nodes, all cards of a node at one leaf switch, the leaves below a spine.
 
-    oversubscribed: 2.0 means that a leaf has half as much bandwidth up as down.  (Prices of schedules
-        know it; NCCL's own model, and so nccl(), does not.)
+    oversubscribed: 2.0 is half as much bandwidth up from a leaf as down.  NCCL's own model, and so nccl(), ignores it.
     """
     leaf, port = ranks * min(switch, nodes), _card(nic)
-    uplink = leaf * port.bandwidth / oversubscribed
-    shared = Level("leaf switch", leaf, _NETWORK_HOP, port, uplink=uplink)
+    shared = Level("leaf switch", leaf, _NETWORK_HOP, port, uplink=leaf * port.bandwidth / oversubscribed)
     return _networked(f"fat tree {oversubscribed:g}:1", Gpus(gpu, ranks, nodes, nic), shared)
 
 
 def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
-    """Nodes on AWS's network, which delivers packets in any order.
-
-    LL and LL128 need them in order, so between nodes there is only Simple.  On four nodes the
-    ring is taken, on two NVLSTree: see links.csv.
-    """
+    """Nodes on AWS's network, which restricts algorithms and protocols between them: links.csv has the reasons."""
     algorithms, protocols = (tuple(_link("EFA", figure).split()) for figure in ("algorithms", "protocols"))
     ordered = rails(nodes, gpu, nic, ranks)
     kept = [k for k, protocol in enumerate(ordered.protocols) if protocol.name in protocols]
@@ -131,10 +125,7 @@ def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
 
 def gpu_nodes(ranks: int, node: int) -> Machine:
     """Nodes of `node` GPUs: NVLink inside, and one network card for each GPU.  Round figures, to compare schedules by."""
-    levels = (
-        _round("NVLink", node, "NVLink", "round NVLink"),
-        _round("network", ranks, "network card", "round network"),
-    )
+    levels = _round("NVLink", node, "NVLink"), _round("network", ranks, "network card")
     overhead = _link("round network", "overhead")
     return Machine(f"{ranks // node} nodes of {node} GPUs", levels, overhead=overhead, source="round figures")
 
@@ -146,15 +137,15 @@ def _link(name: str, figure: str) -> Value:
     return links()[name].value(figure, "a preset")
 
 
-def _round(name: str, size: int, port: str, link: str) -> Level:
-    return Level(name, size, _link(link, "latency"), Port(port, _link(link, "bandwidth")))
+def _round(name: str, size: int, port: str) -> Level:
+    return Level(name, size, _link(f"round {name}", "latency"), Port(port, _link(f"round {name}", "bandwidth")))
 
 
 def _networked(network: str, gpus: Gpus, shared: Level) -> Machine:
     """Nodes below switches, which are below a spine."""
     name = f"{gpus.nodes} nodes of {gpus.node} x {gpus.name}, {network}"
     further = tuple(hop + 2 * _link("switch", "latency") for hop in _NETWORK_HOP)
-    full_switches = -(-gpus.node * gpus.nodes // shared.size)
+    full_switches = -(-gpus.count // shared.size)
     spine = Level("spine", full_switches * shared.size, further, shared.port)
     return _of_gpus(name, gpus, shared, spine)
 
@@ -163,14 +154,14 @@ def _of_gpus(name: str, gpus: Gpus, *further: Level) -> Machine:
     """Nodes of GPUs, and the levels beyond a node."""
     kind = gpu(gpus.name)
     nvlink = Level("NVLink", gpus.node, _NVLINK_HOP, Port("NVLink", kind.nvlink))
-    ll = kind.generation.ll_cap if gpus.nodes == 1 else tuning.LL_NETWORK_CAP[min(gpus.nodes, 3) - 1]
-    ll128 = tuning.ring_channels(kind, gpus.node, gpus.nodes, gpus.nic).count * kind.generation.ring_ll128
-    return Machine(name, (nvlink, *further), _protocols(ll, ll128), source=_SOURCE, gpus=gpus)
+    ring = tuning.ring_channels(kind, gpus.node, gpus.nodes, gpus.nic)
+    protocols = _protocols(tuning.bus_caps(kind, ring, gpus.nodes))
+    return Machine(name, (nvlink, *further), protocols, source=_SOURCE, gpus=gpus)
 
 
-def _protocols(ll: float = inf, ll128: float = inf) -> tuple[Protocol, ...]:
+def _protocols(caps: tuple[float, ...] = (inf, inf, inf)) -> tuple[Protocol, ...]:
     """LL sends a flag with every 4 bytes, LL128 with every 120; Simple waits for a fence instead."""
-    return tuple(map(Protocol, tuning.PROTOCOLS, tuning.BASE_SECONDS["Ring"], tuning.RATES, (ll, ll128, inf)))
+    return tuple(map(Protocol, tuning.PROTOCOLS, tuning.BASE_SECONDS["Ring"], tuning.RATES, caps))
 
 
 def _card(nic: float) -> Port:

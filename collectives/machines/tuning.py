@@ -7,7 +7,7 @@ and in the order one node, two, more where they belong to nodes.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from .gpu import Gpu
@@ -98,6 +98,12 @@ def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
         speed = best.between * best.count / count
         best = Channels(count, speed, speed)
     return best
+
+
+def bus_caps(gpu: Gpu, ring: Channels, nodes: int) -> tuple[float, float, float]:
+    """Bus bandwidth in bytes/s that rings reach at most, by protocol."""
+    ll = gpu.generation.ll_cap if nodes == 1 else LL_NETWORK_CAP[min(nodes, 3) - 1]
+    return ll, ring.count * gpu.generation.ring_ll128, inf
 
 
 def tree_channels(ring: Channels, gpu: Gpu, node: int, nodes: int) -> Channels:

@@ -121,10 +121,10 @@ def plan(
 
 def divisions(model: Shape, machine: Machine, batch: int, shards: tuple[int, ...], flash: bool) -> Iterator[Division]:
     """All divisions that Division.check allows."""
-    gpus = machine.gpus.node * machine.gpus.nodes
+    gpus = machine.gpus.count
     recompute = RECOMPUTE if not flash else ("none", "full")
     for tensor, context in product(_powers(machine.gpus.node), _powers(gpus)):
-        for pipeline in _divisors(gpus // (tensor * context)) if gpus % (tensor * context) == 0 else ():
+        for pipeline in (k for k in range(1, gpus + 1) if gpus % (tensor * context * k) == 0):
             data = gpus // (tensor * context * pipeline)
             stages = shards if data * context > 1 else (1,)
             for how in product(stages, (True,), _chunks(model, pipeline), MICROBATCHES, recompute):
@@ -146,7 +146,3 @@ def _chunks(model: Shape, pipeline: int) -> list[int]:
 
 def _powers(most: int) -> list[int]:
     return [2**k for k in range(most.bit_length()) if most % 2**k == 0]
-
-
-def _divisors(n: int) -> list[int]:
-    return [k for k in range(1, n + 1) if n % k == 0]

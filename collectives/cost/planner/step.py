@@ -8,7 +8,6 @@ what NCCL takes for them (cost/tuner.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,22 +48,92 @@ class Overlap(NamedTuple):
     context: float = 1.0
 
 
-@dataclass(frozen=True)
-class Step:
-    """The price of an optimizer step, for one GPU of the fullest pipeline rank."""
+class Messages(NamedTuple):
+    """What one kind of parallelism sends in an optimizer step, for one GPU of the fullest pipeline rank."""
 
-    model: Shape
-    division: Division
-    machine: Machine
-    batch: int  # sequences
-    memory: Memory
-    sent: dict[str, float]  # kind of parallelism -> bytes per step
-    seconds: dict[str, float]  # part -> seconds per step; they add up to `time`
+    sent: float = 0.0  # bytes per step
+    exposed: float = 0.0  # seconds per round that no computing hides
+    rounds: int = 1  # per step: a round is a microbatch, or the whole step
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step that no computing hides."""
+        return self.rounds * self.exposed
+
+
+class Step:
+    """The price of an optimizer step of `batch` sequences, for one GPU of the fullest pipeline rank.
+
+    flash: attention in one kernel that never writes the scores, and computes only the causal half.
+    products: the share of the peak that matrix products reach, 0 to 1; None for gpus.csv's.
+    Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
+
+    .memory has the bytes of a GPU, .sent the bytes per step of each kind of parallelism, .seconds those of each part:
+    they add up to .time.
+    """
+
+    def __init__(
+        self,
+        model: Shape,
+        division: Division,
+        batch: int,
+        machine: Machine,
+        *,
+        flash: bool = True,
+        overlap: Overlap = Overlap(),
+        bytes_: Bytes = MIXED,
+        products: float | None = None,
+    ) -> None:
+        self.model, self.division, self.batch, self.machine = model, division, batch, machine
+        self.memory: Memory = memory(model, division, batch, bytes_, flash)
+        self.capacity = capacity(machine)
+        if division.gpus != machine.gpus.count:
+            raise ValueError(
+                f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has "
+                f"{machine.gpus.count} GPUs: the product must be the number of GPUs."
+            )
+        d, gpu = division, gpu_of(machine.gpus.name)
+        self._flash, self._overlap = flash, overlap
+        self._rate = gpu.value("peak", PLANNER) * (products or gpu.value("products", PLANNER))
+        self._bandwidth = gpu.value("memory_bandwidth", PLANNER)
+        self._layers, self._microbatches = d.layers(model), d.microbatches(batch)
+        self._parameters = max(held_parameters(model, d, stage) for stage in (0, 1))
+        self._bytes = Bytes(*(self._parameters * each for each in bytes_))
+        self._tokens = model.length / d.context * d.microbatch  # that a rank works on at a time
+        self._groups = {  # ranks that communicate, and the distance of two: tensor ranks are neighbors
+            "tensor": (d.tensor, 1),
+            "context": (d.context, d.tensor),
+            "pipeline": (d.pipeline, d.tensor * d.context * d.data),
+            "data": (d.context * d.data, d.tensor),
+        }
+        layer = self._layer()
+        again = {"none": 0.0, "selective": self._attention(), "full": layer}[d.recompute]
+        compute = self._layers * (3 * layer + again) + self._ends() / d.pipeline  # seconds per microbatch
+        self._forward = self._layers * layer
+        self._backward = compute - self._forward  # and what is recomputed
+        prices = {"tensor": self._tensor, "context": self._context, "pipeline": self._pipeline, "data": self._data}
+        messages = {kind: price() if self._groups[kind][0] > 1 else Messages() for kind, price in prices.items()}
+        microbatch = compute + messages["tensor"].exposed + messages["context"].exposed
+        self.sent = {kind: each.sent for kind, each in messages.items()}
+        self.seconds = {
+            "compute": self._microbatches * compute,
+            "tensor": messages["tensor"].seconds,
+            "context": messages["context"].seconds,
+            "bubble": (d.pipeline - 1) / d.chunks * microbatch,
+            "pipeline": messages["pipeline"].seconds,
+            "data": messages["data"].seconds,
+            "optimizer": self._optimizer(),
+        }
 
     @property
     def time(self) -> float:
         """Seconds per step."""
         return sum(self.seconds.values())
+
+    @property
+    def tokens(self) -> float:
+        """Tokens per second and GPU."""
+        return self.model.length * self.batch / (self.time * self.division.gpus)
 
     @property
     def flops(self) -> float:
@@ -75,16 +144,6 @@ class Step:
     def mfu(self) -> float:
         """Model FLOPs utilization: the share, 0 to 1, of the GPU's peak."""
         return self.flops / gpu_of(self.machine.gpus.name).value("peak", PLANNER)
-
-    @property
-    def tokens(self) -> float:
-        """Tokens per second and GPU."""
-        return self.model.length * self.batch / (self.time * self.division.gpus)
-
-    @property
-    def capacity(self) -> float:
-        """Bytes of a GPU's memory that a program can use."""
-        return capacity(self.machine)
 
     @property
     def fits(self) -> bool:
@@ -107,6 +166,95 @@ class Step:
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))
 
+    # --- computing: seconds per microbatch, but for the optimizer ---------------------------
+
+    def _layer(self) -> float:
+        """A layer forward: its products, its attention, and what the memory carries between them."""
+        between = layer_activations(self.model, self.division, "selective") * PASSES / self._bandwidth
+        return self._product(self.model.matrices / self.division.tensor) + self._attention() + between
+
+    def _product(self, parameters: float) -> float:
+        """All tokens times a matrix of so many parameters."""
+        return max(2 * parameters * self._tokens / self._rate, 2 * parameters / self._bandwidth)
+
+    def _attention(self) -> float:
+        """A layer's attention forward: scores, softmax, the sum of values."""
+        flops = self._tokens * self.model.attention_flops(causal=self._flash) / self.division.tensor
+        if self._flash:
+            return flops / (self._rate * FLASH)
+        kept = (4 + self.model.dropout) * self.model.heads * self.model.length * self._tokens / self.division.tensor
+        return flops / self._rate + PASSES * kept / self._bandwidth
+
+    def _ends(self) -> float:
+        """The output's product, forward and backward, and the logits in float32."""
+        logits = 4 * self.model.vocabulary * self._tokens / self.division.tensor
+        return 3 * (self._product(self.model.embedding / self.division.tensor) + PASSES * logits / self._bandwidth)
+
+    def _optimizer(self) -> float:
+        """Seconds per step: the update of the parameters that this rank updates."""
+        d = self.division
+        updated = self._parameters / (d.data * d.context if d.shard else 1)
+        return updated * ADAM_BYTES / self._bandwidth
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _seconds(self, op: str, nbytes: float, kind: str) -> float:
+        """Seconds of one call in one group."""
+        ranks, apart = self._groups[kind]
+        return _price(op, self.machine, 2 if op == "send" else ranks, apart)(nbytes).seconds
+
+    def _sent(self, op: str, nbytes: float, kind: str, calls: int = 1) -> float:
+        """Bytes that a rank sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
+        return calls * least(op, self._groups[kind][0]) * nbytes
+
+    def _tensor(self) -> Messages:
+        """Four all_reduces per layer, or an all_gather and a reduce_scatter for each, and two more to recompute."""
+        nbytes = 2 * self._tokens * self.model.hidden
+        calls = self._layers * (4 + 2 * (self.division.recompute == "full"))  # per microbatch
+        ops = ("all_gather", "reduce_scatter") if self.division.sequence else ("all_reduce",)
+        sent = sum(self._sent(op, nbytes, "tensor", self._microbatches * calls) for op in ops)
+        seconds = calls * sum(self._seconds(op, nbytes, "tensor") for op in ops)
+        return Messages(sent, seconds * (1 - self._overlap.tensor), self._microbatches)
+
+    def _context(self) -> Messages:
+        """All keys and values forward, again backward, and their gradients; attention hides them."""
+        d = self.division
+        nbytes = 2 * 2 * self.model.kv_width / d.tensor * self._tokens * d.context
+        calls = 3 + (d.recompute == "full")  # per layer and microbatch
+        sent = self._sent("all_gather", nbytes, "context", self._microbatches * self._layers * calls)
+        seconds = calls * self._seconds("all_gather", nbytes, "context")
+        exposed = max(0.0, seconds - self._overlap.context * 3 * self._attention())
+        return Messages(sent, self._layers * exposed, self._microbatches)
+
+    def _pipeline(self) -> Messages:
+        """An activation forward and its gradient backward, at each border of a rank's stages."""
+        nbytes = 2 * self._tokens * self.model.hidden / self.division.tensor  # the tensor ranks send a part each
+        calls = 2 * self.division.chunks * self._microbatches  # per step
+        seconds = calls * self._seconds("send", nbytes, "pipeline")
+        return Messages(calls * nbytes, seconds * (1 - self._overlap.pipeline))
+
+    def _data(self) -> Messages:
+        """Gradients, and parameters where they are sharded; one microbatch's forward and backward hide them."""
+        shard = self.division.shard
+        gradients, parameters = self._bytes.gradient, self._bytes.parameter
+        forward, backward = self._overlap.data * self._forward, self._overlap.data * self._backward  # that hide
+        if shard == 0:
+            exposed = max(0.0, self._seconds("all_reduce", gradients, "data") - backward)
+            return Messages(self._sent("all_reduce", gradients, "data"), exposed)
+        share = self._sent("all_gather", 1, "data")  # per byte; that of a reduce_scatter too
+        if shard < 3:
+            scatters = self._microbatches if shard == 2 else 1  # per step
+            exposed = scatters * max(0.0, self._seconds("reduce_scatter", gradients, "data") - backward)
+            exposed += max(0.0, self._seconds("all_gather", parameters, "data") - forward)
+            return Messages(share * (scatters * gradients + parameters), exposed)
+        gather = self._layers * self._seconds("all_gather", parameters / self._layers, "data")  # layer by layer
+        scatter = self._layers * self._seconds("reduce_scatter", gradients / self._layers, "data")
+        exposed = max(0.0, gather - forward) + max(0.0, gather + scatter - backward)
+        return Messages(self._microbatches * share * (2 * parameters + gradients), exposed, self._microbatches)
+
+
+step = Step  # as one asks for it: step(shape("Llama 3 8B"), Division(8), 64, cluster("H100", 8))
+
 
 def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int = 8) -> Machine:
     """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
@@ -125,183 +273,6 @@ def capacity(machine: Machine) -> float:
     if machine.gpus is None:
         raise ValueError(f"{machine.name} has no GPUs that there are figures for: take cluster().")
     return USABLE * gpu_of(machine.gpus.name).value("memory", PLANNER)
-
-
-def step(
-    model: Shape,
-    division: Division,
-    batch: int,
-    machine: Machine,
-    *,
-    flash: bool = True,
-    overlap: Overlap = Overlap(),
-    bytes_: Bytes = MIXED,
-    products: float | None = None,
-) -> Step:
-    """Memory, bytes and seconds of one optimizer step of `batch` sequences.
-
-    flash: attention in one kernel that never writes the scores, and computes only the causal half.
-    products: the share of the peak that matrix products reach, 0 to 1; None for gpus.csv's.
-    Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
-    """
-    held = memory(model, division, batch, bytes_, flash)
-    capacity(machine)
-    gpus = machine.gpus.node * machine.gpus.nodes
-    if division.gpus != gpus:
-        raise ValueError(
-            f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has {gpus} GPUs: "
-            "the product must be the number of GPUs."
-        )
-    return _Pricing(model, division, batch, machine, flash, overlap, bytes_, products).step(held)
-
-
-class Messages(NamedTuple):
-    """What one kind of parallelism sends in an optimizer step, for one GPU of the fullest pipeline rank."""
-
-    sent: float = 0.0  # bytes per step
-    exposed: float = 0.0  # seconds per round that no computing hides
-    rounds: int = 1  # per step: a round is a microbatch, or the whole step
-
-    @property
-    def seconds(self) -> float:
-        """Seconds per step that no computing hides."""
-        return self.rounds * self.exposed
-
-
-@dataclass
-class _Pricing:
-    """One division's quantities, each a few lines."""
-
-    model: Shape
-    division: Division
-    batch: int
-    machine: Machine
-    flash: bool
-    overlap: Overlap
-    bytes: Bytes
-    products: float | None
-
-    def __post_init__(self) -> None:
-        model, d, gpu = self.model, self.division, gpu_of(self.machine.gpus.name)
-        self.rate = gpu.value("peak", PLANNER) * (self.products or gpu.value("products", PLANNER))
-        self.bandwidth = gpu.value("memory_bandwidth", PLANNER)
-        self.layers = d.layers(model)
-        self.parameters = max(held_parameters(model, d, stage) for stage in (0, 1))
-        self.microbatches = d.microbatches(self.batch)
-        self.tokens = model.length / d.context * d.microbatch  # that a rank works on at a time
-        self.groups = {  # ranks that communicate, and the distance of two: tensor ranks are neighbors
-            "tensor": (d.tensor, 1),
-            "context": (d.context, d.tensor),
-            "pipeline": (d.pipeline, d.tensor * d.context * d.data),
-            "data": (d.context * d.data, d.tensor),
-        }
-        layer = self.layer()
-        again = {"none": 0.0, "selective": self.attention(), "full": layer}[d.recompute]
-        self.forward = self.layers * layer  # seconds per microbatch, of all layers of a pipeline rank
-        self.compute = self.layers * (3 * layer + again) + self.ends() / d.pipeline  # forward, backward, recomputed
-        self.backward = self.compute - self.forward
-
-    def step(self, held: Memory) -> Step:
-        prices = {"tensor": self.tensor, "context": self.context, "pipeline": self.pipeline, "data": self.data}
-        messages = {kind: price() if self.groups[kind][0] > 1 else Messages() for kind, price in prices.items()}
-        microbatch = self.compute + messages["tensor"].exposed + messages["context"].exposed
-        seconds = {
-            "compute": self.microbatches * self.compute,
-            "tensor": messages["tensor"].seconds,
-            "context": messages["context"].seconds,
-            "bubble": (self.division.pipeline - 1) / self.division.chunks * microbatch,
-            "pipeline": messages["pipeline"].seconds,
-            "data": messages["data"].seconds,
-            "optimizer": self.optimizer(),
-        }
-        sent = {kind: each.sent for kind, each in messages.items()}
-        return Step(self.model, self.division, self.machine, self.batch, held, sent, seconds)
-
-    # --- computing: seconds per microbatch, but for the optimizer ---------------------------
-
-    def layer(self) -> float:
-        """A layer forward: its products, its attention, and what the memory carries between them."""
-        between = layer_activations(self.model, self.division, "selective") * PASSES / self.bandwidth
-        return self.product(self.model.matrices / self.division.tensor) + self.attention() + between
-
-    def product(self, parameters: float) -> float:
-        """All tokens times a matrix of so many parameters."""
-        return max(2 * parameters * self.tokens / self.rate, 2 * parameters / self.bandwidth)
-
-    def attention(self) -> float:
-        """A layer's attention forward: scores, softmax, the sum of values."""
-        flops = self.tokens * self.model.attention_flops(causal=self.flash) / self.division.tensor
-        if self.flash:
-            return flops / (self.rate * FLASH)
-        kept = (4 + self.model.dropout) * self.model.heads * self.model.length * self.tokens / self.division.tensor
-        return flops / self.rate + PASSES * kept / self.bandwidth
-
-    def ends(self) -> float:
-        """The output's product, forward and backward, and the logits in float32."""
-        logits = 4 * self.model.vocabulary * self.tokens / self.division.tensor
-        return 3 * (self.product(self.model.embedding / self.division.tensor) + PASSES * logits / self.bandwidth)
-
-    def optimizer(self) -> float:
-        """Seconds per step: the update of the parameters that this rank updates."""
-        d = self.division
-        updated = self.parameters / (d.data * d.context if d.shard else 1)
-        return updated * ADAM_BYTES / self.bandwidth
-
-    # --- sending ----------------------------------------------------------------------------
-
-    def seconds(self, op: str, nbytes: float, kind: str) -> float:
-        """Of one call in one group."""
-        ranks, apart = self.groups[kind]
-        return _price(op, self.machine, 2 if op == "send" else ranks, apart)(nbytes).seconds
-
-    def sent(self, op: str, nbytes: float, kind: str, calls: int = 1) -> float:
-        """Bytes that a rank sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
-        return calls * least(op, self.groups[kind][0]) * nbytes
-
-    def tensor(self) -> Messages:
-        """Four all_reduces per layer, or an all_gather and a reduce_scatter for each, and two more to recompute."""
-        nbytes = 2 * self.tokens * self.model.hidden
-        calls = self.layers * (4 + 2 * (self.division.recompute == "full"))  # per microbatch
-        ops = ("all_gather", "reduce_scatter") if self.division.sequence else ("all_reduce",)
-        sent = sum(self.sent(op, nbytes, "tensor", self.microbatches * calls) for op in ops)
-        seconds = calls * sum(self.seconds(op, nbytes, "tensor") for op in ops)
-        return Messages(sent, seconds * (1 - self.overlap.tensor), self.microbatches)
-
-    def context(self) -> Messages:
-        """All keys and values forward, again backward, and their gradients; attention hides them."""
-        d = self.division
-        nbytes = 2 * 2 * self.model.kv_width / d.tensor * self.tokens * d.context
-        calls = 3 + (d.recompute == "full")  # per layer and microbatch
-        sent = self.sent("all_gather", nbytes, "context", self.microbatches * self.layers * calls)
-        seconds = calls * self.seconds("all_gather", nbytes, "context")
-        exposed = max(0.0, seconds - self.overlap.context * 3 * self.attention())
-        return Messages(sent, self.layers * exposed, self.microbatches)
-
-    def pipeline(self) -> Messages:
-        """An activation forward and its gradient backward, at each border of a rank's stages."""
-        nbytes = 2 * self.tokens * self.model.hidden / self.division.tensor  # the tensor ranks send a part each
-        calls = 2 * self.division.chunks * self.microbatches  # per step
-        seconds = calls * self.seconds("send", nbytes, "pipeline")
-        return Messages(calls * nbytes, seconds * (1 - self.overlap.pipeline))
-
-    def data(self) -> Messages:
-        """Gradients, and parameters where they are sharded; one microbatch's forward and backward hide them."""
-        shard = self.division.shard
-        gradients, parameters = self.parameters * self.bytes.gradient, self.parameters * self.bytes.parameter
-        forward, backward = self.overlap.data * self.forward, self.overlap.data * self.backward  # that hide
-        if shard == 0:
-            exposed = max(0.0, self.seconds("all_reduce", gradients, "data") - backward)
-            return Messages(self.sent("all_reduce", gradients, "data"), exposed)
-        share = self.sent("all_gather", 1, "data")  # per byte; that of a reduce_scatter too
-        if shard < 3:
-            scatters = self.microbatches if shard == 2 else 1  # per step
-            exposed = scatters * max(0.0, self.seconds("reduce_scatter", gradients, "data") - backward)
-            exposed += max(0.0, self.seconds("all_gather", parameters, "data") - forward)
-            return Messages(share * (scatters * gradients + parameters), exposed)
-        gather = self.layers * self.seconds("all_gather", parameters / self.layers, "data")  # layer by layer
-        scatter = self.layers * self.seconds("reduce_scatter", gradients / self.layers, "data")
-        exposed = max(0.0, gather - forward) + max(0.0, gather + scatter - backward)
-        return Messages(self.microbatches * share * (2 * parameters + gradients), exposed, self.microbatches)
 
 
 @lru_cache(maxsize=4096)
