@@ -28,12 +28,15 @@ def test_the_files_are_complete():
 
 @pytest.fixture
 def rubin(tmp_path, monkeypatch):
-    """Adds rows of a GPU to a copy of gpus.csv, where everything looks from then on."""
+    """Adds rows of a GPU and its generation to a copy of gpus.csv, where everything looks from then on."""
 
     def add(without: str = "nothing") -> None:
         rows = FILE.read_text(encoding="utf-8").splitlines()
         b200 = [row for row in rows if row.startswith("B200,") and f",{without}," not in row]
         rows += [row.replace("B200", "R100", 1) for row in b200]
+        blackwell = [row for row in rows if row.startswith("Blackwell,") and f",{without}," not in row]
+        rows += [row.replace("Blackwell", "Rubin", 1) for row in blackwell]
+        rows = [row.replace("Blackwell", "Rubin") if row.startswith("R100,") else row for row in rows]
         file = tmp_path / "gpus.csv"
         file.write_text("\n".join(rows) + "\n", encoding="utf-8")
         all_gpus = gpus(file)
@@ -54,12 +57,16 @@ def test_a_gpu_is_added_in_one_file(rubin):
         priced()
     rubin()
     assert all(priced())
+    assert (
+        nccl("all_reduce", rails(2, "R100")).ways == nccl("all_reduce", rails(2, "B200")).ways
+    )  # Blackwell's or later
 
 
 @pytest.mark.parametrize(
     ("figure", "needs"),
     [
         ("generation", "NCCL's cost model"),
+        ("compute_capability", "NCCL's cost model"),
         ("links", "NCCL's cost model"),
         ("host", "NCCL's cost model"),
         ("peak", "the planner"),
@@ -116,10 +123,10 @@ def test_a_mistake_in_a_file_of_figures_names_file_and_line(tmp_path, rows, line
 )
 def test_a_mistake_in_a_file_of_records_names_file_and_line(tmp_path, row, reason):
     file = tmp_path / "runs.csv"
-    columns = {"run": str, "count": int, "flag": bool, "word": ("", "Ring"), "source": str}
+    columns = {"run": str, "count": int | None, "flag": bool, "word": ("", "Ring"), "source": str}
     file.write_text(f"{','.join(columns)}\n{row}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"/runs.csv, line {2 + row.count(chr(10))}: {reason}"):
-        list(records(file, columns, ("run",), ("count", "word")))
+        list(records(file, columns, ("run",)))
 
 
 def test_a_sweep_without_figures_and_figures_without_a_sweep_are_refused(tmp_path):

@@ -46,14 +46,8 @@ class Bill(list):
     def __init__(self, items: Iterable[Item], rank: int, machine: Machine, world_size: int) -> None:
         super().__init__(items)
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
-
-    @property
-    def seconds(self) -> float:
-        return sum(item.seconds for item in self)
-
-    @property
-    def latency(self) -> float:
-        return sum(item.latency for item in self)
+        self.seconds = sum(item.seconds for item in self)
+        self.latency = sum(item.latency for item in self)
 
     def __repr__(self) -> str:
         rows = [("op", "over", "ranks", "nodes", "calls", "bytes", "seconds", "latency", "by")]

@@ -92,10 +92,7 @@ class Price:
         self.what, self.machine = what if isinstance(what, Outline) else outline(what), machine
         # How often each phase is repeated; per protocol its lines, of which the largest counts.
         self.phases = [(phase.times, _lines(phase, machine, what.world_size)) for phase in self.what]
-
-    @property
-    def steps(self) -> int:
-        return sum(times for times, _ in self.phases)
+        self.steps = sum(times for times, _ in self.phases)
 
     def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
         """nbytes: S, the whole buffer (as in busbw).  protocol: None takes the fastest.

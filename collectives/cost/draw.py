@@ -12,6 +12,7 @@ from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, head
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
 from ..format import aligned, duration, size
 from ..frontend import Shown
+from ..machines.sweeps import HELD_OUT
 from .calibration import GROUPS, Calibration
 from .fit import Fit
 from .tuner import Nccl
@@ -26,9 +27,8 @@ GROUP_COLOURS = dict(zip(GROUPS, SERIES))
 
 def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
     """Seconds of one message over its bytes: measured as dots, and the fitted α + β n as a line with its two parts."""
-    chart = Chart(
-        "Picture: seconds of a message against its bytes, log axes: flat up to some KiB, then a straight rise"
-    )
+    alt = "Picture: seconds of a message against its bytes, log axes: flat up to some KiB, then a straight rise"
+    chart = Chart(alt)
     (ax,) = chart.panels
     x = [nbytes for nbytes, _ in measured]
     fine = [x[0] * (x[-1] / x[0]) ** (k / 100) for k in range(101)]
@@ -94,16 +94,15 @@ def draw_seconds(
 
 def draw_errors(table: Calibration) -> Shown:
     """Model / published of every row over its bytes: full dots count, hollow ones were held out, crosses do not count."""
-    chart = Chart(
-        "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group", 1, 430
-    )
+    alt = "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group"
+    chart = Chart(alt, height=430)
     (ax,) = chart.panels
     ax.axhspan(1 / 1.2, 1.2, color="#e9f0e6", lw=0)
     ax.axhline(1, color=SOFT, lw=1)
     for row in table:
-        colour, held = GROUP_COLOURS[row.group], row.role == "held out"
         if row.counts:
-            face = "white" if held else colour
+            colour = GROUP_COLOURS[row.group]
+            face = "white" if row.role == HELD_OUT else colour
             ax.loglog([row.nbytes], [1 + row.error], "o", mfc=face, mec=colour, ms=5, mew=1.1)
         else:
             ax.loglog([row.nbytes], [1 + row.error], "x", color=FAINT, ms=5)
@@ -116,8 +115,7 @@ def draw_errors(table: Calibration) -> Shown:
         key(ax, k, group, mfc=colour, mec=colour, marker="o")
     key(ax, 4, "held out", mfc="white", mec=INK, marker="o")
     key(ax, 5, "fitted or suspect, not counted", mec=FAINT, marker="x")
-    high = sum(1 + row.error > 4.3 for row in table)
-    if high:
+    if high := sum(1 + row.error > 4.3 for row in table):
         note(ax, f"{high} suspect rows lie above", (table[0].nbytes, 4.3), (6, -8), "left")
     return Shown(chart, repr(table))
 

@@ -165,12 +165,7 @@ class ValidatedRun:
 
 
 class Validation(Errors):
-    """ValidatedRuns; those that nothing was fitted to count.
-
-    Its picture has a dot for each row, predicted / published, and a line for each source.
-    """
-
-    goal = GOAL
+    """ValidatedRuns; those that nothing was fitted to count."""
 
     @property
     def sources(self) -> dict[str, Validation]:
@@ -195,11 +190,11 @@ class Validation(Errors):
         for gpu in dict.fromkeys(row.gpu for row in self):
             lines.append(f"  median error on {gpu}: {self.of(gpu).median:.1%}")
         counted = self.counted
-        close = sum(abs(row.error) <= self.goal for row in counted)
+        close = sum(abs(row.error) <= GOAL for row in counted)
         # The medians of the sources' medians: many rows alike weigh no more than few.
         sources = statistics.median(rows.median for rows in self.sources.values() if rows.counted)
         lines.append(f"  median error of the {len(counted)} rows that nothing was fitted to: {self.median:.1%}; of the sources' medians: {sources:.1%}")  # fmt: skip
-        lines.append(f"  within {self.goal:.0%}: {close} of {len(counted)} rows")
+        lines.append(f"  within {GOAL:.0%}: {close} of {len(counted)} rows")
         return "\n".join(lines)
 
     def _table(self, notes: list[str]) -> str:

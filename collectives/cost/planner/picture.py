@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from itertools import cycle
 from math import log2
-from typing import TYPE_CHECKING, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from ...draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
 from ...draw.labels import legend
 from ...format import duration, size
 from ...machines.gpu import gpus
-
-if TYPE_CHECKING:
-    from .check import Validation
-    from .search import Plans
-    from .step import Step
+from .check import GOAL, Validation
+from .search import Plans
+from .step import Step
 
 MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
 SECONDS = {
@@ -111,8 +109,8 @@ def _counts(value: float, parts: Parts) -> bool:
 
 def draw_check(rows: Validation) -> Picture:
     """A dot for each run, predicted / published seconds, a line for each source; hollow: it was fitted to."""
-    sketch, goal = Canvas(), rows.goal
-    words = f"seconds of a step, a dot a run; shaded: within {goal:.0%}; hollow: fitted to"
+    sketch = Canvas()
+    words = f"seconds of a step, a dot a run; shaded: within {GOAL:.0%}; hollow: fitted to"
     y = heading(sketch, "Predicted / published", words)
     left, wide, low, high = 250.0, WIDTH - 290.0, 0.2, 1.5
     tints = {name: tint for name, tint in zip(gpus(), cycle(GPUS)) if name in {row.gpu for row in rows}}
@@ -121,7 +119,7 @@ def draw_check(rows: Validation) -> Picture:
         return left + wide * log2(ratio / low) / log2(high / low)
 
     bottom = y + 26 * len(rows.sources)
-    sketch.box(x(1 - goal), y, x(1 + goal) - x(1 - goal), bottom - y, "#e9f0e6", radius=0)
+    sketch.box(x(1 - GOAL), y, x(1 + GOAL) - x(1 - GOAL), bottom - y, "#e9f0e6", radius=0)
     sketch.line([(x(1), y), (x(1), bottom)], SOFT, 1)
     for k, (source, runs) in enumerate(rows.sources.items()):
         middle = y + 26 * k + 13

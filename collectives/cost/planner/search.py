@@ -30,17 +30,9 @@ class Plans(list):
     def __init__(self, steps: Iterable[Step], tried: int, too_large: int, smallest: Step | None) -> None:
         super().__init__(sorted(steps, key=_order))
         self.tried, self.too_large, self.smallest = tried, too_large, smallest
-
-    @property
-    def mixtures(self) -> list[Step]:
-        """The fastest Step of each mixture of kinds of parallelism."""
-        fastest = {s.division.kinds: s for s in reversed(self)}
-        return sorted(reversed(fastest.values()), key=_order)
-
-    @property
-    def shown(self) -> list[Step]:
-        """Those of the table and the picture."""
-        return self.mixtures[:SHOWN]
+        fastest = {s.division.kinds: s for s in reversed(self)}  # of each mixture of kinds of parallelism
+        self.mixtures: list[Step] = sorted(reversed(fastest.values()), key=_order)
+        self.shown = self.mixtures[:SHOWN]  # in the table and the picture
 
     def __repr__(self) -> str:
         if not self:

@@ -26,14 +26,12 @@ from .shape import Shape
 
 PLANNER = "the planner"  # who needs a GPU's figures
 
-# --- fitted, on the rows of machines/training_runs.csv that say so, as is the share of a GPU's peak in gpus.csv --------
-
-# Times that the memory carries what a layer keeps for backward: in a forward; in a backward twice as often.
+# Times that the memory carries what a layer keeps for backward: in a forward; in a backward twice as often.  Fitted on
+# the rows of machines/training_runs.csv that say so, as is the share of a GPU's peak in gpus.csv.
 PASSES = 2.25
 
-# --- assumed ---------------------------------------------------------------------------------------
-
-# Of what products reach, what flash attention does; on A100 it is 50 to 73 % of the peak at best (arXiv 2307.08691).
+# Assumed.  FLASH: of what products reach, what flash attention does; on A100 it is 50 to 73 % of the peak at best
+# (arXiv 2307.08691).
 FLASH = 0.6
 USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
 ADAM_BYTES = 30  # of a parameter, read and written by an update: copy, mean, square both, gradient and parameter one
@@ -94,7 +92,8 @@ class Step:
             )
         d, gpu = division, gpu_of(machine.gpus.name)
         self._flash, self._overlap = flash, overlap
-        self._rate = gpu.value("peak", PLANNER) * (products or gpu.value("products", PLANNER))
+        peak = gpu.value("peak", PLANNER)
+        self._rate = peak * (products or gpu.value("products", PLANNER))
         self._bandwidth = gpu.value("memory_bandwidth", PLANNER)
         self._layers, self._microbatches = d.layers(model), d.microbatches(batch)
         self._parameters = max(held_parameters(model, d, stage) for stage in (0, 1))
@@ -124,30 +123,12 @@ class Step:
             "data": messages["data"].seconds,
             "optimizer": self._optimizer(),
         }
-
-    @property
-    def time(self) -> float:
-        """Seconds per step."""
-        return sum(self.seconds.values())
-
-    @property
-    def tokens(self) -> float:
-        """Tokens per second and GPU."""
-        return self.model.length * self.batch / (self.time * self.division.gpus)
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations per second and GPU that the model needs: what MFU counts."""
-        return self.model.flops() * self.model.length * self.batch / (self.time * self.division.gpus)
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs utilization: the share, 0 to 1, of the GPU's peak."""
-        return self.flops / gpu_of(self.machine.gpus.name).value("peak", PLANNER)
-
-    @property
-    def fits(self) -> bool:
-        return self.memory.total <= self.capacity
+        self.time = sum(self.seconds.values())  # seconds per step
+        self.tokens = model.length * batch / (self.time * d.gpus)  # per second and GPU
+        # Floating-point operations per second and GPU that the model needs; as a share of the peak, 0 to 1, they are MFU.
+        self.flops = model.flops() * model.length * batch / (self.time * d.gpus)
+        self.mfu = self.flops / peak
+        self.fits = self.memory.total <= self.capacity
 
     def __repr__(self) -> str:
         gpu = self.machine.gpus.name
