@@ -38,14 +38,12 @@ class Item(NamedTuple):
 
 
 class Bill(list):
-    """Items of the rank that pays most, the dearest first.
-
-    seconds: one call after the other; what overlaps, with another call or with computing, costs less.
-    """
+    """Items of the rank that pays most, the dearest first."""
 
     def __init__(self, items: Iterable[Item], rank: int, machine: Machine, world_size: int) -> None:
         super().__init__(items)
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
+        # One call after the other; what overlaps, with another call or with computing, costs less.
         self.seconds = sum(item.seconds for item in self)
         self.latency = sum(item.latency for item in self)
 
@@ -56,13 +54,10 @@ class Bill(list):
             counts = (f"{number:,}" for number in (item.ranks, item.nodes, item.calls))
             times = (duration(item.seconds), f"{share:.0%}")
             rows.append((item.op, item.over, *counts, size(item.nbytes), *times, item.by))
-        lines = [aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))]
+        table = aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))
         share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
-        lines.append(
-            f"  one after the other: {duration(self.seconds)}{share}; rank {self.rank}'s calls, as one of "
-            f"{self.world_size:,} on {self.machine.name}"
-        )
-        return "\n".join(lines)
+        calls = f"rank {self.rank}'s calls, as one of {self.world_size:,} on {self.machine.name}"
+        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}"
 
 
 def bill(

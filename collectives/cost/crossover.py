@@ -61,10 +61,10 @@ class Crossover:
         for time in (2**low, 2**most):
             sketch.text(left - 6, y(time), duration(time), 11, SOFT, align="right")
         for k, (name, times) in enumerate(zip(("ring", "tree"), lines)):
-            sketch.line([(x(b), y(t)) for b, t in zip(sizes, times)], SERIES[k % len(SERIES)], 2.2)
+            sketch.line([(x(b), y(t)) for b, t in zip(sizes, times)], SERIES[k], 2.2)
             sketch.text(left + wide + 8, y(times[-1]), name, 12.5, INK, align="left")
-            for nbytes, *found in self.measured:
-                sketch.circle(x(nbytes), y(found[k]), 4, SERIES[k % len(SERIES)])
+            for nbytes, *seconds in self.measured:
+                sketch.circle(x(nbytes), y(seconds[k]), 4, SERIES[k])
         inside = {name: nbytes for name, nbytes in self.marks.items() if sizes[0] <= nbytes <= sizes[-1]}
         for row, (name, nbytes) in enumerate(inside.items()):
             sketch.line([(x(nbytes), top), (x(nbytes), top + high)], SOFT, 1.2, dashed=True)
@@ -73,5 +73,4 @@ class Crossover:
             sketch.text(where, top + 8 + 16 * row, f"{name} {in_bytes(nbytes)}", 11.5, INK, align=align)
         rows = [f"{name:<10} {in_bytes(nbytes)}" for name, nbytes in self.marks.items()]
         rows += [f"{in_bytes(b):>16}   ring {duration(r)}, tree {duration(t)}" for b, r, t in self.measured]
-        text = "\n".join(rows)
-        return Picture([sketch], text, f"Picture: seconds of ring and tree all_reduce over bytes, {n} ranks")
+        return Picture([sketch], "\n".join(rows), f"Picture: seconds of ring and tree all_reduce over bytes, {n} ranks")

@@ -102,9 +102,8 @@ def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[in
 def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> Machine:
     """This machine, as measured: ranks are processes that share its cores and its memory.
 
-    pair: of one message at a time (ping_pong on 2 ranks).
-    crowd: of messages that all ranks send at the same time (exchange on `ranks` ranks).
-    addition: seconds to add a byte.
+    pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
+    (exchange on `ranks` ranks).  addition: seconds to add a byte.
     """
     from ..machines.model import Level, Machine, Port  # ranks measure, and need no machine
 

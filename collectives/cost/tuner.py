@@ -145,8 +145,10 @@ class Nccl:
         return way.start + self._latency(way, nbytes) + nbytes / self._bandwidth(way, nbytes)
 
     def _latency(self, way: Way, nbytes: float) -> float:
-        slow = way.algorithm == "Ring" and way.protocol == "Simple" and self.collective == "all_reduce"
-        if slow and self.nodes > 1 and nbytes >= 64 * 2 * self.ring.count * self.world_size:
+        slow = (
+            self.collective == "all_reduce" and self.nodes > 1 and (way.algorithm, way.protocol) == ("Ring", "Simple")
+        )
+        if slow and nbytes >= 64 * 2 * self.ring.count * self.world_size:
             return tuning.PLATEAU * (way.start + way.latency) - way.start
         return way.latency
 

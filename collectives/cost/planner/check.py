@@ -142,26 +142,14 @@ RUNS, ALLOCATED = _read()
 # --- beside the planner --------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class ValidatedRun:
     """A published step beside the planner's."""
 
-    published: Published
-    step: Step
-
-    @property
-    def gpu(self) -> str:
-        return self.published.machine.gpus.name
-
-    @property
-    def error(self) -> float:
-        """Predicted seconds / published - 1."""
-        return self.step.time / self.published.seconds - 1
-
-    @property
-    def counts(self) -> bool:
-        """Whether nothing was fitted to it."""
-        return not self.published.role
+    def __init__(self, published: Published, step: Step) -> None:
+        self.published, self.step = published, step
+        self.gpu = published.machine.gpus.name
+        self.error = step.time / published.seconds - 1  # predicted seconds / published - 1
+        self.counts = not published.role  # nothing was fitted to it
 
 
 class Validation(Errors):

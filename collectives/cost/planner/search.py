@@ -23,8 +23,8 @@ class Plans(list):
     """Steps that fit in memory, the fastest first: for each choice of degrees and sharding, the one with the best
     microbatch, chunks and recomputation.  Where times agree to three digits, fewer kinds of parallelism come first.
 
-    tried: number of possible divisions.  too_large: number of those that don't fit.  smallest: of those, the one
-    that needs the least memory; None where all fit.
+    tried: number of possible divisions.  too_large: of those that don't fit.  smallest: of these the one that needs the
+    least memory; None where all fit.
     """
 
     def __init__(self, steps: Iterable[Step], tried: int, too_large: int, smallest: Step | None) -> None:

@@ -72,21 +72,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All parameters.
-
-        For GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) and the last norm's 2 h (Narayanan et al. 2021,
-        arXiv 2104.04473, equation 2).
-        """
+        """All; of GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) (arXiv 2104.04473, equation 2) and a norm's 2 h."""
         positions, norm = (self.length * self.hidden, 2 * self.hidden) if self.biases else (0, self.hidden)
         return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + positions + norm
 
     # --- floating point operations --------------------------------------------------------
 
     def attention_flops(self, causal: bool = False) -> float:
-        """Of a token and a layer forward: every query with every key, and the sum of the values.
-
-        causal: only the half that a token may look at, which is what flash attention computes.
-        """
+        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half that it may look at."""
         return 4.0 * self.length * self.hidden / (2 if causal else 1)
 
     def flops(self, causal: bool = False) -> float:
