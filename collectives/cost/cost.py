@@ -136,7 +136,7 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
     """Per protocol, the lines of which the largest is the time of one step of this phase."""
     source, target, share = phase.source, phase.target, phase.share
     level = machine.level_of(source, target)
-    transfer, limit, limits = _transfer(phase, machine, level, n)
+    transfer, limit = _transfer(phase, machine, level, n)
     addition = np.zeros(len(source))
     if machine.addition:
         addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
@@ -148,8 +148,8 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
         slope = np.maximum(wire, busiest / protocol.cap)
 
         def line(i: int, latency: float, addition: float) -> StepTime:
-            limited = f"protocol {protocol.name}" if slope[i] > wire[i] else limits[limit[i]]
-            return StepTime(latency, float(slope[i]), addition, limited)
+            slowest = f"protocol {protocol.name}" if slope[i] > wire[i] else limit[i]
+            return StepTime(latency, float(slope[i]), addition, slowest)
 
         if phase.ring is None:
             kind = level * (handled.max() + 1) + handled
@@ -167,10 +167,7 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
 def _busiest(
     source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n: int, duplex: bool = True
 ) -> np.ndarray:
-    """Per message, the load (None: the number) of all that its sender sends, or of all that its receiver receives.
-
-    The larger of the two; if not duplex, of what either of them sends and receives.
-    """
+    """Per message, what its sender sends or its receiver receives, the larger; if not duplex, each does both."""
     out, into = np.bincount(source, load, n), np.bincount(target, load, n)
     if not duplex:
         out = into = out + into
@@ -183,16 +180,15 @@ def _steepest(kind: np.ndarray, slope: np.ndarray) -> list[int]:
     return [int(here[np.argmax(slope[here])]) for here in alike]
 
 
-def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Per message, the seconds a byte of S takes by what it shares, and the number of what is slowest; and the names."""
+def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per message, the seconds a byte of S takes by the slowest thing that it shares, and the name of that."""
     source, target, share = phase.source, phase.target, phase.share
-    slowest, limit, names = np.zeros(len(source)), np.zeros(len(source), int), ["nothing"]
+    slowest, limit = np.zeros(len(source)), np.full(len(source), "nothing", object)
 
     def shared(name: str, where: np.ndarray, seconds: np.ndarray) -> None:
-        names.append(name)
         more = np.zeros(len(source))
         more[where] = seconds
-        limit[more > slowest] = len(names) - 1
+        limit[more > slowest] = name
         np.maximum(slowest, more, out=slowest)
 
     for port in {here.port.name: here.port for here in machine.levels}.values():
@@ -207,7 +203,7 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
             stays = level == k
             g = here.group(source[stays])
             shared(f"{here.name} bus", stays, np.bincount(g, share[stays], n)[g] / here.bus)
-    return slowest, limit, names
+    return slowest, limit
 
 
 # --- bandwidths ---------------------------------------------------------------------------
@@ -237,9 +233,9 @@ UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 3
 
 
 def training_flops(parameters: float, tokens: float) -> float:
-    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward.
+    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward (arXiv 2001.08361, 2.1).
 
-    Without attention's own products, which count where sequences are long (Kaplan et al. 2020, arXiv 2001.08361, 2.1).
+    Without attention's own products, which count where sequences are long.
     """
     return 6 * parameters * tokens
 

@@ -100,11 +100,8 @@ class Machine:
                     f"level {level.name} has {len(latencies)} latencies for {len(self.protocols)} protocols: "
                     "give one number, or one for each."
                 )
-            if (
-                min(latencies) < 0
-                or min(level.port.bandwidth, level.uplink, level.bus) <= 0
-                or level.size % level.rails
-            ):
+            bandwidths = level.port.bandwidth, level.uplink, level.bus
+            if min(latencies) < 0 or min(bandwidths) <= 0 or level.size % level.rails:
                 raise ValueError(
                     f"level {level.name}: latencies are 0 or more, bandwidths more than 0, and rails divide its size."
                 )
@@ -124,10 +121,8 @@ class Machine:
 
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""
-        index = np.full(len(source), len(self.levels) - 1)
-        for k in range(len(self.levels) - 2, -1, -1):
-            index[self.levels[k].group(source) == self.levels[k].group(target)] = k
-        return index
+        together = [level.group(source) == level.group(target) for level in self.levels[:-1]]
+        return np.argmax([*together, np.ones(len(source), bool)], axis=0)
 
     def with_(self, **changes) -> "Machine":
         """A machine like this one but for the fields named."""

@@ -52,19 +52,18 @@ def machine(name: str, gpus: int | None = None) -> Machine:
     if name not in machines():
         raise ValueError(f"no machine is called {name!r}, only {', '.join(machines())}; more go into machines.csv.")
 
-    def value(figure: str) -> Value:
-        return machines()[name].value(figure, "machine()")
-
-    node, kind = value("node"), value("gpu")
+    sheet, needed_by = machines()[name], "machine()"
+    node, kind = sheet.value("node", needed_by), sheet.value("gpu", needed_by)
     if gpus is None or gpus == node:
         return nvlink_node(kind, node).with_(name=name)
     if gpus < node:
         return nvlink_node(kind, gpus)
     if gpus % node:
         raise ValueError(f"nodes of {name} have {node} GPUs: {node} must divide {gpus}.")
-    if value("network") not in NETWORKS:
-        raise ValueError(f"the network of {name} is one of {', '.join(NETWORKS)}, not {value('network')!r}.")
-    return NETWORKS[value("network")](gpus // node, kind, value("card"), node)
+    network = sheet.value("network", needed_by)
+    if network not in NETWORKS:
+        raise ValueError(f"the network of {name} is one of {', '.join(NETWORKS)}, not {network!r}.")
+    return NETWORKS[network](gpus // node, kind, sheet.value("card", needed_by), node)
 
 
 def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:

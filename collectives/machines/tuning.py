@@ -90,10 +90,8 @@ def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
         count = min(count, MAX_CHANNELS)
         if count * speed > best.bandwidth:
             best = Channels(count, speed, speed)
-    capability = gpu.generation.compute_capability
-    if best.between >= 25e9 and not (
-        capability >= 90 and best.between < 50e9 and best.count > 4
-    ):  # ncclTopoDupChannels
+    enough = gpu.generation.compute_capability >= 90 and best.between < 50e9 and best.count > 4
+    if best.between >= 25e9 and not enough:  # ncclTopoDupChannels
         count = min(2 * best.count, MAX_CHANNELS)
         speed = best.between * best.count / count
         best = Channels(count, speed, speed)

@@ -130,10 +130,8 @@ def divisions(model: Shape, machine: Machine, batch: int, shards: tuple[int, ...
 
 def _chunks(model: Shape, pipeline: int) -> list[int]:
     """Stages per rank to try: one, two, and one per layer."""
-    if pipeline == 1:
-        return [1]
     layers = -(-model.layers // pipeline)
-    return sorted({1, *(c for c in (2, layers) if layers % c == 0)})
+    return sorted({1, *(c for c in (2, layers) if layers % c == 0)}) if pipeline > 1 else [1]
 
 
 def _powers(most: int) -> list[int]:

@@ -173,9 +173,8 @@ class Step:
 
     def _optimizer(self) -> float:
         """Seconds per step: the update of the parameters that this rank updates."""
-        d = self.division
-        updated = self._parameters / (d.data * d.context if d.shard else 1)
-        return updated * ADAM_BYTES / self._bandwidth
+        ranks = self._groups["data"][0] if self.division.shard else 1
+        return self._parameters / ranks * ADAM_BYTES / self._bandwidth
 
     # --- sending ----------------------------------------------------------------------------
 
