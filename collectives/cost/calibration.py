@@ -11,11 +11,10 @@ of GB200, which take twice to three times as long.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from itertools import groupby
 
 from ..format import size
-from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, sweeps
+from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
 from .cost import busbw
 from .tuner import nccl
 
@@ -30,30 +29,18 @@ LAUNCH_SECONDS = 28.4e-6
 GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, below 64 MiB", "64 MiB and more")
 
 
-@dataclass(frozen=True)
 class CalibrationPoint:
-    """A published bus bandwidth and the model's.  Bytes/s."""
+    """A published bus bandwidth of a sweep and the model's, in bytes/s.
 
-    what: str
-    collective: str
-    nbytes: int
-    published: float
-    model: float
-    source: str
-    by: str  # the algorithm and the protocol that the model takes for NCCL's
-    group: str
-    role: str  # fitted, form, held out or suspect: see machines/sweeps.py
-    note: str | None
+    by: the algorithm and the protocol that the model takes for NCCL's.  group: one of GROUPS.
+    """
 
-    @property
-    def error(self) -> float:
-        """model / published - 1."""
-        return self.model / self.published - 1
-
-    @property
-    def counts(self) -> bool:
-        """Whether the row says anything about the model: nothing was fitted to it, and nothing is wrong with it."""
-        return self.role not in (FITTED, SUSPECT)
+    def __init__(self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str) -> None:
+        self.what, self.collective, self.source = sweep.what, sweep.collective, sweep.source
+        self.role, self.note = sweep.role, sweep.note
+        self.nbytes, self.published, self.model, self.by, self.group = nbytes, published, model, by, group
+        self.error = model / published - 1
+        self.counts = sweep.role not in (FITTED, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
 
 
 class Errors(list):
@@ -122,6 +109,5 @@ def calibration() -> Calibration:
             both = [busbw(sweep.collective, nbytes, cost.world_size, t) for t in (measured, expected)]
             large = 3 if nbytes >= 64 * MIB else 2 if priced.nodes > 1 else int(nbytes >= MIB)
             way = f"{cost.algorithm}/{cost.protocol}"
-            rows.append(CalibrationPoint(sweep.what, sweep.collective, nbytes, *both, sweep.source, way, GROUPS[large],
-                                         sweep.role, sweep.note))  # fmt: skip
+            rows.append(CalibrationPoint(sweep, nbytes, *both, way, GROUPS[large]))
     return rows
