@@ -30,10 +30,7 @@ GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, belo
 
 
 class CalibrationPoint:
-    """A published bus bandwidth of a sweep and the model's, in bytes/s.
-
-    by: the algorithm and the protocol that the model takes for NCCL's.  group: one of GROUPS.
-    """
+    """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol, as the model has it."""
 
     def __init__(self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str) -> None:
         self.what, self.collective, self.source = sweep.what, sweep.collective, sweep.source

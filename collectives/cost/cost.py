@@ -7,9 +7,7 @@ The step takes as long as its slowest message, and the next begins after it.
 
 One exception, where that would be wrong by a factor: a step repeated round a ring, or round several.  There each rank
 waits for its neighbour only, so differing hops are paid once a round: a step takes the mean of its ring's hops, but never
-less than its slowest link needs for the bytes alone.
-
-What NCCL itself would run on GPUs, and what that takes, is priced by tuner.py.
+less than its slowest link needs for the bytes alone.  What NCCL itself would run on GPUs is priced by tuner.py.
 """
 
 from __future__ import annotations
@@ -95,10 +93,7 @@ class Price:
         self.steps = sum(times for times, _ in self.phases)
 
     def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
-        """nbytes: S, the whole buffer (as in busbw).  protocol: None takes the fastest.
-
-        Raises ValueError for a protocol that the machine has not, or a negative size.
-        """
+        """The Cost of S = nbytes by a protocol, or by the fastest.  Raises ValueError for an unknown one, or S below 0."""
         check_bytes(nbytes)
         names = [p.name for p in self.machine.protocols]
         if protocol not in (None, *names):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..machines.model import Machine
 
 SIZES = tuple(4**k for k in range(2, 13))  # bytes, 16 B to 16 MiB
-
 COLD = 2**25  # bytes: more than a core's share of the cache
 
 

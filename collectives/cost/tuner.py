@@ -224,11 +224,9 @@ class Nccl:
         each = heads.inside * self.gpu.generation.nvls * (heads.count - 1) / heads.count
         each *= 2 if every else (node - 1) / node  # bytes/s of a head
         channels = self.gpu.generation.nvls_channels[self.column]
-        return self._nvls_in_a_node(each, channels, every) if self.nodes == 1 else self._nvls_tree(each, channels)
-
-    def _nvls_in_a_node(self, each: float, channels: int, every: bool) -> Way:
-        heads, n = self.heads, self.world_size
-        bandwidth = heads.count * each * (n / (2 * (n - 1)) if every else 1.0)
+        if self.nodes > 1:
+            return self._nvls_tree(each, channels)
+        bandwidth = heads.count * each * (node / (2 * (node - 1)) if every else 1.0)
         chunks = tuning.chunks_in_a_node(channels, heads.count, bandwidth) if every else None
         if self.version == OLD:
             bandwidth = heads.count * heads.inside * (tuning.OLD_NVLS_RATE if every else 1.0)

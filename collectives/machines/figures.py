@@ -1,11 +1,7 @@
-"""Figures read from this package's data files, each checked, and kept with its source.
+"""Figures read from this package's CSV files, each checked, and kept with its source.
 
-All files are CSV with a head, and have a source for each row.  Two kinds:
-
-- a figure a row, with its unit: `data_sheets` reads gpus.csv, links.csv and machines.csv;
-- a record a row, with columns of its own: `records` reads the others.
-
-A mistake in a file is a ValueError that names the file and the line.
+`data_sheets` reads files that have a figure a row, with its unit: gpus.csv, links.csv and machines.csv.  `records` reads
+the others, which have a record a row.  A mistake in a file is a ValueError that names the file and the line.
 """
 
 from __future__ import annotations

@@ -55,7 +55,6 @@ TREE_CORRECTION = {  # treeCorrectionFactor: of a tree's bandwidth, for 64 B, 12
 }  # fmt: skip
 
 # --- src/graph/search.cc: channels of nodes with an NVSwitch -----------------------------------
-#
 # NCCL tries speeds from a list, the fastest first, and counts how many channels of that speed fit through the links.
 # Behind a switch all GPUs are alike, so that counting is dividing.
 
@@ -125,7 +124,6 @@ def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
 
 
 # --- chunks of a collective in the switch (NVLS) -----------------------------------------------
-#
 # A round takes one chunk of every head on every channel.  In it the stages work at the same time, each on the chunks of
 # another round: scatter into the switch's buffers, reduce there, gather (src/device/all_reduce.h); between nodes each
 # level of the tree, up and down, is a stage too.  So `rounds` rounds take rounds + stages - 1 turns, and each turn ends

@@ -77,8 +77,7 @@ class Published:
 
     def predict(self, products: float | None = None) -> Step:
         """The planner's step.  products: the share of the GPU's peak; None for gpus.csv's."""
-        how = self.framework._asdict()
-        return step(self.model, self.division, self.batch, self.machine, **how, products=products)
+        return step(self.model, self.division, self.batch, self.machine, **self.framework._asdict(), products=products)
 
 
 @dataclass(frozen=True)
@@ -96,23 +95,18 @@ class Allocated:
         return memory(shape(self.what), self.division, self.batch)
 
 
-# What is published -> the seconds of a step that follow, from (model, batch, GPUs, figure).
-TIMES: dict[str, Callable[[Shape, int, int, float], float]] = {
-    "s/step": lambda model, batch, gpus, seconds: seconds,
-    "tokens/s": lambda model, batch, gpus, tokens: batch * model.length / tokens,
-    "tokens/s/GPU": lambda model, batch, gpus, tokens: batch * model.length / (tokens * gpus),
-    "TFLOP/s/GPU, recomputed": lambda model, batch, gpus, tera: (  # the second forward is counted too
-        model.recomputed_flops() * model.length * batch / (tera * 1e12 * gpus)
-    ),
-    "TFLOP/s/GPU, causal": lambda model, batch, gpus, tera: (  # of attention the causal half is counted
-        model.flops(causal=True) * model.length * batch / (tera * 1e12 * gpus)
-    ),
+# What is published beside seconds -> what is counted of a token, in which unit, and whether by GPU.
+COUNTED: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
+    "tokens/s": (lambda model: 1, 1, False),
+    "tokens/s/GPU": (lambda model: 1, 1, True),
+    "TFLOP/s/GPU, recomputed": (Shape.recomputed_flops, 1e12, True),  # the second forward is counted too
+    "TFLOP/s/GPU, causal": (lambda model: model.flops(causal=True), 1e12, True),  # of attention the causal half
 }
 BETWEEN, MOST = "B between steps", "B at most"  # of a GPU's memory
 
 SHARING = {name: kind for name, kind in get_type_hints(Division).items() if name != "data"}
 COLUMNS = dict(run=str, model=str, length=int, machine=str, gpus=int, batch=int) | SHARING
-COLUMNS |= dict(framework=tuple(FRAMEWORKS), value=float, unit=(*TIMES, BETWEEN, MOST))
+COLUMNS |= dict(framework=tuple(FRAMEWORKS), value=float, unit=("s/step", *COUNTED, BETWEEN, MOST))
 COLUMNS |= dict(role=("", FITTED), note=str | None, source=str)
 SETTING = tuple(column for column in COLUMNS if column not in ("value", "role", "note"))  # of which none comes twice
 
@@ -129,10 +123,12 @@ def _read() -> tuple[tuple[Published, ...], tuple[Allocated, ...]]:
                 logs.setdefault((what, division, batch, source), {})[row["unit"]] = row["value"]
                 continue
             model = shape(row["model"]).with_(length=row["length"])
-            seconds = TIMES[row["unit"]](model, batch, gpus, row["value"])
+            seconds = row["value"]
+            if row["unit"] in COUNTED:
+                counted, unit, by_gpu = COUNTED[row["unit"]]
+                seconds = counted(model) * model.length * batch / (row["value"] * unit * (gpus if by_gpu else 1))
             on, framework = machine(row["machine"], gpus), FRAMEWORKS[row["framework"]]
-        run = Published(what, model, division, batch, on, seconds, source, framework, row["role"], row["note"])
-        runs.append(run)
+        runs.append(Published(what, model, division, batch, on, seconds, source, framework, row["role"], row["note"]))
     return tuple(runs), tuple(Allocated(*log, held[BETWEEN], held[MOST]) for log, held in logs.items())
 
 

@@ -26,6 +26,7 @@ SECONDS = {
 }
 GPUS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
+Parts = Mapping[str, float]
 
 
 def draw_step(s: Step) -> Picture:
@@ -79,9 +80,6 @@ def draw_plans(plans: Plans) -> Picture:
     sketch.text(label + memory_wide, y + 6, size(first.capacity), 10.5, SOFT, align="right")
     sketch.reach(WIDTH, y + 12)
     return Picture([sketch], "", f"Picture: memory and seconds of {len(steps)} ways to divide {first.model.name}")
-
-
-Parts = Mapping[str, float]
 
 
 def _bar(sketch: Canvas, parts: Parts, tints: Mapping, x: float, y: float, scale: float, high: float = HIGH) -> None:
