@@ -162,7 +162,7 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
 def _busiest(
     source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n: int, duplex: bool = True
 ) -> np.ndarray:
-    """Per message, what its sender sends or its receiver receives, the larger; if not duplex, each does both."""
+    """Per message, the load (None: the number) that its sender sends or its receiver gets; if not duplex, both ways."""
     out, into = np.bincount(source, load, n), np.bincount(target, load, n)
     if not duplex:
         out = into = out + into
