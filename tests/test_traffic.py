@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import algorithms as schedule
-from collectives.record import traffic
+from collectives.record import collectives, traffic
 from helpers import run
 
 S = 480  # bytes: 120 numbers, which 2, 3, 4, 5 and 8 ranks can share evenly
@@ -56,7 +56,7 @@ def some(count, n):
 # factor between algbw and busbw); for scatter and gather its src/scatter.cu and src/gather.cu, and Thakur, Rabenseifner
 # and Gropp 2005, doi 10.1177/1094342005051521; all_reduce's is the bound of Patarasuk and Yuan 2009,
 # doi 10.1016/j.jpdc.2008.09.002.
-COLLECTIVES = {
+LITERATURE = {
     "all_reduce": (lambda r, n: dist.all_reduce(ones(NUMBERS)), lambda n: 2 * (n - 1) / n),
     "reduce_scatter": (
         lambda r, n: dist.reduce_scatter(ones(NUMBERS // n), some(NUMBERS // n, n)),
@@ -93,9 +93,15 @@ ROOTED = {
 }
 
 
+def test_every_collective_that_moves_something_is_counted():
+    moving = {op for op, collective in collectives.COLLECTIVES.items() if collective.least}
+    assert {collectives.of(op).op for op in LITERATURE} == moving
+    assert ROOTED.keys() == {op for op in moving if collectives.of(op).root}
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
 def test_collectives_move_what_the_literature_says(n):
-    for (op, (_, factor)), got in zip(COLLECTIVES.items(), counted([call for call, _ in COLLECTIVES.values()], n)):
+    for (op, (_, factor)), got in zip(LITERATURE.items(), counted([call for call, _ in LITERATURE.values()], n)):
         assert got.busiest == pytest.approx(factor(n) * S), op
         holds = {(True, "scatter"): S, (False, "scatter"): S / n, (False, "gather"): S / n}  # who is root, op
         assert got.largest == [pytest.approx(holds.get((rank == 1, op), S)) for rank in range(n)], op
