@@ -22,13 +22,19 @@ def strays():
     return faults.settled(1 + sum(sizes)) - 1 - sum(sizes)
 
 
+@pytest.fixture(scope="module")
+def no_strays():
+    """Looks for strays when all faults have been."""
+    yield
+    assert strays() == 0
+
+
 @pytest.mark.parametrize("name", [*faults.FAULTS, *faults.FROM_OUTSIDE])
-def test_a_fault_ends_in_a_result_or_a_clear_error(name, capsys):
+def test_a_fault_ends_in_a_result_or_a_clear_error(name, no_strays, capsys):
     chance = random.Random()
     for n in (2, 4):
         faults.attempt(name, n, chance)
         assert run(lambda: "fine", world_size=n).results == ["fine"] * n
-    assert strays() == 0
 
 
 @pytest.mark.slow
