@@ -1,7 +1,5 @@
 """What the library does on a command line: `python -m collectives COMMAND ...`, or `collectives COMMAND ...`."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 

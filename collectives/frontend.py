@@ -1,8 +1,6 @@
 """How something shows itself in a notebook: as a widget to somebody who can use it, as a picture
 and its words to everybody else."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stretches of time, or of a file."""
 
-from __future__ import annotations
-
 from typing import Iterable
 
 

@@ -1,7 +1,5 @@
 """Names and methods that are loaded when they are asked for: a rank loads what it executes, and nothing that draws."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from types import MethodType, ModuleType

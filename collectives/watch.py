@@ -4,8 +4,6 @@ torchrun --nproc-per-node 4 -m collectives.watch train.py --lr 0.1
 torchrun --nproc-per-node 4 -m collectives.watch --record runs/first -m package.train --lr 0.1
 """
 
-from __future__ import annotations
-
 import argparse
 import builtins
 import os

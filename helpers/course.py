@@ -1,7 +1,5 @@
 """Where the course lies on disk: chapters, exercises, their tasks, solutions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,8 +18,6 @@ were last gained; of a prediction, how often it was made.  first: right at the f
 `forget()` begins anew.  A file that cannot be read is kept beside the new one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import contextmanager, suppress

@@ -6,8 +6,6 @@ MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is 
 The algorithms that also add are in reductions.py.
 """
 
-from __future__ import annotations
-
 from typing import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Bytes are payload, without the headers of whatever carries them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """A schedule on real ranks: the same messages, sent with torch.distributed's isend and irecv."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

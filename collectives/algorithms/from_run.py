@@ -5,8 +5,6 @@ a rank's memory they lay, nor what a rank did with them on arrival.  Both follow
 the ranks put in: a sent tensor equals the sum of some ranks' parts of some chunk.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict

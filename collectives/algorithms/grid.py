@@ -4,8 +4,6 @@ Cells are those of draw/grid.py.  What goes to the next row is an arrow.  What w
 outlined where it is sent, and told at the right where it arrives.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Iterable, NamedTuple
 

@@ -3,8 +3,6 @@
 All other chunks make the same journey on other ranks: small pictures of them stand beside.
 """
 
-from __future__ import annotations
-
 from ..draw.canvas import REDUCED, SOFT, WIDTH, Canvas, colour, heading
 from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels

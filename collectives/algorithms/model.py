@@ -6,8 +6,6 @@ first, and what they must hold at the end, follows from the name of the collecti
 done with a schedule has a module for each act, loaded when it is asked for.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Iterable, NamedTuple
 

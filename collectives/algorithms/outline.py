@@ -1,7 +1,5 @@
 """The outline of a schedule, or of an algorithm at any size: its rounds, without the names of its chunks."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from typing import Callable, Iterator
 

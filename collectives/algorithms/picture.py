@@ -3,8 +3,6 @@
 Rows are ranks.  grid.py draws the one, spacetime.py the other.
 """
 
-from __future__ import annotations
-
 import textwrap
 
 from ..draw.canvas import INK, WIDTH, Canvas, Picture

@@ -5,8 +5,6 @@ holds of a chunk is the set of ranks whose parts are in it.  That proves the sch
 every input, and any reduction that is associative and commutative.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterator

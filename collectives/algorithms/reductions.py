@@ -3,8 +3,6 @@
 Sources are as there, where nothing else is said.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Callable, Iterable, Iterator
 

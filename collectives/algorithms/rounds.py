@@ -5,8 +5,6 @@ one step 2 (N - 1) times.  So a regular algorithm is written as phases, for any 
 and its schedule is the same phases written out message by message.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A lane has its rank's own colour, or the root's once it has the root's data; pal
 of the sum that it is promised.
 """
 
-from __future__ import annotations
-
 from ..draw.canvas import GRID, IDLE, INK, REDUCED, SOFT, WIDTH, Canvas, colour, heading, text_width
 from ..draw.chips import Chips, ChunkParts
 from ..draw.grid import chunk_width

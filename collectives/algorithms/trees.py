@@ -3,8 +3,6 @@
 What is added up goes the same edges upwards, in other steps.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from ..draw.canvas import FAINT, INK, SOFT, Canvas, colour, heading, ink_on, text_width

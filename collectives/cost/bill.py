@@ -4,8 +4,6 @@ r = run(training_step, world_size=4)
 bill(r, rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from math import prod
 from typing import Iterable, Mapping, NamedTuple

@@ -8,8 +8,6 @@ NCCL's choice (RoCE on Google's machines); at the sizes where NCCL turns from on
 of GB200, which take twice to three times as long.
 """
 
-from __future__ import annotations
-
 import statistics
 from itertools import groupby
 

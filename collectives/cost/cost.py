@@ -10,8 +10,6 @@ waits for its neighbour only, so differing hops are paid once a round: a step ta
 less than its slowest link needs for the bytes alone.  What NCCL itself would run on GPUs is priced by tuner.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Ring and tree all_reduce over the size of the buffer: two lines that cross."""
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Sequence
 

@@ -3,8 +3,6 @@
 Apart from the package's front door, because matplotlib is slow to import and ranks do not draw.
 """
 
-from __future__ import annotations
-
 from itertools import cycle, groupby
 from typing import Callable, Mapping, Sequence
 

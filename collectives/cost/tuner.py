@@ -8,8 +8,6 @@ adds, a pipeline of chunks (machines/tuning.py); in a ring inside a node, one ha
 in a ring over several nodes, one crossing a round; in a chain, every hop of it.
 """
 
-from __future__ import annotations
-
 from math import inf, log2
 from typing import Iterable, NamedTuple
 

@@ -1,7 +1,5 @@
 """The picture of some calls of a run, a panel each: a collective, a barrier, or messages in time."""
 
-from __future__ import annotations
-
 from ..format import span
 from ..record import provenance
 from ..record.calls import Call

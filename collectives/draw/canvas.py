@@ -4,8 +4,6 @@ A `Canvas` is drawn in its own pixels, from its top left corner; a `Picture` lay
 sketches out and knows how a notebook shows it.  Knows nothing about runs.
 """
 
-from __future__ import annotations
-
 import base64
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The cells of a collective: how much of a tensor they show, and where they stand before and after."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

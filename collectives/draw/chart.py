@@ -1,7 +1,5 @@
 """Charts: curves and dots on axes, in the fonts and colours of the other pictures."""
 
-from __future__ import annotations
-
 from math import log10
 from typing import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Values and chunks on their way, on the arrows that carry them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Sequence
 
 import torch

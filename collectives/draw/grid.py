@@ -1,7 +1,5 @@
 """The grid of ranks x chunks: where its cells are, and a chunk, drawn the same wherever it stands: in it or on arrows."""
 
-from __future__ import annotations
-
 from typing import Iterable, NamedTuple
 
 from .canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, colour, text_width

@@ -1,7 +1,5 @@
 """What is written beside shapes: the ranks' names at their rows, and what each tint means."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import Callable, Iterable
 

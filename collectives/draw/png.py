@@ -4,8 +4,6 @@ What is drawn is flat colour, and edges on which one colour fades into another. 
 needs no search through the pixels: it is known from the colours that were drawn with.
 """
 
-from __future__ import annotations
-
 import io
 from functools import lru_cache
 

@@ -5,8 +5,6 @@ colour of the data that its rank sent or was sent last: pale before, grey where 
 It is dashed through the steps in which the rank has no message, but waits for one to come.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from itertools import pairwise

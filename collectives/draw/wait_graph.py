@@ -1,7 +1,5 @@
 """The picture of a run that stands still: a row a rank, an arrow from each rank that waits to those it waits for."""
 
-from __future__ import annotations
-
 from .canvas import INK, SOFT, TRAY, Canvas, Picture, colour, heading, ink_on, text_width
 from .labels import RankLabels
 

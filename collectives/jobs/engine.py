@@ -4,8 +4,6 @@ The ranks are forked from a server of the engine's own, as the notebook's are, s
 the engine outlives whatever becomes of them.  No function here waits for a rank: the notebook asks again.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -3,8 +3,6 @@
 It ends as the command ends, and hands SIGTERM and SIGINT on to it.  A separate script: it imports nothing of this package.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

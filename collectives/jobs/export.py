@@ -7,8 +7,6 @@ Unlike nbconvert's, the program shows the last expression of each cell as the no
 printed, its picture is written into a folder.  A cell that fails on purpose prints its error and the next follows.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import sys

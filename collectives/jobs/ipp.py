@@ -1,7 +1,5 @@
 """Engines of ipyparallel, which starts them by itself, SSH, MPI, Slurm, PBS, LSF, Kubernetes and others."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The judge of a job that may run for weeks: calls that are complete are forgotten after a while."""
 
-from __future__ import annotations
-
 import time
 from math import inf
 

@@ -1,7 +1,5 @@
 """What a rank and the collector both need: a connection that carries lines, and a way to print one."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

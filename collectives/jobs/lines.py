@@ -16,8 +16,6 @@ A call that was complete before its line was sent carries "end", "waited" and "a
 or, in a call, true: the shape and dtype of the call.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any, Callable, Iterator

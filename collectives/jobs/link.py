@@ -4,8 +4,6 @@ The program's threads only append to a queue.  Whatever happens to the collector
 rank that cannot reach it says so in one line, and is not recorded from there on.
 """
 
-from __future__ import annotations
-
 import _thread
 import json
 import linecache

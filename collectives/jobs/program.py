@@ -4,8 +4,6 @@ Rank 0 of the launcher runs the cells.  The launcher's processes, rank 0 among t
 of run() they start the ranks that it asks for, wherever they are.  Without a launcher everything stays on this machine.
 """
 
-from __future__ import annotations
-
 import atexit
 import itertools
 import os

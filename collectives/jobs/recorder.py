@@ -1,7 +1,5 @@
 """The recorder around a script, in each rank; rank 0 starts the collector besides."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import os

@@ -1,7 +1,5 @@
 """What the calls of a job come to, also of those that its record no longer holds."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

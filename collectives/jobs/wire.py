@@ -9,8 +9,6 @@ Needs Linux, the right to make user namespaces, and /dev/net/tun; not root.  A s
 nothing of this package.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import heapq

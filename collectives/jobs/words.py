@@ -1,7 +1,5 @@
 """What the collector prints: a verdict, where each rank is, and who will end the job."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 

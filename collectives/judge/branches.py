@@ -1,7 +1,5 @@
 """Whether two of the learner's lines stand in different branches of one `if`, as their source tells."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import linecache

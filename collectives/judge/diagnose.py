@@ -7,8 +7,6 @@ posted.  A rank reports each call before it makes it and in order, so "rank 2 wa
 rank that has returned, is certain the moment it is seen: no time-out has to pass.
 """
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Callable, Iterable, NamedTuple
 

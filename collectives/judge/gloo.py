@@ -1,7 +1,5 @@
 """What gloo does: whom a call needs, and what goes wrong in silence."""
 
-from __future__ import annotations
-
 from ..record.calls import Call
 from ..record.collectives import of
 from ..record.event import Event, Failure

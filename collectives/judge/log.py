@@ -1,7 +1,5 @@
 """The events of one rank, and what later messages add to them."""
 
-from __future__ import annotations
-
 from typing import Iterator
 
 from ..rank import protocol

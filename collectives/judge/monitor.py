@@ -4,8 +4,6 @@ No input or output here: a live session, the grader's sandbox and a record of ra
 machine are judged alike.
 """
 
-from __future__ import annotations
-
 import time
 from types import MappingProxyType
 from typing import Callable, Mapping

@@ -6,8 +6,6 @@ not certain the moment it is seen.  What is certain is which calls lack whom: NC
 once every member of its group has made it.
 """
 
-from __future__ import annotations
-
 from ..record.calls import Call
 from .state import State
 

@@ -1,7 +1,5 @@
 """`Run`: what `run` returns, with its picture and its table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where every rank stands, as far as its messages have told."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from typing import Callable, Hashable
 

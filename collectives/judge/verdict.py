@@ -3,8 +3,6 @@
 Nothing here is worded: wording/ makes the sentences and the error of each.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..record.calls import Call

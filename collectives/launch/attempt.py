@@ -1,7 +1,5 @@
 """A run whose error is an outcome."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The kernel's end of the process that ranks are forked from."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

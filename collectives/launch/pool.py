@@ -1,7 +1,5 @@
 """Ranks that are connected and wait for work: made in advance, used once."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -1,7 +1,5 @@
 """Where a run's ranks come from."""
 
-from __future__ import annotations
-
 from typing import Sequence
 
 from ..rank.protocol import Place, ProcessContext

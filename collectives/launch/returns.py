@@ -1,7 +1,5 @@
 """What the ranks of a run return, and the bytes that their sockets carried."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..rank.pickling import unpack

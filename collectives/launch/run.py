@@ -4,8 +4,6 @@ Each call takes a worker group that nobody has used, hands them the function, li
 them at once, and ends them, whatever happens.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import threading

@@ -6,8 +6,6 @@ end of its socket, and when that closes, every rank is killed and the server exi
 runs no thread and no tensor work of its own, which is what makes forking it safe.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

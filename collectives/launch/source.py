@@ -1,7 +1,5 @@
 """The learner's lines: with their text, and where a rank's stack has the innermost one."""
 
-from __future__ import annotations
-
 import linecache
 import re
 

@@ -1,7 +1,5 @@
 """The ranks of one run, as the kernel holds them: a socket and two output streams each."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import select

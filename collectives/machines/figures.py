@@ -4,8 +4,6 @@
 the others, which have a record a row.  A mistake in a file is a ValueError that names the file and the line.
 """
 
-from __future__ import annotations
-
 import csv
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A GPU's rows name its generation, whose rows hold what NCCL has for every GPU of one compute capability.
 """
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -3,8 +3,6 @@
 Seconds, bytes, bytes per second.  Ranks are numbered node by node.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import inf
 

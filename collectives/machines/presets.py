@@ -4,8 +4,6 @@ Nothing is fitted: bandwidths, latencies and caps are those of NCCL's own cost m
 and what is written on the box.  cost/calibration.py shows how far that carries.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from math import inf

@@ -5,8 +5,6 @@ GB/s of bus bandwidth, as the source has them; where it has two columns, out of 
 Included is what says its machine, its collective and its sizes, and forces nothing but the algorithm.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache

@@ -5,8 +5,6 @@ here; microseconds and GB/s there.  Three figures are in the order LL, LL128, Si
 and in the order one node, two, more where they belong to nodes.
 """
 
-from __future__ import annotations
-
 from math import ceil, inf
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """step(): a run's messages, or a schedule, one step at a time; with a slider, and as a still of all steps."""
 
-from __future__ import annotations
-
 from functools import cached_property, lru_cache
 from typing import Callable, Iterator, NamedTuple
 

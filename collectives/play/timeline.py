@@ -4,8 +4,6 @@ Times are measured, so no two runs give the same picture; what a run *is* shows 
 `Run.draw()`.  The same can be saved for ui.perfetto.dev, where one can zoom.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

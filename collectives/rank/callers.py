@@ -1,7 +1,5 @@
 """The learner's line behind a call."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

@@ -12,8 +12,6 @@ that the process was neither stopped nor starved.  The kernel calls the rank stu
 none of the calls whose futures were asked for can complete any more.
 """
 
-from __future__ import annotations
-
 import _thread
 import sys
 import threading

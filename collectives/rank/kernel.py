@@ -5,8 +5,6 @@ through its BackendSelect kernel: from every thread, from C++ (DistributedDataPa
 collectives), and from inside DTensor's operators.  torch has no such kernel for them, so these take the place.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Callable
 

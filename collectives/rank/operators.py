@@ -1,7 +1,5 @@
 """torch's c10d operators, and the event that a call of one with its arguments is.  Asks no process group."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, NamedTuple
 

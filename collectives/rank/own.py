@@ -1,7 +1,5 @@
 """Which source files pass calls on: a call that they make is put down to the line which called them."""
 
-from __future__ import annotations
-
 import os
 
 folders: tuple[str, ...] = (os.path.dirname(os.path.dirname(__file__)) + os.sep,)

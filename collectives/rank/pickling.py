@@ -1,7 +1,5 @@
 """Functions and tensors as bytes."""
 
-from __future__ import annotations
-
 import ctypes
 import io
 import pickle

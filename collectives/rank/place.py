@@ -1,7 +1,5 @@
 """Entering the host that a rank belongs to: namespaces of Linux (namespaces(7)), named by files of /proc."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

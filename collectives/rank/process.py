@@ -6,8 +6,6 @@ it under the recorder, sends back what it returned, and waits to be ended: a ran
 has returned must not close its connections while its peers still use them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

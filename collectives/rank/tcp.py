@@ -5,8 +5,6 @@ read that of its own sockets (TCP_INFO, man 7 tcp).  It is a second count beside
 recorded events, independent of everything torch and this package believe they did.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Tensors as memory: where they lie, whether they overlap, how they travel, and what stands for a large one."""
 
-from __future__ import annotations
-
 import ctypes
 import zlib
 from typing import Any

@@ -5,8 +5,6 @@ to another thread, from when it is given until it has ended. A pool's threads do
 themselves: idle, they can do nothing but wait for more.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

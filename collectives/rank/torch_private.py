@@ -5,8 +5,6 @@ take it, and those say so once in a sentence; all others work on. A name in a mo
 looked up when its feature is first used, all others here.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import warnings

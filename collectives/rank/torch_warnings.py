@@ -13,8 +13,6 @@ or what one of them assumed. A learner can do nothing about these, and each rank
 Compiling a model, torch logs that it skips its profiler's marks. That stays unsaid: most are its own.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

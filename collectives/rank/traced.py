@@ -1,7 +1,5 @@
 """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
 
-from __future__ import annotations
-
 from torch.distributed import Work
 
 from ..record.event import Value

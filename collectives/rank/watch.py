@@ -8,8 +8,6 @@ A training loop makes the same calls in the same places thousands of times, and 
 right many times is hardly ever wrong later: after its first ALWAYS calls, one in SELDOM is watched.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from functools import cache, partial, wraps

@@ -1,7 +1,5 @@
 """One job: the learner's function, run under the recorder."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

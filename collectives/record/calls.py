@@ -1,7 +1,5 @@
 """Events of all ranks, put together into calls, in an order every rank agrees with."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass

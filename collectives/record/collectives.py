@@ -5,8 +5,6 @@ Ranks import this module, so it imports nothing that draws; a sandbox may get it
 imports nothing of this package.
 """
 
-from __future__ import annotations
-
 from typing import Callable, Literal, NamedTuple
 
 import torch

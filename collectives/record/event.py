@@ -4,8 +4,6 @@ Nothing here starts a process or knows how a tensor was captured.  Everything th
 explains a run (the picture, the diagnosis, the grader) reads these objects.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A rank passes on what it was sent: the values that arrived before it made its ca
 whose they are, so where a rank holds equal numbers of its own as well, their source is not known.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from itertools import islice

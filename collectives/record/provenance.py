@@ -5,8 +5,6 @@ from only where the captured values bear that out, so that a result which nobody
 a sum with a rank missing, can be seen in the picture.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Iterator, NamedTuple

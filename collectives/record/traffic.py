@@ -1,7 +1,5 @@
 """What a run cost: bytes, messages and steps, counted from its events alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ from collectives.train import causal_work
 causal_work({"in a row": [[0, 1], [2, 3]], "striped": [[0, 2], [1, 3]]})    # per rank, its positions
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import groupby
 from typing import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A tensor is drawn as the matrix it is, rows from top to bottom; further dimensions count as columns.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from math import prod
 from typing import NamedTuple, Sequence

@@ -1,7 +1,5 @@
 """The modules of a program as they are met: their names, their parameters, and how much of each this rank holds."""
 
-from __future__ import annotations
-
 import re
 import weakref
 from collections import defaultdict

@@ -4,8 +4,6 @@ from collectives.train import overlap
 overlap({"one bucket": [("backward", "head", 0.0, 0.04), ("link", "164 KB", 0.24, 0.29)]})
 """
 
-from __future__ import annotations
-
 from typing import Mapping, NamedTuple, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width

@@ -4,8 +4,6 @@ Which parallelism made the pieces isn't known and doesn't matter: tensor paralle
 and an expert on two ranks are all found by the same table, PLACEMENTS.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Callable, NamedTuple, Sequence

@@ -4,8 +4,6 @@ A rank is a row in its colour; lengths and areas are bytes, to scale.  A tensor 
 from top to bottom.  What only this rank holds is plain, what others hold as well is hatched.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from functools import partial
 from typing import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What the views of a training step share: a picture with its text twin, and the words of both."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Hashable, Iterable, Sequence, TypeVar
 

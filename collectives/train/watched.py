@@ -7,8 +7,6 @@ seen.film()       # and when
 seen.calls()      # the recorded calls by phase, layer and operation, with bytes
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any, Callable, Sequence

@@ -1,7 +1,5 @@
 """crossover(n, alpha, beta): the buffer size at which ring and tree all_reduce take the same time."""
 
-from __future__ import annotations
-
 from math import ceil, inf, isclose, isfinite, log2
 from typing import Any
 

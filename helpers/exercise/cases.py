@@ -1,7 +1,5 @@
 """The inputs of an exercise: drawn from a case, a seed and a rank; and as Python that makes them again, for a line to paste."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Verdicts in words: wanted beside got, traffic beside its budget, one thing to think about."""
 
-from __future__ import annotations
-
 from typing import Any, Collection, Sequence
 
 import torch

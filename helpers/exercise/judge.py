@@ -5,8 +5,6 @@ wanted, an `Attempt` holds what came out of one case, `judge` compares them, and
 `feedback.explain` words the verdict.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Callable, Collection
 

@@ -8,8 +8,6 @@ In a solution's answer cell stay the lines outside these marks, and go those bet
     ### END STUB
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

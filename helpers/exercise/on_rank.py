@@ -4,8 +4,6 @@ On a learner's ranks a file holds its bytes and notes what is read of them.  On 
 without any bytes: each read asks the scorer, who counts (grade/inside/rank.py).
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import time

@@ -4,8 +4,6 @@ A file is named like its notebook. It defines TASK, or TASKS where the notebook 
 the path of this module, which makes its files modules wherever the course lies: their functions travel by name.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType

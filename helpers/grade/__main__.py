@@ -1,7 +1,5 @@
 """The command line of both, learner and instructor: see `python -m helpers.grade --help`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A call as a rank describes it, checked, since everything in the description may be a lie; and its result on each rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The files that a class handed in: which there are, whose each is, and what it holds."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

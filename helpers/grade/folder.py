@@ -7,8 +7,6 @@ A record is that of one student, one file and its content, graded in one way by 
 submission, the grader, the exercises, torch or Python have changed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

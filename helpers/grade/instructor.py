@@ -4,8 +4,6 @@ Submissions are scored in parallel, each remembered as soon as it is done. A gra
 where it was: what has a record (folder.py) is not graded again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

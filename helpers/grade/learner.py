@@ -1,7 +1,5 @@
 """The learner's command:   python -m helpers.grade [--watch] notebook-or-folder ..."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import textwrap

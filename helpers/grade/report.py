@@ -4,8 +4,6 @@ A page for each student and one about the class have no scripts, and load nothin
 which the templates escape: whatever they insert becomes text, never markup.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 Each rank also loses every system call but those that computing takes (inside/seccomp.py).
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -5,8 +5,6 @@ rank was given comes from here, what it got from others came through here (switc
 what it returns is compared here.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import sys

@@ -4,8 +4,6 @@ A submission is never changed and never run as it is.  Its answers are put into 
 course's own notebook, whose checks, metadata and kernel stay what they are.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

@@ -1,7 +1,5 @@
 """Text for a terminal: a progress bar, and names without control characters."""
 
-from __future__ import annotations
-
 import sys
 
 WIDTH = 24  # characters of a bar

@@ -4,8 +4,6 @@ Inside there is Python, torch and the folder `inside`, all of it read-only; no p
 process to be seen, no solution, test or submission.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

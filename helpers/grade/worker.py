@@ -5,8 +5,6 @@ It says "up" once it has its sandbox. An item of work is a line of standard inpu
 line, the submission's grading. It ends with its input.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

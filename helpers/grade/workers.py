@@ -6,8 +6,6 @@ come up says nothing about its item: the others go on without it, and the last o
 once more when it has the machine to itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors

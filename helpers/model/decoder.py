@@ -8,8 +8,6 @@ The book is Lewis Carroll's "Alice's Adventures in Wonderland" (1865), in the pu
 corpus's alice29.txt, without its layout.  A token is the ASCII code of a character.
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
 from pathlib import Path

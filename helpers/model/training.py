@@ -3,8 +3,6 @@
 torch.optim does the same, but making its first optimizer imports torch._dynamo, which takes seconds.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, Sequence

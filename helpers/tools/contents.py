@@ -1,7 +1,5 @@
 """The course's files as JupyterLab gets and saves them; helpers/tools/lab.py starts it with this."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

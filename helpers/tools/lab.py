@@ -1,7 +1,5 @@
 """Opens JupyterLab on the first chapter:   python -m helpers.tools.lab [options of `jupyter lab`]"""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

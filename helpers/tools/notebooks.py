@@ -6,8 +6,6 @@ Python to the next, so that its diff shows what a change did.  `problems` says w
 missing from that.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -3,8 +3,6 @@
 What plays is written to helpers/views/web/recorded.json, since a website is built where there is no torch.
 """
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -5,8 +5,6 @@ has worked in is left alone, unless --force.  Nothing is made while a file of ex
 what is, in sentences.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

@@ -5,8 +5,6 @@ when they were executed plays there without a kernel, see helpers/views/web.
 They come out in _site/, to be opened or served from any folder; nothing is loaded from elsewhere.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -5,8 +5,6 @@ in a second run, by the ranks' sockets, with a buffer large enough that gloo's h
 vanish.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import zip_longest
 from pathlib import Path

@@ -4,8 +4,6 @@ A dual takes the same ways backwards.  What was copied to many is then added up 
 collected: so the backward pass of a collective is its dual.
 """
 
-from __future__ import annotations
-
 from collectives.algorithms.model import Holdings, Schedule, chunk_name
 from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Picture, colour, heading, text_width
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks

@@ -3,8 +3,6 @@
 Each is shown in a notebook with the same in words.
 """
 
-from __future__ import annotations
-
 from typing import Sequence
 
 import torch

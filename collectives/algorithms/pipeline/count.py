@@ -1,7 +1,5 @@
 """What a pipeline schedule costs: time, bubble, activations kept, messages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Iterable
 

@@ -4,8 +4,6 @@ Needs torch alone, and collectives.algorithms.pipeline.model.  All sends are sta
 is held up by nothing but an input that is not there yet.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Callable, NamedTuple, Sequence
 

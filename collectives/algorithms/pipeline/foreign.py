@@ -1,7 +1,5 @@
 """Pipeline schedules of others as the same data: torch.distributed.pipelining's, and the one that a run carried out."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ backward.  Messages are not written down: a stage needs what its neighbour made,
 stand on different ranks there is a message.  What can be done with a schedule has a module for each act.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property

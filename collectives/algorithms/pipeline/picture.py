@@ -1,7 +1,5 @@
 """A pipeline schedule in time: a lane a rank, a box an action, and below each lane what is kept."""
 
-from __future__ import annotations
-
 from typing import Sequence
 
 from ...draw.canvas import AMOUNT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width

@@ -1,7 +1,5 @@
 """Whether a pipeline schedule trains the whole model on the whole batch, for any model: a proof, or the reason why not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Pipeline schedules, each a few lines: from one microbatch at a time to both ends at once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Callable
 

@@ -1,7 +1,5 @@
 """Pictures of what a division costs: bars of memory, of seconds and of bytes, each in its parts."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from math import log2
 from typing import Mapping, Sequence

@@ -1,7 +1,5 @@
 """plan(): every way to divide a model over a cluster that fits, the fastest first."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Iterable, Iterator
 

@@ -6,8 +6,6 @@ is longer; everything between the products takes the memory's time for what a la
 what NCCL takes for them (cost/tuner.py).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Words on ranks that raised, died, or returned what cannot be read."""
 
-from __future__ import annotations
-
 import signal
 import traceback
 

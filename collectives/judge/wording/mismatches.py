@@ -1,7 +1,5 @@
 """Words on calls whose parts do not fit together."""
 
-from __future__ import annotations
-
 from typing import Iterable
 
 from ...format import dtype_name, name_ranks, span

@@ -1,7 +1,5 @@
 """Phrases that verdicts share."""
 
-from __future__ import annotations
-
 from typing import Callable, Iterable
 
 from ...format import aligned, name_ranks, span

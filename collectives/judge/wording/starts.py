@@ -1,7 +1,5 @@
 """Words on ranks that did not start, and on the end of the process that starts them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Words on ranks that wait: a deadlock, a run out of time, an interrupted one, a job that stands still."""
 
-from __future__ import annotations
-
 from typing import Iterable, Sequence
 
 from ...format import name_ranks

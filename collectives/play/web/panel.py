@@ -1,7 +1,5 @@
 """A panel: controls, and what they lead to, asked of the kernel at every change."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any, Callable, NamedTuple, Sequence
 

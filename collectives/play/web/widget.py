@@ -1,7 +1,5 @@
 """A figure in JupyterLab: one anywidget model with what was recorded, and answers of the kernel where there is more to ask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Callable
 

@@ -1,7 +1,5 @@
 """pipeline(n, pieces): the schedule of a broadcast down a chain, piece after piece."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from collectives.algorithms import Schedule, WrongSchedule

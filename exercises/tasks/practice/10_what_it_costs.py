@@ -1,7 +1,5 @@
 """read_link(n, small, large): a link's latency and bandwidth, from two times of a ring all_reduce."""
 
-from __future__ import annotations
-
 from math import isclose
 from typing import Any
 

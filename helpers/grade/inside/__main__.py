@@ -7,8 +7,6 @@ and are gone before the next are made.
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

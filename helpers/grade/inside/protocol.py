@@ -4,8 +4,6 @@ Nothing is ever unpickled.  What comes from a rank is bounded and checked before
 used: sizes, dtypes, shapes, nesting, text.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """One rank: runs a submitted answer, once for each case the scorer hands it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

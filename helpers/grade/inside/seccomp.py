@@ -6,8 +6,6 @@ no futex and no clock of another process, no new files: also where the sandbox's
 allow them.  It cannot be taken off.
 """
 
-from __future__ import annotations
-
 import csv
 import ctypes
 import errno

@@ -4,8 +4,6 @@ Pictures are drawn on white, in greys and in colours that mean something.  In th
 what is grey is turned over; what is coloured keeps its colour, and the words on it their ink.
 """
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a learner put into a cell, what the cell really holds, and whether they fit."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, NamedTuple

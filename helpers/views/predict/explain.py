@@ -4,8 +4,6 @@ A wrong number is often the right answer to another question: what the rank held
 the sum where nothing is summed, another rank's part.  Whatever matches is said.
 """
 
-from __future__ import annotations
-
 import torch
 
 from collectives.format import number

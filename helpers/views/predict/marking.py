@@ -1,7 +1,5 @@
 """A prediction marked: what was right, why not, and what the ranks did."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """The picture of a prediction: what each rank brings, and cells with a question mark."""
 
-from __future__ import annotations
-
 from collectives.draw.canvas import FAINT, SOFT, Canvas, Picture, colour, heading, ink_on, text_width
 from collectives.draw.grid import Tray
 from collectives.draw.labels import RankLabels

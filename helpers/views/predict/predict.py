@@ -11,8 +11,6 @@ does the same.  Where nobody sits who could answer, because a program executes t
 (nbval, nbconvert, the website), it shows what the ranks did.
 """
 
-from __future__ import annotations
-
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from collectives.judge.errors import RunError

@@ -5,8 +5,6 @@ ranks brought and how many cells there are to fill in; what they were left with 
 from the run that marks the answer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping, NamedTuple
 

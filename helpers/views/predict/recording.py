@@ -1,7 +1,5 @@
 """A prediction as the web module takes it: the question alone for a kernel that marks, and with an encoded key where none is."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any, Iterator
