@@ -89,7 +89,7 @@ class Job:
         return {m[1] for *_, m in self.found(r"^STEP (\d) (?!0 )")} >= set("0123")
 
     def pid(self, rank: int) -> int:
-        return int(self.found(rf"^JOINED {rank} (\d+)")[-1][2][1])
+        return int(self.found(rf"JOINED {rank} (\d+)")[-1][2][1])
 
     def kill_rank(self, rank: int) -> None:
         self.hosts.start(rank // 2, ["kill", "-KILL", str(self.pid(rank))]).wait()
