@@ -1,9 +1,7 @@
 """Numbers, sizes, ranks and dtypes in words, and words in columns: the same in every table, picture and message."""
 
-from __future__ import annotations
-
 import math
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 if TYPE_CHECKING:
@@ -27,8 +25,8 @@ def aligned(
     columns = list(zip_longest(*rows, fillvalue=""))
     widths = [max(map(len, column)) for column in columns]
     widths = [max(pair) for pair in zip_longest(widths, least[: len(widths)], fillvalue=0)]
-    flush = set(right)
-    columns = [[f"{cell:>{w}}" if k in flush else f"{cell:<{w}}" for cell in column]
+    right = set(right)
+    columns = [[f"{cell:>{w}}" if k in right else f"{cell:<{w}}" for cell in column]
                for k, (column, w) in enumerate(zip(columns, widths))]  # fmt: skip
     lines = [(indent + gap.join(cells)).rstrip() for cells in zip(*columns)]
     if rule:
@@ -66,8 +64,7 @@ def kind(value: Any) -> str:
 def numbers(values) -> str:
     """Each value as `number` writes it, fractions far smaller than the largest value with fewer digits.
 
-    A float32 that is what is left of terms a thousand times as large holds no more of them: the
-    others differ from processor to processor.
+    A float32 that is left of terms a thousand times as large has no more: other digits differ between processors.
     """
     largest = max((abs(v) for v in values if math.isfinite(abs(v))), default=1)
 
@@ -120,14 +117,9 @@ def duration(seconds: float) -> str:
 
 def span(ranks: Sequence[int]) -> str:
     """(0, 1, 2, 3) -> '0-3'; (0, 2) -> '0, 2'; (0, 1, 2, 5) -> '0-2, 5'"""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda at: at[1] - at[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")

@@ -18,12 +18,11 @@ WAIT = 0.05  # seconds: shorter waits at a barrier are not told apart
 def draw_calls(shown: list[list[Call]]) -> Picture:
     """The picture of some blocks of calls (see record/calls.py), a panel each."""
     if not shown:
-        nothing = Canvas()
-        nothing.text(0, 10, "no communication", tint=SOFT, align="left")
-        return Picture([nothing], "no communication", "Picture: no communication")
-    drawn = [panel(block) for block in shown]
-    text = "\n\n".join(map(block_table, shown))
-    return Picture([sketch for sketch, _ in drawn], text, "Picture: " + "; ".join(alt for _, alt in drawn))
+        nothing, words = Canvas(), "no communication"
+        nothing.text(0, 10, words, tint=SOFT, align="left")
+        return Picture([nothing], words, f"Picture: {words}")
+    sketches, alts = zip(*map(panel, shown))
+    return Picture(sketches, "\n\n".join(map(block_table, shown)), "Picture: " + "; ".join(alts))
 
 
 def panel(block: list[Call]) -> tuple[Canvas, str]:
@@ -59,7 +58,7 @@ def collective(call: Call) -> Canvas:
     for x, word in ((left, "before"), (right, "after")):
         sketch.text(x + grid.width / 2, y + 5, word, 11.5, SOFT)
     y += 22
-    pitch = grid.high + (8 if grid.high < 20 else 16) + chunked(call, grid) * 2 * min(len(ranks), 8)
+    pitch = grid.high + (8 if grid.high < 20 else 16) + chunked(call) * 2 * min(len(ranks), 8)
     tops = [y + i * pitch for i in range(len(ranks))]
     for rank, top in zip(ranks, tops):
         middle = top + grid.high / 2
@@ -69,12 +68,9 @@ def collective(call: Call) -> Canvas:
         grid.draw_row(sketch, right, top, got, Tray())
         if rank not in made:
             sketch.text(left + grid.width / 2, middle, NEVER, 12, SOFT)
-            continue
-        words = status(call.events[made[rank]])
-        if words and got:
-            sketch.text(right + grid.width + 14, middle, words, 12, SOFT, align="left")
-        elif words:
-            sketch.text(right + grid.width / 2, middle, words, 12, SOFT)
+        elif words := status(call.events[made[rank]]):
+            x, align = (right + grid.width + 14, "left") if got else (right + grid.width / 2, "center")
+            sketch.text(x, middle, words, 12, SOFT, align=align)
     flow(sketch, call, grid, left, left + grid.width + 8, right - 8, [top + grid.high / 2 for top in tops])
     sketch.reach(0, tops[-1] + grid.high + 4)
     if words := says(call, grid):
@@ -84,22 +80,20 @@ def collective(call: Call) -> Canvas:
 
 def barrier(call: Call) -> Canvas:
     """Lanes that stop where a rank arrives, and go on together."""
-    sketch = Canvas()
+    sketch, ranks = Canvas(), call.group
     title, _, rest = call_title(call).partition(", ")
     y = heading(sketch, title, rest) + 8
-    ranks = call.group
     labels = RankLabels(ranks)
     left = labels.width + 14
     bar, pitch = left + 250, 34 if len(ranks) <= 8 else 22
     made = {e.rank: e for e in call}
     latest = max(e.start for e in call)
     unit = max(WAIT * 4, latest - min(e.start for e in call)) / 180
-    open_ = len(made) == len(ranks) and all(e.end is not None for e in call)
     for i, rank in enumerate(ranks):
         at, e = y + i * pitch, made.get(rank)
         labels.draw(sketch, left - 14, at, rank)
         if e is None:
-            sketch.text(left, at, "never called", 12, SOFT, align="left")
+            sketch.text(left, at, NEVER, 12, SOFT, align="left")
             continue
         wait = latest - e.start if latest - e.start >= WAIT else 0.0
         x = bar - 24 - round(wait / unit)
@@ -112,5 +106,6 @@ def barrier(call: Call) -> Canvas:
             sketch.line([(bar, at), (bar + 60, at)], colour(rank), LANE)
         else:
             sketch.text(bar + 14, at, status(e), 12, SOFT, align="left")
-    sketch.box(bar - 4, y - 14, 8, pitch * (len(ranks) - 1) + 28, REDUCED if open_ else "#ffffff", REDUCED, radius=4)
+    fill = REDUCED if len(made) == len(ranks) and all(e.end is not None for e in call) else "#ffffff"
+    sketch.box(bar - 4, y - 14, 8, pitch * (len(ranks) - 1) + 28, fill, REDUCED, radius=4)
     return sketch

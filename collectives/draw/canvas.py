@@ -6,6 +6,7 @@ sketches out and knows how a notebook shows it.  Knows nothing about runs.
 
 import base64
 from functools import lru_cache
+from typing import Sequence
 
 import numpy as np
 from matplotlib import get_data_path
@@ -56,24 +57,21 @@ def pale(tint: str, share: float = 0.5) -> str:
 @lru_cache(maxsize=64)
 def ink_on(fill: str) -> str:
     """Black or white, whichever can be read better on this fill."""
-    r, g, b = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (r, g, b)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(fill)]
     light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # WCAG relative luminance
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
 
 
 @lru_cache(maxsize=None)
-def font(bold: bool = False, mono: bool = False) -> FontProperties:
+def font(bold: bool = False, mono: bool = False, size: float | None = None) -> FontProperties:
     # By file, not by name: the same picture whatever fonts and settings the reader has.
     name = "DejaVuSans" + "Mono" * mono + "-Bold" * bold
-    return FontProperties(fname=f"{get_data_path()}/fonts/ttf/{name}.ttf")
+    return FontProperties(fname=f"{get_data_path()}/fonts/ttf/{name}.ttf", size=size)
 
 
 @lru_cache(maxsize=4096)
 def text_width(text: str, size: float, bold: bool = False, mono: bool = False) -> float:
-    properties = font(bold, mono).copy()
-    properties.set_size(size)
-    return text_to_path.get_text_width_height_descent(text, properties, ismath=False)[0]
+    return text_to_path.get_text_width_height_descent(text, font(bold, mono, size), ismath=False)[0]
 
 
 @lru_cache(maxsize=4096)
@@ -93,8 +91,7 @@ class Words(Text):
     """
 
     def __init__(self, x, baseline, words, size, tint, align, bold, mono) -> None:
-        properties = font(bold, mono)
-        super().__init__(x, baseline, words, color=tint, ha=align, va="baseline", fontproperties=properties)
+        super().__init__(x, baseline, words, color=tint, ha=align, va="baseline", fontproperties=font(bold, mono))
         self.set_parse_math(False)
         self.set_fontsize(size * 72 / _INCH)
         left = x - text_width(words, size, bold, mono) * {"left": 0, "center": 0.5, "right": 1}[align]
@@ -114,8 +111,7 @@ class Canvas:
     """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones."""
 
     def __init__(self) -> None:
-        self.width = 0.0
-        self.height = 0.0
+        self.width = self.height = 0.0
         self.artists: list = []
 
     def reach(self, x: float, y: float) -> None:
@@ -202,11 +198,12 @@ class Sheet(Figure):
     """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
 
     pixels: width and height as shown.  The same ink gives the same PNG bytes.
+    A subclass has `tints()`: the colours of its shapes, and of its text and lines.
     """
 
     def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
         self.alt, self.pixels = alt, pixels
-        size = (pixels[0] / _INCH, pixels[1] / _INCH)
+        size = [length / _INCH for length in pixels]
         super().__init__(figsize=size, dpi=_INCH * SHARPNESS, facecolor="white", edgecolor="white", layout=layout)
         FigureCanvasAgg(self)
 
@@ -216,23 +213,18 @@ class Sheet(Figure):
         tints = (frozenset(to_hex(tint) for tint in used if to_rgba(tint)[3]) for used in self.tints())
         return encoded(np.asarray(self.canvas.buffer_rgba()), *tints)
 
-    def tints(self) -> tuple[list, list]:
-        """The colours of its shapes, and of its text and lines."""
-        raise NotImplementedError
-
     def __repr__(self) -> str:
         return self.alt
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         image = base64.b64encode(self.png()).decode()
-        shown = {"width": self.pixels[0], "height": self.pixels[1]}
-        return {"image/png": image, "text/plain": self.alt}, {"image/png": shown}
+        return {"image/png": image, "text/plain": self.alt}, {"image/png": dict(zip(("width", "height"), self.pixels))}
 
 
 class Picture(Sheet):
     """Sketches, laid out, with a text twin: the same content as a table of text."""
 
-    def __init__(self, sketches: list[Canvas], text: str, alt: str) -> None:
+    def __init__(self, sketches: Sequence[Canvas], text: str, alt: str) -> None:
         places, width, height = _flow(sketches)
         super().__init__(alt, (round(width), round(height)), layout="none")
         self.text = text
@@ -248,7 +240,7 @@ class Picture(Sheet):
         return fills, [words.get_color() for words in self.artists if isinstance(words, Words)]
 
 
-def _flow(sketches: list[Canvas], margin=14, across=56, down=34):
+def _flow(sketches: Sequence[Canvas], margin=14, across=56, down=34):
     """Places sketches like words: side by side while they fit, then below."""
     places, x, y, line, width = [], 0.0, 0.0, 0.0, 0.0
     for sketch in sketches:

@@ -50,9 +50,7 @@ class Chart(Sheet):
 
 
 def small_font() -> FontProperties:
-    properties = font().copy()
-    properties.set_size(9)
-    return properties
+    return font(size=9)
 
 
 def ticks(axis, at: Sequence[float], say: Callable[[float], str]) -> None:
@@ -65,17 +63,14 @@ def seconds_axis(ax: Axes) -> None:
     """Marks the y axis, which is logarithmic, with durations."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high)
-    fine = log10(high / low) < 3
-    ticks(ax.yaxis, [m * 10.0**k for k in range(-7, 3) for m in ((1, 3) if fine else (1,)) if low <= m * 10.0**k <= high],
-           duration)  # fmt: skip
+    marks = [m * 10.0**k for k in range(-7, 3) for m in ((1, 3) if log10(high / low) < 3 else (1,))]
+    ticks(ax.yaxis, [seconds for seconds in marks if low <= seconds <= high], duration)
     ax.set_ylabel("seconds", fontproperties=small_font(), color=SOFT)
 
 
 def titled(ax: Axes, words: str, x: str) -> None:
     """Writes a title above, and below the x axis what it is."""
-    bold = font(bold=True).copy()
-    bold.set_size(10.5)
-    ax.set_title(words, loc="left", fontproperties=bold, color=INK)
+    ax.set_title(words, loc="left", fontproperties=font(bold=True, size=10.5), color=INK)
     ax.set_xlabel(x, fontproperties=small_font(), color=SOFT)
 
 

@@ -22,6 +22,7 @@ class Chips:
 
     def __init__(self, high: float, size: float, edge: float = 1.0) -> None:
         self.high, self.size, self.edge = high, size, edge  # pixels
+        self._apart = high - 1 if high > 14 else high  # the least between the middles of two, one above the other
         self._placed: list[tuple[float, float, float, str | ChunkParts, str]] = []  # x, y, width, fill, words
 
     def put(self, x: float, y: float, wide: float, fill: str | ChunkParts, words: str) -> None:
@@ -39,22 +40,16 @@ class Chips:
         return min(abs(spot[0] - x) + 2 * abs(spot[1] - y) for x, y, *_ in self._placed)
 
     def _free(self, x: float, y: float, wide: float) -> bool:
-        return all(abs(x - cx) >= (wide + cw) / 2 or abs(y - cy) >= self.room for cx, cy, cw, *_ in self._placed)
-
-    @property
-    def room(self) -> float:
-        """Pixels between two chips, one above the other."""
-        return self.high - 1 if self.high > 14 else self.high
+        return all(abs(x - cx) >= (wide + cw) / 2 or abs(y - cy) >= self._apart for cx, cy, cw, *_ in self._placed)
 
     def draw(self, sketch: Canvas) -> None:
         for x, y, wide, fill, words in self._placed:
-            top = y - self.high / 2
+            left, top = x - wide / 2, y - self.high / 2
             if isinstance(fill, ChunkParts):
-                sketch.box(x - wide / 2 - 1, top - 1, wide + 2, self.high + 2, "#ffffff")
-                draw_chunk(sketch, x - wide / 2, top, wide, self.high, words, *fill, owner=False)
-                continue
-            place = (x - wide / 2, top, wide, self.high)
-            sketch.boxed(*place, words, self.size, fill, "#ffffff", lw=self.edge, radius=4)
+                sketch.box(left - 1, top - 1, wide + 2, self.high + 2, "#ffffff")
+                draw_chunk(sketch, left, top, wide, self.high, words, *fill, owner=False)
+            else:
+                sketch.boxed(left, top, wide, self.high, words, self.size, fill, "#ffffff", lw=self.edge, radius=4)
 
 
 def along(start, end, t: float) -> tuple[float, float]:

@@ -4,8 +4,7 @@ A line starts at the chunk whose data it is, in the colour of its rank.  It says
 not by which way it came: that is the algorithm's.
 """
 
-from __future__ import annotations
-
+from itertools import pairwise
 from typing import NamedTuple
 
 from ..record import provenance
@@ -29,11 +28,11 @@ def flow_width(call: Call) -> float:
     """Pixels between the cells before and the cells after."""
     if not provenance.agree(call):
         return max(text_width(e.how, 11.5, mono=True) for e in call) + 40
-    sums = 40 if _sums_by_chunk(call) else 2 * _half(_sign(call)) if call.events[0].reduce_op else 0
-    return 92 + 4 * len(call.group[:8]) + sums
+    sign = _sign(call)
+    return 92 + 4 * len(call.group[:8]) + (40 if _sums_by_chunk(call) else 2 * _half(sign) if sign else 0)
 
 
-def chunked(call: Call, grid: Grid) -> bool:
+def chunked(call: Call) -> bool:
     """Whether lines leave from below the chunks of a row, and so need room between the rows."""
     return shapes(call.op)[0] == "all" and provenance.agree(call) and len(call.group) ** 2 <= MOST
 
@@ -42,14 +41,14 @@ def says(call: Call, grid: Grid) -> str:
     """What the lines mean, as it stands below them; '' where there are none."""
     if not provenance.agree(call) or not any(cell.slot.kind != "buffer" for row in grid.after for cell in row):
         return ""
-    if sign := _sign(call) if call.events[0].reduce_op else "":
+    if sign := _sign(call):
         return f"lines: whose data; {sign} stands for combining it, there is no such place"
     return "lines: whose data it is, not which way it takes"
 
 
 def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: float, ys: list[float]) -> None:
     """Draw the lines.  left: of the cells before; x0, x1: where there is room for lines; ys: the middles of the rows."""
-    y = dict(zip(call.group, ys))
+    y, sign = dict(zip(call.group, ys)), _sign(call)
     middle, centre = (x0 + x1) / 2, (ys[0] + ys[-1]) / 2
     start = _Starts(call, grid, left, x0, y)
     if not provenance.agree(call):
@@ -57,20 +56,17 @@ def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: flo
             sketch.text(middle, y[e.rank], e.how, 11.5, mono=True)
     elif _sums_by_chunk(call):
         _sums(sketch, call, grid, start, x0, x1, y)
-    elif call.events[0].reduce_op:
-        half, words = _half(_sign(call)), _sign(call)
-        out = {e.rank: _tint(got) for e, got in zip(call, grid.after)}
-        for e in call:
-            sketch.curve([(x0, y[e.rank]), (middle - half, centre)], colour(e.rank), 2)
+    elif sign:
+        half, out = _half(sign), {e.rank: _tint(got) for e, got in zip(call, grid.after)}
+        for rank in out:
+            sketch.curve([(x0, y[rank]), (middle - half, centre)], colour(rank), 2)
         for rank, tint in out.items():
             if tint:
                 _deliver(sketch, [(middle + half, centre)], (x1, y[rank]), tint)
-        _pill(sketch, middle, centre, half, words, any(out.values()))
+        _pill(sketch, middle, centre, half, sign, any(out.values()))
+    elif not (lines := _lines(call, grid)) or len(lines) > MOST:  # nothing went, or more than can be told apart
+        sketch.arrow((middle - 22, centre), (middle + 22, centre), INK if lines else FAINT, 2.2, dashed=not lines)
     else:
-        lines = _lines(call, grid)
-        if not lines or len(lines) > MOST:  # nothing went, or more than can be told apart
-            sketch.arrow((middle - 22, centre), (middle + 22, centre), INK if lines else FAINT, 2.2, dashed=not lines)
-            return
         fan = 0 if len({line.source for line in lines}) == 1 else 20 / len(ys)
         for line in lines:  # arriving lines keep the order of the rows
             end = y[line.target] + (call.group.index(line.source) - (len(ys) - 1) / 2) * fan
@@ -81,12 +77,12 @@ def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: flo
 def _lines(call: Call, grid: Grid) -> list[Delivery]:
     """Every line, by source."""
     dealt = of(call.op).deals
-    found = []
-    for e, row in zip(call, grid.after):
-        mine = call.group.index(e.rank)
-        for cell in row:
-            if cell.slot.kind == "data" and not cell.empty:
-                found.append(Delivery(cell.slot.origin, mine if dealt else cell.slot.column, e.rank))
+    found = [
+        Delivery(cell.slot.origin, call.group.index(e.rank) if dealt else cell.slot.column, e.rank)
+        for e, row in zip(call, grid.after)
+        for cell in row
+        if cell.slot.kind == "data" and not cell.empty
+    ]
     return sorted(found, key=lambda line: (line.source, line.target, line.column))
 
 
@@ -95,15 +91,15 @@ def _sums_by_chunk(call: Call) -> bool:
     return bool(call.events[0].reduce_op) and chunks
 
 
-def _sums(sketch: Canvas, call: Call, grid: Grid, start: _Starts, x0, x1, y: dict[int, float]) -> None:
+def _sums(sketch: Canvas, call: Call, grid: Grid, start: "_Starts", x0, x1, y: dict[int, float]) -> None:
     """A sum for each chunk, in the row of the rank that gets it."""
-    op, sign = call.events[0].reduce_op, _sign(call)
+    sign = _sign(call) + " " * (call.events[0].reduce_op not in provenance.SIGNS)
     after = {e.rank: row for e, row in zip(call, grid.after)}
-    names = [(sign if op in provenance.SIGNS else sign + " ") + provenance.letter(c) for c in range(len(call.group))]
+    names = [sign + provenance.letter(c) for c in range(len(call.group))]
     half = max(map(_half, names))
+    x = x1 - half - 22
     for column, rank in enumerate(call.group):
         tint = _tint(after.get(rank, []))
-        x = x1 - half - 22
         for e in call:
             points = start.of(Delivery(e.rank, column, rank))
             sketch.curve([*points, (x - half, y[rank])], colour(e.rank), 1.6 if len(y) < 6 else 1.1)
@@ -130,15 +126,14 @@ class _Starts:
     def __init__(self, call: Call, grid: Grid, left: float, x0: float, y: dict[int, float]) -> None:
         self.grid, self.left, self.x0, self.y = grid, left, x0, y
         self.rows = {e.rank: row for e, row in zip(call, grid.before)}
-        rows = sorted(y.values())
-        gap = min((b - a for a, b in zip(rows, rows[1:])), default=grid.high + 16) - grid.high
+        gap = min((b - a for a, b in pairwise(sorted(y.values()))), default=grid.high + 16) - grid.high
         self.step = min(4.0, (gap - 8) / len(grid.lefts))  # pixels between lines that run along below a row
-        self.below = chunked(call, grid) and self.step > 1
+        self.below = chunked(call) and self.step > 1
 
     def of(self, line: Delivery) -> list[tuple[float, float]]:
-        row, y, grid = self.rows.get(line.source, []), self.y[line.source], self.grid
-        columns = [cell.slot.column for cell in row]
-        if len(row) == 1:  # through the empty part of the row
+        y, grid = self.y[line.source], self.grid
+        columns = [cell.slot.column for cell in self.rows.get(line.source, [])]
+        if len(columns) == 1:  # through the empty part of the row
             return [(self.left + grid.lefts[columns[0]] + grid.widths[columns[0]] + 1, y), (self.x0, y)]
         if not self.below or line.column not in columns:
             return [(self.x0, y)]
@@ -155,7 +150,8 @@ def _deliver(sketch: Canvas, points, end, tint: str, lw: float = 2) -> None:
 
 
 def _sign(call: Call) -> str:
-    op = call.events[0].reduce_op
+    """What stands for combining: 'Σ', 'max'; '' where nothing is combined."""
+    op = call.events[0].reduce_op or ""
     return provenance.SIGNS.get(op, op.lower())
 
 

@@ -40,8 +40,8 @@ class Tray(NamedTuple):
 
     def draw(self, sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
         """x, y, wide, high: of the cells in it."""
-        w, h = wide + 2 * self.beside, high + 2 * self.above
-        sketch.box(x - self.beside, y - self.above, w, h, TRAY, radius=self.radius)
+        beside, above, radius = self
+        sketch.box(x - beside, y - above, wide + 2 * beside, high + 2 * above, TRAY, radius=radius)
 
 
 class HeldChunk(NamedTuple):
@@ -60,10 +60,8 @@ def draw_chunks(sketch: Canvas, at: Places, cells: Iterable[HeldChunk], ranks: i
         draw_chunk(sketch, *place, cell.name, cell.parts, ranks, owner)
 
 
-def draw_chunk(
-    sketch: Canvas, x: float, y: float, wide: float, high: float, name: str, parts: int, ranks: int, owner: bool = True
-) -> None:
-    """Draw a chunk with its top left corner at (x, y).
+def draw_chunk(sketch: Canvas, x, y, wide, high, name: str, parts: int, ranks: int, owner: bool = True) -> None:
+    """Draw a chunk with its top left corner at (x, y), in pixels.
 
     Empty is dashed.  One rank's part has the rank's colour.  A sum of some ranks is white, with a stripe for each
     rank in it at the rank's own place; a sum of all ranks is dark, with a Σ.

@@ -6,6 +6,7 @@ from typing import Callable, Iterable
 from .canvas import INK, SOFT, Canvas, colour, text_width
 
 Sample = str | Callable[[Canvas, float, float, float, float], None]  # a tint, or what draws at x, y, width, height
+Entries = Iterable[tuple[Sample, str]]  # of a legend: each with what it means
 
 
 def rank_label(rank: int, root: bool = False) -> str:
@@ -19,12 +20,10 @@ class RankLabels:
     .width: pixels that the widest of them takes.  size: of the letters, in pixels.
     """
 
-    def __init__(
-        self, ranks: Iterable[int], size: float = 13, roots: Iterable[int | None] = (), tint: str = INK
-    ) -> None:
+    def __init__(self, ranks: Iterable[int], size=13, roots: Iterable[int | None] = (), tint: str = INK) -> None:
         self.size, self.roots, self.tint = size, set(roots), tint
-        names = [(rank_label(rank, rank in self.roots), rank in self.roots) for rank in ranks]
-        self.width = max(text_width(words, size, bold=root) for words, root in names)
+        rooted = ((rank, rank in self.roots) for rank in ranks)
+        self.width = max(text_width(rank_label(rank, root), size, bold=root) for rank, root in rooted)
 
     def draw(self, sketch: Canvas, x: float, y: float, rank: int, stripe: float = 0.0) -> None:
         """x: where the name ends.  y: its middle.  stripe: how high to mark the row in the rank's colour, beside it."""
@@ -35,22 +34,11 @@ class RankLabels:
             sketch.box(x + gap, y - stripe / 2, wide, stripe, colour(rank), radius=wide / 2)
 
 
-def legend(
-    sketch: Canvas,
-    x: float,
-    y: float,
-    entries: Iterable[tuple[Sample, str]],
-    *,
-    sample: tuple[float, float] = (10, 10),
-    pad: float = 5,
-    between: float = 23,
-    size: float = 11,
-    right: float = inf,
-) -> float:
+def legend(sketch: Canvas, x, y, entries: Entries, *, sample=(10, 10), pad=5, between=23, size=11, right=inf) -> float:
     """Writes samples and what they mean in a line whose middle is y; returns where the next would begin.
 
-    sample: width and height of one.  pad: from it to its words.  between: from there to the next.
-    right: entries that would reach further are left out.
+    sample: width and height of one, in pixels, as all lengths.  pad: from it to its words.  between: from there to the
+    next.  size: of the words.  right: entries that would reach further are left out.
     """
     wide, high = sample
     for drawn, words in entries:

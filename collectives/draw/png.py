@@ -8,7 +8,7 @@ import io
 from functools import lru_cache
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageColor
 
 MAX_COLOURS = 256
 NEAR = 8  # levels of a channel: Pillow looks colours up by their upper six bits, and must find the drawn one
@@ -20,16 +20,16 @@ def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> 
 
     fills, inks: '#rrggbb' of the shapes and of the text that were drawn on white.
     """
-    image = Image.fromarray(pixels).convert("RGB")
+    image = Image.fromarray(pixels).convert("RGB").quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE)
     file = io.BytesIO()
-    image.quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE).save(file, "png", compress_level=6)
+    image.save(file, "png", compress_level=6)
     return file.getvalue()
 
 
 @lru_cache(maxsize=256)
 def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
     """Every colour as it is, and the shades between those that touch, as long as there is room."""
-    drawn_fills, drawn_inks = (sorted(map(_rgb, tints)) for tints in (fills, inks))
+    drawn_fills, drawn_inks = (sorted(map(ImageColor.getrgb, tints)) for tints in (fills, inks))
     shades = [_between(ink, WHITE, k / 8) for k in range(1, 8) for ink in drawn_inks]
     for k in (2, 1, 3):
         shades += [_between(fill, WHITE, k / 4) for fill in drawn_fills]
@@ -41,10 +41,6 @@ def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
     palette = Image.new("P", (1, 1))
     palette.putpalette([channel for colour in kept for channel in colour])
     return palette
-
-
-def _rgb(tint: str) -> tuple[int, int, int]:
-    return tuple(int(tint[i : i + 2], 16) for i in (1, 3, 5))
 
 
 def _between(one, other, share: float) -> tuple[int, int, int]:
