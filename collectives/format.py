@@ -100,11 +100,10 @@ def short(value: Any, width: int = 88) -> str:
 
 def size(nbytes: int) -> str:
     """'12 B', '1.5 KiB', '64 MiB'"""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            return f"{nbytes:.4g} {unit}"
-        nbytes /= 1024
-    raise AssertionError
+    unit, *larger = "B", "KiB", "MiB", "GiB"
+    while nbytes >= 1024 and larger:
+        nbytes, unit = nbytes / 1024, larger.pop(0)
+    return f"{nbytes:.4g} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,4 @@
-"""How something shows itself in a notebook: as a widget to somebody who can use it, as a picture
-and its words to everybody else."""
+"""How something shows itself in a notebook: as a widget where somebody can use it, else as a picture and its words."""
 
 import os
 import sys
@@ -71,15 +70,13 @@ class StatusLine:
         if words == self._words:
             return
         self._words = words
-        if self._handle is None:
-            if not hasattr(shell(), "kernel") or not attended():
-                return
+        if self._handle is not None:
+            self._handle.update({"text/plain": words}, raw=True)
+        elif hasattr(shell(), "kernel") and attended():
             from IPython.display import DisplayHandle
 
             self._handle = DisplayHandle()
             self._handle.display({"text/plain": words}, raw=True)
-        else:
-            self._handle.update({"text/plain": words}, raw=True)
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -125,7 +122,5 @@ class Interactive:
             return words | {WIDGET: view}, {}
         except ImportError:  # no widgets: picture and words are left
             picture = self.preview()
-        if picture is None:
-            return words, {}
-        image, shown = picture._repr_mimebundle_()
+        image, shown = picture._repr_mimebundle_() if picture is not None else ({}, {})
         return image | words, shown

@@ -6,9 +6,7 @@ from typing import Iterable
 def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Intervals (start, end) in order, those that touch or overlap as one; empty ones are left out."""
     apart: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if end <= start:
-            continue
+    for start, end in sorted((start, end) for start, end in intervals if start < end):
         if apart and start <= apart[-1][1]:
             apart[-1] = apart[-1][0], max(end, apart[-1][1])
         else:

@@ -34,8 +34,7 @@ class _Lazy(ModuleType):
 def lazy(package: str, names: dict[str, str]) -> list[str]:
     """Make the names of a package load at their first use.  Returns them, for `__all__`.
 
-    package: its `__name__`.  names: module, as import_module takes it -> the names it gives the package,
-    between spaces.
+    package: its `__name__`.  names: module, as import_module takes it -> the names it gives, between spaces.
     """
     module = sys.modules[package]
     module._home = {name: home for home, exported in names.items() for name in exported.split()}

@@ -69,9 +69,8 @@ class Grid:
         said = [status(e) for e in call if status(e)] + [NEVER] * (len(call.events) < len(call.group))
         self.widths = [max([self.pitch, *((text_width(words, 12) + 8) / columns for words in said)])] * columns
         for cell in cells:
-            note = text_width(cell.note, NOTE) + 8 if cell.note else 0
-            wide = max([note, *(len(row) * self.pitch for row in cell.rows)])
-            self.widths[cell.slot.column] = max(self.widths[cell.slot.column], wide)
+            column, note = cell.slot.column, text_width(cell.note, NOTE) + 8 if cell.note else 0
+            self.widths[column] = max([self.widths[column], note, *(len(row) * self.pitch for row in cell.rows)])
         gap = JOINT if any(cell.slot.joined for cell in cells) else min(GAP, self.pitch / 3)
         self.lefts = [sum(self.widths[:column]) + column * gap for column in range(columns)]
         self.width = self.lefts[-1] + self.widths[-1]
@@ -96,8 +95,8 @@ class Grid:
             for i, words in enumerate(cell.rows):
                 step, came = wide / len(words), min(1.0, max(0.0, slot.share * len(cell.rows) - i))  # of this row
                 if slot.share < 1 and came:  # the rest of the buffer is as it was
-                    sketch.box(left, y if len(cell.rows) == 1 else top + i * self.line, wide * came,
-                               self.high if len(cell.rows) == 1 else self.line, colour(slot.origin))  # fmt: skip
+                    at, high = (y, self.high) if len(cell.rows) == 1 else (top + i * self.line, self.line)
+                    sketch.box(left, at, wide * came, high, colour(slot.origin))
                 for j, word in enumerate(words):
                     tint = ink_on(colour(slot.origin)) if slot.share < 1 and (j + 0.5) / len(words) < came else ink
                     sketch.text(left + (j + 0.5) * step, top + (i + 0.5) * self.line, word, self.style.size, tint)
@@ -116,14 +115,14 @@ def written(slot: Slot, style: Style) -> Cell:
         return Cell(slot, [], empty=True)
     large = isinstance(value, Summary) or value.numel() > MAX_NUMBERS
     shape, show = str(list(value.shape)), brief if style.brief else number
+    if style.shows == "letters" and style.size > 11:
+        return Cell(slot, [[slot.letter]], shape if large else "")
     if style.shows == "letters":
-        if style.size > 11:
-            return Cell(slot, [[slot.letter]], shape if large else "")
         return Cell(slot, [[slot.letter.rstrip("₀₁₂₃₄₅₆₇₈₉")]])
     if isinstance(value, Summary):
         ends = [*value.head[:1], *value.tail[-1:]]
         return Cell(slot, [[" … ".join(map(show, ends)) or slot.letter]], shape)
-    rows = value.reshape(-1, value.shape[-1]) if value.dim() > 1 else value.reshape(1, -1)
+    rows = value.reshape(-1, value.shape[-1] if value.dim() > 1 else value.numel())
     if large or len(rows) > MAX_ROWS or style.shows == "ends" and value.numel() > 2:
         return Cell(slot, [[" … ".join(map(show, value.flatten()[[0, -1]].tolist()))]], shape)
     return Cell(slot, [[show(v) for v in row] for row in rows.tolist()])

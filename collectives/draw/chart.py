@@ -26,8 +26,13 @@ class Chart(Sheet):
             ax.set_axisbelow(True)
 
     def png(self) -> bytes:
+        """As of every sheet; the axes are placed once, since a layout engine would move them with every drawing."""
         if self.get_layout_engine() is not None:
-            self._lay_out()
+            for label in (each for ax in self.panels for each in (*ax.get_xticklabels(), *ax.get_yticklabels())):
+                label.set_fontproperties(small_font())
+                label.set_color(SOFT)
+            self.draw_without_rendering()
+            self.set_layout_engine(None)
         return super().png()
 
     def tints(self) -> tuple[list, list]:
@@ -35,15 +40,6 @@ class Chart(Sheet):
         inks = [each.get_color() for each in (*lines, *self.findobj(Text))]
         inks += [tint for line in lines for tint in (line.get_markerfacecolor(), line.get_markeredgecolor())]
         return [patch.get_facecolor() for patch in self.findobj(Patch)], inks
-
-    def _lay_out(self) -> None:
-        """Place the axes once: a layout engine starts from the last layout, and would move them with every drawing."""
-        for ax in self.panels:
-            for label in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-                label.set_fontproperties(small_font())
-                label.set_color(SOFT)
-        self.draw_without_rendering()
-        self.set_layout_engine(None)
 
 
 # --- axes ---------------------------------------------------------------------------------

@@ -58,14 +58,12 @@ def along(start, end, t: float) -> tuple[float, float]:
 
 def chip(value: Value, room: float) -> str:
     """A message's value in a few characters, as many as there is room for (in pixels); '' for no value."""
-    if isinstance(value, Summary):
-        shown = [*value.head[:1], *value.tail[-1:]]
-    else:
-        shown = value.flatten().tolist() if isinstance(value, torch.Tensor) else []
-    words = [number(v) for v in shown]
+    cut = isinstance(value, Summary)
+    if not cut and not isinstance(value, torch.Tensor):
+        return ""
+    words = list(map(number, [*value.head[:1], *value.tail[-1:]] if cut else value.flatten().tolist()))
     if not words:
-        return "…" if isinstance(value, Summary) else ""
+        return "…" if cut else ""
     ends = f"{words[0]} … {words[-1]}" if len(words) > 1 else f"{words[0][:3]}…"
-    whole = len(words) <= 4 and not isinstance(value, Summary)
-    choices = [" ".join(words)] * whole + [ends, f"{words[0]} …", "…"]
+    choices = [" ".join(words)] * (len(words) <= 4 and not cut) + [ends, f"{words[0]} …", "…"]
     return next((each for each in choices if text_width(each, 11.5) + 10 <= room), "…")

@@ -56,8 +56,8 @@ class HeldChunk(NamedTuple):
 def draw_chunks(sketch: Canvas, at: Places, cells: Iterable[HeldChunk], ranks: int, owner: bool = True) -> None:
     """ranks, owner: see draw_chunk."""
     for cell in cells:
-        place = (at.x(cell.column), at.y(cell.row), at.wide, at.high)
-        draw_chunk(sketch, *place, cell.name, cell.parts, ranks, owner)
+        x, y = at.x(cell.column), at.y(cell.row)
+        draw_chunk(sketch, x, y, at.wide, at.high, cell.name, cell.parts, ranks, owner)
 
 
 def draw_chunk(sketch: Canvas, x, y, wide, high, name: str, parts: int, ranks: int, owner: bool = True) -> None:

@@ -8,7 +8,6 @@ It is dashed through the steps in which the rank has no message, but waits for o
 import math
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import Sequence
 
 from ..format import dtype_name, size, span
 from ..record.calls import Call
@@ -45,7 +44,7 @@ def space_time(calls: list[Call], until: int | None = None) -> tuple[Canvas, str
     for first in range(0, count, each):
         steps = range(first, min(first + each, count))
         drawn.append(Lanes(ranks, left, y, column, steps, every, until))
-        Band(sketch, drawn[-1], labels).draw(notes if steps.stop == count else {})
+        band(sketch, drawn[-1], labels, notes if steps.stop == count else {})
         y = sketch.height + 22
     if len(calls) > MAX_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MAX_MESSAGES} more messages", 11.5, SOFT, align="left")
@@ -92,16 +91,7 @@ class Lanes:
     every: all messages of the picture, by step.  until: what happens after this step is left out.
     """
 
-    def __init__(
-        self,
-        ranks: Sequence[int],
-        left: float,
-        top: float,
-        column: float,
-        steps: range,
-        every: Sequence[Transfer],
-        until: int | None = None,
-    ) -> None:
+    def __init__(self, ranks, left, top, column, steps: range, every: list[Transfer], until: int | None) -> None:
         self.ranks, self.left, self.column, self.steps = ranks, left, column, steps
         self.here = [m for m in every if m.step in steps]
         self.at: dict[int, list[Transfer]] = defaultdict(list)
@@ -133,8 +123,7 @@ class Lanes:
             return False
         others = [o for o in self.at[m.step] if o is not m]
         on = -1 if self.hop(m) > 0 else 1
-        alone = all(o.source != m.source and o.target != m.target for o in others)
-        return alone and bool(others) and all(self.hop(o) == on for o in others)
+        return others != [] and all(self.hop(o) == on and o.source != m.source and o.target != m.target for o in others)
 
     def hop(self, m: Transfer) -> int:
         """How many lanes down a message goes."""
@@ -179,75 +168,69 @@ class Lanes:
         return [(begin, end, int(begin + 1e-6) in waits) for begin, end in pairwise(sorted(edges))]
 
 
-class Band:
-    """Some steps of the picture: a line for every rank, and what travels between them."""
+def band(sketch: Canvas, lanes: Lanes, labels: RankLabels, notes: dict[int, str]) -> None:
+    """Draw some steps: a line for every rank, and what travels between them.  notes: rank -> words behind its line."""
+    for k in range(lanes.steps.start, lanes.steps.stop + 1):
+        sketch.line([(lanes.x(k), lanes.top - 13), (lanes.x(k), lanes.foot)], GRID, 1)
+    for k in lanes.steps:
+        words = f"step {k + 1}" if lanes.column >= 56 else str(k + 1)
+        sketch.text(lanes.x(k + 0.5), lanes.foot + 11, words, 11.5, SOFT)
+    if lanes.column < 56:
+        sketch.text(lanes.left - 14, lanes.foot + 11, "step", 11.5, SOFT, align="right")
+    for rank in lanes.ranks:
+        labels.draw(sketch, lanes.left - 14, lanes.y(rank), rank)
+        _lane(sketch, lanes, rank, notes.get(rank, ""))
+    chips = Chips(CHIP, 11.5, 1.5)
+    for m in lanes.here:
+        _message(sketch, lanes, chips, m)
+    chips.draw(sketch)
 
-    def __init__(self, sketch: Canvas, lanes: Lanes, labels: RankLabels) -> None:
-        self.sketch, self.lanes, self.labels = sketch, lanes, labels
-        self.chips = Chips(CHIP, 11.5, 1.5)
 
-    def draw(self, notes: dict[int, str]) -> None:
-        sketch, lanes = self.sketch, self.lanes
-        for k in range(lanes.steps.start, lanes.steps.stop + 1):
-            sketch.line([(lanes.x(k), lanes.top - 13), (lanes.x(k), lanes.foot)], GRID, 1)
-        for k in lanes.steps:
-            words = f"step {k + 1}" if lanes.column >= 56 else str(k + 1)
-            sketch.text(lanes.x(k + 0.5), lanes.foot + 11, words, 11.5, SOFT)
-        if lanes.column < 56:
-            sketch.text(lanes.left - 14, lanes.foot + 11, "step", 11.5, SOFT, align="right")
-        for rank in lanes.ranks:
-            self.lane(rank, notes.get(rank, ""))
-        for m in lanes.here:
-            self.message(m)
-        self.chips.draw(sketch)
+def _lane(sketch: Canvas, lanes: Lanes, rank: int, words: str) -> None:
+    """In the colour of what the rank sent or was sent last; dashed where it waits for its next message."""
+    y, last = lanes.y(rank), lanes.steps.stop
+    stop = last - 0.5 * ("waiting" in words)
+    for begin, end, waits in lanes.stretches(rank, stop):
+        ends = [(lanes.x(begin), y), (lanes.x(end), y)]
+        if waits:
+            sketch.line(ends, SOFT, 1.4, dashed=True)
+        else:
+            held = next((tint(origin) for at, origin in reversed(lanes.changes[rank]) if at <= begin + 1e-6), IDLE)
+            sketch.line(ends, held, LANE, butt=True)
+    if stop < last:
+        sketch.line([(lanes.x(stop), y), (lanes.right, y)], SOFT, 1.4, dashed=True)
+    if words:
+        sketch.text(lanes.right + 12, y, words, 11.5, align="left")
 
-    def lane(self, rank: int, words: str) -> None:
-        """In the colour of what the rank sent or was sent last; dashed where it waits for its next message."""
-        sketch, lanes = self.sketch, self.lanes
-        y, last = lanes.y(rank), lanes.steps.stop
-        self.labels.draw(sketch, lanes.left - 14, y, rank)
-        changes = lanes.changes[rank]
-        stop = last - 0.5 * ("waiting" in words)
-        for begin, end, waits in lanes.stretches(rank, stop):
-            ends = [(lanes.x(begin), y), (lanes.x(end), y)]
-            if waits:
-                sketch.line(ends, SOFT, 1.4, dashed=True)
-            else:
-                held = next((tint(origin) for at, origin in reversed(changes) if at <= begin + 1e-6), IDLE)
-                sketch.line(ends, held, LANE, butt=True)
-        if stop < last:
-            sketch.line([(lanes.x(stop), y), (lanes.right, y)], SOFT, 1.4, dashed=True)
-        if words:
-            sketch.text(lanes.right + 12, y, words, 11.5, align="left")
 
-    def message(self, m: Transfer) -> None:
-        sketch, lanes, (x0, x1), y1 = self.sketch, self.lanes, self.lanes.span(m), self.lanes.y(m.target)
-        y0 = y1 - 1.5 * lanes.pitch if m.source is None else lanes.y(m.source)
-        hops, down = max(1, abs(lanes.hop(m))), 1 if y1 > y0 else -1
-        start, end = (x0, y0 + down * LANE / 2), (x1, y1 - down * LANE / 2)
-        if not m.arrived:
-            if m.sent:
-                stop = along(start, end, 0.42 / hops)
-                sketch.line([start, stop], tint(m.origin), 2)
-                for tilt in (-4, 4):
-                    sketch.line([(stop[0] - 4, stop[1] - tilt), (stop[0] + 4, stop[1] + tilt)], INK, 2)
-            if m.events[-1].op == "recv":
-                sketch.arrow(along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
-            return
-        thin = crowded(lanes.at[m.step], lanes.ranks)
-        words = "" if thin else chip(m.value, lanes.column - 12)
-        wide = text_width(words, 11.5) + 10
-        if id(m) in lanes.around:
-            half = (x1 - x0) / 2
-            out, back = (x0 + half, y0 - down * lanes.pitch / 2), (x1 - half, y1 + down * lanes.pitch / 2)
-            sketch.line([(x0, y0 - down * LANE / 2), out], tint(m.origin), 2, dashed=True)
-            sketch.arrow(back, (x1, y1 + down * LANE / 2), tint(m.origin), 2, dashed=True)
-            for place in (out, back) if words else ():
-                self.chips.put(*place, wide, tint(m.origin), words)
-            return
-        if hops > 1 and not thin:  # lift the arrow off the lanes it crosses
-            sketch.line([along(start, end, t) for t in (0.4 / hops, 1 - 0.4 / hops)], "#ffffff", 5, butt=True)
-        sketch.arrow(start, end, tint(m.origin), 1.2 if thin else 2)
-        if words:
-            parts = (0.22, 0.78) if lanes.meets(m) else (0.5, 0.3, 0.7)  # a free place between two lanes
-            self.chips.put_along(start, end, hops, parts, wide, tint(m.origin), words)
+def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
+    (x0, x1), y1, fill = lanes.span(m), lanes.y(m.target), tint(m.origin)
+    y0 = y1 - 1.5 * lanes.pitch if m.source is None else lanes.y(m.source)
+    hops, down = max(1, abs(lanes.hop(m))), 1 if y1 > y0 else -1
+    start, end = (x0, y0 + down * LANE / 2), (x1, y1 - down * LANE / 2)
+    if not m.arrived:
+        if m.sent:
+            stop = along(start, end, 0.42 / hops)
+            sketch.line([start, stop], fill, 2)
+            for tilt in (-4, 4):
+                sketch.line([(stop[0] - 4, stop[1] - tilt), (stop[0] + 4, stop[1] + tilt)], INK, 2)
+        if m.events[-1].op == "recv":
+            sketch.arrow(along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
+        return
+    thin = crowded(lanes.at[m.step], lanes.ranks)
+    words = "" if thin else chip(m.value, lanes.column - 12)
+    wide = text_width(words, 11.5) + 10
+    if id(m) in lanes.around:
+        half = (x1 - x0) / 2
+        out, back = (x0 + half, y0 - down * lanes.pitch / 2), (x1 - half, y1 + down * lanes.pitch / 2)
+        sketch.line([(x0, y0 - down * LANE / 2), out], fill, 2, dashed=True)
+        sketch.arrow(back, (x1, y1 + down * LANE / 2), fill, 2, dashed=True)
+        for place in (out, back) if words else ():
+            chips.put(*place, wide, fill, words)
+        return
+    if hops > 1 and not thin:  # lift the arrow off the lanes it crosses
+        sketch.line([along(start, end, t) for t in (0.4 / hops, 1 - 0.4 / hops)], "#ffffff", 5, butt=True)
+    sketch.arrow(start, end, fill, 1.2 if thin else 2)
+    if words:
+        parts = (0.22, 0.78) if lanes.meets(m) else (0.5, 0.3, 0.7)  # a free place between two lanes
+        chips.put_along(start, end, hops, parts, wide, fill, words)

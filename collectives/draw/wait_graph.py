@@ -19,11 +19,10 @@ def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
     edge = left + 16 + wide
     y = [top + PITCH * rank for rank in shown]
     for rank in shown:
-        stands = rank in waits
-        fill = colour(rank) if stands else TRAY
+        fill, rim, ink = (colour(rank), None, ink_on(colour(rank))) if rank in waits else (TRAY, SOFT, INK)
         labels.draw(sketch, left, y[rank], rank)
-        sketch.box(left + 16, y[rank] - HIGH / 2, wide, HIGH, fill, None if stands else SOFT, dashed=not stands)
-        sketch.text(left + 16 + wide / 2, y[rank], standing[rank], 12.5, ink_on(fill) if stands else INK)
+        sketch.box(left + 16, y[rank] - HIGH / 2, wide, HIGH, fill, rim, dashed=rank not in waits)
+        sketch.text(left + 16 + wide / 2, y[rank], standing[rank], 12.5, ink)
     for rank in shown:
         for other in sorted(waits.get(rank, set()) & set(shown)):
             # Arrows down lie below arrows up, and leave further out than they arrive: so two ranks
@@ -33,6 +32,5 @@ def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
     if len(standing) > MAX_RANKS:
         sketch.text(left + 16, y[-1] + PITCH, f"and {len(standing) - MAX_RANKS} more ranks", 11.5, SOFT, align="left")
     said = "; ".join(f"{rank} waits for {', '.join(map(str, sorted(on)))}" for rank, on in sorted(waits.items()) if on)
-    return Picture(
-        [sketch], said, f"Picture: who waits for whom: {said}" if said else "Picture: nobody waits for another rank"
-    )
+    what = f"who waits for whom: {said}" if said else "nobody waits for another rank"
+    return Picture([sketch], said, f"Picture: {what}")

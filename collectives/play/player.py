@@ -1,7 +1,5 @@
 """play(): a pipeline schedule whose ranks, microbatches and costs can be changed, and its bubble and memory with them."""
 
-from __future__ import annotations
-
 from ..algorithms.pipeline.count import PipelineCount, count
 from ..algorithms.pipeline.model import Costs
 from ..algorithms.pipeline.picture import draw_pipeline
@@ -20,12 +18,12 @@ class Player(Panelled):
     def __init__(self, name: str, ranks: int, microbatches: int, costs: Costs) -> None:
         self.choose(name, ranks, microbatches, costs)
 
-    def choose(self, name: str, ranks: int, microbatches: int, costs: Costs = Costs()) -> Player:
+    def choose(self, name: str, ranks: int, microbatches: int, costs: Costs = Costs()) -> "Player":
         """Another schedule.  Raises ValueError for one that does not exist, or not of so many."""
         if name not in SCHEDULES:
             raise ValueError(f"there is no schedule {name!r}; these are: {', '.join(SCHEDULES)}.")
-        made = SCHEDULES[name](ranks, microbatches)
-        self.name, self.costs, self.schedule = name, costs, made
+        self.schedule = SCHEDULES[name](ranks, microbatches)
+        self.name, self.costs = name, costs
         return self
 
     @property
@@ -39,40 +37,32 @@ class Player(Panelled):
         return repr(self.count)
 
     def controls(self) -> list[Control]:
-        told = ("forward", "backward: input", "backward: weights", "message")
-        costs = [
-            Control(field, [(number(c), c) for c in sorted({*COSTS, cost}) if c or field == "message"], cost, label)
-            for field, label, cost in zip(Costs._fields, told, self.costs)
-        ]
+        labels = ("forward", "backward: input", "backward: weights", "message")
         return [
             Control("name", [(name, name) for name in SCHEDULES], self.name, "schedule", buttons=True),
             Control("ranks", [(str(k), k) for k in range(1, MAX_RANKS + 1)], self.schedule.ranks),
             Control("microbatches", [(str(k), k) for k in range(1, MAX_MICROBATCHES + 1)], self.schedule.microbatches),
-            *costs,
+            *(
+                Control(field, [(number(c), c) for c in sorted({*COSTS, cost}) if c or field == "message"], cost, label)
+                for field, label, cost in zip(Costs._fields, labels, self.costs)
+            ),
         ]
 
     def react(self, chosen: dict) -> dict:
         """What a setting leads to.  Where a schedule is not possible, the reason in words."""
-        before = self.count
-        costs = Costs(*(chosen[field] for field in Costs._fields))
+        was, costs = self.count, Costs(*(chosen[field] for field in Costs._fields))
         try:
             self.choose(chosen["name"], chosen["ranks"], chosen["microbatches"], costs)
         except ValueError as reason:
             return {"words": str(reason)}
-        words = _said(self.count)
-        if self.count != before:
-            words += (
-                f" (before: time {number(before.time)}, bubble {before.of_work:.1%}, kept {number(max(before.peaks))})"
-            )
+        now, kept = self.count, max(self.count.peaks)
+        words = f"time {number(now.time)}; bubble {now.of_work:.1%} of the work; a rank keeps at most {number(kept)} "
+        words += f"microbatch{'es' * (kept != 1)}; {now.sent} messages"
+        if now.parameters != 1:
+            words += f", {number(now.parameters)} stages' parameters a rank"
+        if now != was:
+            words += f" (before: time {number(was.time)}, bubble {was.of_work:.1%}, kept {number(max(was.peaks))})"
         return {"words": words, "picture": shown(self.draw(), words)}
-
-
-def _said(c: PipelineCount) -> str:
-    weights = f", {number(c.parameters)} stages' parameters a rank" if c.parameters != 1 else ""
-    return (
-        f"time {number(c.time)}; bubble {c.of_work:.1%} of the work; a rank keeps at most {number(max(c.peaks))} "
-        f"microbatch{'es' * (max(c.peaks) != 1)}; {c.sent} messages{weights}"
-    )
 
 
 def play(name: str = "1F1B", ranks: int = 4, microbatches: int = 8, costs: Costs = Costs()) -> Player:

@@ -1,6 +1,7 @@
 """step(): a run's messages, or a schedule, one step at a time; with a slider, and as a still of all steps."""
 
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Callable, Iterator, NamedTuple
 
 from ..algorithms.model import Schedule, chunk_name, members, said, title
@@ -10,7 +11,6 @@ from ..draw.spacetime import space_time
 from ..format import size
 from ..frontend import Interactive
 from ..judge.run import Run
-from ..record.calls import blocks
 from ..record.messages import Transfer, read
 from ..record.text import peer_status, status, text
 
@@ -42,10 +42,9 @@ class Steps(Interactive):
 
     def draw(self, k: int) -> Picture:
         """The picture at place k of the slider, from 0. Raises IndexError beyond the last."""
-        if not 0 <= k < len(self.frames):
-            raise IndexError(
-                f"there is no step {k}: places go from 0, before the first step, to {len(self.frames) - 1}"
-            )
+        last = len(self.frames) - 1
+        if not 0 <= k <= last:
+            raise IndexError(f"there is no step {k}: places go from 0, before the first step, to {last}")
         return self._picture(k)
 
     def __repr__(self) -> str:
@@ -70,9 +69,7 @@ def step(what: Run | Schedule) -> Steps:
     Raises ValueError for a run without messages: a collective is one call, and what goes on
     inside it is not recorded.
     """
-    if isinstance(what, Run):
-        return _of_run(what)
-    return _of_schedule(what)
+    return _of_run(what) if isinstance(what, Run) else _of_schedule(what)
 
 
 # --- a run --------------------------------------------------------------------------------
@@ -86,27 +83,25 @@ def _of_run(run: Run) -> Steps:
             "What goes on inside a collective is shown by a schedule, see collectives.algorithms."
         )
     messages = read(calls)
-    count = 1 + max(m.step for m in messages)
-    sentences = enumerate(_sentences(messages, count), -1)
-    frames = [Moment(lambda k=k: _so_far(calls, k), words) for k, words in sentences]
+    steps = [list(step) for _, step in groupby(messages, lambda m: m.step)]
+    says, count = list(_sentences(steps)), len(steps)
+    frames = [Moment(lambda k=k: _so_far(calls, k), words) for k, words in enumerate(says, -1)]
     words = f"{run.name}: {len(calls)} message{'s' * (len(calls) > 1)} in {count} step{'s' * (count > 1)}"
-    others = len(blocks(run.calls)) > 1 and len(run.calls) - len(calls)
-    if others:
+    if others := len(run.calls) - len(calls):
         words += f" (and {others} collective{'s' * (others > 1)}, not shown)"
-    return Steps(words, frames, lambda: _so_far(calls, count), _lanes(messages, frames, count))
+    return Steps(words, frames, lambda: _so_far(calls, count), _lanes(messages, steps, says))
 
 
-def _lanes(messages: list[Transfer], frames: list[Moment], count: int) -> dict:
+def _lanes(messages: list[Transfer], steps: list[list[Transfer]], says: list[str]) -> dict:
     """A run's messages as the web module plays them: [source, target, value, origin, whether it arrived]."""
-    steps: list[list] = [[] for _ in range(count)]
-    for m in messages:
-        steps[m.step].append([m.source, m.target, chip(m.value, CHIP_PIXELS), m.origin, m.arrived])
     return {
         "view": "lanes",
-        "says": [frame.says for frame in frames],
+        "says": says,
         "ranks": sorted({rank for m in messages for rank in (m.source, m.target) if rank is not None}),
         "owners": sorted({m.source for m in messages if m.sent and m.origin == m.source}),
-        "steps": steps,
+        "steps": [
+            [[m.source, m.target, chip(m.value, CHIP_PIXELS), m.origin, m.arrived] for m in step] for step in steps
+        ],
         "notes": {e.rank: peer_status(e) for m in messages for e in m.events if status(e)},
     }
 
@@ -116,21 +111,16 @@ def _so_far(calls, k: int) -> Picture:
     return Picture([sketch], alt, f"Picture: {alt}")
 
 
-def _sentences(messages: list[Transfer], count: int) -> Iterator[str]:
+def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
     """What there is to say before the first step, and after each."""
-    yield f"before:  {count} step{'s' * (count > 1)} to come"
-    steps: list[list[Transfer]] = [[] for _ in range(count)]
-    last: dict[int | None, int] = {}  # rank -> the last step that it has a part in
-    for m in messages:
-        steps[m.step].append(m)
-        for rank in (m.source, m.target):
-            last[rank] = max(m.step, last.get(rank, 0))
+    yield f"before:  {len(steps)} step{'s' * (len(steps) > 1)} to come"
+    last = {rank: k for k, step in enumerate(steps) for m in step for rank in (m.source, m.target)}  # its last step
     sent = 0
     for k, now in enumerate(steps):
         sent += sum(m.events[0].nbytes for m in now)
         went = ", ".join(f"{'?' if m.source is None else m.source} -> {m.target} [{text(m.value)}]" for m in now)
-        busy = {rank for m in now for rank in (m.source, m.target)}
-        idle = sorted(rank for rank, end in last.items() if end > k and rank not in busy and rank is not None)
+        busy = {None, *(rank for m in now for rank in (m.source, m.target))}
+        idle = sorted(rank for rank, end in last.items() if end > k and rank not in busy)
         yield f"step {k + 1}:  {went}{_waiting(idle)}; {size(sent)} so far"
 
 
@@ -143,17 +133,16 @@ def _waiting(idle: list[int]) -> str:
 
 
 def _of_schedule(schedule: Schedule) -> Steps:
-    ranks, total, frames = range(schedule.world_size), 0, []
+    total, frames = 0, []
     for k, messages in enumerate([*schedule.steps, []]):
+        words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"
         if messages:
             busy = {rank for m in messages for rank in (m.source, m.target)}
             words = f"step {k + 1}:  " + ", ".join(said(schedule, m) for m in messages)
-            words += _waiting([rank for rank in ranks if rank not in busy])
+            words += _waiting([rank for rank in range(schedule.world_size) if rank not in busy])
             total += sum(len(m.chunks) for m in messages)
-        else:
-            words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"
-        share = f"{total}/{schedule.cuts} S so far" if total % schedule.cuts else f"{total // schedule.cuts} S so far"
-        frames.append(Moment(lambda k=k: schedule.draw(k + 1), f"{words}; {share}"))
+        share = f"{total}/{schedule.cuts}" if total % schedule.cuts else total // schedule.cuts
+        frames.append(Moment(lambda k=k: schedule.draw(k + 1), f"{words}; {share} S so far"))
     return Steps(title(schedule), frames, schedule.draw, _grid(schedule, frames))
 
 
@@ -163,8 +152,7 @@ def _grid(s: Schedule, frames: list[Moment]) -> dict:
     One that is too large for a grid is played as messages in time.
     """
     count = len(s.steps)
-    said_of = [frame.says for frame in frames]
-    says = [f"before:  {count} step{'s' * (count != 1)} to come", *said_of[:-1]]
+    says = [f"before:  {count} step{'s' * (count != 1)} to come", *(frame.says for frame in frames[:-1])]
     says[-1] += "; the end" * (count > 0)
     common = {"says": says, "root": s.root if s.rooted else None}
     if s.world_size * s.chunks > MAX_CELLS:

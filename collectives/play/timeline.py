@@ -1,7 +1,6 @@
 """When it happened: how each rank spent its time, and a lane a rank with each call as a bar, its waits and its messages.
 
-Times are measured, so no two runs give the same picture; what a run *is* shows in
-`Run.draw()`.  The same can be saved for ui.perfetto.dev, where one can zoom.
+Times are measured, so no two runs give the same picture.  It can be saved for ui.perfetto.dev, where one can zoom.
 """
 
 import json
@@ -37,6 +36,11 @@ class CallSpan(NamedTuple):
         """Seconds blocked because others had not come yet."""
         return max(0.0, self.met - self.blocked)
 
+    @property
+    def name(self) -> str:
+        """'all_reduce #3', the rank's third call"""
+        return f"{self.event.op} #{self.event.index + 1}"
+
 
 class Share(NamedTuple):
     """What a rank did until its last call was through, in seconds."""
@@ -66,8 +70,8 @@ class Timeline(Picture):
         if worst.late is not None and window < until / 3:  # else one sees it as it is
             start, stop = max(0.0, worst.blocked - window / 4), min(until, worst.end + window / 4)
             sketches.append(_lanes(run, spans, start, stop, f"from near: {_longest_wait(worst)}"))
-        calls = len(run.calls)
-        alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {calls} call{'s' * (calls != 1)}"
+        calls = f"{len(run.calls)} call{'s' * (len(run.calls) != 1)}"
+        alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {calls}"
         super().__init__(sketches, f"{_shares_text(shares)}\n\n{_text(spans)}", alt)
         self.run, self.spans, self.shares = run, spans, shares
 
@@ -87,16 +91,13 @@ def timeline(run: Run) -> Timeline:
 
 
 def _spans(run: Run) -> list[CallSpan]:
-    calls = run.calls
-    every = [e for events in run.events for e in events]
-    if not every:
-        return []
-    origin = min(e.start for e in every)
-    last = max(max((e.end for e in every if e.end is not None), default=0.0), max(e.start for e in every))
-    return [_span(e, call, origin, last) for call in calls for e in call]
+    times = [t for events in run.events for e in events for t in (e.start, e.end) if t is not None]
+    first, last = min(times, default=0.0), max(times, default=0.0)
+    return [_span(e, call, first, last) for call in run.calls for e in call]
 
 
-def _span(e: Event, call: Call, origin: float, last: float) -> CallSpan:
+def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
+    """first, last: when anything happened in the run."""
     end = last if e.end is None else e.end
     blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
     others = {o.rank: o.start for o in call if o is not e}
@@ -104,8 +105,7 @@ def _span(e: Event, call: Call, origin: float, last: float) -> CallSpan:
     met = min(max(others.get(late, 0.0), blocked), end)
     if e.end is None and len(call.events) < (2 if call.is_message else len(call.group)):
         met = end  # somebody never came
-    times = (t - origin for t in (e.start, blocked, met, end))
-    return CallSpan(e, *times, late if met > blocked else None)
+    return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
 
 
 def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]]:
@@ -118,8 +118,7 @@ def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]
 def _longest_wait(worst: CallSpan) -> str:
     if worst.late is None:
         return "nobody waited for anybody"
-    e = worst.event
-    return f"the longest wait: rank {e.rank}, {duration(worst.waits)} in {e.op} #{e.index + 1}, for rank {worst.late}"
+    return f"the longest wait: rank {worst.event.rank}, {duration(worst.waits)} in {worst.name}, for rank {worst.late}"
 
 
 def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
@@ -143,19 +142,18 @@ def _together(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def _shares_text(shares: list[Share]) -> str:
-    rows = [("rank", "worked", "waited", "moved", "waited most for")]
-    for rank, share in enumerate(shares):
-        late = "-" if share.late is None else f"rank {share.late}"
-        rows.append((str(rank), duration(share.worked), duration(share.waited), duration(share.moved), late))
-    return aligned(rows)
+    rows = [
+        (str(rank), *map(duration, times), "-" if late is None else f"rank {late}")
+        for rank, (*times, late) in enumerate(shares)
+    ]
+    return aligned([("rank", "worked", "waited", "moved", "waited most for"), *rows])
 
 
 def _text(spans: list[CallSpan]) -> str:
     rows = [("rank", "call", "starts", "waits", "ends")]
     for span in sorted(spans, key=lambda span: (span.event.rank, span.event.index)):
-        e = span.event
-        ends = "never" if e.end is None else duration(span.end)
-        rows.append((str(e.rank), f"{e.op} #{e.index + 1}", duration(span.start), duration(span.waits), ends))
+        ends = "never" if span.event.end is None else duration(span.end)
+        rows.append((str(span.event.rank), span.name, duration(span.start), duration(span.waits), ends))
     return aligned(rows)
 
 
@@ -168,10 +166,8 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     y = heading(sketch, f"timeline of {run.name}", _longest_wait(worst)) + 4
     labels = RankLabels(range(run.world_size))
     left = labels.width + 14
-    entries = (
-        (AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data"),
-        (_in_flight, "in flight, while the rank works"),
-    )  # fmt: skip
+    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data")]
+    entries.append((_in_flight, "in flight, while the rank works"))
     legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
     y += 26
     notes = [_note(share) for share in shares]
@@ -180,9 +176,7 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     for rank, (share, words) in enumerate(zip(shares, notes)):
         labels.draw(sketch, left - 14, y, rank)
         x = left
-        for seconds, fill, edge in (
-            (share.worked, AMOUNT, None), (share.waited, "#ffffff", FAINT), (share.moved, colour(rank), None)
-        ):  # fmt: skip
+        for seconds, fill, edge in zip(share, (AMOUNT, "#ffffff", colour(rank)), (None, FAINT, None)):
             if seconds * scale >= 0.5:
                 sketch.box(x, y - 9, max(seconds * scale, 1.5), 18, fill, edge, dashed=bool(edge), radius=2)
             x += seconds * scale
@@ -208,16 +202,15 @@ def _note(share: Share) -> str:
 
 def _lanes(run: Run, spans: list[CallSpan], start: float, stop: float, title: str) -> Canvas:
     """The calls between two times, in seconds."""
-    ranks, sketch = range(run.world_size), Canvas()
+    sketch, labels = Canvas(), RankLabels(range(run.world_size))
     sketch.text(0, 8, title, 12, align="left", bold=True)
-    labels, top = RankLabels(ranks), 46
     left = labels.width + 14
     scale = (WIDTH - left - 8) / (stop - start)
-    y = {rank: top + PITCH * rank for rank in ranks}
-    _axis(sketch, left, scale, start, stop, y[0] - HIGH, y[run.world_size - 1] + HIGH)
-    for rank in ranks:
-        labels.draw(sketch, left - 14, y[rank], rank)
-        sketch.line([(left, y[rank]), (left + (stop - start) * scale, y[rank])], AMOUNT, 4, butt=True)
+    y = [46 + PITCH * rank for rank in range(run.world_size)]
+    _axis(sketch, left, scale, start, stop, y[0] - HIGH, y[-1] + HIGH)
+    for rank, middle in enumerate(y):
+        labels.draw(sketch, left - 14, middle, rank)
+        sketch.line([(left, middle), (left + (stop - start) * scale, middle)], AMOUNT, 4, butt=True)
 
     def inside(t: float) -> float:
         return left + (min(max(t, start), stop) - start) * scale
@@ -227,11 +220,10 @@ def _lanes(run: Run, spans: list[CallSpan], start: float, stop: float, title: st
             _bar(sketch, span, inside, y[span.event.rank])
     for source, target in _messages(run, spans)[:MAX_ARROWS]:
         begin = max(source.start, target.start)
-        if begin < start or target.end > stop:
-            continue
-        down = 1 if y[target.event.rank] > y[source.event.rank] else -1
-        tail = inside(begin), y[source.event.rank] + down * HIGH / 2
-        sketch.arrow(tail, (inside(target.end), y[target.event.rank] - down * HIGH / 2), INK, 1.2, head=7)
+        if begin >= start and target.end <= stop:
+            y0, y1 = y[source.event.rank], y[target.event.rank]
+            out = HIGH / 2 if y1 > y0 else -HIGH / 2
+            sketch.arrow((inside(begin), y0 + out), (inside(target.end), y1 - out), INK, 1.2, head=7)
     return sketch
 
 
@@ -257,7 +249,7 @@ def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: fl
         _dashed(sketch, x0, y - HIGH / 2, x1 - x0, HIGH)
     if e.end is not None and x2 > x0:
         sketch.box(x1, y - HIGH / 2, max(x2 - x1, 1.5), HIGH, tint, radius=2)
-    for words in (f"{e.op} #{e.index + 1}", e.op, f"#{e.index + 1}"):
+    for words in (span.name, e.op, f"#{e.index + 1}"):
         wide = text_width(words, 10.5) + 8
         if wide <= x2 - x1 and e.end is not None:
             sketch.text((x1 + x2) / 2, y, words, 10.5, ink_on(tint))
@@ -283,9 +275,9 @@ def _trace(run: Run, spans: list[CallSpan]) -> Iterator[dict]:
         if span.waits:
             yield _complete(f"waits for rank {span.late}", e.rank, span.blocked, span.met, {})
     for number, (source, target) in enumerate(_messages(run, spans)):
-        for phase, span, at in (("s", source, source.start), ("f", target, target.end)):
-            flow = {"ph": phase, "id": number, "name": "message", "cat": "message", "pid": 0, "tid": span.event.rank}
-            yield flow | {"ts": at * 1e6} | ({"bp": "e"} if phase == "f" else {})
+        flow = {"id": number, "name": "message", "cat": "message", "pid": 0}
+        yield {"ph": "s", **flow, "tid": source.event.rank, "ts": source.start * 1e6}
+        yield {"ph": "f", **flow, "tid": target.event.rank, "ts": target.end * 1e6, "bp": "e"}
 
 
 def _complete(name: str, rank: int, start: float, end: float, args: dict) -> dict:

@@ -1,7 +1,7 @@
 """A panel: controls, and what they lead to, asked of the kernel at every change."""
 
 import base64
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from ...draw.canvas import Picture
 from ...frontend import Interactive
@@ -28,32 +28,25 @@ class Control(NamedTuple):
         }
 
 
-def panel(controls: list[Control], react: Callable[[dict], dict]):
-    """The widget of some controls.  Raises ImportError without anywidget.
-
-    react: takes a value for each control's name and returns what to show: "words" (a sentence, announced), "picture"
-    (see `shown`), "text" (a table; "prose": text that may be broken), "code", "off" (control -> why it does not apply),
-    "most" (slider -> the last place it can be moved to).  The controls then stand where "at" says, if it does.
-    """
-    from .widget import Figure
-
-    values = {control.name: [value for _, value in control.options] for control in controls}
-
-    def answered(places: dict[str, int]) -> dict:
-        return react({name: values[name][at] for name, at in places.items()})
-
-    now = react({control.name: control.value for control in controls})
-    return Figure({"kind": "panel", "controls": [c.described() for c in controls], "now": now}, answered)
-
-
 class Panelled(Interactive):
     """What draws itself, and in Jupyter has controls that change it.
 
-    A subclass has `draw()`, a repr, `controls()` and `react(chosen)`, see `panel`.
+    A subclass has `draw()`, a repr, `controls()` and `react(chosen)`, which takes a value for each control's name and
+    returns what to show: "words" (a sentence, announced), "picture" (see `shown`), "text" (a table; "prose": text that
+    may be broken), "code", "off" (control -> why it does not apply), "most" (slider -> the last place it can be moved
+    to).  The controls then stand where "at" says, if it does.
     """
 
     def figure(self):
-        return panel(self.controls(), self.react)
+        from .widget import Figure  # anywidget may be missing
+
+        controls = self.controls()
+        values = {control.name: [value for _, value in control.options] for control in controls}
+        now = self.react({control.name: control.value for control in controls})
+        return Figure(
+            {"kind": "panel", "controls": [control.described() for control in controls], "now": now},
+            lambda places: self.react({name: values[name][at] for name, at in places.items()}),
+        )
 
 
 def shown(picture: Picture, alt: str) -> dict:

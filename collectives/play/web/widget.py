@@ -12,9 +12,7 @@ from . import FIGURES, module
 class Figure(anywidget.AnyWidget):
     """What the file `drawn_by` shows of `data`; None: the library's own for this kind of data.
 
-    `answer` takes a question of the front end and returns what to send back.
-
-    A question is answered while its message is dealt with: what the answer raises is sent as its failure,
+    `answer` takes a question of the front end and returns what to send back.  What it raises is sent as its failure,
     since nobody would see it in a callback.
     """
 
