@@ -1,8 +1,7 @@
 """Every collective on one page, from real runs:   python -m helpers.views.cheatsheet PICTURE.png [ranks]
 
-What the cells show was captured in a run with one number a chunk; the bytes were counted
-in a second run, by the ranks' sockets, with a buffer large enough that gloo's headers
-vanish.
+What the cells show was captured in a run with one number a chunk; the bytes were counted in a second run, by the ranks'
+sockets, with a buffer large enough that gloo's headers vanish.
 """
 
 import sys
@@ -33,7 +32,13 @@ def cheatsheet(world_size: int = 4) -> Picture:
     """
     if world_size not in range(2, 9):
         raise ValueError(f"the cheat sheet is for 2 to 8 ranks, not {world_size}")
-    page, legend = Canvas(), _legend(world_size)
+    page, full = Canvas(), f"the full buffer of {world_size} chunks"
+    legend = [
+        f"Real runs on {world_size} ranks. A colour is the rank that data came from, a letter the chunk; "
+        "Σ sums over all ranks; ★ is the root.",
+        f"Bytes: counted on gloo, in units of S, {full}. Its reduce_scatter is an all_reduce; NCCL's sends half.",
+        "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
+    ]
     texts = ["\n".join(["Collectives", *legend])]
     y = heading(page, "Collectives")
     for i, words in enumerate(legend):
@@ -41,29 +46,11 @@ def cheatsheet(world_size: int = 4) -> Picture:
     for entry in COLLECTIVES.values():
         seen = run(make, entry.op, world_size, world_size=world_size)
         counted = run(make, entry.op, COUNTED, world_size=world_size)
-        notes = _notes(entry, counted.sent, counted.received)
+        notes = [("before", entry.needs), ("after", entry.leaves), ("sent", _shares(counted.sent))]
+        notes += [("received", _shares(counted.received)), ("used for", entry.use)]  # label, and words
         _panel(page, entry, seen.calls[0], notes)
         texts.append(_text(entry, seen.calls[0], notes))
     return Picture([page], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
-
-
-def _legend(n: int) -> list[str]:
-    return [
-        f"Real runs on {n} ranks. A colour is the rank that data came from, a letter the chunk; Σ sums over all ranks; ★ is the root.",
-        f"Bytes: counted on gloo, in units of S, the full buffer of {n} chunks. Its reduce_scatter is an all_reduce; NCCL's sends half.",
-        "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
-    ]
-
-
-def _notes(entry: Collective, sent: list, received: list) -> list[tuple[str, str]]:
-    """(label, words) for all that stands beside a picture."""
-    return [
-        ("before", entry.needs),
-        ("after", entry.leaves),
-        ("sent", _shares(sent)),
-        ("received", _shares(received)),
-        ("used for", entry.use),
-    ]
 
 
 def _shares(counted: list[int | None]) -> str:
@@ -81,10 +68,9 @@ def _shares(counted: list[int | None]) -> str:
 
 def _text(entry: Collective, call: Call, notes: list[tuple[str, str]]) -> str:
     rows = []
-    for e, before, after in zip(call, *_chunked(call)):
-        rows.append(f"{rank_mark(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
-    if not entry.gives:
-        rows = []
+    if entry.gives:
+        for e, before, after in zip(call, *_chunked(call)):
+            rows.append(f"{rank_mark(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
     beside = aligned(notes, gap=" ", least=(9,)).splitlines()
     lines = aligned(zip_longest(rows, beside, fillvalue=""), indent="  ", gap="   ")
     return f"{entry.op}   {entry.signature}\n{lines}"
@@ -137,8 +123,8 @@ def _panel(page: Canvas, entry: Collective, call: Call, notes: list[tuple[str, s
     tops = [y + 18 + i * (CELL + (6 if n < 6 else 4)) for i in range(n)]
     middles = [top + CELL / 2 for top in tops]
     for e, middle in zip(call, middles):
-        words = f"{e.rank}{' ★' * (e.rank == e.root)}"
-        page.text(left - 9, middle, words, 12, align="right", bold=e.rank == e.root)
+        root = e.rank == e.root
+        page.text(left - 9, middle, f"{e.rank}{' ★' * root}", 12, align="right", bold=root)
     if not entry.gives:
         _meet(page, left, right + width, middles)
     else:

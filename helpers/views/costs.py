@@ -1,16 +1,9 @@
 """costs(): what algorithms of one collective cost from 2 to 131,072 ranks, with sliders for ranks, bytes, latency and bandwidth."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Callable
 
-from collectives.algorithms import (
-    Schedule,
-    doubling_all_reduce,
-    rabenseifner_all_reduce,
-    ring_all_reduce,
-    tree_all_reduce,
-)
+from collectives.algorithms import doubling_all_reduce, rabenseifner_all_reduce, ring_all_reduce, tree_all_reduce
+from collectives.algorithms.model import Schedule
 from collectives.algorithms.outline import outline
 from collectives.cost.cost import cost, price
 from collectives.format import aligned, duration, size
@@ -38,10 +31,10 @@ class CostCurves(Interactive):
 
     def __repr__(self) -> str:
         sizes = [2**k for k in (3, 10, 20, 30)]
-        rows = []
-        for name, seconds in self._curves().items():
-            times = (f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes)
-            rows.append((name, "   ".join(times)))
+        rows = [
+            (name, "   ".join(f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes))
+            for name, seconds in self._curves().items()
+        ]
         return f"{_title()}\n" + aligned(rows, indent="  ", gap="", least=(44,))
 
     def _curves(self) -> dict[str, Callable[[float], float]]:
@@ -51,7 +44,7 @@ class CostCurves(Interactive):
         prices = {made.name: price(made, flat(*machine)) for made in outlines}
         return {name: lambda nbytes, p=p: p(nbytes).seconds for name, p in prices.items()}
 
-    def draw(self) -> Chart:
+    def draw(self) -> "Chart":
         """Seconds over bytes, log axes, a curve for each algorithm."""
         from collectives.cost.draw import draw_seconds  # matplotlib is slow to import
 
@@ -63,17 +56,11 @@ class CostCurves(Interactive):
         for algorithm in self.algorithms:
             outlines = [outline(algorithm, n) for n in RANKS]
             one = [cost(made, 1, flat(1, 1)) for made in outlines]  # 1 s a step, 1 s a byte
-            counted.append(
-                {
-                    "name": outlines[0].name,
-                    "steps": [c.latency for c in one],
-                    "share": [round(c.transfer, 6) for c in one],
-                }
-            )
-        collective = outlines[0].collective
+            steps, share = zip(*((c.latency, round(c.transfer, 6)) for c in one))
+            counted.append({"name": outlines[0].name, "steps": steps, "share": share})
         return {
             "kind": "cost",
-            "title": f"What one {collective} takes",
+            "title": f"What one {outlines[0].collective} takes",
             "algorithms": counted,
             "ranks": RANKS,
             "latency": LATENCIES,

@@ -1,17 +1,11 @@
 """`explore()`: every collective under your hands.
 
-    from helpers import explore
-
-    explore()
-
-Choose the collective, the number of ranks, the root, the reduce op, the dtype and the size.
-Each change runs the code that stands beside the controls on real ranks, and shows what they
-held before and after.
+Choose the collective, the number of ranks, the root, the reduce op, the dtype and the size.  Each change runs the code
+that stands beside the controls on real ranks, and shows what they held before and after.
 """
 
-from __future__ import annotations
-
 import linecache
+from itertools import product
 
 from collectives.draw.canvas import Picture
 from collectives.judge.errors import RunError
@@ -23,9 +17,16 @@ from collectives.record.collectives import COLLECTIVES
 from collectives.record.text import call_title, text
 
 WORLD_SIZES = range(2, 9)
-REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8")
-SIZES = (1, 2, 3, 4, 6, 8, 100, 10_000)
+# control -> what it offers
+OFFERED = {
+    "op": tuple(COLLECTIVES),
+    "world_size": WORLD_SIZES,
+    "root": range(WORLD_SIZES[-1]),
+    "reduce_op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"),
+    "dtype": ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"),
+    "size": (1, 2, 3, 4, 6, 8, 100, 10_000),
+}
+LABELS = {"op": "collective", "world_size": "world size", "reduce_op": "reduce op", "size": "numbers"}
 FILE = "<explore>"  # what the code's file is called in messages
 
 
@@ -34,11 +35,11 @@ def code(op: str, root: int, reduce_op: str, dtype: str, size: int) -> str:
 
     size: numbers in the tensor, or in each rank's chunk of it.
     """
-    lines = ["rank, world_size = dist.get_rank(), dist.get_world_size()"]
-    count, step = (f"world_size * {size}", 100) if COLLECTIVES[op].gives == "all" else (size, 10)
-    lines.append(f"x = (torch.arange({count}) + {step} * rank).to(torch.{dtype})")
-    if not COLLECTIVES[op].gives:
-        lines = []
+    lines = []
+    if COLLECTIVES[op].gives:
+        count, step = (f"world_size * {size}", 100) if COLLECTIVES[op].gives == "all" else (size, 10)
+        lines.append("rank, world_size = dist.get_rank(), dist.get_world_size()")
+        lines.append(f"x = (torch.arange({count}) + {step} * rank).to(torch.{dtype})")
     lines += [line.format(root=root, reduce_op=reduce_op, dtype=dtype, size=size) for line in COLLECTIVES[op].code]
     return "\n    ".join(["def collective():", *lines]) + "\n"
 
@@ -77,31 +78,26 @@ def explore(
     reduce_op: str = "SUM",
     dtype: str = "float32",
     size: int = 3,
-) -> Explorer:
+) -> "Explorer":
     """Controls for one collective, and the picture and table of its real run, which follow them.
 
-    op: a collective, by torch's name.  world_size: 2 to 8 ranks.  root: src or dst.
-    reduce_op: "SUM", ...  dtype: "float32", ...  size: numbers in the tensor, or in each
-    rank's chunk of it; one of SIZES.
+    op: a collective, by torch's name.  world_size: 2 to 8 ranks.  root: src or dst.  reduce_op: "SUM", ...
+    dtype: "float32", ...  size: numbers in the tensor, or in each rank's chunk of it.  OFFERED has all that there are.
 
-    The last expression of a cell, it shows itself.  Raises ValueError for a start that
-    the controls do not offer.
+    The last expression of a cell, it shows itself.  Raises ValueError for a start that the controls do not offer.
     """
-    offered = dict(
-        op=COLLECTIVES, world_size=WORLD_SIZES, root=range(world_size), reduce_op=REDUCE_OPS, dtype=DTYPES, size=SIZES
-    )
     chosen = dict(op=op, world_size=world_size, root=root, reduce_op=reduce_op, dtype=dtype, size=size)
-    for name, value in chosen.items():
-        if value not in offered[name]:
-            raise ValueError(f"explore: {name} is one of {', '.join(map(str, offered[name]))}, not {value!r}.")
+    for name, offered in (OFFERED | {"root": range(world_size)}).items():
+        if chosen[name] not in offered:
+            raise ValueError(f"explore: {name} is one of {', '.join(map(str, offered))}, not {chosen[name]!r}.")
     return Explorer(chosen)
 
 
 class Explorer(Panelled):
     """One choice of a collective and its settings, its run on real ranks, and the controls that change it.
 
-    chosen: op, world_size, root, reduce_op, dtype, size.  `.code`: the program that ran.  `.run`: its Run, or the
-    RunError; `.words`: its table, or the error.
+    chosen: a value of each of OFFERED.  `.code`: the program that ran.  `.run`: its Run, or the RunError; `.words`: its
+    table, or the error.
     """
 
     def __init__(self, chosen: dict) -> None:
@@ -139,7 +135,7 @@ class Explorer(Panelled):
         return {"kind": "explore"}
 
     def controls(self) -> list[Control]:
-        return controls(self.chosen)
+        return _controls(OFFERED, self.chosen)
 
     def react(self, chosen: dict) -> dict:
         if chosen != self.chosen:
@@ -155,22 +151,13 @@ class Explorer(Panelled):
         }
 
 
-def controls(chosen: dict) -> list[Control]:
+def _controls(offered: dict, chosen: dict) -> list[Control]:
     """What can be chosen, and what is."""
-
-    def control(name: str, options, label: str = "", buttons: bool = False) -> Control:
-        return Control(
-            name, [(f"{o:,}" if isinstance(o, int) else o, o) for o in options], chosen[name], label, buttons
-        )
-
-    return [
-        control("op", tuple(COLLECTIVES), "collective", buttons=True),
-        control("world_size", WORLD_SIZES, "world size"),
-        control("root", range(WORLD_SIZES[-1])),
-        control("reduce_op", REDUCE_OPS, "reduce op"),
-        control("dtype", DTYPES),
-        control("size", SIZES, "numbers"),
-    ]
+    made = []
+    for name, options in offered.items():
+        shown = [(f"{option:,}" if isinstance(option, int) else option, option) for option in options]
+        made.append(Control(name, shown, chosen[name], LABELS.get(name, name), buttons=name == "op"))
+    return made
 
 
 # --- on the website: a real run for every collective, number of ranks and reduce op that it offers ---
@@ -183,38 +170,24 @@ NUMBERS = 2  # a tensor, or each rank's chunk of it
 def recorded(chosen: dict) -> dict:
     """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings."""
     asked = dict(root=0, dtype="float32", size=NUMBERS)
-    runs, codes = {}, {}
+    runs, codes, reducing = {}, {}, [op for op in COLLECTIVES if COLLECTIVES[op].reduces]
     for op in COLLECTIVES:
-        reduces = COLLECTIVES[op].reduces
         codes[op] = program(code(op, reduce_op="SUM", **asked), chosen["world_size"])
-        for n in WORLD_SIZES:
-            for reduce_op in PLAYED_OPS if reduces else ("SUM",):
-                done = execute(code(op, reduce_op=reduce_op, **asked), n).done
-                runs[f"{op} {n} {reduce_op}" if reduces else f"{op} {n}"] = _grid(done)
-    offered = [c for c in controls(chosen | {"root": 0}) if c.name in ("op", "world_size", "reduce_op")]
-    offered = [
-        c._replace(options=[(o, o) for o in PLAYED_OPS], value="SUM") if c.name == "reduce_op" else c for c in offered
-    ]
-    described = [c.described() for c in offered]
-    reducing = [op for op in COLLECTIVES if COLLECTIVES[op].reduces]
-    return {"kind": "explore", "controls": described, "runs": runs, "codes": codes, "reduces": reducing}
+        for n, reduce_op in product(WORLD_SIZES, PLAYED_OPS if op in reducing else ("SUM",)):
+            done = execute(code(op, reduce_op=reduce_op, **asked), n).done
+            runs[f"{op} {n} {reduce_op}" if op in reducing else f"{op} {n}"] = _grid(done)
+    offered = {"op": OFFERED["op"], "world_size": WORLD_SIZES, "reduce_op": PLAYED_OPS}
+    controls = [control.described() for control in _controls(offered, chosen)]
+    return {"kind": "explore", "controls": controls, "runs": runs, "codes": codes, "reduces": reducing}
 
 
 def _grid(run: Run) -> dict:
     """Both sides of a run's one call: [letter, numbers, rank or kind] for every cell."""
     call = run.calls[-1]
-    before, after = provenance.read(call)
+    before, after = ([list(map(_cell, row)) for row in rows] for rows in provenance.read(call))
     root = next((e.root for e in call if e.root is not None), None)
-    title = call_title(call).partition(", float32")[0]
-    return {
-        "title": title,
-        "root": root,
-        "before": [_row(row) for row in before],
-        "after": [_row(row) for row in after],
-    }
+    return {"title": call_title(call).partition(", float32")[0], "root": root, "before": before, "after": after}
 
 
-def _row(row: list[provenance.Slot]) -> list[list]:
-    return [
-        [slot.letter, "" if slot.value is None else text(slot.value), KINDS.get(slot.kind, slot.origin)] for slot in row
-    ]
+def _cell(slot: provenance.Slot) -> list:
+    return [slot.letter, "" if slot.value is None else text(slot.value), KINDS.get(slot.kind, slot.origin)]

@@ -4,6 +4,8 @@ A dual takes the same ways backwards.  What was copied to many is then added up 
 collected: so the backward pass of a collective is its dual.
 """
 
+from itertools import chain
+
 from collectives.algorithms.model import Holdings, Schedule, chunk_name
 from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Picture, colour, heading, text_width
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
@@ -42,16 +44,11 @@ def family(world_size: int = 4) -> Shown:
     y += row
     _barrier(page, y, world_size)
     page.reach(WIDTH - 1, 0)
-    words = "\n".join(_lines())
-    return Shown(Picture([page], words, f"Picture: the family of the collectives on {world_size} ranks"), words)
-
-
-def _lines() -> list[str]:
-    order = [op for pair in PAIRS for op in pair] + OWN_DUAL
-    entries = [COLLECTIVES[op] for op in order + [op for op in COLLECTIVES if op not in order]]
     rows = [("collective", "leaves", "dual (its backward pass)")]
-    rows += [(entry.op, entry.says, entry.dual or "-") for entry in entries]
-    return [aligned(rows, gap=" ", least=(16, 38)), "all_reduce = reduce_scatter, then all_gather"]
+    for op in dict.fromkeys([*chain(*PAIRS), *OWN_DUAL, *COLLECTIVES]):
+        rows.append((op, COLLECTIVES[op].says, COLLECTIVES[op].dual or "-"))
+    words = aligned(rows, gap=" ", least=(16, 38)) + "\nall_reduce = reduce_scatter, then all_gather"
+    return Shown(Picture([page], words, f"Picture: the family of the collectives on {world_size} ranks"), words)
 
 
 def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
@@ -59,9 +56,8 @@ def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
     middle = WIDTH / 2
     for k, line in enumerate(words):
         page.text(middle, y + 15 * k - 22, line, 11.5, SOFT)
-    if arrow:
-        page.arrow((middle, y + 16), (middle + 40, y + 16), INK, 1.6)
-        page.arrow((middle, y + 16), (middle - 40, y + 16), INK, 1.6)
+    for reach in (40, -40) if arrow else ():
+        page.arrow((middle, y + 16), (middle + reach, y + 16), INK, 1.6)
 
 
 def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
@@ -70,19 +66,16 @@ def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
         row = [{c: 1 << r for c in range(n)} for r in range(n)]
         return row, [{c: 1 << c for c in range(n)} for _ in range(n)]
     schedule = Schedule(op, n, [], n)
-    before, after = schedule.initial(), schedule.promised()
-    return [dict(held) for held in before], [dict(held) for held in after]
+    return schedule.initial(), schedule.promised()
 
 
 def _panel(page: Canvas, op: str, x: float, y: float, n: int) -> None:
     _title(page, op, x, y)
     before, after = _holds(op, n)
-    wide = (PANEL - 62 - 60) / 2
-    root = 0 if COLLECTIVES[op].root else None
-    _grid(page, op, before, x + 62, y + 34, wide, root, labels=True)
-    middle = y + 34 + (n * LINE) / 2
-    page.arrow((x + 62 + wide + 14, middle), (x + 62 + wide + 46, middle), INK, 2)
-    _grid(page, op, after, x + 62 + wide + 60, y + 34, wide, None, after=True)
+    wide, left, middle = (PANEL - 62 - 60) / 2, x + 62, y + 34 + n * LINE / 2
+    _grid(page, op, before, left, y + 34, wide, 0 if COLLECTIVES[op].root else None, labels=True)
+    page.arrow((left + wide + 14, middle), (left + wide + 46, middle), INK, 2)
+    _grid(page, op, after, left + wide + 60, y + 34, wide, after=True)
 
 
 def _title(page: Canvas, op: str, x: float, y: float) -> None:
@@ -111,21 +104,17 @@ def _grid(page, op, held: Holdings, x, y, wide, root=None, labels=False, after=F
 
 def _equation(page: Canvas, y: float, n: int) -> None:
     _title(page, "all_reduce", 0, y)
-    before, between = _holds("reduce_scatter", n)
-    after = _holds("all_reduce", n)[1]
-    words = "= reduce_scatter, then all_gather"
     shown = text_width("all_reduce", 14, bold=True, mono=True) + text_width(COLLECTIVES["all_reduce"].says, 11.5) + 24
-    page.text(shown, y + 7, words, 12.5, align="left", bold=True)
-    wide = (WIDTH - 62 - 2 * 118) / 3
-    middle = y + 38 + n * LINE / 2
-    x = 62.0
-    for k, held in enumerate((before, between, after)):
-        _grid(page, "all_reduce", held, x, y + 38, wide, None, labels=not k)
-        x += wide
-        if k < 2:
-            page.text(x + 59, middle - 14, ("reduce_scatter", "all_gather")[k], 11, mono=True)
+    page.text(shown, y + 7, "= reduce_scatter, then all_gather", 12.5, align="left", bold=True)
+    wide, middle, x = (WIDTH - 62 - 2 * 118) / 3, y + 38 + n * LINE / 2, 62.0
+    stages = (*_holds("reduce_scatter", n), _holds("all_reduce", n)[1])
+    for op, held in zip(("", "reduce_scatter", "all_gather"), stages):
+        if op:
+            page.text(x + 59, middle - 14, op, 11, mono=True)
             page.arrow((x + 14, middle), (x + 102, middle), INK, 2)
-        x += 118
+            x += 118
+        _grid(page, "all_reduce", held, x, y + 38, wide, labels=not op)
+        x += wide
 
 
 def _barrier(page: Canvas, y: float, n: int) -> None:

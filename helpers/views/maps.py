@@ -3,6 +3,7 @@
 Each is shown in a notebook with the same in words.
 """
 
+from itertools import combinations, product
 from typing import Sequence
 
 import torch
@@ -25,8 +26,7 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
     """The grid of node and local rank, with the rank of each process.
 
     count: number of nodes.  per_node: processes of a node, its local world size (a GPU each).
-    dims: names of a device mesh's two dimensions, as ("dp", "tp"): the outer goes over the nodes, the inner over
-        the processes of one; both are marked.
+    dims: names of a device mesh's two dimensions to mark, as ("dp", "tp"): over the nodes, and over the processes of one.
     Raises ValueError for less than one, or for more than 64 ranks.
     """
     if count < 1 or per_node < 1 or count * per_node > 64:
@@ -49,21 +49,18 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
             sketch.boxed(x, top, wide, high, words, 13, colour(rank), radius=4)
     foot = y + count * (high + 34) - 14
     if dims:
-        outer, inner = dims
         right = left + inner_wide + 30
-        sketch.arrow((right, y), (right, foot - 14), INK, 1.6)
-        sketch.arrow((right, foot - 14), (right, y), INK, 1.6)
-        sketch.text(right + 10, (y + foot - 14) / 2, f"{outer}: between nodes", 12, align="left")
-        sketch.arrow((left, foot + 8), (left + inner_wide, foot + 8), INK, 1.6)
-        sketch.arrow((left + inner_wide, foot + 8), (left, foot + 8), INK, 1.6)
-        sketch.text(left + inner_wide / 2, foot + 24, f"{inner}: inside a node", 12)
+        down, across = ((right, y), (right, foot - 14)), ((left, foot + 8), (left + inner_wide, foot + 8))
+        for start, end in (down, down[::-1], across, across[::-1]):
+            sketch.arrow(start, end, INK, 1.6)
+        sketch.text(right + 10, (y + foot - 14) / 2, f"{dims[0]}: between nodes", 12, align="left")
+        sketch.text(left + inner_wide / 2, foot + 24, f"{dims[1]}: inside a node", 12)
     cells = [("node ", *(f"local {k}" for k in range(per_node)))]
     cells += [(str(n), *(f"rank {n * per_node + k:<2}" for k in range(per_node))) for n in range(count)]
     rows = [aligned(cells)]
-    if dims:
-        lanes = [span(tuple(range(k, count * per_node, per_node))) for k in range(per_node)]
-        rows.append(f"{dims[0]}: " + "; ".join(f"ranks {lane}" for lane in lanes))
-        rows.append(f"{dims[1]}: " + "; ".join(f"ranks {span(tuple(range(n * per_node, (n + 1) * per_node)))}" for n in range(count)))  # fmt: skip
+    ranks = torch.arange(count * per_node).reshape(count, per_node)
+    for dim, groups in zip(dims or (), (ranks.T, ranks)):
+        rows.append(f"{dim}: " + "; ".join(f"ranks {span(group)}" for group in groups.tolist()))
     return _shown([sketch], rows, f"{count * per_node} ranks on {count} nodes")
 
 
@@ -99,26 +96,22 @@ def _stage(k: int, n: int) -> Canvas:
     pitch, top, x = 150 / max(3, n - 1), 62, 6
     ys = [top + pitch * rank for rank in range(n)]
     if k == 2:
-        for a in range(n):
-            for b in range(a + 1, n):
-                depth = 26 * (b - a)
-                points = [(x + 62, ys[a]), (x + 62 + depth, ys[a]), (x + 62 + depth, ys[b]), (x + 62, ys[b])]
-                sketch.bow(x + 62, ys[a], ys[b], depth * 0.75, SOFT, 1.6, head=0.1)
-                sketch.reach(points[1][0], ys[b])
+        for a, b in combinations(range(n), 2):
+            depth = 26 * (b - a)
+            sketch.bow(x + 62, ys[a], ys[b], depth * 0.75, SOFT, 1.6, head=0.1)
+            sketch.reach(x + 62 + depth, ys[b])
     else:
-        board = (x + 128, top - 14, 112, 22 + 20 * n if k else 46)
-        sketch.box(*board, TRAY, INK if k else SOFT, dashed=not k, radius=4)
-        words = ("MASTER_ADDR", ":MASTER_PORT") if not k else ("the store",)
-        for i, word in enumerate(words):
-            sketch.text(board[0] + 56, board[1] + 13 + 17 * i, word, 10.5, INK, mono=not k, bold=bool(k))
+        left, above = x + 128, top - 14  # of the board
+        sketch.box(left, above, 112, 22 + 20 * n if k else 46, TRAY, INK if k else SOFT, dashed=not k, radius=4)
+        for i, words in enumerate(("the store",) if k else ("MASTER_ADDR", ":MASTER_PORT")):
+            sketch.text(left + 56, above + 13 + 17 * i, words, 10.5, INK, mono=not k, bold=bool(k))
         for rank in range(n):
-            end = (board[0] - 2, board[1] + (24 if not k else 31 + 20 * rank))
-            sketch.arrow((x + 66, ys[rank]), end, colour(rank), 1.8, dashed=not k, head=8)
+            middle = above + (31 + 20 * rank if k else 24)
+            sketch.arrow((x + 66, ys[rank]), (left - 2, middle), colour(rank), 1.8, dashed=not k, head=8)
             if k:
-                words = f"{rank_label(rank)} is at …"
-                sketch.boxed(board[0] + 8, end[1] - 8, 96, 16, words, 10, colour(rank), radius=2)
+                sketch.boxed(left + 8, middle - 8, 96, 16, f"{rank_label(rank)} is at …", 10, colour(rank), radius=2)
+    high = min(26, pitch - 4)
     for rank in range(n):
-        high = min(26, pitch - 4)
         sketch.boxed(x, ys[rank] - high / 2, 62, high, rank_label(rank), 12, colour(rank), radius=4)
     return sketch
 
@@ -139,7 +132,8 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
     except (RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"these are no shards of one tensor along dimension {dim}: {error}") from None
     grid = whole.reshape(1, -1) if whole.dim() == 1 else whole
-    along = dim % whole.dim() + (whole.dim() == 1)  # 0: rows are cut, 1: columns
+    cut = dim % whole.dim()
+    along = cut + (whole.dim() == 1)  # 0: rows are cut, 1: columns
     if whole.dim() > 2 or grid.shape[0] > SHOWN_ROWS or grid.shape[1] > SHOWN_COLUMNS:
         raise ValueError(f"at most {SHOWN_ROWS} x {SHOWN_COLUMNS} numbers in two dimensions can be drawn, not {list(whole.shape)}")  # fmt: skip
     owner = [rank for rank, shard in enumerate(shards) for _ in range(shard.shape[dim])]
@@ -148,14 +142,12 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
     sketch = Canvas()
     shapes = {str(list(shard.shape)) for shard in shards}
     each = f"{len(shards)} shards {shapes.pop()}" if len(shapes) == 1 else f"{len(shards)} shards"
-    y = (
-        heading(sketch, f"{name}: one tensor {list(whole.shape)}", f"{each}, cut along dimension {dim % whole.dim()}")
-        + 20
-    )
+    y = heading(sketch, f"{name}: one tensor {list(whole.shape)}", f"{each}, cut along dimension {cut}") + 20
     labels = RankLabels(range(len(shards)))
     left, high, at = labels.width + 22, 24.0, y
-    held = [[(i, j) for i in range(grid.shape[0]) for j in range(grid.shape[1]) if owner[(i, j)[along]] == r]
-            for r in range(len(shards))]  # fmt: skip
+    held = [[] for _ in shards]  # of each rank: the places of its numbers in the whole
+    for place in product(*map(range, grid.shape)):
+        held[owner[place[along]]].append(place)
     local = left + max((len({j for _, j in mine}) for mine in held), default=0) * cell
     sketch.text((left + local) / 2, y - 12, "what a rank has", 11.5, SOFT)
     for rank, mine in enumerate(held):
@@ -166,17 +158,16 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
         if not mine:
             sketch.text(left + 4, at + high / 2, "∅", 13, FAINT, align="left")
         at += max(1, len(rows)) * high + 12
-    right, top = local + 110, y + max(0.0, (at - 12 - y - grid.shape[0] * high) / 2)
+    right, top, middle = local + 110, y + max(0.0, (at - 12 - y - grid.shape[0] * high) / 2), (y + at - 12) / 2
     sketch.text(right + grid.shape[1] * cell / 2, y - 12, "the tensor that it is", 11.5, SOFT)
-    sketch.text((local + right) / 2, (y + at - 12) / 2 - 14, "is one", 11, SOFT)
-    sketch.arrow((local + 20, (y + at - 12) / 2), (right - 20, (y + at - 12) / 2), INK, 2)
-    for i, row in enumerate(words):
-        for j, word in enumerate(row):
-            _number(sketch, right + j * cell, top + i * high, cell, high, word, owner[(i, j)[along]])
+    sketch.text((local + right) / 2, middle - 14, "is one", 11, SOFT)
+    sketch.arrow((local + 20, middle), (right - 20, middle), INK, 2)
+    for i, j in product(*map(range, grid.shape)):
+        _number(sketch, right + j * cell, top + i * high, cell, high, words[i][j], owner[(i, j)[along]])
     start, lines = 0, [f"{name}: {list(whole.shape)}"]
     for rank, shard in enumerate(shards):
         stop = start + shard.shape[dim]
-        index = ", ".join([":"] * (dim % whole.dim()) + [f"{start}:{stop}"])
+        index = ", ".join([":"] * cut + [f"{start}:{stop}"])
         lines.append(f"  rank {rank}   {name}[{index}]   {shard.tolist()}")
         start = stop
     return _shown([sketch], lines, f"{len(shards)} shards as one tensor {list(whole.shape)}")

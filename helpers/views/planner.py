@@ -1,7 +1,5 @@
 """planner(): a model on a cluster whose degrees of parallelism can be moved, and memory, bytes, bubble and time with them."""
 
-from __future__ import annotations
-
 from collectives.cost.planner import Division, Overlap, Shape, Step, cluster, step
 from collectives.draw.canvas import Picture
 from collectives.format import duration, size
@@ -24,7 +22,7 @@ class Planner(Panelled):
         self.model, self.gpu, self.batch, self.nic, self.overlap = model, gpu, batch, nic, overlap
         self.choose(division)
 
-    def choose(self, division: Division) -> Planner:
+    def choose(self, division: Division) -> "Planner":
         """Another division, on as many GPUs as it needs.  Raises ValueError for one that cannot be."""
         division.check(self.model, self.batch)
         machine = cluster(self.gpu, division.gpus, self.nic)
@@ -44,36 +42,28 @@ class Planner(Panelled):
             for name, values in DEGREES.items()
         ]
         shards = [("shards nothing", 0), ("optimizer", 1), ("and gradients", 2), ("and parameters", 3)]
-        recompute = ["none", "full"] if d.recompute != "selective" else ["none", "selective", "full"]
+        recompute = ["none", *["selective"] * (d.recompute == "selective"), "full"]
         words = [(f"recompute {what}", what) for what in recompute]
         shard = Control("shard", shards, d.shard, buttons=True)
         return [*degrees, shard, Control("recompute", words, d.recompute, buttons=True)]
 
     def react(self, chosen: dict) -> dict:
         """What a division leads to.  Where it is not possible, the reason in words."""
-        before = self.step
+        was = self.step
         try:
-            self.choose(before.division.with_(**chosen))
+            now = self.choose(was.division.with_(**chosen)).step
         except ValueError as reason:
             return {"words": str(reason)}
-        words = f"{said(self.step)}{_moved(before, self.step)}"
-        return {"words": words, "picture": shown(self.draw(), repr(self.step))}
-
-
-def said(s: Step) -> str:
-    """A step in one sentence."""
-    fits = "" if s.fits else f", more than the {size(s.capacity)} there are"
-    return (
-        f"{s.division.gpus:,} GPUs: {duration(s.time)} a step, {s.tokens:,.0f} tokens a second and GPU, MFU {s.mfu:.1%}, "
-        f"bubble {s.seconds['bubble'] / s.time:.1%}; {size(s.memory.total)} a GPU{fits}; sends {size(sum(s.sent.values()))}"
-    )
-
-
-def _moved(before: Step, now: Step) -> str:
-    """The change since the last setting."""
-    if before.division == now.division:
-        return ""
-    return f" (before: {before.division.gpus:,} GPUs, {duration(before.time)}, MFU {before.mfu:.1%}, {size(before.memory.total)})"
+        fits = "" if now.fits else f", more than the {size(now.capacity)} there are"
+        words = (
+            f"{now.division.gpus:,} GPUs: {duration(now.time)} a step, {now.tokens:,.0f} tokens a second and GPU, "
+            f"MFU {now.mfu:.1%}, bubble {now.seconds['bubble'] / now.time:.1%}; {size(now.memory.total)} a GPU{fits}; "
+            f"sends {size(sum(now.sent.values()))}"
+        )
+        if was.division != now.division:
+            memory = size(was.memory.total)
+            words += f" (before: {was.division.gpus:,} GPUs, {duration(was.time)}, MFU {was.mfu:.1%}, {memory})"
+        return {"words": words, "picture": shown(self.draw(), repr(now))}
 
 
 def planner(

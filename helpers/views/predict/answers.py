@@ -15,7 +15,7 @@ from collectives.record.event import Summary
 class Want(NamedTuple):
     """What one cell really holds."""
 
-    kind: str  # "number", "word", "undefined", "nothing", "never"
+    kind: str  # "number", "word", "undefined", "nothing", "never"; of what was given also "blank"
     text: str
     value: Any = None
 
@@ -31,12 +31,8 @@ _WORDS = {
 _PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789", "_ ()'\"")
 
 
-class Given(NamedTuple):
+class Given(Want):
     """What the learner put into one cell."""
-
-    text: str
-    kind: str  # as of Want, or "blank"
-    value: Any = None
 
 
 def given(words: Any) -> Given:
@@ -44,17 +40,17 @@ def given(words: Any) -> Given:
     low = words.lower()
     for kind, names in _WORDS.items():
         if low in names:
-            return Given(words, kind)
+            return Given(kind, words)
     if low in ("true", "false"):
-        return Given(words, "number", low == "true")
+        return Given("number", words, low == "true")
     for kind in (int, float, complex):
         try:
-            return Given(words, "number", kind(low))
+            return Given("number", words, kind(low))
         except ValueError:
             pass
     if match := re.fullmatch(r"(-?\d+)/(\d*[1-9]\d*)", low):
-        return Given(words, "number", int(match[1]) / int(match[2]))
-    return Given(words, "word" if words else "blank", plain(words))
+        return Given("number", words, int(match[1]) / int(match[2]))
+    return Given("word" if words else "blank", words, plain(words))
 
 
 def plain(words: str) -> str:

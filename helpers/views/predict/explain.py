@@ -1,7 +1,7 @@
 """Why a predicted number is wrong, where the recorded run can tell.
 
-A wrong number is often the right answer to another question: what the rank held before,
-the sum where nothing is summed, another rank's part.  Whatever matches is said.
+A wrong number is often the right answer to another question: what the rank held before, the sum where nothing is
+summed, another rank's part.  Whatever matches is said.
 """
 
 import torch
@@ -18,33 +18,25 @@ from .questions import FillIn
 
 def why(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
     """One sentence about cell k of a rank, without the rank's number: several ranks may share it. Or ''."""
-    mine = outcome.run.events[rank]
     if grid.kind == "returned":
-        return _returned(grid, outcome, rank, given, want) or (
-            why_event(_last(outcome, rank), given, want, k) if mine else ""
-        )
+        return _returned(grid, outcome, rank, given, want) or _last(outcome, rank, k, given, want)
     call = grid.call(outcome.run)
     e = next(e for e in call if e.rank == rank)
     if want.kind in ("number", "word") and _broken(call, e):
         return _BROKEN.format(e.op)
-    if grid.kind == "chunks":
-        return _contract(e, given, want) or _says(e)
-    return _contract(e, given, want) or _value(call, e, k, given, want)
+    return _contract(e, given, want) or (_says(e) if grid.kind == "chunks" else _value(call, e, k, given, want))
 
 
-def _last(outcome: Outcome, rank: int) -> tuple[Call, Event]:
-    e = outcome.run.events[rank][-1]
-    return next(call for call in outcome.run.calls if any(other is e for other in call)), e
-
-
-def why_event(last: tuple[Call, Event], given: Given, want: Want, k: int) -> str:
+def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
     """Of a result: only if it is what the rank's last call left."""
-    call, e = last
-    left = numbers_of(e.after) if isinstance(e.after, torch.Tensor) else []
+    mine = outcome.run.events[rank]
+    left = numbers_of(mine[-1].after) if mine and isinstance(mine[-1].after, torch.Tensor) else []
     if want.value not in left:
         return ""
+    e = mine[-1]
     if e.is_undefined:
         return f"{e.op} promises nothing to any rank but {e.dst}: this is what the backend happens to leave"
+    call = next(call for call in outcome.run.calls if any(other is e for other in call))
     at = k if k < len(left) and left[k] == want.value else left.index(want.value)  # a result may hold more
     return _BROKEN.format(e.op) if _broken(call, e) else _value(call, e, at, given, want)
 
@@ -67,12 +59,10 @@ def _returned(grid: FillIn, outcome: Outcome, rank: int, given: Given, want: Wan
     if want.kind == "nothing" and given.kind != "nothing":
         return f"{grid.fn_name} returns None here"
     if given.kind == "number" and want.kind == "number":
-        others = [
-            r for r, cells in grid.wants(outcome).items() if r != rank and given.value in [c.value for c in cells]
-        ]
-        if others and given.value not in [c.value for c in grid.wants(outcome)[rank]]:
-            alone = len(grid.wants(outcome)[others[0]]) == 1
-            return f"that is {'what' if alone else 'among what'} rank {others[0]} returns"
+        values = {r: [cell.value for cell in cells] for r, cells in grid.wants(outcome).items()}
+        others = [r for r in values if given.value in values[r]]
+        if others and rank not in others:
+            return f"that is {'what' if len(values[others[0]]) == 1 else 'among what'} rank {others[0]} returns"
     return ""
 
 
@@ -83,9 +73,9 @@ def _contract(e: Event, given: Given, want: Want) -> str:
     if want.kind == "undefined":
         return f"{e.op} leaves every buffer but the root's undefined: only rank {e.dst} has the result"
     if want.kind == "nothing":
-        return f"{e.op} gives nothing more here: " + (
-            f"only rank {e.dst} receives" if e.dst is not None and e.dst != e.rank else "there is no room for it"
-        )
+        elsewhere = e.dst is not None and e.dst != e.rank
+        reason = f"only rank {e.dst} receives" if elsewhere else "there is no room for it"
+        return f"{e.op} gives nothing more here: {reason}"
     if e.async_op and not e.waited:
         return "nobody waited for this call, so nothing is promised about its tensor"
     if given.kind == "undefined":
@@ -130,16 +120,13 @@ def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
 
 
 def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> str:
-    own = before.get(e.rank, [])
     scattered = collectives.shapes(e.op)[1] == "own"
-    chunk = len(numbers_of(e.after))
-    at = call.group.index(e.rank) * chunk + k if scattered else k
+    at = k + call.group.index(e.rank) * len(numbers_of(e.after)) * scattered
     column = {rank: numbers[at] for rank, numbers in before.items() if at < len(numbers)}
     parts = list(column.values())
     if len(parts) < len(call.events) or not provenance.agree(call):
         return ""
-    mine = own[at]
-    total = sum(parts)
+    mine, total = column[e.rank], sum(parts)
     if e.reduce_op == "SUM" and not _near(total, want.value):  # it wraps, overflows or is rounded
         return ""
     sum_of = " + ".join(map(number, parts)) if len(parts) <= 8 and all(p >= 0 for p in parts) else "all ranks' numbers"
@@ -147,21 +134,18 @@ def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list
         here = f": here {sum_of}" if e.reduce_op == "SUM" and len(parts) <= 8 else ""
         everybody = "all ranks" if call.group == tuple(range(len(call.group))) else "the ranks of its group"
         return f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over {everybody}{here}"
-    if e.reduce_op != "SUM" and g == total:
-        return f"this is the sum, and the reduce op is {e.reduce_op}"
-    if e.reduce_op == "SUM":
-        if g == total - mine:
-            return f"this is the sum of the others: the rank's own number counts too ({sum_of})"
-        if g == total / len(parts):
-            return f"this is the average, and the reduce op is SUM: {sum_of}"
-        if g == max(parts):
-            return f"this is the largest of them, and the reduce op is SUM: {sum_of}"
-        if scattered:
-            for other in call:
-                if other is not e and g in numbers_of(other.after):
-                    return f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
-        return f"it is {sum_of}" if len(parts) <= 8 else ""
-    for rank, held in column.items():
-        if g == held:
-            return f"this is rank {rank}'s number; the {e.reduce_op} over all ranks is another"
-    return ""
+    if e.reduce_op != "SUM":
+        if g == total:
+            return f"this is the sum, and the reduce op is {e.reduce_op}"
+        whose = [rank for rank, held in column.items() if g == held]
+        return f"this is rank {whose[0]}'s number; the {e.reduce_op} over all ranks is another" if whose else ""
+    if g == total - mine:
+        return f"this is the sum of the others: the rank's own number counts too ({sum_of})"
+    if g == total / len(parts):
+        return f"this is the average, and the reduce op is SUM: {sum_of}"
+    if g == max(parts):
+        return f"this is the largest of them, and the reduce op is SUM: {sum_of}"
+    for other in call if scattered else ():
+        if other is not e and g in numbers_of(other.after):
+            return f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
+    return f"it is {sum_of}" if len(parts) <= 8 else ""

@@ -49,14 +49,13 @@ def mark(question: FillIn | Open | Choice, filled: list[list[str]], outcome: Out
 def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     answers = question.wants(outcome)
     tried = any(cell.strip() for row in filled for cell in row)
-    marked = []
-    for row, texts in zip(question.rows, filled):
+    marked: list[list[MarkedCell]] = [[] for _ in filled]
+    for row, texts, marks in zip(question.rows, filled, marked):
         if not row.asked:
-            marked.append([])
             continue
         right = answers.get(row.rank) or [NOTHING]
-        right = right if len(right) > 1 else right * row.cells if right[0].kind in ("undefined", "never") else right
-        marks = []
+        if len(right) == 1 and right[0].kind in ("undefined", "never"):
+            right = right * row.cells
         for k, (text_, want) in enumerate(zip_longest(texts, right, fillvalue=None)):
             answer, want = given(text_), want or NOTHING
             if k and answer.kind == "blank" and want.kind == "nothing":
@@ -64,7 +63,6 @@ def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> l
             good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
             reason = why(question, outcome, row.rank, k, answer, want) if good is False else ""
             marks.append(MarkedCell(answer, want, good, reason))
-        marked.append(marks)
     return marked
 
 
@@ -76,11 +74,10 @@ def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> lis
     if not said:
         return [[MarkedCell(given(""), want, None)]]
     if any(cell.kind == "word" for cell in right):
-        return [[MarkedCell(given(words), want, any(fits(given(words), cell) for cell in right))]]
-    unordered = [cell for cell in said if cell.kind != "nothing"]
-    good = len(unordered) == len([c for c in right if c.kind != "nothing"]) and all(
-        fits(a, b) for a, b in zip(unordered, right)
-    )
+        good = any(fits(given(words), cell) for cell in right)
+    else:
+        said, right = ([cell for cell in cells if cell.kind != "nothing"] for cells in (said, right))
+        good = len(said) == len(right) and all(map(fits, said, right))
     return [[MarkedCell(given(words), want, good)]]
 
 
@@ -88,7 +85,7 @@ def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) ->
     picked, right = filled[0][0], outcome.answer(question.right)
     if right not in question.options:
         raise ValueError(f"predict: the answer is {right!r}, and that is none of the choices {question.options}")
-    answer = Given(picked, "word" if picked else "blank", picked)
+    answer = Given("word" if picked else "blank", picked, picked)
     why = question.why(picked, outcome) if picked and picked != right else ""
     return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
 

@@ -6,9 +6,7 @@ from collectives.draw.labels import RankLabels
 
 from .questions import FillIn, ShownCell
 
-HIGH, PITCH = 28, 40  # pixels
-SIZE = 13
-LEAST, GAP = 30, 4
+HIGH, PITCH, LEAST, GAP, SIZE = 28, 40, 30, 4, 13  # pixels: a cell's height, row to row, least width, gap, letters
 
 
 def blank(question: FillIn) -> Picture:

@@ -4,11 +4,9 @@
 
     predict(share, world_size=4)
 
-The cell shows what each rank brings, and cells to fill in.  Run (or Enter) runs the ranks,
-marks what was filled in, and says why a wrong number is wrong.  Nothing that would give the
-answer away is in the page before.  Where there are no widgets, `predict(share, answers=[...])`
-does the same.  Where nobody sits who could answer, because a program executes the notebook
-(nbval, nbconvert, the website), it shows what the ranks did.
+The cell shows what each rank brings, and cells to fill in.  Run (or Enter) runs the ranks, marks what was filled in,
+and says why a wrong number is wrong; before, nothing in the page gives the answer away.  Where there are no widgets,
+`predict(share, answers=[...])` does the same.  A program that executes the notebook is shown what the ranks did.
 """
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -44,19 +42,18 @@ def predict(
         "chunks": as "after", in letters: b₂ is chunk b of rank 2, Σb the sum of all ranks' b;
         "verdict": how the run ends; "waits": which ranks wait for ever;
         any other words: a question of your own, with `choices` or `answer`.
-    choices: sentences to choose from.  A mapping tells which is right: sentence -> Stuck,
-        Mismatch, RankFailed or Run (it finishes), or a function that says whether it is
-        right.  A sequence needs `answer`.
-    answer: a function of the Run (of the RunError, if it ended with one) that returns the
-        answer: one of the choices, a number, several, or a word.
+    choices: sentences to choose from.  A mapping tells which is right: sentence -> Stuck, Mismatch, RankFailed or Run
+        (it finishes), or a function that says whether it is right.  A sequence needs `answer`.
+    answer: a function of the Run (of the RunError, if it ended with one) that returns the answer: one of the choices, a
+        number, several, or a word.
     rank: the rank, or the ranks, to fill in; None: all.
     call: which of the run's calls "after" and "chunks" are about; -1: the last.
-    answers: the prediction, without a widget: a row for each rank to fill in, as "0 1 2", a
-        list or a tensor; or one value for a question with one answer.
+    answers: the prediction, without a widget: a row for each rank to fill in, as "0 1 2", a list or a tensor; or one
+        value for a question with one answer.
     because: choice -> why it is wrong; said to whom chooses it.  How a run ends gives its own reasons.
 
-    The last expression of a cell, it shows itself.  Raises what `run` raises for bad
-    arguments, and ValueError for a question that cannot be asked.
+    The last expression of a cell, it shows itself.  Raises what `run` raises for bad arguments, and ValueError for a
+    question that cannot be asked.
     """
     question = _question(fn, args, kwargs, ask, choices, answer, rank, call, because or {})
     prediction = Prediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
@@ -67,7 +64,7 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
     if not callable(fn):
         raise TypeError(f"predict() needs a function to run on every rank, not {fn!r}.")
     words = ask if ask not in KNOWN else None
-    if choices is None and answer is None and (ask is None or ask in ("after", "returned", "chunks")):
+    if choices is None and answer is None and ask in (None, "after", "returned", "chunks"):
         first = attempt(fn, args, kwargs)
         calls = first.run.calls
         talks = any(not c.is_message for c in calls)
@@ -81,9 +78,8 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
         return Open("Which ranks wait for ever?  (their numbers, or none)", waiting)
     if choices is None and answer is None:
         known = ", ".join(map(repr, KNOWN))
-        raise ValueError(
-            f"predict: {ask!r} has no answer. Give answer=..., or choices={{...}}, or ask for one of {known}."
-        )
+        given = "Give answer=..., or choices={...}, or ask for one of"
+        raise ValueError(f"predict: {ask!r} has no answer. {given} {known}.")
     if choices is None:
         return Open(words or "What is the answer?", answer)
     if answer is None and not isinstance(choices, Mapping):
@@ -96,10 +92,9 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
 
 
 def _by_kind(choices: Mapping[str, Any]) -> Callable[[Run | RunError], str | None]:
-    def right(done):
-        for words, test in choices.items():
-            if isinstance(done, test) if isinstance(test, type) else test(done):
-                return words
-        return None
+    """What tells which choice is right: the first whose class the end of the run has, or whose function says so."""
 
-    return right
+    def fits(test: Any, done: Run | RunError) -> bool:
+        return isinstance(done, test) if isinstance(test, type) else test(done)
+
+    return lambda done: next((words for words, test in choices.items() if fits(test, done)), None)

@@ -1,7 +1,5 @@
 """A prediction: the question about a run, the answer that was given, and the run that marked it."""
 
-from __future__ import annotations
-
 from typing import Any, Callable, Mapping
 
 import torch
@@ -26,10 +24,9 @@ from .recording import asked, recorded, reply
 class Prediction(Interactive):
     """A question about a run, the answer that was given, and the run that marked it.
 
-    `.run` is that Run, or the RunError that it ended with; None before there is one.
-    `.right` and `.of`: how many cells are right, of how many.
-    A notebook shows a form to fill in, or the outcome where nobody can answer.  Until a run marks an answer, the form's
-    model holds nothing but the question: the answer is in no widget and no message.
+    `.run` is that Run, or the RunError that it ended with; None before there is one.  `.right` and `.of`: how many cells
+    are right, of how many.  A notebook shows a form to fill in, or the outcome where nobody can answer.  Until a run
+    marks an answer, the form's model holds nothing but the question: the answer is in no widget and no message.
     """
 
     words_first = True  # of a folded output JupyterLab shows the first line: the question, and not a picture's title
@@ -38,7 +35,7 @@ class Prediction(Interactive):
         self.question, self._attempt, self.name = question, attempt, name
         self.filled: list[list[str]] = [[""] * row.cells for row in question.rows]
         self.result: Result | None = None
-        self._figure, self._recording = None, None
+        self._recording = None
 
     @property
     def run(self) -> Run | RunError | None:
@@ -52,7 +49,7 @@ class Prediction(Interactive):
     def of(self) -> int:
         return self.result.of if self.result else sum(row.cells for row in self.question.rows if row.asked)
 
-    def answer(self, answers: Any) -> Prediction:
+    def answer(self, answers: Any) -> "Prediction":
         """Answers without the widget, runs the ranks and marks; see `answers` of predict()."""
         self.filled = self._read(answers)
         self.mark()
@@ -71,20 +68,19 @@ class Prediction(Interactive):
         return mark(self.question, self.filled, self._attempt())
 
     def _read(self, answers: Any) -> list[list[str]]:
-        rows = self.question.rows
         if isinstance(self.question, Choice):
             return [[self.question.pick(answers)]]
         if isinstance(self.question, Open):
-            return [[_words(answers)]]
-        asked = [row for row in rows if row.asked]
-        if isinstance(answers, Mapping):
-            answers = [answers.get(row.rank, "") for row in asked]
-        answers = [answers] if len(asked) == 1 and not _is_rows(answers) else list(answers)
-        if len(answers) != len(asked):
-            raise ValueError(f"answers has {len(answers)} rows, and {len(asked)} ranks are asked for: one row each.")
+            return [[answers.strip() if isinstance(answers, str) else ", ".join(_tokens(answers))]]
+        asked = [row.rank for row in self.question.rows if row.asked]
+        if not isinstance(answers, Mapping):
+            rows = [answers] if len(asked) == 1 and not _is_rows(answers) else list(answers)
+            if len(rows) != len(asked):
+                raise ValueError(f"answers has {len(rows)} rows, and {len(asked)} ranks are asked for: one row each.")
+            answers = dict(zip(asked, rows))
         filled = []
-        for row in rows:
-            value = answers[asked.index(row)] if row.asked else ""
+        for row in self.question.rows:
+            value = answers.get(row.rank, "") if row.asked else ""
             words = [value.strip()] if isinstance(value, str) and row.cells == 1 else _tokens(value)
             filled.append(words + [""] * (row.cells - len(words)))
         return filled
@@ -96,50 +92,38 @@ class Prediction(Interactive):
         if isinstance(question, Choice):
             lines += self._choices()
         elif isinstance(question, Open):
-            lines.append(f"  answer: {self.filled[0][0] or '_'}")
-            if result:
-                lines[-1] = "  " + marked(result.marks[0][0])
+            lines.append("  " + (marked(result.marks[0][0]) if result else f"answer: {self.filled[0][0] or '_'}"))
         else:
             lines.append(self.table(result and result.marks, marked))
         if not result:
-            example = "answers=" + ("[...]" if isinstance(question, FillIn) else "...")
-            return "\n".join([*lines, f"Without the widget: predict(..., {example})"])
+            example = "[...]" if isinstance(question, FillIn) else "..."
+            return "\n".join([*lines, f"Without the widget: predict(..., answers={example})"])
         lines += [summary(result, question), *reasons(result, question)]
         return "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()
 
     def _choices(self) -> list[str]:
-        lines = []
-        mark = self.result.marks[0][0] if self.result else None
-        for k, option in enumerate(self.question.options):
-            sign = ""
-            if mark:
-                sign = "✓ " if option == mark.want.value else "✗ " if option == mark.given.value else "  "
-            lines.append(f"  {sign}{k + 1}  {option}")
-        return lines
+        signs = {}
+        if self.result:
+            mark = self.result.marks[0][0]
+            signs = dict.fromkeys(self.question.options, "  ") | {mark.given.value: "✗ ", mark.want.value: "✓ "}
+        return [f"  {signs.get(option, '')}{k}  {option}" for k, option in enumerate(self.question.options, 1)]
 
     def table(self, marked: list[list[MarkedCell]] | None, say: Callable[[MarkedCell], str]) -> str:
-        names = [f"{row.rank}{'*' * row.root}" for row in self.question.rows]
+        """The rows to fill in as text; with marks, each as `say` has it."""
         head = self.question.before
-        what = "returned" if self.question.kind == "returned" else "after"
-        lines = [("rank", *(head, "") * bool(head), what)]
+        lines = [("rank", *(head, "") * bool(head), "returned" if self.question.kind == "returned" else "after")]
         for k, row in enumerate(self.question.rows):
-            if marked:
-                after = "  ".join(map(say, marked[k]))
-            else:
-                after = " ".join("_" * row.cells) if row.asked else ""
-            lines.append((names[k], *(row.before, " ->") * bool(head), after))
+            after = "  ".join(map(say, marked[k])) if marked else " ".join("_" * row.cells * row.asked)
+            lines.append((f"{row.rank}{'*' * row.root}", *(row.before, " ->") * bool(head), after))
         return aligned(lines, indent="  ", least=(5,))
 
     # --- in a notebook --------------------------------------------------------------------
 
-    def widget(self):
-        """The form, made when first asked for.  Raises ImportError without anywidget."""
-        if self._figure is None:
-            from collectives.play.web.widget import Figure
+    def figure(self):
+        """The form."""
+        from collectives.play.web.widget import Figure  # anywidget may be missing
 
-            question = asked(self.question) | {"live": True}
-            self._figure = Figure(question, lambda sent: self.submit(sent["filled"], sent["show"]), PREDICT)
-        return self._figure
+        return Figure(asked(self.question) | {"live": True}, lambda sent: self.submit(**sent), PREDICT)
 
     def submit(self, filled: list[list[str]], show: bool = False) -> dict:
         """Runs the ranks, marks, and says what came of it: marks and reasons, and with `show` the answer too."""
@@ -176,10 +160,6 @@ class Prediction(Interactive):
 # --- what was answered --------------------------------------------------------------------
 
 
-def _words(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ", ".join(_tokens(value))
-
-
 def _tokens(value: Any) -> list[str]:
     """One row of answers, a text for each cell."""
     if isinstance(value, str):
@@ -190,11 +170,8 @@ def _tokens(value: Any) -> list[str]:
 
 
 def _is_rows(answers: Any) -> bool:
-    return (
-        isinstance(answers, (list, tuple))
-        and len(answers) == 1
-        and isinstance(answers[0], (str, list, tuple, torch.Tensor))
-    )
+    one = answers[0] if isinstance(answers, (list, tuple)) and len(answers) == 1 else None
+    return isinstance(one, (str, list, tuple, torch.Tensor))
 
 
 def _spread(cells: list[str]) -> list[str]:

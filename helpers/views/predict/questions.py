@@ -1,12 +1,11 @@
 """What `predict` can ask about a run.
 
-Knows nothing of widgets, nor of marks.  A question is made from a first run, of which it keeps what the
-ranks brought and how many cells there are to fill in; what they were left with is taken
-from the run that marks the answer.
+Knows nothing of widgets, nor of marks.  A question is made from a first run, of which it keeps what the ranks brought and
+how many cells there are to fill in; what they were left with is taken from the run that marks the answer.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import torch
 
@@ -29,6 +28,11 @@ VERDICTS = {
     "the ranks' calls do not fit together (Mismatch)": Mismatch,
     "a rank fails (RankFailed)": RankFailed,
 }
+DENIED = {
+    Stuck: "No rank was left waiting",
+    Mismatch: "No two calls disagreed",
+    RankFailed: "No rank raised an error",
+}
 
 
 # --- questions ----------------------------------------------------------------------------
@@ -41,73 +45,57 @@ class ShownCell(NamedTuple):
     rank: int | None  # whose colour it has; None: there is nothing of interest
 
 
-@dataclass
-class QuestionRow:
+class QuestionRow(NamedTuple):
     """One line to fill in: a rank, or the one line of a question that is not about ranks."""
 
-    label: str
-    before: str = ""
-    shown: list[ShownCell] = field(default_factory=list)
-    cells: int = 1
     rank: int | None = None
+    before: str = ""
+    shown: Sequence[ShownCell] = ()
     root: bool = False
     asked: bool = True
+    cells: int = 1
 
 
-@dataclass
 class FillIn:
-    """Asks for the numbers that ranks hold after a call, or return."""
+    """Asks for the numbers that ranks hold after a call, or return.
 
-    fn_name: str
-    kind: str  # "after", "returned", "chunks"
-    which: int  # of the run's calls
-    ranks: tuple[int, ...] | None
-    first: Outcome
+    kind: "after", "returned", "chunks".  which: of the run's calls.  ranks: those that are asked for; None: all.
+    first: a run, of which nothing is kept that would give the answer.
+    """
 
-    def __post_init__(self) -> None:
-        self.title, self.rows = self._rows(self.first)
-        self.before = "before"
-        if self.kind == "returned":
-            self.before = "brings" if any(row.before not in ("", "-") for row in self.rows) else ""
-        if not any(row.asked for row in self.rows):
-            raise ValueError(f"predict: rank={self.ranks} has no part in this call")
-        most = max(row.cells for row in self.rows if row.asked)
+    ask = "grid"  # as the web module calls this kind of question
+
+    def __init__(self, fn_name: str, kind: str, which: int, ranks: tuple[int, ...] | None, first: Outcome) -> None:
+        self.fn_name, self.kind, self.which = fn_name, kind, which
+        who = "each rank" if ranks is None else name_ranks(sorted(ranks))
+        answers = self.wants(first)
+        if kind == "returned":
+            self.title = f"What does {fn_name} return on {who}?"
+            rows = [QuestionRow(rank, *_brings(mine)) for rank, mine in enumerate(first.run.events)]
+            self.before = "brings" if any(row.before not in ("", "-") for row in rows) else ""
+        else:
+            call = self.call(first.run)
+            verb = "do" if who.startswith("ranks") else "does"
+            self.title = f"What {verb} {who} hold after this call?  {call_title(call)}"
+            before, _ = provenance.read(call)
+            rows = [QuestionRow(e.rank, *self._holds(e, row), e.rank == e.root) for e, row in zip(call, before)]
+            self.before = "before"
+        asked = {row.rank for row in rows if ranks is None or row.rank in ranks}
+        if not asked:
+            raise ValueError(f"predict: rank={ranks} has no part in this call")
+        most = max(len(answers.get(rank, ())) or 1 for rank in asked)
         if most > MAX_CELLS:
             raise ValueError(
                 f"predict: {most} numbers a rank are too many to fill in. Ask for their letters with "
                 'ask="chunks", or ask a question with choices=[...].'
             )
-        for row in self.rows:
-            row.cells = most
-        del self.first  # with it goes the answer
+        self.rows = [row._replace(asked=row.rank in asked, cells=most) for row in rows]
 
-    def _rows(self, outcome: Outcome) -> tuple[str, list[QuestionRow]]:
-        answers, done = self.wants(outcome), outcome.run
-        rows = []
-        if self.kind == "returned":
-            title = f"What does {self.fn_name} return on {self._who}?"
-            for rank, mine in enumerate(done.events):
-                shown, words = _brings(mine[0]) if mine else ([], "-")
-                rows.append(QuestionRow(f"rank {rank}", words, shown, len(answers.get(rank, ())) or 1, rank))
-        else:
-            call = self.call(done)
-            verb = "do" if self._who.startswith("ranks") else "does"
-            title = f"What {verb} {self._who} hold after this call?  {call_title(call)}"
-            before, _ = provenance.read(call)
-            for e, row in zip(call, before):
-                letters = self.kind == "chunks"
-                words = " ".join(slot.letter for slot in row) or "-" if letters else before_text(e)
-                shown = [cell for slot in row for cell in _cells(slot, letters)]
-                rows.append(
-                    QuestionRow(f"rank {e.rank}", words, shown, len(answers[e.rank]) or 1, e.rank, e.rank == e.root)
-                )
-        for row in rows:
-            row.asked = self.ranks is None or row.rank in self.ranks
-        return title, rows
-
-    @property
-    def _who(self) -> str:
-        return "each rank" if self.ranks is None else name_ranks(sorted(self.ranks))
+    def _holds(self, e: Event, row: list[provenance.Slot]) -> tuple[str, list[ShownCell]]:
+        """What a rank holds before the call, in words and as cells."""
+        letters = self.kind == "chunks"
+        words = " ".join(slot.letter for slot in row) or "-" if letters else before_text(e)
+        return words, [cell for slot in row for cell in _cells(slot, letters)]
 
     def call(self, done: Run) -> Call:
         return done.chosen(self.which)[0]
@@ -121,36 +109,33 @@ class FillIn:
         call = self.call(outcome.run)
         if self.kind == "chunks":
             _, after = provenance.read(call)
-            return {e.rank: [self._letter(e, slot) for slot in row] or [NOTHING] for e, row in zip(call, after)}
+            return {e.rank: [_letter(e, slot) for slot in row] or [NOTHING] for e, row in zip(call, after)}
         return {e.rank: _left(e) for e in call}
 
-    def _letter(self, e: Event, slot: provenance.Slot) -> Want:
-        if e.end is None or e.is_undefined:
-            return NEVER if e.end is None else UNDEFINED
-        return Want("word", slot.letter, plain(slot.letter))
+
+def _letter(e: Event, slot: provenance.Slot) -> Want:
+    if e.end is None or e.is_undefined:
+        return NEVER if e.end is None else UNDEFINED
+    return Want("word", slot.letter, plain(slot.letter))
 
 
 def _left(e: Event) -> list[Want]:
     if e.end is None:
         return [NEVER] * max(1, len(numbers_of(e.before)))
-    count = wants(e.after)
-    return [UNDEFINED] * len(count) if e.is_undefined else count
+    left = wants(e.after)
+    return [UNDEFINED] * len(left) if e.is_undefined else left
 
 
-def _brings(e: Event) -> tuple[list[ShownCell], str]:
-    """What a rank brings to its first call."""
-    words = before_text(e)
-    if e.op == "recv" or words == "-":
-        return [], "-"
-    return [ShownCell(part, e.rank) for part in _parts(e.before)], words
+def _brings(mine: list[Event]) -> tuple[str, list[ShownCell]]:
+    """What a rank brings to the first of its calls, in words and as cells."""
+    words = before_text(mine[0]) if mine and mine[0].op != "recv" else "-"
+    return words, [ShownCell(part, mine[0].rank) for part in _parts(mine[0].before)] if words != "-" else []
 
 
 def _cells(slot: provenance.Slot, letters: bool) -> list[ShownCell]:
     # A buffer looks like data here: that it is about to be overwritten would be half of the answer.
     if letters or slot.value is None:
-        return [
-            ShownCell(slot.letter if slot.value is not None else "", slot.origin if slot.value is not None else None)
-        ]
+        return [ShownCell("", None) if slot.value is None else ShownCell(slot.letter, slot.origin)]
     return [ShownCell(part, slot.origin) for part in _parts(slot.value)]
 
 
@@ -168,9 +153,7 @@ class Open:
 
     title: str
     answer: Callable[[Any], Any]
-
-    def __post_init__(self) -> None:
-        self.rows, self.before = [QuestionRow("answer")], ""
+    ask, rows, before = "open", [QuestionRow()], ""
 
 
 @dataclass
@@ -180,11 +163,9 @@ class Choice:
     title: str
     options: tuple[str, ...]
     right: Callable[[Run | RunError], str | None]  # the option that is right
-    because: Mapping[str, str] = field(default_factory=dict)  # option -> why it is wrong
-    ends: Mapping[str, type] = field(default_factory=dict)  # option -> how it says that the run ends
-
-    def __post_init__(self) -> None:
-        self.rows, self.before = [QuestionRow("answer")], ""
+    because: Mapping[str, str]  # option -> why it is wrong
+    ends: Mapping[str, type]  # option -> how it says that the run ends
+    ask, rows, before = "choice", [QuestionRow()], ""
 
     def pick(self, words: Any) -> str:
         """An option from what a learner wrote: its words, their beginning, or its number from 1."""
@@ -200,22 +181,12 @@ class Choice:
         """Why an option is wrong: the author's reason, or what the run did instead; '' if nobody knows."""
         if option in self.because:
             return self.because[option]
-        return _not_so(self.ends[option], outcome.done) if option in self.ends else ""
-
-
-def _not_so(end: type, done: Run | RunError) -> str:
-    """Why a run did not end in this way."""
-    if isinstance(done, end):
-        return ""
-    if isinstance(done, Run):
-        return f"Every one of the {done.world_size} ranks returned."
-    happened = str(done).strip().splitlines()[0]
-    denied = {
-        Stuck: "No rank was left waiting",
-        Mismatch: "No two calls disagreed",
-        RankFailed: "No rank raised an error",
-    }
-    return f"{denied.get(end, 'It did not finish')}: {happened}"
+        end, done = self.ends.get(option), outcome.done
+        if end is None or isinstance(done, end):
+            return ""
+        if isinstance(done, Run):
+            return f"Every one of the {done.world_size} ranks returned."
+        return f"{DENIED.get(end, 'It did not finish')}: {str(done).strip().splitlines()[0]}"
 
 
 def waiting(done: Run | RunError) -> list[int] | None:

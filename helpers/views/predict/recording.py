@@ -16,12 +16,11 @@ MAX_CANDIDATES = 40  # wrong numbers a cell that have a reason of their own
 
 def asked(question: FillIn | Open | Choice) -> dict:
     """The question, and nothing of its answer."""
-    rows = [
-        dict(rank=row.rank, root=row.root, shown=row.shown, cells=row.cells, asked=row.asked) for row in question.rows
-    ]
+    fields = ("rank", "root", "shown", "cells", "asked")
+    rows = [{field: getattr(row, field) for field in fields} for row in question.rows]
     return {
         "kind": "predict",
-        "ask": {FillIn: "grid", Open: "open", Choice: "choice"}[type(question)],
+        "ask": question.ask,
         "title": question.title,
         "before": question.before,
         "rows": rows,
@@ -38,9 +37,10 @@ def reply(result: Result, question: FillIn | Open | Choice, show: bool) -> dict:
         "reasons": reasons(result, question),
         "right": done,
     }
-    if not (done or show):
-        return said
-    return said | {"wants": [[mark.want.text for mark in row] for row in result.marks], "after": after(result.outcome)}
+    if done or show:
+        said["wants"] = [[mark.want.text for mark in row] for row in result.marks]
+        said["after"] = after(result.outcome)
+    return said
 
 
 def after(outcome: Outcome) -> dict:
@@ -51,8 +51,7 @@ def after(outcome: Outcome) -> dict:
 def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
     """The question with the key that marks it, encoded: no search finds an answer in it, and nobody reads one by chance."""
     cells = [[mark.want for mark in row] for row in result.marks]
-    key: dict[str, Any] = {"wants": [[_cell(want) for want in row] for row in cells], "reasons": {}, "why": []}
-    key["after"] = after(result.outcome)
+    key = {"wants": [list(map(_cell, row)) for row in cells], "reasons": {}, "why": [], "after": after(result.outcome)}
     if isinstance(question, FillIn):
         key |= _reasons(question, result.outcome, cells)
     elif isinstance(question, Open):
