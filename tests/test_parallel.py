@@ -631,7 +631,7 @@ def test_messages_round_a_ring_are_alike():
 def test_tensors_that_a_rank_has_whole_are_stripes_of_their_layer():
     full, sizes = [(0.0, 0.0, 1.0, 1.0)], {"mlp.norm": 2, "mlp.expert0": 3, "mlp.expert1": 3}
     held = [{"mlp.norm": full, f"mlp.expert{rank}": full} for rank in range(2)]
-    (first, second) = _by_layer(Layout(["parameters"], held, sizes, dict.fromkeys(sizes, "mlp"))).held
+    (first, second) = _by_layer(Layout(["parameters"], held, sizes)).held
     assert first == {"mlp": [(0.0, 0.0, 1.0, 0.25), (0.0, 0.25, 1.0, 0.375)]}
     assert second == {"mlp": [(0.0, 0.0, 1.0, 0.25), (0.0, 0.625, 1.0, 0.375)]}
 

@@ -5,7 +5,7 @@ causal_work({"in a row": [[0, 1], [2, 3]], "striped": [[0, 2], [1, 3]]})    # pe
 """
 
 from collections import defaultdict
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Iterable, Mapping, Sequence
 
 from ..draw.canvas import SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, pale, text_width
@@ -28,7 +28,7 @@ class CausalWork(View):
             raise ValueError('causal_work() needs a layout or more, as {"in a row": [[0, 1], [2, 3]]}')
         self.layouts = {name: [sorted(map(int, positions)) for positions in places] for name, places in layouts.items()}
         for name, places in self.layouts.items():
-            every = sorted(p for positions in places for p in positions)
+            every = sorted(chain(*places))
             if every != list(range(len(every))) or not every:
                 raise ValueError(f"layout {name!r} must give each position, 0 to the last, to one rank")
 
@@ -43,17 +43,14 @@ class CausalWork(View):
         rows = [("pairs of", "rank", *(f"hop {h}" for h in range(hops)), "in all")]
         for name in self.layouts:
             for rank, counts in enumerate(self.pairs(name)):
-                cells = [exact(count) for count in counts] + [""] * (hops - len(counts))
+                cells = (*map(exact, counts), *[""] * (hops - len(counts)))
                 rows.append(("" if rank else name, str(rank), *cells, exact(sum(counts))))
         return aligned(rows, right=range(1, hops + 3))
 
     def draw(self) -> Picture:
         sketch = Canvas()
-        top = heading(
-            sketch,
-            "who computes which pairs",
-            "a row is a query, a column is a key; the colour is the rank with the query, paler with each hop",
-        )
+        words = "a row is a query, a column is a key; the colour is the rank with the query, paler with each hop"
+        top = heading(sketch, "who computes which pairs", words)
         side = min(MAX_SIDE, (WIDTH - GAP * (len(self.layouts) - 1)) / len(self.layouts))
         work = {name: [sum(counts) for counts in self.pairs(name)] for name in self.layouts}
         most = max(map(max, work.values()))
@@ -65,9 +62,7 @@ class CausalWork(View):
         return Picture([sketch], repr(self), f"Picture: which rank computes which pairs, {', '.join(self.layouts)}")
 
 
-def causal_work(layouts: Mapping[str, Sequence[Iterable[int]]]) -> CausalWork:
-    """The work of each rank in each layout of a sequence; see CausalWork."""
-    return CausalWork(layouts)
+causal_work = CausalWork
 
 
 def _square(sketch: Canvas, places: list[list[int]], left: float, top: float, side: float) -> None:
@@ -77,9 +72,8 @@ def _square(sketch: Canvas, places: list[list[int]], left: float, top: float, si
     for q in range(len(owner)):
         for rank, run in groupby(range(q + 1), key=owner.__getitem__):
             keys = list(run)
-            tiles[owner[q], (owner[q] - rank) % n].append(
-                (left + keys[0] * cell, top + q * cell, len(keys) * cell, cell)
-            )
+            box = (left + keys[0] * cell, top + q * cell, len(keys) * cell, cell)
+            tiles[owner[q], (owner[q] - rank) % n].append(box)
     sketch.box(left, top, side, side, TRAY, radius=0)
     for (rank, hop), boxes in tiles.items():
         sketch.tiles(boxes, pale(colour(rank), 1 - (1 - PALEST) * hop / max(1, n - 1)))

@@ -7,8 +7,6 @@ seen                          # a table
 seen.strip({"w": (100, 400)}) # the file as a strip of bytes, coloured by who read them
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import os
@@ -54,80 +52,119 @@ class counted:
             return self.fn(*args, **kwargs), reads
 
 
-class _Counted(io.FileIO):
-    """A file that notes each read of it."""
+def _noted(read: Callable) -> Callable:
+    """This method of FileIO, which notes what was read."""
 
-    def __init__(self, file: Any, reads: list[Read], path: str, **options: Any) -> None:
-        super().__init__(file, "r", **options)
-        self._reads, self._path = reads, path
-
-    def readinto(self, buffer: Any) -> int:
-        return self._noted(super().readinto, buffer)
-
-    def read(self, size: int = -1) -> bytes:
-        return self._noted(super().read, size)
-
-    def readall(self) -> bytes:
-        return self._noted(super().readall)
-
-    def _noted(self, read: Callable, *args: Any) -> Any:
+    def noted(self, *args: Any) -> Any:
         start = self.tell()
-        data = read(*args)
-        self._reads.append(Read(self._path, start, self.tell()))
+        data = read(self, *args)
+        self.reads.append(Read(self.path, start, self.tell()))
         return data
+
+    return noted
+
+
+class _Counted(io.FileIO):
+    """A file that notes each read of it.  .reads .path: where to, under which name."""
+
+    readinto, read, readall = map(_noted, (io.FileIO.readinto, io.FileIO.read, io.FileIO.readall))
 
 
 @contextmanager
 def _open_counts(files: Sequence[str], reads: list[Read], names: dict[str, Any]) -> Iterator[None]:
     """names: the globals of the function, to which IPython adds its own `open`."""
-    real, own = builtins.open, names.get("open")
+    real = builtins.open
 
     def counting(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
         path = "" if isinstance(file, int) else os.path.realpath(os.fspath(file))
         within = any(path == known or path.startswith(os.path.join(known, "")) for known in files)
         if not within or set(mode) & set("wxa+"):
             return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        raw = _Counted(file, reads, path, closefd=closefd, opener=opener)
+        raw = _Counted(file, "r", closefd, opener)
+        raw.reads, raw.path = reads, path
         if buffering == 0 and "b" in mode:
             return raw
         buffered = io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
-    builtins.open = io.open = counting
-    if own is not None:
-        names["open"] = counting
+    before = [(space, space["open"]) for space in (vars(builtins), vars(io), names) if "open" in space]
+    for space, _ in before:
+        space["open"] = counting
     try:
         yield
     finally:
-        builtins.open = io.open = real
-        if own is not None:
-            names["open"] = own
+        for space, own in before:
+            space["open"] = own
 
 
 # --- beside the run -----------------------------------------------------------------------
 
 
-class Files(View):
-    """A run with what its ranks read.  .run .results .events: as run() gives them.  .reads: per rank, in order."""
+class Strip(View):
+    """A file from its first byte to its last, left to right, a rank a row: what the rank read is filled."""
 
-    def __init__(self, run: Run, results: list[Any], reads: list[list[Read]]) -> None:
-        run.results = results
-        self.run, self.results, self.events, self.reads = run, results, run.events, reads
+    def __init__(
+        self, reads: Sequence[Sequence[Read]], names: dict[str, tuple[int, int]], start: int, stop: int, name: str
+    ) -> None:
+        self.reads, self.start, self.stop, self.name = reads, start, stop, name
+        self.names = {n: (max(a, start), min(b, stop)) for n, (a, b) in names.items() if a < stop and b > start}
+        self.parts = [merged((max(read.start, start), min(read.stop, stop)) for read in row) for row in reads]
 
-    @property
-    def bytes(self) -> list[int]:
-        """Bytes that each rank read; what it read twice counts twice."""
-        return [sum(read.stop - read.start for read in reads) for reads in self.reads]
+    def __repr__(self) -> str:
+        lines = [f"bytes {self.start:,} to {self.stop:,} that the ranks read"]
+        for rank, parts in enumerate(self.parts):
+            many = f"{len(parts)} part{'s' * (len(parts) != 1)}"
+            ends = f", from {parts[0][0]:,} to {parts[-1][1]:,}" if parts else ""
+            lines.append(f"  rank {rank}   {sum(b - a for a, b in parts):>9,} B in {many}{ends}")
+        if self.names:
+            starts = [f"{n} {a:,}" for n, (a, _) in self.names.items()]
+            more = f" and {len(starts) - MAX_NAMES} more" if len(starts) > MAX_NAMES else ""
+            lines.append(f"  begins: {', '.join(starts[:MAX_NAMES])}{more}")
+        return "\n".join(lines)
 
-    @property
-    def requests(self) -> list[int]:
-        """How many times each rank asked the system for bytes."""
-        return [len(reads) for reads in self.reads]
+    def draw(self) -> Picture:
+        sketch = Canvas()
+        y = heading(sketch, f"what the ranks of {self.name} read", f"bytes {self.start:,} to {self.stop:,} of the file")
+        labels = RankLabels(range(len(self.reads)), 12.5)
+        left = labels.width + 14
+        scale = (WIDTH - left) / max(1, self.stop - self.start)
 
-    @property
-    def opened(self) -> list[list[str]]:
-        """Names of the files that each rank read, without folders."""
-        return [sorted({os.path.basename(read.path) for read in reads}) for reads in self.reads]
+        def at(byte: int) -> float:
+            return left + (byte - self.start) * scale
+
+        reached = left
+        for name, (a, b) in self.names.items():
+            if text_width(name, 10.5) <= (b - a) * scale and at(a) >= reached:
+                sketch.text(at(a) + (b - a) * scale / 2, y, name, 10.5, SOFT)
+                reached = at(b)
+        high = 22 if len(self.reads) <= 4 else 14
+        top = y = y + 12
+        for rank, parts in enumerate(self.parts):
+            labels.draw(sketch, left - 12, y + high / 2, rank)
+            sketch.box(left, y, WIDTH - left, high, TRAY, radius=0)
+            for a, b in parts:
+                sketch.box(at(a), y, max((b - a) * scale, 0.5), high, colour(rank), radius=0)
+            y += high + 5
+        for a, _ in self.names.values():
+            sketch.line([(at(a), top - 4), (at(a), y - 3)], INK, 0.6, butt=True)
+        return Picture([sketch], repr(self), f"Picture: which bytes of a file {len(self.reads)} ranks read")
+
+
+class Files:
+    """A run with what its ranks read.
+
+    .run .results .events: as run() gives them.  .reads: per rank, in order.  .bytes: those that each rank read; what it
+    read twice counts twice.  .requests: how many times it asked the system for bytes.  .opened: names of the files that
+    it read, without folders.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.reads: list[list[Read]] = [reads for _, reads in run.results]
+        self.results = run.results = [result for result, _ in run.results]
+        self.run, self.events = run, run.events
+        self.bytes = [sum(read.stop - read.start for read in reads) for reads in self.reads]
+        self.requests = list(map(len, self.reads))
+        self.opened = [sorted({os.path.basename(read.path) for read in reads}) for reads in self.reads]
 
     def strip(self, names: dict[str, tuple[int, int]] | None = None, start: int = 0, stop: int | None = None) -> Strip:
         """The one file that was read, from byte `start` to `stop`, and who read what of it.
@@ -137,7 +174,7 @@ class Files(View):
         paths = {read.path for reads in self.reads for read in reads}
         if len(paths) != 1:
             raise ValueError(f"{self.run.name} read {len(paths)} files, and a strip shows one")
-        stop = os.path.getsize(next(iter(paths))) if stop is None else stop
+        stop = os.path.getsize(paths.pop()) if stop is None else stop
         return Strip(self.reads, names or {}, start, stop, self.run.name)
 
     def __repr__(self) -> str:
@@ -161,59 +198,6 @@ def watch_files(
     candidates = (*args, *options.values()) if files is None else files
     paths = [a for a in candidates if isinstance(a, (str, os.PathLike)) and os.path.exists(a)]
     if not paths:
-        raise ValueError(
-            "watch_files() counts reads of files: give it a path or a folder, as an argument or as files=[...]"
-        )
-    record = run(counted(fn, paths), *args, **options)
-    return Files(record, [result for result, _ in record.results], [reads for _, reads in record.results])
-
-
-class Strip(View):
-    """A file from its first byte to its last, left to right, a rank a row: what the rank read is filled."""
-
-    def __init__(
-        self, reads: Sequence[Sequence[Read]], names: dict[str, tuple[int, int]], start: int, stop: int, name: str
-    ) -> None:
-        self.reads, self.start, self.stop, self.name = reads, start, stop, name
-        self.names = {n: (max(a, start), min(b, stop)) for n, (a, b) in names.items() if a < stop and b > start}
-        self.parts = [merged((max(read.start, start), min(read.stop, stop)) for read in row) for row in reads]
-
-    def __repr__(self) -> str:
-        lines = [f"bytes {self.start:,} to {self.stop:,} that the ranks read"]
-        for rank, parts in enumerate(self.parts):
-            many = f"{len(parts)} part{'s' * (len(parts) != 1)}"
-            ends = f", from {parts[0][0]:,} to {parts[-1][1]:,}" if parts else ""
-            lines.append(f"  rank {rank}   {sum(b - a for a, b in parts):>9,} B in {many}{ends}")
-        if self.names:
-            starts = [f"{n} {a:,}" for n, (a, _) in list(self.names.items())[:MAX_NAMES]]
-            more = f" and {len(self.names) - MAX_NAMES} more" if len(self.names) > MAX_NAMES else ""
-            lines.append(f"  begins: {', '.join(starts)}{more}")
-        return "\n".join(lines)
-
-    def draw(self) -> Picture:
-        sketch = Canvas()
-        y = heading(sketch, f"what the ranks of {self.name} read", f"bytes {self.start:,} to {self.stop:,} of the file")
-        labels = RankLabels(range(len(self.reads)), 12.5)
-        left = labels.width + 14
-        scale = (WIDTH - left) / max(1, self.stop - self.start)
-
-        def at(byte: int) -> float:
-            return left + (byte - self.start) * scale
-
-        reached = left
-        for name, (a, b) in self.names.items():
-            wide = text_width(name, 10.5)
-            if wide <= (b - a) * scale and at(a) >= reached:
-                sketch.text(at(a) + (b - a) * scale / 2, y, name, 10.5, SOFT)
-                reached = at(b)
-        high = 22 if len(self.reads) <= 4 else 14
-        top = y = y + 12
-        for rank, parts in enumerate(self.parts):
-            labels.draw(sketch, left - 12, y + high / 2, rank)
-            sketch.box(left, y, WIDTH - left, high, TRAY, radius=0)
-            for a, b in parts:
-                sketch.box(at(a), y, max((b - a) * scale, 0.5), high, colour(rank), radius=0)
-            y += high + 5
-        for a, _ in self.names.values():
-            sketch.line([(at(a), top - 4), (at(a), y - 3)], INK, 0.6, butt=True)
-        return Picture([sketch], repr(self), f"Picture: which bytes of a file {len(self.reads)} ranks read")
+        how = "give it a path or a folder, as an argument or as files=[...]"
+        raise ValueError(f"watch_files() counts reads of files: {how}")
+    return Files(run(counted(fn, paths), *args, **options))

@@ -22,53 +22,44 @@ class Layout(NamedTuple):
     kinds: list[str]  # "optimizer × 2" for two states
     held: list[dict[str, list[Box]]]  # per rank: tensor or layer -> the boxes it holds
     whole: dict[str, int]  # tensor or layer -> bytes of the whole
-    layer: dict[str, str]  # tensor or layer -> layer
 
-    def replicated(self, rank: int, name: str, box: Box) -> bool:
-        """Whether another rank holds the same box."""
-        return any(box in held.get(name, ()) for other, held in enumerate(self.held) if other != rank)
+    def copies(self) -> Counter[tuple[str, Box]]:
+        """How many ranks hold each box of each tensor or layer."""
+        return Counter((name, box) for held in self.held for name, boxes in held.items() for box in set(boxes))
 
 
 def layouts(pieces: Sequence[Sequence[Piece]], kinds: Sequence[str]) -> list[Layout]:
     """The Layouts of these kinds, one for all that are cut alike.  pieces: per rank."""
     distinct: list[Layout] = []
     for kind in kinds:
-        held: list[dict[str, list[Box]]] = []
+        held: list[dict[str, list[Box]]] = [defaultdict(list) for _ in pieces]
         whole: dict[str, int] = {}
-        states = 0
+        tensors: Counter[tuple[int, str]] = Counter()
         for rank, row in enumerate(pieces):
-            parts = [piece for piece in row if piece.kind == kind]
-            states = max([states, *Counter(piece.name for piece in parts).values()])
-            held.append(defaultdict(list))
-            for piece in parts:
-                whole[piece.name] = _whole_bytes(piece)
+            for piece in (piece for piece in row if piece.kind == kind):
+                tensors[rank, piece.name] += 1
+                count = prod(piece.shape)
+                whole[piece.name] = prod(piece.whole) * (piece.nbytes // count if count else 4)  # float32 if empty
                 box = _box(piece, rank)
                 if box[2] and box[3] and box not in held[rank][piece.name]:
                     held[rank][piece.name].append(box)
-        if not whole:
-            continue
+        states = max(tensors.values(), default=0)
         word = f"{kind} × {states}" if states > 1 else kind
-        same = next((layout for layout in distinct if layout.held == held and layout.whole == whole), None)
+        same = [layout for layout in distinct if (layout.held, layout.whole) == (held, whole)]
         if same:
-            same.kinds.append(word)
-        else:
-            distinct.append(Layout([word], held, whole, {name: layer_of(name) for name in whole}))
+            same[0].kinds.append(word)
+        elif whole:
+            distinct.append(Layout([word], held, whole))
     if len({piece.name for row in pieces for piece in row}) > MAX_TENSORS:
         return [_by_layer(layout) for layout in distinct]
     return distinct
 
 
-def _whole_bytes(piece: Piece) -> int:
-    """Bytes of the whole tensor; of float32 where a rank's part of it is empty."""
-    count = prod(piece.shape)
-    return prod(piece.whole) * (piece.nbytes // count if count else 4)
-
-
 def _box(piece: Piece, rank: int) -> Box:
     """A piece's box; one whose place isn't known is drawn in the order of the ranks."""
     if piece.start is None or len(piece.shape) != len(piece.whole):
-        share = prod(piece.shape) / prod(max(n, 1) for n in piece.whole)
-        return (0.0, min(rank * share, 1 - min(share, 1.0)), 1.0, min(share, 1.0))
+        share = min(1.0, prod(piece.shape) / prod(max(n, 1) for n in piece.whole))
+        return (0.0, min(rank * share, 1 - share), 1.0, share)
     if not piece.whole:
         return WHOLE
     top, high = piece.start[0] / max(piece.whole[0], 1), piece.shape[0] / max(piece.whole[0], 1)
@@ -83,9 +74,8 @@ def _by_layer(layout: Layout) -> Layout:
     total: dict[str, int] = defaultdict(int)
     above: dict[str, int] = {}  # tensor -> bytes of its layer's tensors before it
     for name, nbytes in layout.whole.items():
-        layer = layout.layer[name]
-        above[name] = total[layer]
-        total[layer] += nbytes
+        above[name] = total[layer_of(name)]
+        total[layer_of(name)] += nbytes
 
     def boxes(layer: str, tensors: dict[str, list[Box]]) -> list[Box]:
         parts = [(box, layout.whole[name]) for name in tensors for box in tensors[name]]
@@ -102,6 +92,6 @@ def _by_layer(layout: Layout) -> Layout:
     for row in layout.held:
         layers: dict[str, dict[str, list[Box]]] = defaultdict(dict)
         for name, tensor in row.items():
-            layers[layout.layer[name]][name] = tensor
+            layers[layer_of(name)][name] = tensor
         held.append({layer: boxes(layer, tensors) for layer, tensors in layers.items()})
-    return Layout(layout.kinds, held, dict(total), {layer: layer for layer in total})
+    return Layout(layout.kinds, held, dict(total))

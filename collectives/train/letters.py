@@ -7,8 +7,6 @@ d, is the tensor.  P, partial: what they have adds up to it.  These are DTensor'
 the letter "?".  Where one tensor stands under two names and its letter changes, a collective must stand between.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Mapping, NamedTuple, Sequence
 
@@ -17,6 +15,7 @@ import torch
 from ..draw.canvas import INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width
 from ..draw.labels import RankLabels, legend
 from ..format import aligned
+from .layout import WHOLE, Box
 from .view import View
 
 TOLERANCE = 1e-4  # of the largest number of the whole tensor
@@ -57,13 +56,6 @@ class LetterChange(NamedTuple):
     op: str
 
 
-def letters(
-    held: Sequence[Mapping[str, torch.Tensor]], whole: Mapping[str, torch.Tensor], arrows: bool = True
-) -> Letters:
-    """The letter of every tensor of `whole`; see Letters."""
-    return Letters(held, whole, arrows)
-
-
 class Letters(View):
     """The letter of every tensor of `whole`: a picture of who has what, values above their gradients, and a text twin.
 
@@ -78,14 +70,14 @@ class Letters(View):
     def __init__(
         self, held: Sequence[Mapping[str, torch.Tensor]], whole: Mapping[str, torch.Tensor], arrows: bool = True
     ) -> None:
-        self.arrows = arrows
         missing = [f"{name} on rank {r}" for name in whole for r, tensors in enumerate(held) if name not in tensors]
         if missing:
             raise KeyError(f"there is no {missing[0]}: a rank returns all tensors whose letters are asked for, by name")
+        self.arrows, self.world_size = arrows, len(held)
         self.of = {name: letter([tensors[name].detach() for tensors in held], t.detach()) for name, t in whole.items()}
         self.names = [name for name in whole if not (name[:1] == "d" and name[1:] in whole)]
-        self.parts = {name: [_part(name, self.of[name], held, r) for r in range(len(held))] for name in whole}
-        self.world_size = len(held)
+        self.backward = any(f"d{name}" in whole for name in self.names)
+        self.boxes = {name: _boxes(self.of[name], [tensors[name].shape for tensors in held]) for name in whole}
         self.steps = self._steps(whole)
 
     def __getitem__(self, name: str) -> str:
@@ -96,57 +88,49 @@ class Letters(View):
         for a, b in zip(self.names, self.names[1:]) if self.arrows else ():
             for source, target in ((a, b), (f"d{b}", f"d{a}")):  # a gradient goes the other way
                 if source in whole and target in whole and _alike(whole[source].detach(), whole[target].detach()):
-                    op = COLLECTIVES.get(self.of[source][0] + self.of[target][0])
-                    if op:
+                    if op := COLLECTIVES.get(self.of[source][0] + self.of[target][0]):
                         changes.append(LetterChange(source, target, op))
         return changes
 
     def __repr__(self) -> str:
-        back = any(f"d{name}" in self.of for name in self.names)
-        rows = [("tensor", "letter", "", "gradient" * back, "")]
+        rows = [("tensor", "letter", "", "gradient" * self.backward, "")]
         for name in self.names:
             value, gradient = self.of[name], self.of.get(f"d{name}", "")
             rows.append((name, value, WORDS[value[0]], gradient, WORDS[gradient[0]] if gradient else ""))
-        lines = [aligned(rows)]
-        lines += [f"{s.source} -> {s.target}: {s.op}" for s in self.steps]
-        return "\n".join(lines)
+        return "\n".join([aligned(rows), *(f"{s.source} -> {s.target}: {s.op}" for s in self.steps)])
 
     def draw(self) -> Picture:
         sketch = Canvas()
         used = [k for k in WORDS if any(of[0] == k for of in self.of.values())]
         y = heading(sketch, "who has what", "a box is the whole tensor, a row a rank") + 4
-        entries = ((partial(_cell, of=k, part=(0.25, 0.5), d=0), f"{k}, {WORDS[k]}") for k in used)
+        samples = {**dict.fromkeys(WORDS, WHOLE), "S": (0.0, 0.25, 1.0, 0.5)}
+        entries = ((partial(_cell, of=k, box=samples[k]), f"{k}, {WORDS[k]}") for k in used)
         legend(sketch, 0.0, y, entries, sample=(30, 16), pad=8, between=30, size=12)
         labels = RankLabels(range(self.world_size), 12.5)
-        left = labels.width + 14
+        lefts = [labels.width + 14]
         gaps = [self._gap(a, b) for a, b in zip(self.names, self.names[1:])]
-        wide = min(88.0, (WIDTH - left - sum(gaps)) / len(self.names))
+        wide = min(88.0, (WIDTH - lefts[0] - sum(gaps)) / len(self.names))
         high, pitch = (24, 29) if self.world_size <= 4 else (13, 16)
-        lefts = [left]
         for gap in gaps:
             lefts.append(lefts[-1] + wide + gap)
         y += 34
         for prefix, title in (("", "forward"), ("d", "backward")):
-            if not any(prefix + name in self.of for name in self.names):
+            at = {prefix + name: x for name, x in zip(self.names, lefts) if prefix + name in self.of}
+            if not at:
                 continue
-            if any(f"d{name}" in self.of for name in self.names):
+            if self.backward:
                 sketch.text(0, y, title, 11.5, SOFT, align="left")
-            for at, name in zip(lefts, self.names):
-                if prefix + name in self.of:
-                    mine = self.of[prefix + name]
-                    sketch.text(at + wide / 2, y, prefix + name, 12.5, bold=True)
-                    sketch.text(at + wide / 2, y + 18, mine, 11.5, bold=True)
+            for name, x in at.items():
+                sketch.text(x + wide / 2, y, name, 12.5, bold=True)
+                sketch.text(x + wide / 2, y + 18, self.of[name], 11.5, bold=True)
             y += 32
             for rank in range(self.world_size):
-                labels.draw(sketch, left - 10, y + high / 2, rank)
-                for at, name in zip(lefts, self.names):
-                    if prefix + name in self.of:
-                        part, d = self.parts[prefix + name][rank]
-                        _cell(sketch, at, y, wide, high, self.of[prefix + name][0], part, d)
+                labels.draw(sketch, lefts[0] - 10, y + high / 2, rank)
+                for name, x in at.items():
+                    _cell(sketch, x, y, wide, high, self.of[name][0], self.boxes[name][rank])
                 y += pitch
-            middle = y - pitch * self.world_size / 2 - (pitch - high) / 2
             if self.arrows:
-                self._arrows(sketch, prefix, lefts, wide, middle)
+                self._arrows(sketch, prefix, at, wide, y - pitch * self.world_size / 2 - (pitch - high) / 2)
             y += 20
         alt = "Picture: what each rank has of " + ", ".join(f"{name} ({of})" for name, of in self.of.items())
         return Picture([sketch], repr(self), alt)
@@ -155,40 +139,44 @@ class Letters(View):
         ops = [s.op for s in self.steps if {s.source, s.target} in ({a, b}, {f"d{a}", f"d{b}"})]
         return max((text_width(op, 11, bold=True) + 26 for op in ops), default=22)
 
-    def _arrows(self, sketch: Canvas, prefix: str, lefts: list[float], wide: float, y: float) -> None:
+    def _arrows(self, sketch: Canvas, prefix: str, at: Mapping[str, float], wide: float, y: float) -> None:
         """From each tensor to the next, with the collective's name where one stands between."""
-        for k, (a, b) in enumerate(zip(self.names, self.names[1:])):
-            if prefix + a not in self.of or prefix + b not in self.of:
+        for a, b in zip(self.names, self.names[1:]):
+            a, b = prefix + a, prefix + b
+            if a not in at or b not in at:
                 continue
-            ends = (lefts[k] + wide + 4, y), (lefts[k + 1] - 4, y)
+            ends = (at[a] + wide + 4, y), (at[b] - 4, y)
             start, end = ends[::-1] if prefix else ends
-            op = next((s.op for s in self.steps if {s.source, s.target} == {prefix + a, prefix + b}), "")
+            op = next((s.op for s in self.steps if {s.source, s.target} == {a, b}), "")
             sketch.arrow(start, end, INK if op else SOFT, 2.2 if op else 1.2, head=7)
             if op:
                 sketch.text((start[0] + end[0]) / 2, y - 11, op, 11, bold=True)
 
 
-def _part(name: str, of: str, held, rank: int) -> tuple[tuple[float, float], int]:
-    """((where it begins, how much it is), dimension) of what a rank has of a sharded tensor, as shares of the whole."""
+letters = Letters
+
+
+def _boxes(of: str, shapes: Sequence[Sequence[int]]) -> list[Box]:
+    """What each rank has of a tensor with this letter; rows go down, other dimensions to the right."""
     if of[0] != "S":
-        return (0.0, 1.0), 0
+        return [WHOLE] * len(shapes)
     d = int(of[2:-1])
-    sizes = [other[name].shape[d] for other in held]
-    return (sum(sizes[:rank]) / sum(sizes), sizes[rank] / sum(sizes)), d
+    sizes = [shape[d] for shape in shapes]
+    spans = [(sum(sizes[:rank]) / sum(sizes), size / sum(sizes)) for rank, size in enumerate(sizes)]
+    return [(start, 0.0, share, 1.0) if d else (0.0, start, 1.0, share) for start, share in spans]
 
 
-def _cell(sketch: Canvas, x, y, w, h, of: str, part: tuple[float, float], d: int) -> None:
-    """The whole as a tray, and in it what the rank has; rows go down, other dimensions to the right."""
+def _cell(sketch: Canvas, x, y, w, h, of: str, box: Box) -> None:
+    """The whole as a tray, and in it what the rank has."""
     sketch.box(x, y, w, h, TRAY, radius=0)
-    start, share = part if of == "S" else (0.0, 1.0)
-    box = (x, y + start * h, w, share * h) if of == "S" and d == 0 else (x + start * w, y, share * w, h)
+    mine = (x + box[0] * w, y + box[1] * h, box[2] * w, box[3] * h)
     if of == "?":
-        sketch.box(*box, None, INK, dashed=True, radius=0, lw=1.2)
+        sketch.box(*mine, None, INK, dashed=True, radius=0, lw=1.2)
         sketch.text(x + w / 2, y + h / 2, "?", 13, bold=True)
     elif of == "P":
-        sketch.box(*box, pale(TINTS[of]), TINTS[of], radius=0, lw=1.2)
+        sketch.box(*mine, pale(TINTS[of]), TINTS[of], radius=0, lw=1.2)
         sketch.text(x + w / 2, y + h / 2, "+", 15, bold=True)
-    elif share:
-        sketch.box(*box, TINTS[of], radius=0)
+    elif box[2] and box[3]:
+        sketch.box(*mine, TINTS[of], radius=0)
         if of == "R":
             sketch.text(x + w / 2, y + h / 2, "=", 13, ink_on(TINTS[of]), bold=True)

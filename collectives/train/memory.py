@@ -1,14 +1,15 @@
 """Bytes of memory that a rank holds, counted from storages.  Needs torch alone, so that any program can use it.
 
-A storage counts once, however many tensors are views of it (torch keeps one Python object for each): the gradients of a layer that fully_shard reduced are
-views of one buffer.  It counts whole: the padding of an uneven shard is memory.  A DTensor counts with what this rank
-holds of it.  A tensor on the meta device has a storage with a size and no memory: it counts nothing.  A file mapped
-into memory counts with its size, though its pages may not be resident (RssAnon in /proc/self/status knows).
+A storage counts once, however many tensors are views of it (torch keeps one Python object for each): the gradients of a
+layer that fully_shard reduced are views of one buffer.  It counts whole: the padding of an uneven shard is memory.  A
+DTensor counts with what this rank holds of it.  A tensor on the meta device has a storage with a size and no memory: it
+counts nothing.  A file mapped into memory counts with its size, though its pages may not be resident (RssAnon in
+/proc/self/status knows).
 """
 
-from __future__ import annotations
-
-from collections import defaultdict
+import weakref
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Iterator
 
 import torch
@@ -47,7 +48,7 @@ def nbytes(*values: Any) -> int:
     return sum(storages(*values).values())
 
 
-class Activations:
+class Activations(torch.autograd.graph.saved_tensors_hooks):
     """What autograd keeps for backward, counted as it comes and goes.
 
     with Activations(model.parameters()) as kept:
@@ -58,72 +59,59 @@ class Activations:
     owned: tensors that do not count, for they are there anyway: parameters.  Leaves that require a gradient, and
     views of them, are left out in any case.  What a checkpointed region recomputes in backward is not seen: another
     pair of hooks keeps it.
+    where: gives the name of the module whose forward is running.  used: is told that name when backward comes to it.
     """
 
-    def __init__(self, owned: Iterable[torch.Tensor] | Callable[[], Iterable[torch.Tensor]] = ()) -> None:
+    def __init__(
+        self,
+        owned: Iterable[torch.Tensor] | Callable[[], Iterable[torch.Tensor]] = (),
+        where: Callable[[], str] = lambda: "",
+        used: Callable[[str], None] = lambda where: None,
+    ) -> None:
+        super().__init__(self._pack, self._unpack)
         self._owned = owned if callable(owned) else lambda kept=list(owned): kept
+        self._where, self._used = where, used
         self.by_layer: dict[str, dict[int, int]] = defaultdict(dict)  # layer -> storage -> bytes
         self.nbytes = self.peak = 0
-        self._users: dict[int, int] = defaultdict(int)  # storage -> kept tensors that lie in it
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self.users: Counter[int] = Counter()  # storage -> kept tensors that lie in it
 
-    def __enter__(self) -> Activations:
-        self._hooks.__enter__()
+    def __enter__(self) -> "Activations":
+        super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._hooks.__exit__(*error)
-
-    def __contains__(self, storage: int) -> bool:
-        return storage in self._users
-
-    def where(self) -> str:
-        """The name of the module whose forward is running."""
-        return ""
-
-    def pack(self, tensor: torch.Tensor) -> _Kept:
-        where, storage = self.where(), local(tensor).untyped_storage()
-        if local(tensor).device.type == "meta" or self._is_owned(tensor, id(storage)):
-            release = None
-        else:
-            release = self._keep(layer_of(where), id(storage), storage.nbytes())
+    def _pack(self, tensor: torch.Tensor) -> "_Kept":
+        where, storage = self._where(), local(tensor).untyped_storage()
         # An operator's own output, kept with its history, would keep what keeps it.
-        return _Kept(tensor if tensor.grad_fn is None else tensor.detach(), where, release)
+        kept = _Kept(tensor if tensor.grad_fn is None else tensor.detach(), where)
+        if local(tensor).device.type != "meta" and not self._is_owned(tensor, id(storage)):
+            self.users[id(storage)] += 1
+            if self.users[id(storage)] == 1:
+                self.by_layer[layer_of(where)][id(storage)] = storage.nbytes()
+                self.nbytes += storage.nbytes()
+                self.peak = max(self.peak, self.nbytes)
+            weakref.finalize(kept, self._release, id(storage)).atexit = False
+        return kept
 
-    def unpack(self, kept: _Kept) -> torch.Tensor:
+    def _unpack(self, kept: "_Kept") -> torch.Tensor:
+        self._used(kept.where)
         return kept.tensor
 
     def _is_owned(self, tensor: torch.Tensor, storage: int) -> bool:
-        for t in (tensor, base(tensor)):
-            if t is not None and t.is_leaf and t.requires_grad:
-                return True
+        if any(t is not None and t.is_leaf and t.requires_grad for t in (tensor, base(tensor))):
+            return True
         return any(id(local(t).untyped_storage()) == storage for t in self._owned())
 
-    def _keep(self, layer: str, storage: int, size: int) -> Callable[[], None]:
-        self._users[storage] += 1
-        if self._users[storage] == 1:
-            self.by_layer[layer][storage] = size
-            self.nbytes += size
-            self.peak = max(self.peak, self.nbytes)
-
-        def release() -> None:
-            self._users[storage] -= 1
-            if not self._users[storage]:
-                del self._users[storage]
-                for kept in self.by_layer.values():
-                    self.nbytes -= kept.pop(storage, 0)
-
-        return release
+    def _release(self, storage: int) -> None:
+        self.users[storage] -= 1
+        if not self.users[storage]:
+            del self.users[storage]
+            for kept in self.by_layer.values():
+                self.nbytes -= kept.pop(storage, 0)
 
 
+@dataclass(eq=False)
 class _Kept:
-    """A tensor that autograd keeps, and that says so when autograd lets go of it."""
+    """What autograd keeps instead of a tensor: its end tells that autograd let go of it."""
 
-    __slots__ = ("tensor", "where", "_release")
-
-    def __init__(self, tensor: torch.Tensor, where: str, release: Callable[[], None] | None) -> None:
-        self.tensor, self.where, self._release = tensor, where, release
-
-    def __del__(self) -> None:
-        if self._release is not None:
-            self._release()
+    tensor: torch.Tensor
+    where: str  # the module whose forward was running

@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections import defaultdict
+from math import prod
 from typing import Any, Callable, Iterator
 
 import torch
@@ -16,11 +17,11 @@ class Modules:
 
     def __init__(self) -> None:
         self.name: dict[int, str] = {}
+        self.shape: dict[str, tuple[int, ...]] = {}
         self._roots: list[nn.Module] = []
         self._all: list[tuple[str, weakref.ref]] = []  # a program may drop parts of a model: other ranks' experts
-        self._shard: dict[str, weakref.ref] = {}
-        self._gathered: dict[str, weakref.ref] = {}
-        self.shape: dict[str, tuple[int, ...]] = {}
+        self._shard = weakref.WeakValueDictionary()  # by name, of parameters that are cut
+        self._gathered = weakref.WeakValueDictionary()  # what is in a shard's place for a moment
 
     def register(self, root: nn.Module) -> None:
         children = dict(root.named_children())
@@ -38,22 +39,25 @@ class Modules:
         """Bytes of each layer's parameters, uncut."""
         total: dict[str, int] = defaultdict(int)
         for name, p in self.parameters():
-            total[layer_of(name)] += torch.Size(self.shape.get(name, p.shape)).numel() * p.element_size()
+            total[layer_of(name)] += prod(self.shape.get(name, p.shape)) * p.element_size()
         return dict(total)
 
     def note_shards(self) -> None:
         """To be called before a forward: while fully_shard has a parameter gathered, another is in its place."""
         for name, p in self.parameters():
             if type(p).__name__ == "DTensor":
-                self._shard[name] = weakref.ref(p)
+                self._shard[name] = p
 
     def trained(self) -> list[torch.Tensor]:
         """All parameters, the shards of those that are gathered at the moment, and what was gathered.
 
         fully_shard keeps a gathered parameter without its memory, but with its whole gradient until that is reduced.
         """
-        away = [p for refs in (self._shard, self._gathered) for ref in refs.values() if (p := ref()) is not None]
-        return [*(p for _, p in self.parameters()), *away]
+        return [*(p for _, p in self.parameters()), *self._shard.values(), *self._gathered.values()]
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Those of all that are trained."""
+        return [p.grad for p in self.trained() if p.grad is not None]
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self._own(nn.Module.named_parameters)
@@ -78,12 +82,12 @@ class Modules:
         seen: set[int] = set()
         for name, p in self.parameters():
             if name in self._shard and type(p).__name__ != "DTensor":
-                self._gathered[name] = weakref.ref(p)
-            for tensor in (p, self._shard[name]() if name in self._shard else None):
+                self._gathered[name] = p
+            for tensor in (p, self._shard.get(name)):
                 if tensor is None or tensor.device.type == "meta":
                     continue
                 mine = local(tensor)
-                into = whole if mine.numel() == torch.Size(self.shape.get(name, p.shape)).numel() else sharded
+                into = whole if mine.numel() == prod(self.shape.get(name, p.shape)) else sharded
                 storage = mine.untyped_storage()
                 if id(storage) not in seen:
                     seen.add(id(storage))
@@ -93,5 +97,4 @@ class Modules:
 
 def layer_of(name: str) -> str:
     """'block0.mlp.down.weight' -> 'block0'; 'layers.3.attention' -> 'layers.3'"""
-    match = re.match(r"[^.]+(\.\d+)?", name)
-    return match.group() if match else ""
+    return re.match(r"[^.]*(\.\d+)?", name).group()

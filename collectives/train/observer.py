@@ -17,13 +17,11 @@ dict(parameters={"w": w}, optimizer={"w": [m, v]}).  Where it holds only a part,
 Such parts are added to what modules hold, which may be freed and gathered again meanwhile.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import weakref
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
@@ -39,6 +37,7 @@ from .modules import Modules, layer_of
 STATES = ("parameters", "gradients", "optimizer")  # kinds that have pieces: what a rank holds between two steps
 KINDS = (*STATES, "activations", "messages", "buffers")
 PHASES = ("setup", "forward", "backward", "update")
+CALLS = {"c10d": OPS, "_c10d_functional": MADE_OF_OPS["_c10d_functional"]}  # namespace -> operators that are calls
 MAX_FRAMES = 2000
 RELEASE_SECONDS = 0.002
 
@@ -63,6 +62,15 @@ class FilmFrame(NamedTuple):
     activations: dict[str, int]  # layer -> kept for backward
     messages: int
 
+    def held(self, layer: str) -> int:
+        """Bytes of the layer's parameters."""
+        return self.sharded.get(layer, 0) + self.whole.get(layer, 0)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of all activations."""
+        return sum(self.activations.values())
+
 
 class Piece(NamedTuple):
     """The part of a tensor that a rank holds."""
@@ -82,11 +90,11 @@ class Observation:
     """The result of one rank's function, and what was observed while it ran."""
 
     result: Any
-    marks: list[PhaseMark] = field(default_factory=list)  # one per call, in call order
-    frames: list[FilmFrame] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)  # at the end
-    peaks: dict[str, int] = field(default_factory=dict)  # kind -> bytes at most
-    layers: dict[str, int] = field(default_factory=dict)  # layer -> bytes of its parameters when whole
+    marks: list[PhaseMark]  # one per call, in call order
+    frames: list[FilmFrame]
+    pieces: list[Piece]  # at the end
+    peaks: dict[str, int]  # kind -> bytes at most
+    layers: dict[str, int]  # layer -> bytes of its parameters when whole
 
 
 # --- the observer -------------------------------------------------------------------------
@@ -100,37 +108,19 @@ class observed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Observation:
         observer = _Observer()
-        for module in (v for v in (*args, *kwargs.values()) if isinstance(v, nn.Module)):
-            observer.modules.register(module)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, nn.Module):
+                observer.modules.register(value)
         with observer.hooks():
             result = self.fn(*args, **kwargs)
         return observer.finish(result)
-
-
-class _Activations(Activations):
-    """Activations by layer, that tell the observer where backward is."""
-
-    def __init__(self, observer: _Observer) -> None:
-        super().__init__(lambda: [p for _, p in observer.modules.parameters()])
-        self._observer = observer
-
-    def where(self) -> str:
-        return self._observer.innermost()
-
-    def pack(self, tensor: torch.Tensor):
-        self._observer.keeps()
-        return super().pack(tensor)
-
-    def unpack(self, kept) -> torch.Tensor:
-        self._observer.unwinds(kept.where)
-        return super().unpack(kept)
 
 
 class _Observer(DispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.modules = Modules()
-        self.marks: list[PhaseMark | None] = []
+        self.marks: list[PhaseMark] = []
         self.frames: list[FilmFrame] = []
         self.peaks: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._stack: list[str] = []  # names of the modules whose forward is running
@@ -140,19 +130,18 @@ class _Observer(DispatchMode):
         self._unwound = ""  # the module whose backward is running
         self._backward = -1  # the number of that backward()
         self._pending: list[int] = []  # receives that wait to learn what they are for
-        self._activations = _Activations(self)
-        self._messages: dict[int, weakref.ref] = {}  # storages given to torch.distributed
+        self._activations = Activations(
+            lambda: [p for _, p in self.modules.parameters()], where=self._kept, used=self._unwound_to
+        )
+        self._messages = weakref.WeakValueDictionary()  # storages given to torch.distributed
         self._first: dict[str, torch.Tensor] = {}
         self._optimizers: dict[int, Any] = {}
 
     def hooks(self) -> ExitStack:
         stack = ExitStack()
-        for handle in (
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._leave),
-            sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._stepped),
-        ):
-            stack.callback(handle.remove)
+        stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter))
+        stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
+        stack.enter_context(sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._stepped))
         stack.enter_context(self._activations)
         if torch_private.OBSERVING:
             stack.enter_context(self)
@@ -197,21 +186,19 @@ class _Observer(DispatchMode):
 
     def _stepped(self, optimizer, *_) -> None:
         self._optimizers[id(optimizer)] = optimizer
-        self._peak("optimizer", nbytes(list(self._optimizers.values())))
+        self._peak("optimizer", nbytes(self._optimizers))
 
-    def _where(self) -> str:
-        return self.innermost() or (self._unwound if self._in_backward() else "")
-
-    def innermost(self) -> str:
+    def _innermost(self) -> str:
         """The name of the module whose forward is running."""
         return self._stack[-1] if self._stack else ""
 
-    def keeps(self) -> None:
-        """Autograd keeps something: this is a forward, with or without modules."""
+    def _kept(self) -> str:
+        """Autograd keeps something, in the module that is named: this is a forward, with or without modules."""
         if not self._in_backward():
             self._now("forward")
+        return self._innermost()
 
-    def unwinds(self, where: str) -> None:
+    def _unwound_to(self, where: str) -> None:
         """Autograd uses what it kept when `where` was in its forward."""
         if self._in_backward():
             self._now("backward")
@@ -223,36 +210,23 @@ class _Observer(DispatchMode):
 
     def _sample(self, phase: str, layer: str) -> None:
         sharded, whole = self.modules.held()
-        gradients = storages([p.grad for p in self.modules.trained() if p.grad is not None])
-        owned = {s for held in (sharded, whole) for of in held.values() for s in of} | set(gradients)
-        frame = FilmFrame(
-            self._step,
-            phase,
-            layer,
-            _bytes(sharded),
-            _bytes(whole),
-            sum(gradients.values()),
-            _bytes(self._activations.by_layer),
-            self._message_bytes(owned),
-        )
+        gradients = storages(self.modules.gradients())
+        owned = set(gradients).union(*sharded.values(), *whole.values())
+        held = _bytes(sharded), _bytes(whole), sum(gradients.values()), _bytes(self._activations.by_layer)
+        frame = FilmFrame(self._step, phase, layer, *held, self._message_bytes(owned))
         if len(self.frames) < MAX_FRAMES:
             self.frames.append(frame)
         self._peak("parameters", sum(frame.sharded.values()) + sum(frame.whole.values()))
         self._peak("gradients", frame.gradients)
         self._peak("messages", frame.messages)
-        self._peak("buffers", nbytes([b for _, b in self.modules.buffers()]))
+        self._peak("buffers", nbytes(b for _, b in self.modules.buffers()))
 
     def _message_bytes(self, owned: set[int]) -> int:
         """gloo's threads let go of a finished call's tensors a moment after the wait for it is over."""
         until = time.perf_counter() + RELEASE_SECONDS
         while True:
-            self._messages = {s: ref for s, ref in self._messages.items() if ref() is not None}
-            held = (
-                storage
-                for s, ref in self._messages.items()
-                if s not in owned and s not in self._activations and (storage := ref()) is not None
-            )
-            total = sum(storage.nbytes() for storage in held)
+            held = ((s, storage.nbytes()) for s, storage in self._messages.items())
+            total = sum(size for s, size in held if s not in owned and s not in self._activations.users)
             if not total or time.perf_counter() > until:
                 return total
             time.sleep(RELEASE_SECONDS / 10)
@@ -280,29 +254,25 @@ class _Observer(DispatchMode):
             self._sampled_update = True
             self._sample("update", "")
         namespace, _, name = torch_private.schema(func).name.partition("::")
-        if not (
-            namespace == "c10d" and name in OPS or namespace == "_c10d_functional" and name in MADE_OF_OPS[namespace]
-        ):
+        if name not in CALLS.get(namespace, ()):
             return func(*args, **kwargs)
         self._mark(name)
         out = func(*args, **kwargs)
         for tensor in tensors_in((args, tuple(kwargs.values()), out)):
             storage = tensor.untyped_storage()
-            self._messages[id(storage)] = weakref.ref(storage)
+            self._messages[id(storage)] = storage
         return out
 
     def _mark(self, name: str) -> None:
-        if self._in_backward():
-            phase = "backward"
-        elif self._stack:
-            phase = "forward"
+        in_backward = self._in_backward()
+        if in_backward or self._stack:
+            phase = "backward" if in_backward else "forward"
         else:
-            phase = "update" if self._last == "backward" else self._last
+            phase = "update" if self._last == "backward" and name != "send" else self._last
             if name.startswith("recv"):
                 self._pending.append(len(self.marks))
-            elif name == "send":
-                phase = self._last
-        self.marks.append(PhaseMark(phase, self._sharder() or self._where(), self._step))
+        where = self._sharder() or self._innermost() or (self._unwound if in_backward else "")
+        self.marks.append(PhaseMark(phase, where, self._step))
 
     def _sharder(self) -> str:
         """The layer that fully_shard makes this call for, which it gathers ahead of its use."""
@@ -324,7 +294,8 @@ class _Observer(DispatchMode):
             self.modules.shape[str(name)] = tuple(shape)
         for kind in KINDS:
             if kind in values:
-                self._peak(kind, max(nbytes(values[kind]), self.peaks[kind] + self._beside_modules(values, kind)))
+                self._peak(kind, self.peaks[kind] + self._beside_modules(values, kind))
+                self._peak(kind, nbytes(values[kind]))
         pieces = list(self._pieces(_parts(values, "parameters")))
         names = {(piece.kind, piece.name) for piece in pieces}
         pieces += [piece for piece in self._returned(values) if (piece.kind, piece.name) not in names]
@@ -332,24 +303,24 @@ class _Observer(DispatchMode):
 
     def _beside_modules(self, values: dict, kind: str) -> int:
         """Bytes of the parts that the function keeps while its modules come and go: ZeRO's shards by hand."""
-        trained = self.modules.trained()
-        owned = storages([trained, [p.grad for p in trained if p.grad is not None]])
+        owned = storages(self.modules.trained(), self.modules.gradients())
         return sum(size for storage, size in _parts(values, kind).items() if storage not in owned)
 
     def _pieces(self, parts: dict[int, int]) -> Iterator[Piece]:
         """Of modules and optimizers.  parts: storages that are pieces by themselves, and parameters views of them."""
         names = {}
         for name, p in self.modules.parameters():
-            names[id(p)] = name
-            if p.device.type == "meta" or id(local(p).untyped_storage()) not in parts and not _is_freed(p):
-                yield self._piece("parameters", name, p, self._first.get(name))
+            names[id(p)], first, storage = name, self._first.get(name), local(p).untyped_storage()
+            freed = p.numel() > 0 and storage.nbytes() == 0  # until it is gathered again
+            if not freed and id(storage) not in parts:
+                yield self._piece("parameters", name, p, first)
             if p.grad is not None:
-                yield self._piece("gradients", name, p.grad, self._first.get(name))
+                yield self._piece("gradients", name, p.grad, first)
         for optimizer in self._optimizers.values():
             for p, state in optimizer.state.items():
-                for key, value in state.items():
+                name = names.get(id(p), "?")
+                for value in state.values():
                     if isinstance(value, torch.Tensor) and value.dim():
-                        name = names.get(id(p), "?")
                         yield self._piece("optimizer", name, value, self._first.get(name))
 
     def _returned(self, values: dict) -> Iterator[Piece]:
@@ -357,20 +328,17 @@ class _Observer(DispatchMode):
         for kind in KINDS:
             if isinstance(values.get(kind), dict):
                 for name, value in values[kind].items():
-                    for tensor in tensors_in(value):
-                        yield self._piece(kind, str(name), tensor, None)
+                    yield from (self._piece(kind, str(name), tensor) for tensor in tensors_in(value))
 
-    def _piece(self, kind: str, name: str, tensor: torch.Tensor, first: torch.Tensor | None) -> Piece:
-        part = local(tensor)
-        size = part.numel() * part.element_size()
+    def _piece(self, kind: str, name: str, tensor: torch.Tensor, first: torch.Tensor | None = None) -> Piece:
+        part, shape = local(tensor), tuple(local(tensor).shape)
         if type(tensor).__name__ == "DTensor":
-            shape, start = torch_private.local_part(tensor) or (part.shape, None)
+            shape, start = torch_private.local_part(tensor) or (shape, None)
             partial = any(placement.is_partial() for placement in tensor.placements)
-            start = None if start is None else tuple(start)
-            return Piece(kind, name, tuple(tensor.shape), start, tuple(shape), size, partial)
-        whole = self.modules.shape.get(name, tuple(part.shape))
-        start = (0,) * part.dim() if tuple(part.shape) == whole else None
-        return Piece(kind, name, whole, start, tuple(part.shape), size, first=first if start is None else None)
+            return Piece(kind, name, tuple(tensor.shape), start, tuple(shape), part.nbytes, partial)
+        whole = self.modules.shape.get(name, shape)
+        start = (0,) * part.dim() if shape == whole else None
+        return Piece(kind, name, whole, start, shape, part.nbytes, first=first)
 
 
 def _parts(values: dict, kind: str) -> dict[int, int]:
@@ -382,8 +350,3 @@ def _parts(values: dict, kind: str) -> dict[int, int]:
 def _bytes(held: dict[str, dict[int, int]]) -> dict[str, int]:
     """Of each layer that holds any.  held: layer -> storage -> bytes."""
     return {layer: sum(sizes.values()) for layer, sizes in held.items() if sizes}
-
-
-def _is_freed(p: torch.Tensor) -> bool:
-    """Whether its memory was given back until it is gathered again."""
-    return p.numel() > 0 and local(p).untyped_storage().nbytes() == 0

@@ -14,6 +14,7 @@ from .view import View
 
 HIGH, GAP, PANEL = 22, 5, 26  # pixels: of a box, between two lanes, between two panels
 HIDDEN, BARE = SERIES[0], SERIES[3]
+Part = tuple[float, float, str]  # of an Interval: start, end and tint
 MEANING = (FAINT, "computes"), (HIDDEN, "travels while something is computed"), (BARE, "travels while nothing is")
 
 
@@ -34,11 +35,14 @@ class OverlapChart(View):
     """
 
     def __init__(self, panels: Mapping[str, Sequence[tuple]]) -> None:
-        self.panels = {name: _from_zero([Interval(*span) for span in spans]) for name, spans in panels.items()}
+        self.panels: dict[str, list[Interval]] = {}
+        for name, spans in panels.items():
+            zero = min((start for _, _, start, _ in spans), default=0.0)
+            self.panels[name] = [Interval(lane, label, a - zero, b - zero) for lane, label, a, b in spans]
+        self._lanes = list(dict.fromkeys(span.lane for spans in self.panels.values() for span in spans))
         if not panels or not all(map(self.computing, panels)):
-            raise ValueError(
-                "overlap() needs a span or more in each panel, (lane, label, start, end), and one of the lane that computes"
-            )
+            needed = "a span or more in each panel, (lane, label, start, end), and one of the lane that computes"
+            raise ValueError(f"overlap() needs {needed}")
 
     def seconds(self, name: str) -> float:
         """The whole panel, from the first start to the last end."""
@@ -50,22 +54,22 @@ class OverlapChart(View):
 
     def computing(self, name: str) -> list[tuple[float, float]]:
         """From when to when the first lane computes, without a pause."""
-        return merged((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes()[:1])
+        return merged((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes[:1])
 
     def __repr__(self) -> str:
-        rows = [("", "in all", "not hidden", *self._lanes())]
+        rows = [("", "in all", "not hidden", *self._lanes)]
         for name, spans in self.panels.items():
-            busy = [[span for span in spans if span.lane == lane] for lane in self._lanes()]
-            words = [f"{len(lane)} in {_ms(sum(s.end - s.start for s in lane))}" for lane in busy]
+            busy = [[s.end - s.start for s in spans if s.lane == lane] for lane in self._lanes]
+            words = [f"{len(seconds)} in {_ms(sum(seconds))}" for seconds in busy]
             rows.append((name, _ms(self.seconds(name)), _ms(self.bare(name)), *words))
         return aligned(rows, right=range(1, len(rows[0])))
 
     def draw(self) -> Picture:
         sketch = Canvas()
-        title = f"{' and '.join(self._lanes())}, to scale"
+        title = f"{' and '.join(self._lanes)}, to scale"
         y = heading(sketch, title) + 28
         legend(sketch, 0.0, y - 25, MEANING, sample=(14, 10), pad=6, between=20)
-        left = max(text_width(lane, 12) for lane in self._lanes()) + 14
+        left = max(text_width(lane, 12) for lane in self._lanes) + 14
         scale = (WIDTH - left - 4) / max(map(self.seconds, self.panels))
         for name, spans in self.panels.items():
             words = f"{name}: {_ms(self.seconds(name))}, of which {_ms(self.bare(name))} not hidden"
@@ -73,33 +77,23 @@ class OverlapChart(View):
             y += 12
             computing = self.computing(name)
             done, top = left + computing[-1][1] * scale, y
-            for lane in self._lanes():
+            for lane in self._lanes:
                 sketch.text(left - 10, y + HIGH / 2, lane, 12, SOFT, align="right")
                 sketch.box(left, y, self.seconds(name) * scale, HIGH, TRAY, radius=2)
                 for span in (s for s in spans if s.lane == lane):
-                    parts = [(*span[2:], FAINT)] if lane == self._lanes()[0] else _parts(span, computing)
+                    parts = [(*span[2:], FAINT)] if lane == self._lanes[0] else _parts(span, computing)
                     _box(sketch, span.label, parts, left, scale, y)
                 y += HIGH + GAP
             sketch.line([(done, top - 3), (done, y - GAP + 3)], INK, 1, dashed=True)
             y += PANEL
         return Picture([sketch], repr(self), f"Picture: {title}: {', '.join(self.panels)}")
 
-    def _lanes(self) -> list[str]:
-        return list(dict.fromkeys(span.lane for spans in self.panels.values() for span in spans))
+
+overlap = OverlapChart
 
 
-def overlap(panels: Mapping[str, Sequence[tuple]]) -> OverlapChart:
-    """The OverlapChart of intervals of time, in panels of lanes."""
-    return OverlapChart(panels)
-
-
-def _from_zero(spans: list[Interval]) -> list[Interval]:
-    first = min((span.start for span in spans), default=0.0)
-    return [span._replace(start=span.start - first, end=span.end - first) for span in spans]
-
-
-def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[tuple[float, float, str]]:
-    """A span cut where computing begins and ends, with the tint of each part."""
+def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[Part]:
+    """A span cut where computing begins and ends."""
     inside = [at for both in computing for at in both if span.start < at < span.end]
     cuts = [span.start, *inside, span.end]
     return [
@@ -108,9 +102,7 @@ def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[tup
     ]
 
 
-def _box(
-    sketch: Canvas, label: str, parts: Sequence[tuple[float, float, str]], left: float, scale: float, y: float
-) -> None:
+def _box(sketch: Canvas, label: str, parts: list[Part], left: float, scale: float, y: float) -> None:
     """A span's box, a tint for each part of it."""
     for a, b, tint in parts:
         if (b - a) * scale > 0.5:

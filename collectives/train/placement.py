@@ -1,12 +1,11 @@
 """Placement: how the ranks share each tensor, read off the pieces that they hold, and in words.
 
 Which parallelism made the pieces isn't known and doesn't matter: tensor parallel columns, ZeRO's rows, a stage's layers
-and an expert on two ranks are all found by the same table, PLACEMENTS.
+and an expert on two ranks are all found by the same rules, in `cut`.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Callable, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from ..format import aligned, span
 from .modules import layer_of
@@ -30,84 +29,44 @@ class Slice(NamedTuple):
         return f"[{', '.join(':' if size == n else f'{first}:{first + size}' for first, size, n in ends)}]"
 
 
-@dataclass(frozen=True)
-class Owners:
-    """The ranks that hold each slice of one tensor."""
-
-    whole: Dims  # of the tensor
-    ranks: dict[Slice, list[int]]  # who holds each slice
-    partial: bool  # the tensor is the sum of what the ranks hold
-    world_size: int
-
-    @property
-    def replicas(self) -> list[int]:
-        """The ranks that hold the whole tensor, where no rank holds another slice of it."""
-        return next((r for s, r in self.ranks.items() if s.shape == self.whole and len(self.ranks) == 1), [])
-
-    @property
-    def dimension(self) -> int | None:
-        """The one dimension along which all slices are cut; None where there is none, or a start isn't known."""
-        n = len(self.whole)
-        cuts = {d for s in self.ranks for d in range(n) if len(s.shape) == n and s.shape[d] != self.whole[d]}
-        return cuts.pop() if len(cuts) == 1 and all(s.start is not None for s in self.ranks) else None
-
-
-def owners(pieces: Sequence[tuple[int, Piece]], world_size: int) -> Owners:
-    """The Owners of one tensor.  pieces: (rank, piece), for every rank that holds a part."""
-    pieces = [(rank, piece) for rank, piece in pieces if piece.nbytes]
-    slices = dict.fromkeys((rank, Slice(piece.start, piece.shape)) for rank, piece in pieces)
-    whole = pieces[0][1].whole if pieces else ()
-    return Owners(whole, alike(slices), any(piece.partial for _, piece in pieces), world_size)
-
-
-def _everywhere(o: Owners) -> str:
-    return "whole on each" if len(o.replicas) == o.world_size else f"whole on {span(o.replicas)}"
-
-
-def _partial(o: Owners) -> str:
-    return f"addends on {span(sorted({rank for ranks in o.ranks.values() for rank in ranks}))}"
-
-
-def _sharded(o: Owners) -> str:
-    """'rows in 4', 'columns in 2, each on 2 ranks', 'rows in 3 (3, 3, 2)'"""
-    d = o.dimension
-    slices = sorted(o.ranks, key=lambda s: s.start[d])
-    sizes = [s.shape[d] for s in slices]
-    first = [o.ranks[s][0] for s in slices]
-    copies = max(map(len, o.ranks.values()))
-    word = "elements" if len(o.whole) == 1 else ("rows", "columns")[d] if d < 2 else f"dimension {d}"
-    words = f"{word} in {len(sizes)}"
-    if len(set(sizes)) > 1:
-        words += f" ({', '.join(map(str, sizes))})"
-    if copies == 1 and first != sorted(first):
-        words += f": ranks {', '.join(map(str, first))}"
-    if sum(sizes) != o.whole[d]:
-        words += f", {sum(sizes)} of {o.whole[d]} held"
-    return words if copies == 1 else f"{words}, each on {copies} ranks"
-
-
-def _listed(o: Owners) -> str:
-    """'0: [0:4, 0:3]; 1: [0:4, 3:6]'"""
-    return "; ".join(f"{span(r)}: {s.text(o.whole)}" for s, r in sorted(o.ranks.items(), key=lambda entry: entry[1]))
-
-
-PLACEMENTS: dict[str, tuple[Callable[[Owners], bool], Callable[[Owners], str]]] = {
-    # the field's name: (whether it applies, its words); the first that applies
-    "absent": (lambda o: not o.ranks, lambda o: "-"),
-    "partial": (lambda o: o.partial, _partial),
-    "replicated": (lambda o: bool(o.replicas), _everywhere),
-    "sharded": (lambda o: o.dimension is not None, _sharded),
-    "in blocks": (lambda o: True, _listed),
-}
-
-
 def cut(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
     """How ranks share one tensor, in words: 'whole on each', 'rows in 4', 'columns in 2, each on 2 ranks'.
 
     pieces: (rank, piece), for every rank that holds a part.
     """
-    tensor = owners(pieces, world_size)
-    return next(words(tensor) for applies, words in PLACEMENTS.values() if applies(tensor))
+    held = [(rank, piece) for rank, piece in pieces if piece.nbytes]
+    if not held:
+        return "-"
+    if any(piece.partial for _, piece in held):
+        return f"addends on {span(sorted({rank for rank, _ in held}))}"
+    whole = held[0][1].whole
+    holders = alike(dict.fromkeys((rank, Slice(piece.start, piece.shape)) for rank, piece in held))
+    (first, ranks), *others = holders.items()
+    if first.shape == whole and not others:
+        return f"whole on {'each' if len(ranks) == world_size else span(ranks)}"
+    if all(s.start is not None and len(s.shape) == len(whole) for s in holders):
+        dimensions = {d for s in holders for d, n in enumerate(whole) if s.shape[d] != n}
+        if len(dimensions) == 1:
+            return _cut_along(dimensions.pop(), whole, holders)
+    listed = sorted(holders.items(), key=lambda entry: entry[1])
+    return "; ".join(f"{span(ranks)}: {s.text(whole)}" for s, ranks in listed)  # '0: [0:4, 0:3]; 1: [0:4, 3:6]'
+
+
+def _cut_along(d: int, whole: Dims, holders: dict[Slice, list[int]]) -> str:
+    """'rows in 4', 'columns in 2, each on 2 ranks', 'rows in 3 (3, 3, 2)'"""
+    slices = sorted(holders, key=lambda s: s.start[d])
+    sizes = [s.shape[d] for s in slices]
+    first = [holders[s][0] for s in slices]
+    copies = max(map(len, holders.values()))
+    word = "elements" if len(whole) == 1 else ("rows", "columns")[d] if d < 2 else f"dimension {d}"
+    words = f"{word} in {len(sizes)}"
+    if len(set(sizes)) > 1:
+        words += f" ({', '.join(map(str, sizes))})"
+    if copies == 1 and first != sorted(first):
+        words += f": ranks {', '.join(map(str, first))}"
+    if sum(sizes) != whole[d]:
+        words += f", {sum(sizes)} of {whole[d]} held"
+    return words if copies == 1 else f"{words}, each on {copies} ranks"
 
 
 def slices_table(pieces: Sequence[Sequence[Piece]], kinds: Sequence[str] = STATES) -> str:
@@ -135,9 +94,6 @@ def slices_table(pieces: Sequence[Sequence[Piece]], kinds: Sequence[str] = STATE
             tensors = [(f"all {len(tensors)}", "", *tensors[0][2:])]
         for line in tensors:
             lines[line].append(layer)
-    rows, above = [("layer", "tensor", "shape", *kinds)], ""
-    for line, names in lines.items():
-        layer = said_layers(names)
-        rows.append(("" if layer == above else layer, *line))
-        above = layer
-    return aligned(rows)
+    said = [said_layers(names) for names in lines.values()]
+    rows = [("" if layer == above else layer, *line) for line, layer, above in zip(lines, said, ["", *said])]
+    return aligned([("layer", "tensor", "shape", *kinds), *rows])

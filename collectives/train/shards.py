@@ -4,14 +4,14 @@ A rank is a row in its colour; lengths and areas are bytes, to scale.  A tensor 
 from top to bottom.  What only this rank holds is plain, what others hold as well is hatched.
 """
 
-from collections import defaultdict
 from functools import partial
-from typing import Iterable, Sequence
+from typing import Sequence
 
 from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, ink_on, pale, text_width
 from ..draw.labels import RankLabels, legend
 from ..format import aligned, span
 from .layout import Layout, layouts
+from .modules import layer_of
 from .observer import STATES, Piece
 from .placement import slices_table
 from .view import View, alike, spread
@@ -33,7 +33,9 @@ class Owns(View):
         name: str = "fn",
     ) -> None:
         self.pieces, self.kinds, self.name = pieces, kinds or STATES, name
-        self.peaks = peaks or [_summed(held) for held in pieces]
+        self.peaks = peaks or [
+            {kind: sum(p.nbytes for p in held if p.kind == kind) for kind in SHARES} for held in pieces
+        ]
         self.strips = layouts(pieces, self.kinds)
         if not self.strips:
             raise ValueError(
@@ -50,14 +52,6 @@ class Owns(View):
         return Picture(sketches, repr(self), alt)
 
 
-def _summed(pieces: Iterable[Piece]) -> dict[str, int]:
-    """Bytes by kind."""
-    total: dict[str, int] = defaultdict(int)
-    for piece in pieces:
-        total[piece.kind] += piece.nbytes
-    return total
-
-
 # --- bars of memory -----------------------------------------------------------------------
 
 
@@ -66,12 +60,10 @@ SHARES = {"parameters": 1.0, "gradients": 0.7, "optimizer": 0.45, "activations":
 
 def _memory(peaks: Sequence[dict[str, int]], name: str) -> Canvas:
     sketch = Canvas()
-    kinds = [kind for kind in SHARES if any(mine.get(kind) for mine in peaks)]
+    kinds = _kinds(peaks)
     totals = [sum(mine.get(kind, 0) for kind in kinds) for mine in peaks]
-    y = (
-        heading(sketch, f"memory of {name}", f"the most bytes of each kind that a rank held: {spread(totals)} in all")
-        + 4
-    )
+    words = f"the most bytes of each kind that a rank held: {spread(totals)} in all"
+    y = heading(sketch, f"memory of {name}", words) + 4
     labels = RankLabels(range(len(peaks)), 12.5)
     left = labels.width + 14
     room = WIDTH - left - text_width(f"{max(totals):,} B", 11.5) - 10
@@ -79,21 +71,24 @@ def _memory(peaks: Sequence[dict[str, int]], name: str) -> Canvas:
     legend(sketch, left, y, ((partial(_sample, share=SHARES[kind]), kind) for kind in kinds))
     y += 16
     high, pitch = (20, 26) if len(peaks) <= 4 else (14, 18)
-    for rank, mine in enumerate(peaks):
+    for rank, (mine, total) in enumerate(zip(peaks, totals)):
         labels.draw(sketch, left - 10, y + high / 2, rank)
         x = left
         for kind in kinds:
-            size = mine.get(kind, 0)
-            fill, wide = pale(colour(rank), SHARES[kind]), size * scale
-            if size:
+            if size := mine.get(kind, 0):
+                fill, wide = pale(colour(rank), SHARES[kind]), size * scale
                 sketch.box(x, y, max(wide, 1.5), high, fill, edge="#ffffff", radius=0, lw=0.8)
-                words = f"{size:,}"
-                if text_width(words, 11) + 6 <= wide:
-                    sketch.text(x + wide / 2, y + high / 2, words, 11, ink_on(fill))
-            x += wide
-        sketch.text(x + 6, y + high / 2, f"{totals[rank]:,} B", 11.5, SOFT, align="left")
+                if text_width(f"{size:,}", 11) + 6 <= wide:
+                    sketch.text(x + wide / 2, y + high / 2, f"{size:,}", 11, ink_on(fill))
+                x += wide
+        sketch.text(x + 6, y + high / 2, f"{total:,} B", 11.5, SOFT, align="left")
         y += pitch
     return sketch
+
+
+def _kinds(peaks: Sequence[dict[str, int]]) -> list[str]:
+    """Those that any rank held."""
+    return [kind for kind in SHARES if any(mine.get(kind) for mine in peaks)]
 
 
 def _sample(sketch: Canvas, x: float, y: float, wide: float, high: float, share: float) -> None:
@@ -102,7 +97,7 @@ def _sample(sketch: Canvas, x: float, y: float, wide: float, high: float, share:
 
 def memory_table(peaks: Sequence[dict[str, int]]) -> str:
     """Bytes by kind and rank; ranks with the same share a line."""
-    kinds = [kind for kind in SHARES if any(peak.get(kind) for peak in peaks)]
+    kinds = _kinds(peaks)
     same = alike((rank, tuple(peak.get(kind, 0) for kind in kinds)) for rank, peak in enumerate(peaks))
     rows = [("rank", *kinds, "in all")]
     rows += [(span(ranks), *(f"{size:,}" for size in sizes), f"{sum(sizes):,}") for sizes, ranks in same.items()]
@@ -114,96 +109,84 @@ def memory_table(peaks: Sequence[dict[str, int]]) -> str:
 
 def _slices(strips: list[Layout], ranks: int, name: str) -> Canvas:
     sketch = Canvas()
-    y = heading(sketch, f"who holds what in {name}", _legend(strips)) + 4
-    names = list({n: None for strip in strips for n in strip.whole})
-    whole = {n: size for strip in strips for n, size in strip.whole.items()}
-    layer = {n: of for strip in strips for n, of in strip.layer.items()}
+    copies = [strip.copies() for strip in strips]
+    words = f"{', '.join(word for strip in strips for word in strip.kinds)}; area is bytes"
+    if any(count > 1 for counts in copies for count in counts.values()):
+        words += "; hatched: another rank holds the same"
+    y = heading(sketch, f"who holds what in {name}", words) + 4
     labels = RankLabels(range(ranks), 12.5)
     left = labels.width + 14
-    if len(strips) > 1:
+    if len(strips) == 1:
+        high = 34 if ranks <= 4 else 26 if ranks <= 8 else 12
+    else:
         left += max(text_width(word, 10.5) for strip in strips for word in strip.kinds) + 10
-    places = _places(names, whole, layer, left, WIDTH)
-    y = _columns(sketch, names, layer, places, y)
-    high = (34 if ranks <= 4 else 26 if ranks <= 8 else 12) if len(strips) == 1 else (28 if ranks <= 4 else 18)
-    high = max(high, *(12 * len(strip.kinds) for strip in strips)) if len(strips) > 1 and ranks <= 4 else high
+        high = max(28, *(12 * len(strip.kinds) for strip in strips)) if ranks <= 4 else 18
+    places = _places({n: size for strip in strips for n, size in strip.whole.items()}, left)
+    y = _columns(sketch, places, y)
     for rank in range(ranks):
         top = y
-        for strip in strips:
+        for strip, counts in zip(strips, copies):
             if len(strips) > 1:
                 step = min(12.0, high / len(strip.kinds))
                 for k, word in enumerate(strip.kinds):
                     at = y + high / 2 + (k - (len(strip.kinds) - 1) / 2) * step
                     sketch.text(left - 8, at, word, 10.5 if step > 10 else 8.5, SOFT, align="right")
-            for n in names:
+            for n, (x, wide) in places.items():
                 if n not in strip.whole:
                     continue
-                x, wide = places[n]
                 sketch.box(x, y, wide, high, TRAY, radius=0)
                 for box in strip.held[rank].get(n, ()):
                     at = (x + box[0] * wide, y + box[1] * high, max(box[2] * wide, 1.0), max(box[3] * high, 1.0))
                     sketch.box(*at, colour(rank), radius=0)
-                    if strip.replicated(rank, n, box):
+                    if counts[n, box] > 1:
                         _hatch(sketch, *at)
             y += high + 3
-        middle = (top + y - 3) / 2
-        labels.draw(sketch, labels.width, middle, rank)
+        labels.draw(sketch, labels.width, (top + y - 3) / 2, rank)
         y += 9 if ranks <= 8 else 4
     return sketch
 
 
-def _legend(strips: list[Layout]) -> str:
-    replicas = any(
-        strip.replicated(rank, n, box)
-        for strip in strips for rank, held in enumerate(strip.held) for n, boxes in held.items() for box in boxes
-    )  # fmt: skip
-    words = ", ".join(word for strip in strips for word in strip.kinds)
-    return f"{words}; area is bytes" + ("; hatched: another rank holds the same" if replicas else "")
-
-
-def _places(names: list[str], whole: dict[str, int], layer: dict[str, str], left: float, right: float):
-    """Left edge and width of each tensor: to scale, but never invisible."""
-    gaps = sum(4 if layer[a] != layer[b] else 1 for a, b in zip(names, names[1:]))
-    least, room = 2.5, right - left - gaps
+def _places(whole: dict[str, int], left: float) -> dict[str, tuple[float, float]]:
+    """Left edge and width of each tensor, given its bytes: to scale, but never invisible."""
+    names = list(whole)
+    gaps = [4 if layer_of(a) != layer_of(b) else 1 for a, b in zip(names, names[1:])]
+    least, room = 2.5, WIDTH - left - sum(gaps)
     small = {n for n in names if whole[n] / sum(whole.values()) * room < least}
     scale = (room - least * len(small)) / max(1, sum(size for n, size in whole.items() if n not in small))
-    places, x, last = {}, left, None
-    for n in names:
-        x += 0 if last is None else 4 if layer[n] != layer[last] else 1
+    places = {}
+    for n, gap in zip(names, [*gaps, 0]):
         wide = least if n in small else whole[n] * scale
-        places[n], last = (x, wide), n
-        x += wide
+        places[n] = left, wide
+        left = left + wide + gap
     return places
 
 
-def _columns(sketch: Canvas, names: list[str], layer: dict[str, str], places: dict, y: float) -> float:
+def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], y: float) -> float:
     """The layers' names above, and below them those of the tensors that have room."""
     spans: dict[str, list[float]] = {}
-    for n in names:
-        x, wide = places[n]
-        spans.setdefault(layer[n], [x, x])[1] = x + wide
+    for n, (x, wide) in places.items():
+        spans.setdefault(layer_of(n), [x, x])[1] = x + wide
     reached = -1.0
-    for of, (x0, x1) in spans.items():
-        wide = text_width(of, 11.5)
+    for layer, (x0, x1) in spans.items():
+        wide = text_width(layer, 11.5)
         if (x0 + x1) / 2 - wide / 2 > reached:
-            sketch.text((x0 + x1) / 2, y + 2, of, 11.5)
+            sketch.text((x0 + x1) / 2, y + 2, layer, 11.5)
             reached = (x0 + x1) / 2 + wide / 2 + 4
         sketch.line([(x0, y + 12), (x1, y + 12)], SOFT, 1)
     y += 16
     written = False
-    for n in names:
-        x, wide = places[n]
-        parts = [part for part in n[len(layer[n]) :].strip(".").split(".") if part and part != "weight"]
+    for n, (x, wide) in places.items():
+        parts = [part for part in n[len(layer_of(n)) :].split(".") if part not in ("", "weight")]
         if parts and text_width(parts[-1], 10) <= wide:
             sketch.text(x + wide / 2, y + 5, parts[-1], 10, SOFT)
             written = True
     return y + (14 if written else 2)
 
 
-def _hatch(sketch: Canvas, x: float, y: float, w: float, h: float, step: float = 6.0) -> None:
+def _hatch(sketch: Canvas, x: float, y: float, w: float, h: float) -> None:
     """White lines at 45 degrees, those of neighbouring boxes in line with each other."""
-    first = int((x + y) / step) + 1
-    for k in range(first, int((x + w + y + h) / step) + 1):
-        c = k * step  # the line where x + y = c, cut off at the box
+    for k in range(int((x + y) / 6) + 1, int((x + w + y + h) / 6) + 1):
+        c = 6.0 * k  # the line where x + y = c, cut off at the box
         x0, x1 = max(x, c - y - h), min(x + w, c - y)
         if x1 - x0 > 0.5:
             sketch.line([(x0, c - x0), (x1, c - x1)], "#ffffff", 1.6, butt=True)

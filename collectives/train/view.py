@@ -1,19 +1,13 @@
 """What the views of a training step share: a picture with its text twin, and the words of both."""
 
 from fractions import Fraction
-from typing import Hashable, Iterable, Sequence, TypeVar
+from typing import Any, Hashable, Iterable, Sequence
 
-from ..draw.canvas import Picture
 from ..frontend import show
-
-T = TypeVar("T", bound=Hashable)
 
 
 class View:
     """Has `draw()`, a Picture, and `repr`, the same as text; a notebook shows both."""
-
-    def draw(self) -> Picture:
-        raise NotImplementedError
 
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))
@@ -37,9 +31,9 @@ def said_layers(layers: Sequence[str], most: int = 3) -> str:
     return ", ".join(named) if len(named) <= most else f"{named[0]} ... {named[-1]} ({len(named)})"
 
 
-def alike(rows: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
+def alike(rows: Iterable[tuple[int, Hashable]]) -> dict[Any, list[int]]:
     """Each distinct row, with the ranks that have it.  rows: (rank, row)."""
-    ranks: dict[T, list[int]] = {}
+    ranks: dict[Any, list[int]] = {}
     for rank, row in rows:
         ranks.setdefault(row, []).append(rank)
     return ranks

@@ -7,7 +7,7 @@ seen.film()       # and when
 seen.calls()      # the recorded calls by phase, layer and operation, with bytes
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any, Callable, Sequence
 
@@ -113,9 +113,8 @@ def _by_values(piece: Piece, rank: int, whole: torch.Tensor) -> Piece:
     if not starts:
         return piece
     # Many places in a tensor of ones: then the place that its rank has when all cut evenly.
-    likely = min(
-        starts, key=lambda at: sum(abs(a - rank % max(1, w // s) * s) for a, s, w in zip(at, first.shape, whole.shape))
-    )
+    even = [rank % max(1, w // s) * s for s, w in zip(first.shape, whole.shape)]
+    likely = min(starts, key=lambda start: sum(abs(a - b) for a, b in zip(start, even)))
     return piece._replace(whole=tuple(whole.shape), start=likely)
 
 
@@ -135,7 +134,7 @@ def _in_order(pieces: list[list[Piece]]) -> None:
     """Takes pieces of unknown place that fill a tensor evenly along one dimension to lie in the order of the ranks."""
     of: dict[tuple, list[tuple[int, int]]] = defaultdict(list)
     for rank, held in enumerate(pieces):
-        count: dict[tuple, int] = defaultdict(int)
+        count: Counter[tuple[str, str]] = Counter()
         for k, p in enumerate(held):
             count[p.kind, p.name] += 1  # an optimizer has several of one name
             if p.start is None:
@@ -147,7 +146,7 @@ def _in_order(pieces: list[list[Piece]]) -> None:
             continue
         cut = {d for p in parts for d, n in enumerate(whole) if p.shape[d] != n}
         if len(cut) == 1 and sum(p.shape[d := min(cut)] for p in parts) == whole[d]:
-            reached = 0
+            start = [0] * len(whole)
             for (rank, k), p in zip(at, parts):
-                pieces[rank][k] = p._replace(start=tuple(reached if i == d else 0 for i in range(len(whole))))
-                reached += p.shape[d]
+                pieces[rank][k] = p._replace(start=tuple(start))
+                start[d] += p.shape[d]

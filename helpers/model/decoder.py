@@ -10,6 +10,7 @@ corpus's alice29.txt, without its layout.  A token is the ASCII code of a charac
 
 import functools
 import zlib
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
@@ -109,11 +110,8 @@ def decoder(
         raise ValueError(f"width {width} over {heads} heads: a head needs an even whole number of features")
     if heads % (kv_heads or heads):
         raise ValueError(f"{heads} heads cannot share {kv_heads} key/value heads evenly")
-    model = nn.Sequential()
-    model.add_module("embed", nn.Embedding(VOCABULARY, width))
-    for k in range(layers):
-        model.add_module(f"block{k}", Block(width, heads, kv_heads or heads, length, bias, dropout))
-    model.add_module("head", Head(width))
+    blocks = {f"block{k}": Block(width, heads, kv_heads or heads, length, bias, dropout) for k in range(layers)}
+    model = nn.Sequential(OrderedDict(embed=nn.Embedding(VOCABULARY, width), **blocks, head=Head(width)))
     if tied:
         model.head.out.weight = model.embed.weight
     return initialise(model, seed)

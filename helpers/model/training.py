@@ -4,7 +4,7 @@ torch.optim does the same, but making its first optimizer imports torch._dynamo,
 """
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
 import torch
@@ -44,9 +44,9 @@ STATES = {sgd: 1, adam: 2}  # tensors that an optimizer keeps for each parameter
 class Training:
     """What one process got: a loss a step, before its update; gradients a step; parameters at the end; by name."""
 
-    losses: list[float] = field(default_factory=list)
-    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
-    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    losses: list[float]
+    gradients: list[dict[str, torch.Tensor]]
+    parameters: dict[str, torch.Tensor]
 
     def __repr__(self) -> str:
         losses = " ".join(f"{loss:.4f}" for loss in self.losses)
@@ -58,52 +58,43 @@ def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable 
 
     optimizer: sgd or adam, or a function called as they are that is listed in STATES; options: passed on, lr=0.1 say.
     """
-    model, got, threads = copy.deepcopy(model), Training(), torch.get_num_threads()
-    torch.set_num_threads(1)  # as ranks do: sums are taken in the same order
-    try:
-        _train(model, batches, optimizer, options, got)
-    finally:
-        torch.set_num_threads(threads)
-    return got
-
-
-def _train(model: nn.Module, batches: Sequence[Batch], optimizer: Callable, options: dict, got: Training) -> None:
+    model, threads = copy.deepcopy(model), torch.get_num_threads()
     named = dict(model.named_parameters())
     states = {name: [torch.zeros_like(p) for _ in range(STATES[optimizer])] for name, p in named.items()}
-    for step, (tokens, targets) in enumerate(batches, start=1):
-        loss = loss_of(model(tokens), targets)
-        grads = dict(zip(named, torch.autograd.grad(loss, list(named.values()))))
-        for name, p in named.items():
-            optimizer(p, grads[name], *states[name], step=step, **options)
-        got.losses.append(loss.item())
-        got.gradients.append(grads)
-    got.parameters = {name: p.detach() for name, p in named.items()}
+    losses, gradients = [], []
+    torch.set_num_threads(1)  # as ranks do: sums are taken in the same order
+    try:
+        for step, (tokens, targets) in enumerate(batches, start=1):
+            loss = loss_of(model(tokens), targets)
+            grads = dict(zip(named, torch.autograd.grad(loss, list(named.values()))))
+            for name, p in named.items():
+                optimizer(p, grads[name], *states[name], step=step, **options)
+            losses.append(loss.item())
+            gradients.append(grads)
+    finally:
+        torch.set_num_threads(threads)
+    return Training(losses, gradients, {name: p.detach() for name, p in named.items()})
 
 
-def difference(got: Any, want: Any) -> float:
+def difference(got: Any, want: Any, at: str = "") -> float:
     """The largest |got - want| over tensors, numbers, and lists, tuples and mappings of them, alike in both.
 
-    Raises ValueError where they are not alike: a name that only one of them has, another shape.
+    at: what an error calls them.  Raises ValueError where they are not alike: a name that only one of them has,
+    another shape.
     """
-    return _difference(got, want, "")
-
-
-def _difference(got: Any, want: Any, at: str) -> float:
+    if isinstance(want, (list, tuple)):
+        if len(got) != len(want):
+            raise ValueError(f"{at or 'they'}: {len(got)} items against {len(want)}")
+        got, want = dict(enumerate(got)), dict(enumerate(want))
     if isinstance(want, Mapping):
         if set(got) != set(want):
             only = sorted(map(str, set(got) ^ set(want)))
             raise ValueError(f"{at or 'they'}: only one of the two has {', '.join(only[:6])}")
-        return max((_difference(got[k], want[k], f"{at}[{k!r}]") for k in want), default=0.0)
-    if isinstance(want, (list, tuple)):
-        if len(got) != len(want):
-            raise ValueError(f"{at or 'they'}: {len(got)} items against {len(want)}")
-        return max((_difference(g, w, f"{at}[{i}]") for i, (g, w) in enumerate(zip(got, want))), default=0.0)
+        return max((difference(got[k], want[k], f"{at}[{k!r}]") for k in want), default=0.0)
     got, want = (
         t.detach().double() if isinstance(t, torch.Tensor) else torch.tensor(t, dtype=torch.float64)
         for t in (got, want)
     )
     if got.shape != want.shape:
         raise ValueError(f"{at or 'they'}: shape {list(got.shape)} against {list(want.shape)}")
-    if not want.numel():
-        return 0.0
-    return (got - want).abs().max().item()
+    return (got - want).abs().max().item() if want.numel() else 0.0
