@@ -26,10 +26,11 @@ from collectives.draw.calls import draw_calls
 from collectives.judge import diagnose
 from collectives.rank import pickling
 from collectives.rank.operators import MADE_OF_OPS, NO_CALLS, OPS, read
-from collectives.rank.tensors import LARGE, aliased, capture, each, summarise
+from collectives.rank.tensors import LARGE, aliased, capture, summarise
 from collectives.rank.tracer import MAX_OPEN
 from collectives.rank.watch import ALWAYS, SELDOM
 from collectives.record.calls import pair
+from collectives.record.event import each
 from collectives.record.traffic import count
 from helpers import Mismatch, Stuck, Summary, run
 

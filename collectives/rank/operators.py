@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from ..record.collectives import of
-from ..record.event import Event, Value
-from .tensors import aliased, each, has_gaps
+from ..record.event import Event, Value, each
+from .tensors import aliased, has_gaps
 from .torch_private import schema
 
 # c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
@@ -130,11 +130,12 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
 
 def _unwrapped(kind: str, value: Any) -> Value:
     """An argument as torch.distributed takes it."""
-    if kind in LISTS or not isinstance(value, (list, tuple)):
-        return each(value) if isinstance(value, (list, tuple)) else value
-    if not value:
-        return None
-    return list(value[0]) if isinstance(value[0], (list, tuple)) else value[0]
+    if not isinstance(value, (list, tuple)):
+        return value
+    if kind in LISTS:
+        return each(value)
+    first = value[0] if value else None
+    return list(first) if isinstance(first, (list, tuple)) else first
 
 
 def _describe(event: Event, all_in: list[torch.Tensor], all_out: list[torch.Tensor]) -> None:

@@ -7,13 +7,13 @@ a sum with a rank missing, can be seen in the picture.
 
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from .calls import Call
 from .collectives import of, shapes
-from .event import Event, Summary, Value
+from .event import Event, Summary, Value, each
 
 SIGNS = {"SUM": "Σ", "PRODUCT": "Π", "BAND": "&", "BOR": "|", "BXOR": "⊕"}  # the others are words
 _COMBINE = {
@@ -54,7 +54,8 @@ def read(call: Call) -> tuple[list[Row], list[Row]]:
     """What each rank of a call passed in, and what each was left with."""
     before = [_before(call, e) for e in call]
     given = {e.rank: row for e, row in zip(call, before)}
-    return before, [_after(call, e, given) for e in call]
+    after = [_placed(e.after, shapes(e.op)[1] or "whole", call, e, 1) for e in call]
+    return before, [[_explained(call, e, given, *placed) for placed in row] for e, row in zip(call, after)]
 
 
 def _before(call: Call, e: Event) -> Row:
@@ -68,11 +69,6 @@ def _before(call: Call, e: Event) -> Row:
         Slot(column, None if scratch else value, letter(column, e.rank), kind, e.rank, joined)
         for column, value, joined in _placed(e.before, shape, call, e, 0)
     ]
-
-
-def _after(call: Call, e: Event, given: dict[int, Row]) -> Row:
-    shape = shapes(e.op)[1] or "whole"
-    return [_explained(call, e, given, *placed) for placed in _placed(e.after, shape, call, e, 1)]
 
 
 def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
@@ -117,7 +113,7 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
     """(column, tensor, joined) for everything in a captured value."""
     mine = call.group.index(e.rank)
     if isinstance(value, (list, tuple)):
-        flat = list(_flat(value))
+        flat = [v for v in each(value) if v is not None]
         if e.op.endswith("_coalesced") and shape != "whole":  # several calls in one: a row of slots for each tensor
             placed = ((k, *slot) for k, v in enumerate(flat) for slot in _placed(v, shape, call, e, side))
             return [(k * len(call.group) + column, v, joined) for k, column, v, joined in placed]
@@ -128,15 +124,6 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
         chunks = _chunks(value, len(call.group), (e.splits or ((), ()))[side])
         return [(column, v, column > 0) for column, v in enumerate(chunks)]
     return [(mine if shape == "own" else 0, value, False)]
-
-
-def _flat(value: Value) -> Iterator[Value]:
-    """The tensors of a list, or of a list of lists."""
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _flat(part)
-    elif value is not None:
-        yield value
 
 
 def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
