@@ -38,12 +38,18 @@ def followed(begins: Callable[[Hashable], None], ends: Callable[[Hashable], None
     """
     _here.work = MAIN
 
-    def begin(joined: bool) -> Hashable:
+    @contextmanager
+    def given(joined: bool) -> Iterator[tuple[Hashable, Line | None]]:
+        """Work that the block gives to a thread, and the learner's line that does so."""
         work = "thread", next(_numbers)
         if joined:
             to_join.add(work)
         begins(work)
-        return work
+        try:
+            yield work, learners_call(given_at())[0]
+        except BaseException:
+            end(work)
+            raise
 
     def end(work: Hashable) -> None:
         to_join.discard(work)
@@ -54,33 +60,26 @@ def followed(begins: Callable[[Hashable], None], ends: Callable[[Hashable], None
     def follow(thread: threading.Thread) -> None:
         if getattr(_here, "hiring", False) or _knows_no_torch(thread):
             return start(thread)
-        work, line, run = begin(not thread.daemon), _line(), thread.run
+        with given(not thread.daemon) as (work, line):
+            run = thread.run
 
-        def do() -> None:
-            _here.work, _here.given_at = work, line
-            try:
-                run()
-            finally:
-                thread.__dict__.pop("run", None)
-                end(work)
+            def do() -> None:
+                try:
+                    _do(work, line, run)
+                finally:
+                    thread.__dict__.pop("run", None)
+                    end(work)
 
-        thread.run = do
-        try:
+            thread.run = do
             start(thread)
-        except BaseException:
-            end(work)
-            raise
 
     def give(pool: ThreadPoolExecutor, fn: Callable, /, *args, **kwargs):
-        work, line = begin(True), _line()
-        _here.hiring = True
-        try:
-            future = submit(pool, _do, work, line, fn, args, kwargs)
-        except BaseException:
-            end(work)
-            raise
-        finally:
-            _here.hiring = False
+        with given(True) as (work, line):
+            _here.hiring = True
+            try:
+                future = submit(pool, _do, work, line, fn, *args, **kwargs)
+            finally:
+                _here.hiring = False
         future.add_done_callback(lambda _: end(work))  # a cancelled one never runs, and ends as well
         return future
 
@@ -91,17 +90,13 @@ def followed(begins: Callable[[Hashable], None], ends: Callable[[Hashable], None
         threading.Thread.start, ThreadPoolExecutor.submit = start, submit
 
 
-def _do(work: Hashable, line: Line | None, fn: Callable, args: tuple, kwargs: dict):
+def _do(work: Hashable, line: Line | None, fn: Callable, /, *args, **kwargs):
     before = current(), given_at()
     _here.work, _here.given_at = work, line
     try:
         return fn(*args, **kwargs)
     finally:
         _here.work, _here.given_at = before
-
-
-def _line() -> Line | None:
-    return learners_call(given_at())[0]
 
 
 def _knows_no_torch(thread: threading.Thread) -> bool:

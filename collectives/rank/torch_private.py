@@ -85,20 +85,19 @@ RECORDING.takes("torch.distributed.Work.boxed")
 _backend_select = RECORDING.takes("torch._C.DispatchKey.BackendSelect")
 _keys_after = RECORDING.takes("torch._C._dispatch_keyset_full_after")
 BELOW = _keys_after(_backend_select) if RECORDING else None  # the dispatch keys of what the recorder's kernel calls
-process_group = RECORDING.takes(
-    "torch.distributed.ProcessGroup.unbox"
-)  # of a process group, from an operator's argument
-work = RECORDING.takes("torch.distributed.Work.unbox")  # of a Work, from what an operator returned
+process_group = RECORDING.takes("torch.distributed.ProcessGroup.unbox")  # from an operator's argument
+work = RECORDING.takes("torch.distributed.Work.unbox")  # from what an operator returned
 schema = attrgetter("_schema")  # of an operator: its qualified name and its arguments
 
-OPERATORS_FILE = os.path.join(os.path.dirname(torch.__file__), "_ops.py")  # where torch.ops calls an operator
+FOLDER = os.path.dirname(torch.__file__) + os.sep  # of torch's own source files
+OPERATORS_FILE = FOLDER + "_ops.py"  # where torch.ops calls an operator
 
 UNINSTALLING = Feature("taking the recorder's kernels out of a run with record=False")
 destroy = UNINSTALLING.takes("torch.library.Library._destroy")
 
 # From an operator to what carries it out. Nobody calls these, they are called.
 DISPATCHERS = tuple(
-    os.path.join(os.path.dirname(torch.__file__), *file.split("/"))
+    FOLDER + file.replace("/", os.sep)
     for file in ("_ops.py", "_compile.py", "utils/_python_dispatch.py", "distributed/tensor/_dispatch.py")
 )
 CALL_A_MODULE = ("_wrapped_call_impl", "_call_impl")  # functions that do what Module.__call__ does

@@ -43,13 +43,9 @@ class TracedWork(HasSource, Work):
         tracer.done(self)
         return result
 
-    def completed(self) -> bool:
-        """Whether the call is complete. Tells nobody."""
-        return self.inner.is_completed()
-
     @never_compiled
     def is_completed(self) -> bool:
-        complete = self.completed()
+        complete = self.inner.is_completed()
         if complete:  # as good as a wait
             self._tracer.done(self)
         return complete

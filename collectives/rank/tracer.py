@@ -90,7 +90,7 @@ class Tracer:
     def finish(self) -> None:
         """Closes the events nobody waited for, with what stands in their tensors now."""
         for traced in list(self._open.values()):
-            self.done(traced, waited=False, complete=traced.completed())
+            self.done(traced, waited=False, complete=traced.inner.is_completed())
 
     # --- a call -------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Tracer:
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
         for traced in list(self._open.values())[: MAX_OPEN // 2]:
-            if traced.completed():
+            if traced.inner.is_completed():
                 self.done(traced, waited=False)
 
     # --- its end ------------------------------------------------------------------------

@@ -32,8 +32,6 @@ _READ_NOTHING = {
         "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "is_pinned",
     )
 }  # fmt: skip
-
-
 # Methods of a tensor that use its memory without any operator: the first read it, the others give a view of it,
 # which may be read at any later time.
 _READS = ("tolist", "__repr__", "__reduce_ex__")
@@ -46,9 +44,7 @@ class Guard:
     by_hook: whether the call was made by a Python hook of a backward pass, or a backward() of the program's own.
     """
 
-    def __init__(
-        self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool = False
-    ) -> None:
+    def __init__(self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool) -> None:
         self.index, self.node = index, torch_private.current_node() if by_hook else None
         self.waited_for, self.reported = False, set()
         # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
@@ -183,32 +179,18 @@ class Watch(DispatchMode):
         first, last = extent(tensor)
         for guard in list(self._guards.values()):  # another thread may be adding one
             for start, end, at_all in guard.extents:
-                if first < end and start < last and (at_all or how == "written"):
-                    self._accuse(guard, how)
-
-    def _accuse(self, guard: Guard, how: str) -> None:
-        if not (guard.waited_for or how in guard.reported):
-            guard.reported.add(how)
-            self._report(guard.index, how)
+                touched = first < end and start < last and (at_all or how == "written")
+                if touched and not guard.waited_for and how not in guard.reported:
+                    guard.reported.add(how)
+                    self._report(guard.index, how)
 
 
 class Unwatched:
     """A Watch that watches nothing."""
 
-    def start(self) -> None: ...
+    def _nothing(self, *_) -> None: ...
 
-    def stop(self) -> None: ...
-
-    def due(self, op: str, frame: FrameType | None) -> bool:
-        return False
-
-    def add(self, guard: Guard) -> None: ...
-
-    def waits(self, index: int, now: bool) -> None: ...
-
-    def remove(self, index: int) -> None: ...
-
-    def settle(self, wanted: bool | None = None) -> None: ...
+    start = stop = due = add = waits = remove = settle = _nothing
 
 
 @cache
