@@ -82,9 +82,7 @@ def _name(frame: FrameType | None) -> str | None:
         return None
     code = frame.f_code
     if code.co_filename in torch_private.DISPATCHERS:
-        # The learner's line used an operator on a DTensor: `a @ b`, `a.relu()`.
-        operator = torch_private.dispatched(frame)
-        return None if operator is None else f"DTensor.{operator}"
+        return torch_private.dispatched(frame)  # the learner's line used an operator: `a @ b`, `a.relu()`
     name = code.co_name
     if "self" not in code.co_varnames:
         return name

@@ -32,6 +32,7 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
     return reached[given:]
 
 
+unpack = pickle.loads
 _packing = threading.Lock()
 _cloudpickles_own = cloudpickle.cloudpickle._find_imported_submodules
 
@@ -48,9 +49,6 @@ def pack(value: Any) -> bytes:
         finally:
             cloudpickle.cloudpickle._find_imported_submodules = _cloudpickles_own
     return buffer.getvalue()
-
-
-unpack = pickle.loads
 
 
 def _plainly(tensor: torch.Tensor):

@@ -1,9 +1,8 @@
 """What a rank process does, from birth to exit.
 
-A rank is forked from the server (launch/server.py), which has torch loaded, so it starts in
-milliseconds.  It joins a gloo process group with its peers, receives one function, runs
-it under the recorder, sends back what it returned, and waits to be ended: a rank that
-has returned must not close its connections while its peers still use them.
+A rank is forked from the server (launch/server.py), which has torch loaded, so it starts in milliseconds.  It joins a
+gloo process group with its peers, receives one function, runs it under the recorder, sends back what it returned, and
+waits to be ended: a rank that has returned must not close its connections while its peers still use them.
 """
 
 import ctypes

@@ -52,15 +52,11 @@ class ProcessContext:
 
 
 class Place(NamedTuple):
-    """The host that a rank runs on, and its place among the ranks there.
+    """The host that a rank runs on, and its place among the ranks there."""
 
-    namespaces: of a host made of namespaces (jobs/hosts.py), files of /proc that name them, in the order in
-        which they are entered. Empty: the rank runs where it was forked.
-    environ: variables that torchrun would set differently on each host, and the network interface.
-    """
-
-    namespaces: tuple[str, ...] = ()
-    environ: dict[str, str] = {}
+    # Of a host made of namespaces (jobs/hosts.py), files of /proc that name them, in the order of entering them.
+    namespaces: tuple[str, ...] = ()  # empty: the rank runs where it was forked
+    environ: dict[str, str] = {}  # what torchrun would set differently on each host, and the network interface
 
 
 class RankSpec(NamedTuple):

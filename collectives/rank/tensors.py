@@ -47,9 +47,8 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 def aliased(tensors: list[torch.Tensor]) -> bool:
     """Whether every tensor of a list shares memory with another one.
 
-    Some may on purpose: Muon pads a list with one scratch tensor, several times. Views whose
-    elements interleave (columns) share none. Above MAX_ELEMENTS, of overlapping tensors only
-    dense ones count as sharing.
+    Some may on purpose: Muon pads a list with one scratch tensor, several times. Views whose elements interleave
+    (columns) share none. Above MAX_ELEMENTS, of overlapping tensors only dense ones count as sharing.
     """
     if len(tensors) < 2:
         return False

@@ -4,7 +4,7 @@ from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, groupby
 from typing import Iterator
 
 from .event import Event
@@ -39,9 +39,8 @@ class Call:
 class Matcher:
     """Puts the events of all ranks together into calls, one event at a time.
 
-    The k-th collective a rank makes on a group belongs with the k-th of every other
-    member, whatever its op: that is how the backends pair them.  A send pairs with the
-    k-th recv of the same source, target, tag and group.
+    The k-th collective a rank makes on a group belongs with the k-th of every other member, whatever its op: that is
+    how the backends pair them.  A send pairs with the k-th recv of the same source, target, tag and group.
     """
 
     def __init__(self) -> None:
@@ -146,10 +145,4 @@ def _reached(events: list[Event], of: dict[int, Call], ordered: dict[int, Call])
 
 def blocks(calls: list[Call]) -> list[list[Call]]:
     """What is shown together: a collective by itself, messages that follow each other as one exchange."""
-    together: list[list[Call]] = []
-    for call in calls:
-        if together and call.is_message and together[-1][-1].is_message:
-            together[-1].append(call)
-        else:
-            together.append([call])
-    return together
+    return [list(block) for _, block in groupby(calls, lambda call: None if call.is_message else id(call))]

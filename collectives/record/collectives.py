@@ -66,106 +66,103 @@ class Collective(NamedTuple):
         return self.gives == self.gets == "whole"
 
 
-COLLECTIVES = {
-    each.op: each
-    for each in (
-        Collective(
-            "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
-            says="what one has, everybody gets", signature="dist.broadcast(tensor, src)",
-            promise="after a broadcast everybody holds what rank {src} had",
-            proved="every rank has all of rank {root}'s buffer",
-            needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
-            use="first weights, settings, decisions of one rank",
-            code=("dist.broadcast(x, src={root})",),
+_TABLE = (
+    Collective(
+        "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
+        says="what one has, everybody gets", signature="dist.broadcast(tensor, src)",
+        promise="after a broadcast everybody holds what rank {src} had",
+        proved="every rank has all of rank {root}'s buffer",
+        needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
+        use="first weights, settings, decisions of one rank",
+        code=("dist.broadcast(x, src={root})",),
+    ),
+    Collective(
+        "scatter", "src", False, "all", "own", _OF_ROOT, gloo="star", dual="gather",
+        says="one hands out a part to each", signature="dist.scatter(tensor, scatter_list, src)",
+        promise="scatter gives rank r the r-th of rank {src}'s list",
+        proved="every rank has its piece of rank {root}'s buffer",
+        needs="src: a list of N equal tensors; all: a buffer for one", leaves="rank r: the r-th of the list",
+        use="handing out equal parts (data is mostly read by each rank)",
+        code=(
+            "chunks = list(x.chunk(world_size)) if rank == {root} else None",
+            "mine = torch.zeros({size}, dtype=torch.{dtype})",
+            "dist.scatter(mine, chunks, src={root})",
         ),
-        Collective(
-            "scatter", "src", False, "all", "own", _OF_ROOT, gloo="star", dual="gather",
-            says="one hands out a part to each", signature="dist.scatter(tensor, scatter_list, src)",
-            promise="scatter gives rank r the r-th of rank {src}'s list",
-            proved="every rank has its piece of rank {root}'s buffer",
-            needs="src: a list of N equal tensors; all: a buffer for one", leaves="rank r: the r-th of the list",
-            use="handing out equal parts (data is mostly read by each rank)",
-            code=(
-                "chunks = list(x.chunk(world_size)) if rank == {root} else None",
-                "mine = torch.zeros({size}, dtype=torch.{dtype})",
-                "dist.scatter(mine, chunks, src={root})",
-            ),
+    ),
+    Collective(
+        "gather", "dst", False, "own", "all", _OF_ROOT, gloo="star", dual="scatter",
+        says="one collects a part of each", signature="dist.gather(tensor, gather_list, dst)",
+        promise="gather gives rank {dst} the tensors of all ranks, in rank order",
+        proved="rank {root} has every rank's piece",
+        needs="all: a tensor; dst: a list of N buffers", leaves="dst: the tensors of all ranks, in a list",
+        use="predictions, things to look at",
+        code=(
+            "parts = [torch.zeros_like(x) for _ in range(world_size)] if rank == {root} else None",
+            "dist.gather(x, parts, dst={root})",
         ),
-        Collective(
-            "gather", "dst", False, "own", "all", _OF_ROOT, gloo="star", dual="scatter",
-            says="one collects a part of each", signature="dist.gather(tensor, gather_list, dst)",
-            promise="gather gives rank {dst} the tensors of all ranks, in rank order",
-            proved="rank {root} has every rank's piece",
-            needs="all: a tensor; dst: a list of N buffers", leaves="dst: the tensors of all ranks, in a list",
-            use="predictions, things to look at",
-            code=(
-                "parts = [torch.zeros_like(x) for _ in range(world_size)] if rank == {root} else None",
-                "dist.gather(x, parts, dst={root})",
-            ),
-            also=("gather_single",),
+        also=("gather_single",),
+    ),
+    Collective(
+        "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
+        says="everybody's, added up, for one", signature="dist.reduce(tensor, dst, op)",
+        promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
+        proved="rank {root} has the sum of all ranks, every part exactly once",
+        needs="all: a tensor", leaves="dst: the sum, in place; the others: undefined",
+        use="metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
+        code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
+    ),
+    Collective(
+        "all_gather", None, False, "own", "all", _OF_EACH, gloo="all", dual="reduce_scatter",
+        says="everybody collects a part of each", signature="dist.all_gather_single(output, input)",
+        promise="all_gather gives everybody the tensors of all ranks, in rank order",
+        proved="every rank has every rank's piece",
+        needs="all: a tensor, and a buffer for N of them", leaves="all: the tensors of all ranks",
+        use="parameters (ZeRO 3, FSDP), sequence parallelism",
+        code=("y = torch.zeros(world_size * {size}, dtype=torch.{dtype})", "dist.all_gather_single(y, x)"),
+        also=("all_gather_single", "all_gather_coalesced"),
+    ),
+    Collective(
+        "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
+        says="everybody's, added up, for everybody", signature="dist.all_reduce(tensor, op)",
+        promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
+        proved="every rank has the sum of all ranks, every part exactly once",
+        needs="all: a tensor", leaves="all: the sum, in place",
+        use="gradients (DDP), partial sums (tensor parallelism)",
+        code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",),
+    ),
+    Collective(
+        "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo="all", dual="all_gather",
+        says="parts, added up, one for each", signature="dist.reduce_scatter_single(output, input, op)",
+        promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
+        proved="every rank has its piece of the sum, every part exactly once",
+        needs="all: N chunks, and a buffer for one", leaves="rank r: the sum of the r-th chunks",
+        use="gradients (ZeRO 2 and 3, FSDP), sequence parallelism",
+        code=(
+            "mine = torch.zeros({size}, dtype=torch.{dtype})",
+            "dist.reduce_scatter_single(mine, x, op=dist.ReduceOp.{reduce_op})",
         ),
-        Collective(
-            "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
-            says="everybody's, added up, for one", signature="dist.reduce(tensor, dst, op)",
-            promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
-            proved="rank {root} has the sum of all ranks, every part exactly once",
-            needs="all: a tensor", leaves="dst: the sum, in place; the others: undefined",
-            use="metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
-            code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
-        ),
-        Collective(
-            "all_gather", None, False, "own", "all", _OF_EACH, gloo="all", dual="reduce_scatter",
-            says="everybody collects a part of each", signature="dist.all_gather_single(output, input)",
-            promise="all_gather gives everybody the tensors of all ranks, in rank order",
-            proved="every rank has every rank's piece",
-            needs="all: a tensor, and a buffer for N of them", leaves="all: the tensors of all ranks",
-            use="parameters (ZeRO 3, FSDP), sequence parallelism",
-            code=("y = torch.zeros(world_size * {size}, dtype=torch.{dtype})", "dist.all_gather_single(y, x)"),
-            also=("all_gather_single", "all_gather_coalesced"),
-        ),
-        Collective(
-            "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
-            says="everybody's, added up, for everybody", signature="dist.all_reduce(tensor, op)",
-            promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
-            proved="every rank has the sum of all ranks, every part exactly once",
-            needs="all: a tensor", leaves="all: the sum, in place",
-            use="gradients (DDP), partial sums (tensor parallelism)",
-            code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",),
-        ),
-        Collective(
-            "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo="all", dual="all_gather",
-            says="parts, added up, one for each", signature="dist.reduce_scatter_single(output, input, op)",
-            promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
-            proved="every rank has its piece of the sum, every part exactly once",
-            needs="all: N chunks, and a buffer for one", leaves="rank r: the sum of the r-th chunks",
-            use="gradients (ZeRO 2 and 3, FSDP), sequence parallelism",
-            code=(
-                "mine = torch.zeros({size}, dtype=torch.{dtype})",
-                "dist.reduce_scatter_single(mine, x, op=dist.ReduceOp.{reduce_op})",
-            ),
-            also=("reduce_scatter_single", "reduce_scatter_coalesced"),
-        ),
-        Collective(
-            "all_to_all", None, False, "all", "all", _OF_EACH, gloo="all", dual="all_to_all",
-            says="everybody hands out a part to each", signature="dist.all_to_all_single(output, input)",
-            promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
-            proved="every rank has from every rank the chunk meant for it",
-            needs="all: N chunks, a buffer for N; split sizes if uneven", leaves="rank r: the r-th chunk of every rank",
-            use="tokens to experts and back (mixture of experts)",
-            code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"), also=("all_to_all_single",),
-        ),
-        Collective(
-            "barrier", None, False, None, None, None, gloo="all", dual=None,
-            says="nobody goes on before all have come", signature="dist.barrier()",
-            promise="after a barrier every rank has arrived", proved="",
-            needs="nothing", leaves="all: every rank has arrived",
-            use="waiting for a file that one rank writes; timing",
-            code=("dist.barrier()",), also=("monitored_barrier",),
-        ),
-    )
-}  # fmt: skip
-
-_BY_NAME = {name: each for each in COLLECTIVES.values() for name in (each.op, *each.also)}
+        also=("reduce_scatter_single", "reduce_scatter_coalesced"),
+    ),
+    Collective(
+        "all_to_all", None, False, "all", "all", _OF_EACH, gloo="all", dual="all_to_all",
+        says="everybody hands out a part to each", signature="dist.all_to_all_single(output, input)",
+        promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
+        proved="every rank has from every rank the chunk meant for it",
+        needs="all: N chunks, a buffer for N; split sizes if uneven", leaves="rank r: the r-th chunk of every rank",
+        use="tokens to experts and back (mixture of experts)",
+        code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"), also=("all_to_all_single",),
+    ),
+    Collective(
+        "barrier", None, False, None, None, None, gloo="all", dual=None,
+        says="nobody goes on before all have come", signature="dist.barrier()",
+        promise="after a barrier every rank has arrived", proved="",
+        needs="nothing", leaves="all: every rank has arrived",
+        use="waiting for a file that one rank writes; timing",
+        code=("dist.barrier()",), also=("monitored_barrier",),
+    ),
+)  # fmt: skip
+COLLECTIVES = {each.op: each for each in _TABLE}
+_BY_NAME = {name: each for each in _TABLE for name in (each.op, *each.also)}
 # In place of a message, or an operator that is newer than this table: no name, no tensor, no promise.
 _NONE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
 

@@ -78,10 +78,8 @@ def _key(value: Value) -> Hashable:
 def steps_of(calls: list[Call]) -> list[int]:
     """The step of each message, from 0: one more than the last it had to wait for.
 
-    A message follows those that had ended on one of its two ranks before its call there
-    was made.  So isend and irecv that were under way together share a step.
-
-    Takes O(n log n) for n events.
+    A message follows those that had ended on one of its two ranks before its call there was made.  So isend and irecv
+    that were under way together share a step.  Takes O(n log n) for n events.
     """
     made: dict[int, list[tuple[Event, int]]] = defaultdict(list)
     for k, call in enumerate(calls):

@@ -1,8 +1,7 @@
 """What goes into the cells of a picture: the captured values of a collective, slot by slot.
 
-A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came
-from only where the captured values bear that out, so that a result which nobody sent, or
-a sum with a rank missing, can be seen in the picture.
+A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came from only where the captured
+values bear that out, so that a result which nobody sent, or a sum with a rank missing, can be seen in the picture.
 """
 
 from dataclasses import replace
@@ -40,14 +39,12 @@ class Slot(NamedTuple):
 
 # Kinds: "data" came from `origin`, all of it or the `share` told; "buffer" is about to be overwritten;
 # "reduced" combines every rank; "undefined" means nothing by contract; "unknown" is what none of these explains.
+Row = list[Slot]
 
 
 def agree(call: Call) -> bool:
     """Whether all ranks made the same call, whatever their tensors."""
     return len({e.how for e in call}) == 1
-
-
-Row = list[Slot]
 
 
 def read(call: Call) -> tuple[list[Row], list[Row]]:
@@ -59,11 +56,10 @@ def read(call: Call) -> tuple[list[Row], list[Row]]:
 
 
 def _before(call: Call, e: Event) -> Row:
-    shape = shapes(e.op)[0] or "whole"
     buffer = e.src is not None and e.rank != e.src and not e.is_message
+    kind, shape = "buffer" if buffer else "data", shapes(e.op)[0] or "whole"
     if buffer and shape == "all":
         shape = "own"
-    kind = "buffer" if buffer else "data"
     scratch = buffer and e.is_scratch
     return [
         Slot(column, None if scratch else value, letter(column, e.rank), kind, e.rank, joined)
@@ -92,9 +88,7 @@ def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: 
         if share := _copied(value, _sent(given.get(sender), mine if collective.deals else column)):
             chunk = mine if collective.personal else column
             return Slot(column, value, letter(chunk, sender), "data", sender, joined, share)
-    if left_alone:
-        return same
-    return Slot(column, value, "?", "unknown", None, joined)
+    return same if left_alone else Slot(column, value, "?", "unknown", None, joined)
 
 
 def _sent(row: Row | None, column: int) -> Value:
@@ -145,9 +139,8 @@ def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
 def _equal(a: Value, b: Value) -> bool:
     if isinstance(a, Summary) and isinstance(b, Summary):
         return a.checksum == b.checksum
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return False
-    if a.dtype != b.dtype or a.numel() != b.numel():
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if not tensors or a.dtype != b.dtype or a.numel() != b.numel():
         return False
     a, b = a.flatten(), b.flatten()
     return bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here
