@@ -25,13 +25,22 @@ from torch.nn.parallel import DistributedDataParallel
 from collectives.draw.calls import draw_calls
 from collectives.judge import diagnose
 from collectives.rank import pickling
-from collectives.rank.operators import MADE_OF_OPS, NO_CALLS, OPS, read
-from collectives.rank.tensors import LARGE, aliased, capture, each, summarise
+from collectives.rank.operators import MADE_OF_OPS, OPS, read
+from collectives.rank.tensors import LARGE, aliased, capture, summarise
 from collectives.rank.tracer import MAX_OPEN
 from collectives.rank.watch import ALWAYS, SELDOM
 from collectives.record.calls import pair
+from collectives.record.event import each
 from collectives.record.traffic import count
 from helpers import Mismatch, Stuck, Summary, run
+
+# Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,
+# of torch 2.15, for several. Two are there once torch._dynamo is imported.
+NO_CALLS = {
+    "_c10d_functional": {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd"},
+    "c10d": {"check_for_nan"},
+    "_dtensor": {"mesh_get_process_group"},
+}
 
 
 def told(done, rank=0):

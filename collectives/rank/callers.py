@@ -8,13 +8,10 @@ import sysconfig
 import threading
 from types import FrameType
 
-import torch
-
 from ..record.event import Line
 from . import torch_private
 from .own import passes_on
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _WORK = os.path.join(os.path.dirname(__file__), "work.py")
 _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
@@ -23,7 +20,7 @@ _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
 @functools.cache
 def owner(file: str) -> str:
     """Whose source file it is: "torch", "rank" (rank/work.py), "other" (passes calls on unseen) or "learner"."""
-    if file.startswith(_TORCH):
+    if file.startswith(torch_private.FOLDER):
         return "torch"
     if file == _WORK:
         return "rank"
@@ -32,9 +29,8 @@ def owner(file: str) -> str:
         or file.startswith(("<frozen", "<eval_with_key>"))
         or file.endswith(_DEPRECATED)
         or torch_private.COMPILED in file
+        or (file.startswith(_STDLIB) and "-packages" not in file)
     ):
-        return "other"
-    if file.startswith(_STDLIB) and "-packages" not in file:
         return "other"
     return "learner"
 
@@ -54,32 +50,30 @@ def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | Non
     then both are the main thread's, at this moment.
     """
     line, entry, frame = _walk(sys._getframe(1))
-    if frame is not None:
-        return line, entry, frame
-    if elsewhere is not None:
+    if frame is None and elsewhere is not None:
         return elsewhere, entry, None
-    main = sys._current_frames().get(threading.main_thread().ident)
-    return _walk(main) if main is not None else (None, entry, None)
+    if frame is None and (main := sys._current_frames().get(threading.main_thread().ident)):
+        return _walk(main)
+    return line, entry, frame
 
 
 def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType | None]:
     """The learner's line, the torch function it called, and the frame, learner's or rank's own, that ended the search."""
-    entry = wrapper = None
+    line = entry = wrapper = None
     while frame is not None:
         code = frame.f_code
         whose = owner(code.co_filename)
         if whose == "learner":
-            return Line(code.co_filename, frame.f_lineno, code.co_name), _name(entry or wrapper), frame
-        if whose == "rank":
-            return None, _name(entry or wrapper), frame
-        if whose == "torch":
-            # A function defined inside another is a decorator's wrapper or a hook: it has no name that one can call.
-            if code.co_flags & inspect.CO_NESTED:
-                wrapper = frame
-            else:
-                entry = frame
+            line = Line(code.co_filename, frame.f_lineno, code.co_name)
+        if whose == "learner" or whose == "rank":
+            break
+        # A function defined inside another is a decorator's wrapper or a hook: it has no name that one can call.
+        if whose == "torch" and code.co_flags & inspect.CO_NESTED:
+            wrapper = frame
+        elif whose == "torch":
+            entry = frame
         frame = frame.f_back
-    return None, _name(entry or wrapper), None
+    return line, _name(entry or wrapper), frame
 
 
 def _name(frame: FrameType | None) -> str | None:
@@ -88,9 +82,7 @@ def _name(frame: FrameType | None) -> str | None:
         return None
     code = frame.f_code
     if code.co_filename in torch_private.DISPATCHERS:
-        # The learner's line used an operator on a DTensor: `a @ b`, `a.relu()`.
-        operator = torch_private.dispatched(frame)
-        return None if operator is None else f"DTensor.{operator}"
+        return torch_private.dispatched(frame)  # the learner's line used an operator: `a @ b`, `a.relu()`
     name = code.co_name
     if "self" not in code.co_varnames:
         return name

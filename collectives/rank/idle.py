@@ -1,15 +1,13 @@
 """Notices that the main thread waits inside autograd's C++, where no Python code can tell of it.
 
-DistributedDataParallel starts its all_reduces during the backward pass, and waits for their futures
-at its end, in C++.  If a call can never complete, the rank hangs there, and nobody has told that it
-waits.  From outside a wait looks like work, but for one thing: it takes no processor time.
-
-So once a future has been asked for, a thread samples the main thread.  In SAMPLES samples on end,
-PERIOD_SECONDS apart, its innermost Python function must have been autograd's entry into C++ (no hook
-of the program's was running), and the whole process, this thread apart, must have used less than
-BUSY_SECONDS of processor time in each period.  That this thread got the processor each time shows
-that the process was neither stopped nor starved.  The kernel calls the rank stuck only if, besides,
-none of the calls whose futures were asked for can complete any more.
+DistributedDataParallel starts its all_reduces during the backward pass, and waits for their futures at its end, in C++.
+If a call can never complete, the rank hangs there, and nobody has told that it waits.  From outside a wait looks like
+work, but for one thing: it takes no processor time.  So once a future has been asked for, a thread samples the main
+thread.  In SAMPLES samples on end, PERIOD_SECONDS apart, its innermost Python function must have been autograd's entry
+into C++ (no hook of the program's was running), and the whole process, this thread apart, must have used less than
+BUSY_SECONDS of processor time in each period.  That this thread got the processor each time shows that the process was
+neither stopped nor starved.  The kernel calls the rank stuck only if, besides, none of the calls whose futures were
+asked for can complete any more.
 """
 
 import _thread

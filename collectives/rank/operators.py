@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from ..record.collectives import of
-from ..record.event import Event, Value
-from .tensors import aliased, each, has_gaps
+from ..record.event import Event, Value, each
+from .tensors import aliased, has_gaps
 from .torch_private import schema
 
 # c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
@@ -52,13 +52,6 @@ MADE_OF_OPS = {
     "_c10d_functional_autograd": {"all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"},
     "_dtensor": {"shard_dim_alltoall"},
 }  # fmt: skip
-# Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,
-# of torch 2.15, for several. Two are there once torch._dynamo is imported.
-NO_CALLS = {
-    "_c10d_functional": {"wait_tensor", "wait_tensors", "_wrap_tensor_autograd"},
-    "c10d": {"check_for_nan"},
-    "_dtensor": {"mesh_get_process_group"},
-}
 # What a call of these looks like to the learner who made it.
 SAME_CALL = {
     "isend": "send",
@@ -96,8 +89,7 @@ class Reading(NamedTuple):
 def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int) -> Reading:
     """What a call of a c10d operator is on one rank.
 
-    given: the arguments by name, defaults included.  A rank that they name is a place in the group; the event's
-        are global.
+    given: the arguments by name, with defaults.  A rank that they name is a place in the group; the event's are global.
     ranks: the group's global ranks, in group order.  rank: this one's global rank.
     """
     kind, source, target = OPS[operator]
@@ -111,7 +103,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         root = given["root_rank"]
         root = ranks[root] if root < len(ranks) else root
         collective = of(kind)
-        event.src, event.dst = (root, None) if collective.root == "src" else (None, root)
+        setattr(event, collective.root, root)
         if rank != root and not collective.in_place:  # a list of all is the root's alone
             inputs = inputs if collective.gives == "own" else None
             outputs = outputs if collective.gets == "own" else None
@@ -124,22 +116,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
     elif kind == "recv":
         event.src, event.tag = None if operator == "recv_any_source_" else ranks[given["src"]], given["tag"]
     all_in, all_out = each(inputs), each(outputs)
-    _describe(event, all_in, all_out)
-    return Reading(event, inputs, outputs, all_in, all_out)
-
-
-def _unwrapped(kind: str, value: Any) -> Value:
-    """An argument as torch.distributed takes it."""
-    if kind in LISTS or not isinstance(value, (list, tuple)):
-        return each(value) if isinstance(value, (list, tuple)) else value
-    if not value:
-        return None
-    return list(value[0]) if isinstance(value[0], (list, tuple)) else value[0]
-
-
-def _describe(event: Event, all_in: list[torch.Tensor], all_out: list[torch.Tensor]) -> None:
-    """Note what the tensors are: those that the rank passes in, or its buffer if it passes nothing."""
-    if tensors := all_in or all_out:
+    if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes nothing
         first = tensors[0]
         event.dtype, event.shape = first.dtype, tuple(first.shape)
         strided = first.layout == torch.strided
@@ -147,3 +124,14 @@ def _describe(event: Event, all_in: list[torch.Tensor], all_out: list[torch.Tens
         event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
     event.non_dense = ("in",) * any(map(has_gaps, all_in)) + ("out",) * any(map(has_gaps, all_out))
     event.misuse = "aliased" if aliased(all_out) else None
+    return Reading(event, inputs, outputs, all_in, all_out)
+
+
+def _unwrapped(kind: str, value: Any) -> Value:
+    """An argument as torch.distributed takes it."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    if kind in LISTS:
+        return each(value)
+    first = value[0] if value else None
+    return list(first) if isinstance(first, (list, tuple)) else first

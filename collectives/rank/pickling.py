@@ -8,46 +8,31 @@ import threading
 from collections import ChainMap
 from pkgutil import resolve_name
 from types import CodeType, ModuleType
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 import cloudpickle
 import torch
 
 from . import torch_private
 from .protocol import Pickler
+from .tensors import is_dense
 
 
 class _Packer(cloudpickle.Pickler):
     dispatch_table = ChainMap({}, cloudpickle.Pickler.dispatch_table)
 
 
-def pickle_by(kind: type, captured: Callable, passed: Callable) -> None:
-    """Register how objects of a type are reduced: in messages, and in pack. As copyreg.pickle does for every pickle."""
-    Pickler.dispatch_table[kind] = captured
-    _Packer.dispatch_table[kind] = passed
-
-
-def pickle_by_name(kind: type, name: Callable[[Any], str]) -> None:
-    """Register objects of a type as names in pack, as pkgutil.resolve_name takes them: each rank looks up its own."""
-    _Packer.dispatch_table[kind] = lambda value: (resolve_name, (name(value),))
-
-
 def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
     """The loaded modules that a function reaches through a package it uses: concurrent.futures through concurrent."""
-    found = []
-
-    def add_below(package: str) -> None:
-        for name in code.co_names:
-            if module := sys.modules.get(f"{package}.{name}"):
-                found.append(module)
-                add_below(module.__name__)
-
-    for value in used:
-        if isinstance(value, ModuleType) and value.__package__:
-            add_below(value.__name__)
-    return found
+    reached = [value for value in used if isinstance(value, ModuleType) and value.__package__]
+    given = len(reached)
+    for package in reached:  # what is below one is reached in turn
+        below = (sys.modules.get(f"{package.__name__}.{name}") for name in code.co_names)
+        reached += filter(None, below)
+    return reached[given:]
 
 
+unpack = pickle.loads
 _packing = threading.Lock()
 _cloudpickles_own = cloudpickle.cloudpickle._find_imported_submodules
 
@@ -66,12 +51,9 @@ def pack(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-unpack = pickle.loads
-
-
 def _plainly(tensor: torch.Tensor):
     """What pickle makes a tensor of: its raw bytes, where it is plain."""
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    if not is_dense(tensor):
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     dense = tensor
     if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
@@ -88,10 +70,8 @@ def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
 
 def _faithfully(tensor: torch.Tensor):
     """As _plainly, where torch's own pickle would carry no more than numbers and a shape."""
-    if (
-        tensor.layout != torch.strided or not tensor.is_cpu or tensor.is_quantized or tensor.requires_grad
-        or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous() or tensor.__dict__
-    ):  # fmt: skip
+    plain = is_dense(tensor) and tensor.is_cpu and tensor.is_contiguous()
+    if not plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.__dict__:
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     return _own_tensor, _plainly(tensor)[1]
 
@@ -100,7 +80,8 @@ def _own_tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch
     return _tensor(raw, dtype, shape).clone()  # with memory of torch's own: it can be resized
 
 
-pickle_by(torch.Tensor, _plainly, _faithfully)
-# torch.ops and torch.classes are modules only in name, and cannot be pickled.
+Pickler.dispatch_table[torch.Tensor] = _plainly
+_Packer.dispatch_table[torch.Tensor] = _faithfully
+# torch.ops and torch.classes are modules only in name, and cannot be pickled: each rank looks up its own.
 for kind, name in torch_private.PICKLED_BY_NAME.items():
-    pickle_by_name(kind, name)
+    _Packer.dispatch_table[kind] = lambda value, name=name: (resolve_name, (name(value),))

@@ -1,9 +1,8 @@
 """What a rank process does, from birth to exit.
 
-A rank is forked from the server (launch/server.py), which has torch loaded, so it starts in
-milliseconds.  It joins a gloo process group with its peers, receives one function, runs
-it under the recorder, sends back what it returned, and waits to be ended: a rank that
-has returned must not close its connections while its peers still use them.
+A rank is forked from the server (launch/server.py), which has torch loaded, so it starts in milliseconds.  It joins a
+gloo process group with its peers, receives one function, runs it under the recorder, sends back what it returned, and
+waits to be ended: a rank that has returned must not close its connections while its peers still use them.
 """
 
 import ctypes
@@ -13,6 +12,7 @@ import random
 import signal
 import socket
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -21,8 +21,7 @@ import torch.distributed as dist
 
 from . import torch_private, torch_warnings
 from .pickling import pack, unpack
-from .place import enter
-from .protocol import LOST, Began, Channel, Failed, Frames, Job, RankSpec, Ready, Returned, frame
+from .protocol import LOST, Began, Channel, Failed, Frames, Job, Place, RankSpec, Ready, Returned, frame
 from .tcp import traffic
 from .tracer import Tracer
 from .work import LOOPBACK, enter_context, failure, work
@@ -38,7 +37,7 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
         _isolate(out, err)
         channel = Channel(sock, wakeup)
         try:
-            enter(spec.place)
+            _enter(spec.place)
             _die_with_parent()  # entering a user namespace may have undone it
             _join(spec)
             enter_context(spec, spec.context)
@@ -54,10 +53,8 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
         else:
             channel.send(Began())  # from here on, the function may be the reason if this process ends
             work(spec, job, channel, before)
-        try:
+        with suppress(EOFError):
             channel.receive()  # until the kernel or the server ends this process
-        except EOFError:
-            pass
         status = 0
     finally:
         os._exit(status)
@@ -94,19 +91,28 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
+def _enter(place: Place) -> None:
+    """Move this process, which may have one thread only, to a host. Raise OSError if the host is gone."""
+    if not place.namespaces:
+        return
+    here, libc = os.getcwd(), ctypes.CDLL(None, use_errno=True)
+    for path in place.namespaces:
+        with open(path) as namespace:
+            if libc.setns(namespace.fileno(), 0):  # of process ids only the children to come enter one
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+    os.chdir(here)  # a mount namespace begins at its root
+
+
 def _join(spec: RankSpec) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    os.environ.update(spec.place.environ)
-    store = _store(spec)
-    dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.world_size, timeout=GROUP_TIMEOUT)
-
-
-def _store(spec: RankSpec) -> dist.Store:
-    if not spec.rendezvous.startswith("tcp://"):
-        return dist.FileStore(spec.rendezvous, spec.world_size)
+    os.environ.update({"GLOO_SOCKET_IFNAME": LOOPBACK, **spec.place.environ})
     address = urlsplit(spec.rendezvous)
-    store = dist.TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
-    return dist.PrefixStore(address.path, store)
+    if address.scheme == "tcp":
+        store = dist.TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
+        store = dist.PrefixStore(address.path, store)
+    else:
+        store = dist.FileStore(spec.rendezvous, spec.world_size)
+    dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.world_size, timeout=GROUP_TIMEOUT)
 
 
 def _warm_up(rank: int) -> None:

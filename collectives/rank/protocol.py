@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LOST = 97  # exit code of a rank that can no longer reach the kernel
 
-
 _LENGTH = struct.Struct("!Q")
 HEADER_BYTES = _LENGTH.size
 _LARGE_MESSAGE = 1 << 16  # bytes
@@ -53,15 +52,11 @@ class ProcessContext:
 
 
 class Place(NamedTuple):
-    """The host that a rank runs on, and its place among the ranks there.
+    """The host that a rank runs on, and its place among the ranks there."""
 
-    namespaces: of a host made of namespaces (jobs/hosts.py), files of /proc that name them, in the order in
-        which they are entered. Empty: the rank runs where it was forked.
-    environ: variables that torchrun would set differently on each host, and the network interface.
-    """
-
-    namespaces: tuple[str, ...] = ()
-    environ: dict[str, str] = {}
+    # Of a host made of namespaces (jobs/hosts.py), files of /proc that name them, in the order of entering them.
+    namespaces: tuple[str, ...] = ()  # empty: the rank runs where it was forked
+    environ: dict[str, str] = {}  # what torchrun would set differently on each host, and the network interface
 
 
 class RankSpec(NamedTuple):
@@ -252,9 +247,8 @@ def frame(message: Message) -> bytes:
     buffer = io.BytesIO()
     buffer.write(b"\0" * _LENGTH.size)
     Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump((_CODES[type(message)], *message))
-    view = buffer.getbuffer()
-    _LENGTH.pack_into(view, 0, len(view) - _LENGTH.size)
-    view.release()
+    with buffer.getbuffer() as view:
+        _LENGTH.pack_into(view, 0, len(view) - _LENGTH.size)
     return buffer.getvalue()
 
 
@@ -285,8 +279,7 @@ class Frames:
             with memoryview(self._buffer) as view:
                 messages.append(_message(view[at + _LENGTH.size : end]))
             at = end
-        if at:
-            del self._buffer[:at]
+        del self._buffer[:at]
         return messages
 
 
@@ -298,9 +291,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, wakeup: int) -> None:
-        self._sock, self._wakeup = sock, wakeup
-        self._lock = threading.Lock()
-        self._frames = Frames()
+        self._sock, self._wakeup, self._lock = sock, wakeup, threading.Lock()
 
     def send(self, message: Message) -> None:
         data = frame(message)
@@ -326,12 +317,7 @@ class Channel:
 
     def receive(self) -> Message:
         """The next message. Raises EOFError once the kernel is gone."""
-        while True:
-            data = self._sock.recv(1 << 20)
-            if not data:
-                raise EOFError("the kernel closed the connection")
-            for message in self._frames.feed(data):
-                return message  # the kernel never sends a second one before the first is used
+        return receive_with_descriptors(self._sock, 0)[0]
 
 
 def receive_with_descriptors(sock: socket.socket, most: int) -> tuple[Message, list[int]]:
@@ -347,11 +333,11 @@ def receive_with_descriptors(sock: socket.socket, most: int) -> tuple[Message, l
     return _message(_exactly(sock, length)), descriptors
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _exactly(sock: socket.socket, count: int) -> bytearray:
     data = bytearray()
     while len(data) < count:
-        piece = sock.recv(count - len(data))
+        piece = sock.recv(min(count - len(data), 1 << 20))
         if not piece:
             raise EOFError
         data += piece
-    return bytes(data)
+    return data

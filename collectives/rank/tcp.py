@@ -11,9 +11,8 @@ import struct
 import sys
 from typing import Iterable
 
-# Offsets in struct tcp_info, /usr/include/linux/tcp.h: u64 fields after the u32 block.
-_BYTES_RECEIVED, _BYTES_SENT, _BYTES_RETRANS = 128, 200, 208
-_SIZE = 232
+# tcpi_bytes_received, _sent and _retrans of struct tcp_info in /usr/include/linux/tcp.h, at 128, 200 and 208.
+_COUNTERS = struct.Struct("=128xQ64xQQ16x")
 
 TcpCounters = dict[tuple[tuple, tuple], tuple[int, int]]  # (own address, the other's) -> bytes (sent, received)
 
@@ -29,17 +28,15 @@ def traffic() -> TcpCounters | None:
         except OSError:
             continue  # no socket, or closed meanwhile
         try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS.size)
             ends = sock.getsockname(), sock.getpeername()
         except OSError:
             continue  # not TCP, or listening
         finally:
             sock.detach()
-        if len(info) < _SIZE:
+        if len(info) < _COUNTERS.size:
             return None  # a kernel before 4.19 does not count bytes sent
-        (out,) = struct.unpack_from("Q", info, _BYTES_SENT)
-        (again,) = struct.unpack_from("Q", info, _BYTES_RETRANS)
-        (came,) = struct.unpack_from("Q", info, _BYTES_RECEIVED)
+        came, out, again = _COUNTERS.unpack(info)
         carried[ends] = out - again, came
     return carried
 
@@ -48,8 +45,7 @@ def moved(before: TcpCounters | None, after: TcpCounters | None) -> tuple[int | 
     """Bytes (sent, received) between two looks; None where they are not counted."""
     if before is None or after is None:
         return None, None
-    sent, received = (sum(c[k] for c in after.values()) - sum(c[k] for c in before.values()) for k in (0, 1))
-    return sent, received
+    return tuple(sum(c[k] for c in after.values()) - sum(c[k] for c in before.values()) for k in (0, 1))
 
 
 def arrived(everyone: Iterable[TcpCounters | None]) -> bool:
@@ -57,7 +53,5 @@ def arrived(everyone: Iterable[TcpCounters | None]) -> bool:
 
     If not, something may be on its way, or have been when the first rank looked: they must look again.
     """
-    ends = {}
-    for carried in everyone:
-        ends.update(carried or {})
+    ends = {pair: counted for carried in everyone if carried for pair, counted in carried.items()}
     return all(ends.get((there, here)) == (received, sent) for (here, there), (sent, received) in ends.items())

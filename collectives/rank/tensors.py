@@ -18,16 +18,6 @@ _tolist = torch.Tensor.tolist  # as it is before watch.py takes its place: the r
 MAX_ELEMENTS = 1 << 16  # of a list, to compare one by one
 
 
-def each(tensors: Any) -> list:
-    """The tensors of an argument: one, none, a list, or a list of lists."""
-    if not isinstance(tensors, (list, tuple)):
-        return [] if tensors is None else [tensors]
-    flat = []
-    for t in tensors:
-        flat += t if isinstance(t, (list, tuple)) else (t,)
-    return flat
-
-
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first byte and of the end of its last; empty if it has no memory of its own."""
     try:
@@ -57,9 +47,8 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 def aliased(tensors: list[torch.Tensor]) -> bool:
     """Whether every tensor of a list shares memory with another one.
 
-    Some may on purpose: Muon pads a list with one scratch tensor, several times. Views whose
-    elements interleave (columns) share none. Above MAX_ELEMENTS, of overlapping tensors only
-    dense ones count as sharing.
+    Some may on purpose: Muon pads a list with one scratch tensor, several times. Views whose elements interleave
+    (columns) share none. Above MAX_ELEMENTS, of overlapping tensors only dense ones count as sharing.
     """
     if len(tensors) < 2:
         return False

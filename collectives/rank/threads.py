@@ -14,73 +14,69 @@ from typing import Callable, Hashable, Iterator
 
 from ..record.event import MAIN, Line
 from .callers import learners_call
+from .protocol import Message, WorkBegan, WorkEnded
 
+
+class _Here(threading.local):
+    """What this thread is doing; in one of C++, nothing is known of it."""
+
+    work: Hashable | None = None  # MAIN, or as WorkBegan names it
+    given_at: Line | None = None  # the learner's line that gave it; None in the main thread
+    hiring = False  # whether a pool may start a thread now, which does not count
+
+
+here = _Here()
 to_join: set[Hashable] = set()  # the work under way that Python waits for at its exit: not that of daemons
-_here = threading.local()  # .work: what this thread is doing; .given_at: the learner's line that gave it
 _numbers = itertools.count()
 
 
-def current() -> Hashable | None:
-    """MAIN, or what `followed` calls the work that this thread is doing; None for a thread of C++."""
-    return getattr(_here, "work", None)
-
-
-def given_at() -> Line | None:
-    """The learner's line that gave this thread its work; None for the main thread, or one of C++."""
-    return getattr(_here, "given_at", None)
-
-
 @contextmanager
-def followed(begins: Callable[[Hashable], None], ends: Callable[[Hashable], None]) -> Iterator[None]:
-    """Tell of work given to other threads: `begins` before it can start, `ends` once it has ended.
+def followed(emit: Callable[[Message], None]) -> Iterator[None]:
+    """Tell of work that this thread, the main one, and others give away: before it can start, and once it has ended."""
+    here.work = MAIN
 
-    The thread that enters this is the main one.
-    """
-    _here.work = MAIN
-
-    def begin(joined: bool) -> Hashable:
+    @contextmanager
+    def given(joined: bool) -> Iterator[tuple[Hashable, Line | None]]:
+        """Work that the block gives to a thread, and the learner's line that does so."""
         work = "thread", next(_numbers)
         if joined:
             to_join.add(work)
-        begins(work)
-        return work
+        emit(WorkBegan(work, None))
+        try:
+            yield work, learners_call(here.given_at)[0]
+        except BaseException:
+            end(work)
+            raise
 
     def end(work: Hashable) -> None:
         to_join.discard(work)
-        ends(work)
+        emit(WorkEnded(work))
 
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     def follow(thread: threading.Thread) -> None:
-        if getattr(_here, "hiring", False) or _knows_no_torch(thread):
+        if here.hiring or _knows_no_torch(thread):
             return start(thread)
-        work, line, run = begin(not thread.daemon), _line(), thread.run
+        with given(not thread.daemon) as (work, line):
+            run = thread.run
 
-        def do() -> None:
-            _here.work, _here.given_at = work, line
-            try:
-                run()
-            finally:
-                thread.__dict__.pop("run", None)
-                end(work)
+            def do() -> None:
+                try:
+                    _do(work, line, run)
+                finally:
+                    thread.__dict__.pop("run", None)
+                    end(work)
 
-        thread.run = do
-        try:
+            thread.run = do
             start(thread)
-        except BaseException:
-            end(work)
-            raise
 
     def give(pool: ThreadPoolExecutor, fn: Callable, /, *args, **kwargs):
-        work, line = begin(True), _line()
-        _here.hiring = True
-        try:
-            future = submit(pool, _do, work, line, fn, args, kwargs)
-        except BaseException:
-            end(work)
-            raise
-        finally:
-            _here.hiring = False
+        with given(True) as (work, line):
+            here.hiring = True
+            try:
+                future = submit(pool, _do, work, line, fn, *args, **kwargs)
+            finally:
+                here.hiring = False
         future.add_done_callback(lambda _: end(work))  # a cancelled one never runs, and ends as well
         return future
 
@@ -91,17 +87,13 @@ def followed(begins: Callable[[Hashable], None], ends: Callable[[Hashable], None
         threading.Thread.start, ThreadPoolExecutor.submit = start, submit
 
 
-def _do(work: Hashable, line: Line | None, fn: Callable, args: tuple, kwargs: dict):
-    before = current(), given_at()
-    _here.work, _here.given_at = work, line
+def _do(work: Hashable, line: Line | None, fn: Callable, /, *args, **kwargs):
+    before = here.work, here.given_at
+    here.work, here.given_at = work, line
     try:
         return fn(*args, **kwargs)
     finally:
-        _here.work, _here.given_at = before
-
-
-def _line() -> Line | None:
-    return learners_call(given_at())[0]
+        here.work, here.given_at = before
 
 
 def _knows_no_torch(thread: threading.Thread) -> bool:

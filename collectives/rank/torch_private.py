@@ -8,7 +8,7 @@ looked up when its feature is first used, all others here.
 import functools
 import os
 import warnings
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import FrameType
@@ -19,6 +19,8 @@ import torch.distributed
 from torch.distributed import ProcessGroup, Work
 
 TESTED = ("2.13", "2.14", "2.15")
+FEATURES: list["Feature"] = []
+_warned: set[str] = set()
 
 
 class Feature:
@@ -57,15 +59,9 @@ class Feature:
             raise ImportError(self.notice)
 
 
-FEATURES: list[Feature] = []
-
-
 def notices() -> list[str]:
     """A sentence for each feature that this torch has no names for."""
     return [feature.notice for feature in FEATURES if not feature]
-
-
-_warned: set[str] = set()
 
 
 def warn() -> None:
@@ -85,20 +81,19 @@ RECORDING.takes("torch.distributed.Work.boxed")
 _backend_select = RECORDING.takes("torch._C.DispatchKey.BackendSelect")
 _keys_after = RECORDING.takes("torch._C._dispatch_keyset_full_after")
 BELOW = _keys_after(_backend_select) if RECORDING else None  # the dispatch keys of what the recorder's kernel calls
-process_group = RECORDING.takes(
-    "torch.distributed.ProcessGroup.unbox"
-)  # of a process group, from an operator's argument
-work = RECORDING.takes("torch.distributed.Work.unbox")  # of a Work, from what an operator returned
+process_group = RECORDING.takes("torch.distributed.ProcessGroup.unbox")  # from an operator's argument
+work = RECORDING.takes("torch.distributed.Work.unbox")  # from what an operator returned
 schema = attrgetter("_schema")  # of an operator: its qualified name and its arguments
 
-OPERATORS_FILE = os.path.join(os.path.dirname(torch.__file__), "_ops.py")  # where torch.ops calls an operator
+FOLDER = os.path.dirname(torch.__file__) + os.sep  # of torch's own source files
+OPERATORS_FILE = FOLDER + "_ops.py"  # where torch.ops calls an operator
 
 UNINSTALLING = Feature("taking the recorder's kernels out of a run with record=False")
 destroy = UNINSTALLING.takes("torch.library.Library._destroy")
 
 # From an operator to what carries it out. Nobody calls these, they are called.
 DISPATCHERS = tuple(
-    os.path.join(os.path.dirname(torch.__file__), *file.split("/"))
+    FOLDER + file.replace("/", os.sep)
     for file in ("_ops.py", "_compile.py", "utils/_python_dispatch.py", "distributed/tensor/_dispatch.py")
 )
 CALL_A_MODULE = ("_wrapped_call_impl", "_call_impl")  # functions that do what Module.__call__ does
@@ -106,27 +101,22 @@ COMPILED = os.sep + "torchinductor_"  # in the path of a file that torch.compile
 
 
 def dispatched(frame: FrameType) -> str | None:
-    """The name of the operator that DTensor's dispatcher carries out in this frame."""
+    """'DTensor.matmul': the operator that DTensor's dispatcher carries out in this frame."""
     op = frame.f_locals.get("op_call")
-    return None if op is None else op.overloadpacket.__name__.strip("_")
+    return None if op is None else f"DTensor.{op.overloadpacket.__name__.strip('_')}"
 
 
 SHORT_WAY = Feature("handing messages to their backend without a detour")
 TIME_LIMITS = Feature("knowing a group's own time limit")
-_GET_BACKEND = "torch.distributed.ProcessGroup._get_backend"
-backend = SHORT_WAY.takes(_GET_BACKEND)
-TIME_LIMITS.takes(_GET_BACKEND)
+backend = SHORT_WAY.takes("torch.distributed.ProcessGroup._get_backend")
+TIME_LIMITS.takes("torch.distributed.ProcessGroup._get_backend")
 TIME_LIMITS.takes("torch.distributed.ProcessGroupGloo._Options._timeout")
 
 
 def time_limit(group: ProcessGroup) -> float | None:
     """Seconds after which this group's calls give up; None where the backend does not tell."""
-    if not TIME_LIMITS:
-        return None
-    try:
-        return backend(group, torch.device("cpu")).options._timeout.total_seconds()
-    except (RuntimeError, AttributeError):
-        return None
+    with suppress(RuntimeError, AttributeError):
+        return backend(group, torch.device("cpu")).options._timeout.total_seconds() if TIME_LIMITS else None
 
 
 SOURCES = Feature("naming the source of a recv from anyone")
@@ -239,6 +229,7 @@ SHARDS = Feature("locating the shards of a DTensor")
 LOCALS = Feature("counting what a rank holds of a DTensor")
 FSDP = Feature("telling which layer fully_shard gathers ahead of its use")
 PIPELINES = Feature("reading torch's pipeline schedules")
+_PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup"
 
 
 def base(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -267,9 +258,6 @@ def local_part(tensor) -> tuple | None:
     """Shape and first index, in the whole, of the part of a DTensor that this rank holds. Imports DTensor."""
     (where,) = _looked_up(SHARDS, "torch.distributed.tensor._utils.compute_local_shape_and_global_offset")
     return where(tensor.shape, tensor.device_mesh, tensor.placements) if SHARDS else None
-
-
-_PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup"
 
 
 def sharded_module(frame: FrameType) -> torch.nn.Module | None:

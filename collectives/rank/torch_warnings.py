@@ -20,14 +20,11 @@ import sys
 import warnings
 from types import FrameType
 
-import torch
-
 from .callers import is_learners, owner
-from .torch_private import CONTEXT_LOG, CONTEXT_SKIPPED
+from .torch_private import CONTEXT_LOG, CONTEXT_SKIPPED, FOLDER
 
 _DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_INSIDE = ("distributed" + os.sep, "jit" + os.sep, "_")  # in torch's folder
+_INSIDE = tuple(FOLDER + name for name in ("distributed" + os.sep, "jit" + os.sep, "_"))
 _TORCH_WARNS_BY = (os.path.basename(warnings.__file__), "typing_extensions.py")
 
 
@@ -58,22 +55,16 @@ def stays(category: type[Warning], file: str, frame: FrameType | None) -> bool:
         return True
     if issubclass(category, _DEPRECATIONS):
         return _called_directly(frame)
-    file = frame.f_code.co_filename
-    return not (file.startswith(_TORCH) and file.removeprefix(_TORCH).startswith(_INSIDE))
+    return not frame.f_code.co_filename.startswith(_INSIDE)
 
 
 def _called_directly(frame: FrameType | None) -> bool:
     """Whether the learner's line called the function of this frame, or one that it decorates."""
-    seen = False
-    while frame is not None:
+    entered = 0  # functions of torch, without decorators' wrappers
+    while frame is not None and entered < 2:
         whose = owner(frame.f_code.co_filename)
-        if whose == "learner":
-            return True
-        if whose == "rank":
-            return False
-        if whose == "torch" and not frame.f_code.co_flags & inspect.CO_NESTED:
-            if seen:
-                return False
-            seen = True
+        if whose in ("learner", "rank"):
+            return whose == "learner"
+        entered += whose == "torch" and not frame.f_code.co_flags & inspect.CO_NESTED
         frame = frame.f_back
     return False

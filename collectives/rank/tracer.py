@@ -1,7 +1,7 @@
 """The recorder inside a rank: tells of every call of torch.distributed, before it is made and when it is complete.
 
 The kernel (kernel.py) hands it each call of an operator.  It reads the call (operators.py), tells of it, passes it on to
-its backend, and returns a Work of its own (traced.py).  So nothing that was asynchronous becomes synchronous.
+its backend, and returns a Work of its own.  So nothing that was asynchronous becomes synchronous.
 """
 
 from __future__ import annotations
@@ -18,44 +18,107 @@ from typing import Any, Callable
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from ..record.event import MAIN, Event
+from ..record.event import MAIN, Event, Value
 from . import kernel, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
 from .protocol import Called, Completed, Message, Misused, Resumed, Waiting, WorkBegan, WorkEnded
 from .tensors import capture, is_dense, outline
-from .traced import TracedWork
+from .torch_private import HasSource, never_compiled
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
+_SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
+_WATCH_FILE = Watch.settle.__code__.co_filename
+
+
+class TracedWork(HasSource, Work):
+    """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
+
+    def __init__(self, tracer: Tracer, inner: Work, index: int, outputs: Value) -> None:
+        super().__init__()
+        self._tracer, self.inner = tracer, inner
+        self.index = index  # of the call's event
+        self.outputs = outputs  # what the rank is left with, once complete
+        self.any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
+        self.gives_up = False  # whether a wait without a limit has one, or only a device's stream waits
+        self.asked = False  # whether somebody has its future
+        self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
+        self.told = self.waited = False  # whether its end has been told of, and with it a wait
+
+    @never_compiled
+    def wait(self, *timeout) -> bool:
+        tracer = self._tracer
+        if not self.told:
+            # A wait with a limit of its own ends by itself, so nobody may call it stuck.
+            limited = self.gives_up or bool(timeout) and timeout[0].total_seconds() > 0
+            tracer.emit(Waiting(self.index, tracer.now(), limited, threads.here.work))
+            tracer.watch.waits(self.index, True)
+        try:
+            result = self.inner.wait(*timeout)
+        finally:  # a wait with a limit ends in an exception, and the program may go on
+            tracer.watch.waits(self.index, False)
+        tracer.done(self)
+        return result
+
+    @never_compiled
+    def is_completed(self) -> bool:
+        complete = self.inner.is_completed()
+        if complete:  # as good as a wait
+            self._tracer.done(self)
+        return complete
+
+    @never_compiled
+    def get_future(self):
+        tracer, future = self._tracer, self.inner.get_future()
+        if self.told or future.done():
+            return future.then(self._note)
+        # What its callbacks do, a thread of C++ does, once the call is complete.
+        work = ("future", self.index, id(future))
+        tracer.emit(WorkBegan(work, self.index))
+        told = future.then(self._note)
+        future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all that hangs on `told`
+        self.asked = True
+        tracer.idle.start()
+        return told
+
+    @never_compiled
+    def _note(self, future):
+        self._tracer.done(self)
+        return future.value()
+
+    def is_success(self) -> bool:
+        return self.inner.is_success()
+
+    def exception(self):
+        return self.inner.exception()
+
+    def result(self):
+        return self.inner.result()
+
+    def synchronize(self) -> None:
+        self.inner.synchronize()
 
 
 class Tracer:
     """Records every torch.distributed call made while it is entered.
 
-    rank: this process's global rank.
-    emit: called with a protocol message whenever something happens, so that whoever listens knows what
-        this rank does even when it hangs or dies.  The tensors are the program's own: they must be
-        written down before it returns.
-    began: time.perf_counter() when the run began; times are seconds since then.
-    whole: keep tensors of more than LARGE elements whole instead of summarising them.
-    values: False keeps shape and dtype of tensors alone, and reads none of their memory.
-    watch: False does not notice that a tensor is used before its call was waited for.
-    patient: True takes a wait for endless though its group has a time limit of its own.
+    emit: called with a protocol message whenever something happens, so that whoever listens knows what this rank does
+        even when it hangs or dies.  The tensors are the program's own: they must be written down before it returns.
     """
 
     def __init__(
         self,
-        rank: int,
+        rank: int,  # this process's global one
         emit: Callable[[Message], None],
-        began: float,
-        whole: bool = False,
-        values: bool = True,
-        watch: bool = True,
-        patient: bool = False,
+        began: float,  # time.perf_counter() when the run began; times are seconds since then
+        whole: bool = False,  # keep tensors of more than LARGE elements whole instead of summarising them
+        values: bool = True,  # False keeps shape and dtype of tensors alone, and reads none of their memory
+        watch: bool = True,  # False does not notice that a tensor is used before its call was waited for
+        patient: bool = False,  # True takes a wait for endless though its group has a time limit of its own
     ) -> None:
         self.emit = emit
         self._rank, self._began, self._patient = rank, began, patient
@@ -76,9 +139,7 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         self.watch.start()
-        self._followed = threads.followed(
-            lambda work: self.emit(WorkBegan(work, None)), lambda work: self.emit(WorkEnded(work))
-        )
+        self._followed = threads.followed(self.emit)
         self._followed.__enter__()
         return self
 
@@ -90,7 +151,7 @@ class Tracer:
     def finish(self) -> None:
         """Closes the events nobody waited for, with what stands in their tensors now."""
         for traced in list(self._open.values()):
-            self.done(traced, waited=False, complete=traced.completed())
+            self.done(traced, waited=False, complete=traced.inner.is_completed())
 
     # --- a call -------------------------------------------------------------------------
 
@@ -103,12 +164,17 @@ class Tracer:
             return kernel.passed_on(op, keys, args, kwargs)  # for such tensors torch only goes through the motions
         event, caller = call.event, _python_caller()
         event.group_name = group.group_name
-        event.line, entry, frame = learners_call(threads.given_at())
+        event.line, entry, frame = learners_call(threads.here.given_at)
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:
             event.async_op = not _at_once(caller)
-        if name == "monitored_barrier_":
-            return self._blocks(event, functools.partial(kernel.passed_on, op, keys, args, kwargs))
+        if name == "monitored_barrier_":  # the one operator that waits by itself
+            with self._lock:
+                self._tell(event, None)
+            self.emit(Waiting(event.index, self.now(), True, threads.here.work))
+            kernel.passed_on(op, keys, args, kwargs)
+            self.emit(Completed(event.index, None, self.now(), True, None))
+            return None
         with self._lock:  # calls of several threads are numbered in the order in which the backend gets them
             self._tell(event, call.inputs)
             if event.is_message and torch_private.backend and all([is_dense(t) for t in call.all_in]):
@@ -130,14 +196,6 @@ class Tracer:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
-    def _blocks(self, event: Event, pass_on: Callable) -> None:
-        """A monitored_barrier, the one operator that waits by itself."""
-        with self._lock:
-            self._tell(event, None)
-        self.emit(Waiting(event.index, self.now(), True, threads.current()))
-        pass_on()
-        self.emit(Completed(event.index, None, self.now(), True, None))
-
     def _wrapped(self, work: Work, call: Reading, group: ProcessGroup, by_operator: bool) -> TracedWork:
         """The Work that tells of its end in place of the backend's own, among those under way."""
         event = call.event
@@ -154,8 +212,7 @@ class Tracer:
         """What must not happen to the tensors of a call under way."""
         event = call.event
         only_sent = event.op == "send" or event.op == "broadcast" and self._rank == event.src
-        in_backward = torch_private.backward_task() != -1
-        by_hook = in_backward and caller.f_code is not torch_private.run_backward.__code__
+        by_hook = torch_private.backward_task() != -1 and caller.f_code is not torch_private.run_backward.__code__
         return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
     def _tell(self, event: Event, inputs) -> None:
@@ -175,7 +232,7 @@ class Tracer:
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
         for traced in list(self._open.values())[: MAX_OPEN // 2]:
-            if traced.completed():
+            if traced.inner.is_completed():
                 self.done(traced, waited=False)
 
     # --- its end ------------------------------------------------------------------------
@@ -190,7 +247,8 @@ class Tracer:
             if traced.by_torch:  # the program's own may be what keeps a destroyed group connected
                 self._kept.append(traced)
         self.watch.remove(traced.index)
-        src = traced.source() if complete else None
+        place = torch_private.source_rank(traced.inner) if complete and traced.any_source else None
+        src = None if place is None else traced.any_source[place]
         with torch_private.NoModes():
             after = self._capture(traced.outputs)
             self.emit(Completed(traced.index, after, self.now() if complete else None, waited, src))
@@ -198,7 +256,7 @@ class Tracer:
             traced.outputs = None
 
     def _touched(self, index: int, how: str) -> None:
-        self.emit(Misused(index, how, learners_call(threads.given_at())[0]))
+        self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
 
     def _blocked(self, since: float) -> None:
         """The main thread has stood still since then, in C++: it waits for a call whose future was asked for."""
@@ -239,7 +297,3 @@ def _at_once(frame: FrameType | None) -> bool:
             break
         frame = frame.f_back
     return frame is not None and (frame.f_code is _SEND or frame.f_code is _RECV)
-
-
-_SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
-_WATCH_FILE = Watch.settle.__code__.co_filename

@@ -16,6 +16,7 @@ from typing import Callable
 
 import torch
 
+from ..record.event import each
 from . import torch_private
 from .tensors import extent
 from .torch_private import DispatchMode, never_compiled
@@ -32,12 +33,8 @@ _READ_NOTHING = {
         "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "is_pinned",
     )
 }  # fmt: skip
-
-
-# Methods of a tensor that use its memory without any operator: the first read it, the others give a view of it,
-# which may be read at any later time.
-_READS = ("tolist", "__repr__", "__reduce_ex__")
-_VIEWS = ("numpy", "__dlpack__")
+# Methods of a tensor that use its memory without any operator. A view may be read at any later time.
+_METHODS = {"tolist": "read", "__repr__": "read", "__reduce_ex__": "read", "numpy": "viewed", "__dlpack__": "viewed"}
 
 
 class Guard:
@@ -46,9 +43,7 @@ class Guard:
     by_hook: whether the call was made by a Python hook of a backward pass, or a backward() of the program's own.
     """
 
-    def __init__(
-        self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool = False
-    ) -> None:
+    def __init__(self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool) -> None:
         self.index, self.node = index, torch_private.current_node() if by_hook else None
         self.waited_for, self.reported = False, set()
         # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
@@ -70,7 +65,7 @@ class Watch(DispatchMode):
         self._guards: dict[int, Guard] = {}
         self._calls: dict[tuple, int] = defaultdict(int)  # made from each place
         self._thread = threading.local()
-        self._methods = {name: vars(torch.Tensor).get(name) for name in (*_READS, *_VIEWS)}
+        self._methods = {name: vars(torch.Tensor).get(name) for name in _METHODS}
         self._outlived = False  # whether a call made by a node of a backward pass was under way after it
         self._passes = 0  # begun since the first such call
 
@@ -89,9 +84,7 @@ class Watch(DispatchMode):
     def due(self, op: str, frame: FrameType | None) -> bool:
         """Whether a call made by this frame of the program is one to watch."""
         place = [op]
-        for _ in range(FRAMES):
-            if frame is None:
-                break
+        while frame is not None and len(place) < 2 * FRAMES:
             place += id(frame.f_code), frame.f_lasti  # code objects compare, and hash, by all that is in them
             frame = frame.f_back
         place = tuple(place)
@@ -122,12 +115,10 @@ class Watch(DispatchMode):
         modes = [torch_private.mode_at(k) for k in range(count)]
         if (self in modes) == wanted:
             return
-        others = [torch_private.pop_mode(None) for _ in modes]  # the top one first
-        if wanted:
-            torch_private.push_mode(self)
-        for mode in reversed(others):
-            if mode is not self:
-                torch_private.push_mode(mode)
+        for _ in modes:
+            torch_private.pop_mode(None)
+        for mode in [self] * wanted + [mode for mode in modes if mode is not self]:
+            torch_private.push_mode(mode)
 
     @partial(never_compiled, callees=False)
     def _run_backward(self, *args, **kwargs):
@@ -147,7 +138,11 @@ class Watch(DispatchMode):
         if self._guards and (used := _used(func)):
             if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
                 return NotImplemented  # they come here again, with the tensors that they stand for
-            self._check(used, args, kwargs)
+            for place, name, how in used:
+                value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
+                for tensor in each(value):
+                    if isinstance(tensor, torch.Tensor):  # not a number in place of one
+                        self._check(tensor, how)
         # While a mode handles an operator it is off the stack, and comes back on it by itself.
         self._thread.dispatching = True
         try:
@@ -158,57 +153,33 @@ class Watch(DispatchMode):
             self._thread.dispatching = False
 
     def _method(self, name: str) -> Callable:
-        original, how = getattr(torch.Tensor, name), "read" if name in _READS else "viewed"
+        original, how = getattr(torch.Tensor, name), _METHODS[name]
 
         @wraps(original)
         @partial(never_compiled, callees=False)
         def method(tensor, *args, **kwargs):
             if self._guards:
-                self._check_tensor(tensor, how)
+                self._check(tensor, how)
             return original(tensor, *args, **kwargs)
 
         return method
 
-    def _check(self, used, args, kwargs) -> None:
-        for place, name, how in used:
-            value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
-            if isinstance(value, torch.Tensor):
-                self._check_tensor(value, how)
-            elif isinstance(value, (list, tuple)):  # not a number in place of a tensor
-                for tensor in value:
-                    if tensor is not None:
-                        self._check_tensor(tensor, how)
-
-    def _check_tensor(self, tensor: torch.Tensor, how: str) -> None:
+    def _check(self, tensor: torch.Tensor, how: str) -> None:
         first, last = extent(tensor)
         for guard in list(self._guards.values()):  # another thread may be adding one
             for start, end, at_all in guard.extents:
-                if first < end and start < last and (at_all or how == "written"):
-                    self._accuse(guard, how)
-
-    def _accuse(self, guard: Guard, how: str) -> None:
-        if not (guard.waited_for or how in guard.reported):
-            guard.reported.add(how)
-            self._report(guard.index, how)
+                touched = first < end and start < last and (at_all or how == "written")
+                if touched and not guard.waited_for and how not in guard.reported:
+                    guard.reported.add(how)
+                    self._report(guard.index, how)
 
 
 class Unwatched:
     """A Watch that watches nothing."""
 
-    def start(self) -> None: ...
+    def _nothing(self, *_) -> None: ...
 
-    def stop(self) -> None: ...
-
-    def due(self, op: str, frame: FrameType | None) -> bool:
-        return False
-
-    def add(self, guard: Guard) -> None: ...
-
-    def waits(self, index: int, now: bool) -> None: ...
-
-    def remove(self, index: int) -> None: ...
-
-    def settle(self, wanted: bool | None = None) -> None: ...
+    start = stop = due = add = waits = remove = settle = _nothing
 
 
 @cache

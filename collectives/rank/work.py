@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any
 
@@ -56,11 +56,9 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             threads.join_all()
             tracer.finish()
             _flush()
-            # Only the new ones.
-            result, imported = _packed(result), islice(reversed(sys.modules), len(sys.modules) - known)
+            result, new = _packed(result), list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
-            imported = sorted(filter(_is_lasting, imported))
-            channel.announce(Returned(result, moved(before, now), now, imported))
+            channel.announce(Returned(result, moved(before, now), now, sorted(filter(_is_lasting, new))))
             channel.receive()  # all have returned, but something was on its way when one of them looked
             channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:
@@ -74,10 +72,8 @@ def _is_lasting(name: str) -> bool:
 
 
 def _flush() -> None:
-    try:
+    with suppress(OSError, ValueError):  # the learner closed it
         sys.stdout.flush()
-    except (OSError, ValueError):
-        pass  # the learner closed it
 
 
 def _packed(result: Any) -> bytes:

@@ -4,6 +4,7 @@ from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain, groupby
 from typing import Iterator
 
 from .event import Event
@@ -38,9 +39,8 @@ class Call:
 class Matcher:
     """Puts the events of all ranks together into calls, one event at a time.
 
-    The k-th collective a rank makes on a group belongs with the k-th of every other
-    member, whatever its op: that is how the backends pair them.  A send pairs with the
-    k-th recv of the same source, target, tag and group.
+    The k-th collective a rank makes on a group belongs with the k-th of every other member, whatever its op: that is
+    how the backends pair them.  A send pairs with the k-th recv of the same source, target, tag and group.
     """
 
     def __init__(self) -> None:
@@ -87,29 +87,24 @@ def lane_of(e: Event) -> tuple:
 
 
 def pair(events: list[list[Event]]) -> list[Call]:
-    """The calls of a whole run, in an order every rank agrees with."""
-    matcher = Matcher()
-    for per_rank in events:
-        for e in per_rank:
-            matcher.add(e)
-    return _in_order(events, matcher.of)
+    """The calls of a whole run, in an order every rank agrees with.
 
-
-def _in_order(events: list[list[Event]], of: dict[int, Call]) -> list[Call]:
-    """Merges the ranks' own orders: a call comes once nothing before it is left on its ranks.
-
-    What a rank had under way at the same time (async calls) may come in either order.
-    Takes O(n log n) for n events, however many of them stay open.
+    A call comes once nothing before it is left on its ranks.  What a rank had under way at the same
+    time (async calls) may come in either order.  Takes O(n log n) for n events, however many stay open.
     """
+    matcher = Matcher()
+    for e in chain.from_iterable(events):
+        matcher.add(e)
+    of = matcher.of
     ordered: dict[int, Call] = {}  # by id(call)
-    ranks = [_Remaining(mine, of, ordered) for mine in events]
+    ranks = [_reached(mine, of, ordered) for mine in events]
     reached: dict[int, int] = defaultdict(int)  # id(call) -> ranks on which nothing comes before it
     age: dict[int, tuple[int, int]] = {}  # id(call) -> the oldest comes first
     heads: list[tuple] = []  # heap of calls that have been reached on some rank
     ready: list[tuple] = []  # heap of calls that have been reached on all their ranks
 
-    def advance(rank: _Remaining) -> None:
-        for e in rank.reached():
+    def advance(rank: Iterator[Event | None]) -> None:
+        for e in iter(lambda: next(rank, None), None):
             call = of[id(e)]
             if id(call) not in age:
                 age[id(call)] = min(e.index for e in call), call.events[0].rank
@@ -129,38 +124,25 @@ def _in_order(events: list[list[Event]], of: dict[int, Call]) -> list[Call]:
     return list(ordered.values())
 
 
+def _reached(events: list[Event], of: dict[int, Call], ordered: dict[int, Call]) -> Iterator[Event | None]:
+    """One rank's events, each once it began before any earlier one that is not in order yet had ended; None: not yet."""
+    ends: list[tuple[float, int]] = []  # heap: ends of events that have been reached, and their places
+
+    def remains(e: Event) -> bool:
+        return id(of[id(e)]) not in ordered
+
+    for place, e in enumerate(events):
+        while remains(e):
+            while ends and not remains(events[ends[0][1]]):
+                heappop(ends)
+            if not ends or ends[0][0] > e.start:
+                if e.end is not None:
+                    heappush(ends, (e.end, place))
+                yield e
+                break
+            yield None
+
+
 def blocks(calls: list[Call]) -> list[list[Call]]:
     """What is shown together: a collective by itself, messages that follow each other as one exchange."""
-    together: list[list[Call]] = []
-    for call in calls:
-        if together and call.is_message and together[-1][-1].is_message:
-            together[-1].append(call)
-        else:
-            together.append([call])
-    return together
-
-
-class _Remaining:
-    """The events of one rank that are not in order yet."""
-
-    def __init__(self, events: list[Event], of: dict[int, Call], ordered: dict[int, Call]) -> None:
-        self._events, self._of, self._ordered = events, of, ordered
-        self._next = 0  # events before this one have been reached
-        self._ends: list[tuple[float, int]] = []  # heap: ends of events that have been reached, and their places
-
-    def reached(self) -> Iterator[Event]:
-        """The events, each once, that began before any earlier one that remains had ended."""
-        while self._next < len(self._events):
-            e, place = self._events[self._next], self._next
-            while self._ends and self._is_ordered(self._events[self._ends[0][1]]):
-                heappop(self._ends)
-            if not self._is_ordered(e):
-                if self._ends and self._ends[0][0] <= e.start:
-                    return
-                if e.end is not None:
-                    heappush(self._ends, (e.end, place))
-                yield e
-            self._next += 1
-
-    def _is_ordered(self, e: Event) -> bool:
-        return id(self._of[id(e)]) in self._ordered
+    return [list(block) for _, block in groupby(calls, lambda call: None if call.is_message else id(call))]

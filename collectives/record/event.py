@@ -1,7 +1,6 @@
 """What happened in a run, as plain data: `Event`, and the `Line`, `Summary` and `Failure` in it.
 
-Nothing here starts a process or knows how a tensor was captured.  Everything that
-explains a run (the picture, the diagnosis, the grader) reads these objects.
+Everything that explains a run (the picture, the diagnosis, the grader) reads these objects.
 """
 
 from dataclasses import dataclass, fields
@@ -56,6 +55,16 @@ class Summary:
 # What a rank passed to a call, or was left with: a CPU tensor that nobody else holds,
 # a Summary of a large one, a list of these where the call takes a list, or None.
 Value = Any
+
+
+def each(value: Any) -> list:
+    """The tensors of a value, or of an argument: one, none, a list, or a list of lists."""
+    if not isinstance(value, (list, tuple)):
+        return [] if value is None else [value]
+    flat = []
+    for v in value:
+        flat += v if isinstance(v, (list, tuple)) else (v,)
+    return flat
 
 
 @dataclass(eq=False)

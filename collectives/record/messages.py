@@ -78,10 +78,8 @@ def _key(value: Value) -> Hashable:
 def steps_of(calls: list[Call]) -> list[int]:
     """The step of each message, from 0: one more than the last it had to wait for.
 
-    A message follows those that had ended on one of its two ranks before its call there
-    was made.  So isend and irecv that were under way together share a step.
-
-    Takes O(n log n) for n events.
+    A message follows those that had ended on one of its two ranks before its call there was made.  So isend and irecv
+    that were under way together share a step.  Takes O(n log n) for n events.
     """
     made: dict[int, list[tuple[Event, int]]] = defaultdict(list)
     for k, call in enumerate(calls):
@@ -96,7 +94,7 @@ def steps_of(calls: list[Call]) -> list[int]:
 
     def release(rank: _RankSteps) -> None:
         for front, events, queue in zip(rank.fronts, held, (free, loose)):
-            for k in front.passed():
+            for k in iter(lambda: next(front, None), None):
                 events[k] -= 1
                 if not events[k]:
                     queue.append(k)
@@ -131,11 +129,10 @@ class _RankSteps:
         self._place = {id(e): place for place, e in enumerate(ended)}
         self._follows = {id(e): bisect_left(ends, (e.start, e.index)) for e, _ in made}
         self._highest = [-1] * (len(ended) + 1)  # a Fenwick tree: entry i is for the i & -i places up to i
-        waiting = sorted(((self._follows[id(e)], k) for e, k in made), reverse=True)
-        self.fronts = (
-            _Front(waiting, [False] * len(ended)),
-            _Front(waiting, [e.op != "recv" for e in ended]),  # as if all others had steps
-        )
+        # Of the ended events, which have steps; and the same, as if all that are no recvs had.
+        self._known = [False] * len(ended), [e.op != "recv" for e in ended]
+        waiting = sorted((self._follows[id(e)], k) for e, k in made)
+        self.fronts = [_passed(waiting, known) for known in self._known]
 
     def last(self, e: Event) -> int:
         """The highest known step of those that `e` follows; -1 if there is none."""
@@ -150,23 +147,23 @@ class _RankSteps:
         if id(e) not in self._place:
             return
         i = self._place[id(e)] + 1
-        for front in self.fronts:
-            front.known[i - 1] = True
+        for known in self._known:
+            known[i - 1] = True
         while i < len(self._highest):
             self._highest[i] = max(self._highest[i], step)
             i += i & -i
 
 
-class _Front:
-    """The first of a rank's ended events without a step, and the events that wait for it or for earlier ones."""
+def _passed(waiting: list[tuple[int, int]], known: list[bool]) -> Iterator[int | None]:
+    """The calls of a rank's events, each once all that the event follows is known; None: not yet.
 
-    def __init__(self, waiting: list[tuple[int, int]], known: list[bool]) -> None:
-        """waiting: the number of ended events that an event follows, and its call; in descending order."""
-        self._waiting, self.known, self._at = list(waiting), known, 0
-
-    def passed(self) -> Iterator[int]:
-        """The calls of events that by now follow only events with a step, each once."""
-        while self._at < len(self.known) and self.known[self._at]:
-            self._at += 1
-        while self._waiting and self._waiting[-1][0] <= self._at:
-            yield self._waiting.pop()[1]
+    waiting: the number of ended events that an event follows, and its call; in ascending order.
+    """
+    at = 0  # ended events before this one are known
+    for count, call in waiting:
+        while at < count:
+            if known[at]:
+                at += 1
+            else:
+                yield None
+        yield call

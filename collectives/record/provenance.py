@@ -1,19 +1,18 @@
 """What goes into the cells of a picture: the captured values of a collective, slot by slot.
 
-A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came
-from only where the captured values bear that out, so that a result which nobody sent, or
-a sum with a rank missing, can be seen in the picture.
+A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came from only where the captured
+values bear that out, so that a result which nobody sent, or a sum with a rank missing, can be seen in the picture.
 """
 
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from .calls import Call
 from .collectives import of, shapes
-from .event import Event, Summary, Value
+from .event import Event, Summary, Value, each
 
 SIGNS = {"SUM": "Σ", "PRODUCT": "Π", "BAND": "&", "BOR": "|", "BXOR": "⊕"}  # the others are words
 _COMBINE = {
@@ -40,6 +39,7 @@ class Slot(NamedTuple):
 
 # Kinds: "data" came from `origin`, all of it or the `share` told; "buffer" is about to be overwritten;
 # "reduced" combines every rank; "undefined" means nothing by contract; "unknown" is what none of these explains.
+Row = list[Slot]
 
 
 def agree(call: Call) -> bool:
@@ -47,32 +47,24 @@ def agree(call: Call) -> bool:
     return len({e.how for e in call}) == 1
 
 
-Row = list[Slot]
-
-
 def read(call: Call) -> tuple[list[Row], list[Row]]:
     """What each rank of a call passed in, and what each was left with."""
     before = [_before(call, e) for e in call]
     given = {e.rank: row for e, row in zip(call, before)}
-    return before, [_after(call, e, given) for e in call]
+    after = [_placed(e.after, shapes(e.op)[1] or "whole", call, e, 1) for e in call]
+    return before, [[_explained(call, e, given, *placed) for placed in row] for e, row in zip(call, after)]
 
 
 def _before(call: Call, e: Event) -> Row:
-    shape = shapes(e.op)[0] or "whole"
     buffer = e.src is not None and e.rank != e.src and not e.is_message
+    kind, shape = "buffer" if buffer else "data", shapes(e.op)[0] or "whole"
     if buffer and shape == "all":
         shape = "own"
-    kind = "buffer" if buffer else "data"
     scratch = buffer and e.is_scratch
     return [
         Slot(column, None if scratch else value, letter(column, e.rank), kind, e.rank, joined)
         for column, value, joined in _placed(e.before, shape, call, e, 0)
     ]
-
-
-def _after(call: Call, e: Event, given: dict[int, Row]) -> Row:
-    shape = shapes(e.op)[1] or "whole"
-    return [_explained(call, e, given, *placed) for placed in _placed(e.after, shape, call, e, 1)]
 
 
 def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
@@ -96,9 +88,7 @@ def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: 
         if share := _copied(value, _sent(given.get(sender), mine if collective.deals else column)):
             chunk = mine if collective.personal else column
             return Slot(column, value, letter(chunk, sender), "data", sender, joined, share)
-    if left_alone:
-        return same
-    return Slot(column, value, "?", "unknown", None, joined)
+    return same if left_alone else Slot(column, value, "?", "unknown", None, joined)
 
 
 def _sent(row: Row | None, column: int) -> Value:
@@ -117,7 +107,7 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
     """(column, tensor, joined) for everything in a captured value."""
     mine = call.group.index(e.rank)
     if isinstance(value, (list, tuple)):
-        flat = list(_flat(value))
+        flat = [v for v in each(value) if v is not None]
         if e.op.endswith("_coalesced") and shape != "whole":  # several calls in one: a row of slots for each tensor
             placed = ((k, *slot) for k, v in enumerate(flat) for slot in _placed(v, shape, call, e, side))
             return [(k * len(call.group) + column, v, joined) for k, column, v, joined in placed]
@@ -128,15 +118,6 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
         chunks = _chunks(value, len(call.group), (e.splits or ((), ()))[side])
         return [(column, v, column > 0) for column, v in enumerate(chunks)]
     return [(mine if shape == "own" else 0, value, False)]
-
-
-def _flat(value: Value) -> Iterator[Value]:
-    """The tensors of a list, or of a list of lists."""
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _flat(part)
-    elif value is not None:
-        yield value
 
 
 def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
@@ -158,9 +139,8 @@ def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
 def _equal(a: Value, b: Value) -> bool:
     if isinstance(a, Summary) and isinstance(b, Summary):
         return a.checksum == b.checksum
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return False
-    if a.dtype != b.dtype or a.numel() != b.numel():
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if not tensors or a.dtype != b.dtype or a.numel() != b.numel():
         return False
     a, b = a.flatten(), b.flatten()
     return bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here

@@ -4,19 +4,12 @@ For screen readers, for diffs, for nbval, and for whoever reads faster than they
 same events always give the same text: no times, no addresses.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..format import aligned, dtype_name, numbers, size, span
+from .calls import Call
+from .event import Event, Value
 from .messages import delivered
-
-if TYPE_CHECKING:
-    from .calls import Call
-    from .event import Event, Value
-
 
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
 

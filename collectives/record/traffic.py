@@ -42,29 +42,17 @@ def count(events: list[list[Event]]) -> Traffic:
     traffic.ops.update(e.op for mine in events for e in mine)
     calls = [call for call in pair(events) if len(call.group) > 1]
     for call in calls:
-        for e in call:
+        for e, (out, in_) in zip(call, _moved(call)):
             traffic.largest[e.rank] = max(traffic.largest[e.rank], _buffer(e, call))
-        if call.is_message:
-            _message(traffic, call)
-        else:
-            for e, (out, in_) in zip(call, _collective(call)):
-                traffic.sent[e.rank] += out
-                traffic.received[e.rank] += in_
+            traffic.sent[e.rank] += out
+            traffic.received[e.rank] += in_
+            if e.op == "send":
+                traffic.messages[e.rank] += 1
+                traffic.links[e.ends] += 1
     traffic.calls = [sum(len(e.group) > 1 for e in mine) for mine in events]
     traffic.empty = [sum(len(e.group) > 1 and not e.nbytes for e in mine) for mine in events]
     traffic.steps = 1 + max(steps_of(calls), default=-1)
     return traffic
-
-
-def _message(traffic: Traffic, call: Call) -> None:
-    source, target = call.events[0].ends
-    for e in call:
-        if e.op == "send":
-            traffic.sent[source] += e.nbytes
-            traffic.messages[source] += 1
-            traffic.links[source, target] += 1
-        else:
-            traffic.received[target] += e.nbytes
 
 
 def _buffer(e: Event, call: Call) -> float:
@@ -73,17 +61,16 @@ def _buffer(e: Event, call: Call) -> float:
     return sum(other.nbytes for other in call) if collects else e.nbytes
 
 
-def _collective(call: Call) -> list[tuple[float, float]]:
+def _moved(call: Call) -> list[tuple[float, float]]:
     """Per event: bytes sent, bytes received."""
+    if call.is_message:
+        return [(e.nbytes, 0) if e.op == "send" else (0, e.nbytes) for e in call]
     n, collective = len(call.group), collectives.of(call.op)
     if collective.gives is None:
         return [(0, 0) for _ in call]
     if collective.personal:
-        chunks = {e.rank: _chunks(e) for e in call}
-        place = {rank: k for k, rank in enumerate(call.group)}
-        out = {r: sum(c) - c[place[r]] for r, c in chunks.items()}
-        in_ = {r: sum(c[place[r]] for other, c in chunks.items() if other != r) for r in chunks}
-        return [(out[e.rank], in_[e.rank]) for e in call]
+        chunks, places = [_chunks(e) for e in call], [call.group.index(e.rank) for e in call]
+        return [(sum(c) - c[k], sum(o[k] for o in chunks if o is not c)) for c, k in zip(chunks, places)]
     share, total = collectives.least(call.op, n), sum(e.nbytes for e in call)
 
     def moved(e: Event) -> tuple[float, float]:

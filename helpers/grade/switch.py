@@ -24,10 +24,10 @@ from collectives.judge.monitor import Monitor
 from collectives.judge.run import Run
 from collectives.judge.verdict import Verdict
 from collectives.rank.protocol import Began, Called, Completed, Failed, Misused, Returned, Waiting
-from collectives.rank.tensors import LARGE, each, summarise
+from collectives.rank.tensors import LARGE, summarise
 from collectives.record.calls import Call
 from collectives.record.collectives import COLLECTIVES, of
-from collectives.record.event import MAIN, Event, Failure, Line
+from collectives.record.event import MAIN, Event, Failure, Line, each
 
 from ..exercise.cases import Case
 from ..exercise.on_rank import File, content
