@@ -8,22 +8,20 @@ rank that has returned, is certain the moment it is seen: no time-out has to pas
 """
 
 from itertools import combinations
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..record.calls import Call
 from ..record.collectives import of
 from .branches import alternatives
-from .gloo import TAKEN_FOR_DENSE, needs
-from .state import State
+from .gloo import TAKEN_FOR_DENSE
 
 
-def deadlocked_ranks(state: State) -> dict[int, set[int]]:
-    """Ranks that wait for what can never come, each with the ranks it waits for."""
-    waits = {r: state.waits_of(r) for r in range(state.world_size)}
+def deadlocked(waits: Mapping[int, list[set[int]]]) -> set[int]:
+    """Ranks that wait for what can never come.  waits: by rank, for all that may act there, the ranks it waits for."""
     can_move: set[int | None] = {None}  # anyone, where a recv may be from anyone, is not judged
     while freed := {r for r, each in waits.items() if r not in can_move and any(on <= can_move for on in each)}:
         can_move |= freed
-    return {r: needs(e, state.matcher.of[id(e)]) for r, e in state.blocked.items() if r not in can_move}
+    return waits.keys() - can_move
 
 
 class Wrong(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,7 @@ from ..frontend import StatusLine
 from ..judge import wording
 from ..judge.monitor import Monitor
 from ..judge.run import Run
-from ..judge.verdict import Interruption, NoProcess, NoServer, NoStart, SlowStart, Unreadable, Verdict
+from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
 from ..rank.protocol import Counted, Job, Message, ProcessContext, Ready, Recount, Returned
 from .conversation import Conversation, seldom_collected
@@ -233,9 +234,10 @@ class Session:
         self._tell_ends()
         monitor, late = self._monitor, time.monotonic() >= self._deadline
         patience = monitor.wait_for_more()
-        if refused := self._workers.refused:
+        if self._workers.refused:
             self.stale = self._workers.born < self._called
-            self._verdict = NoProcess(world_size=self._n, ranks=refused[:1], number=refused[1])
+            rank, number = self._workers.refused
+            self._verdict = NoStart(world_size=self._n, ranks=(rank,), number=number, why=os.strerror(number))
         elif patience is not None:
             self.stale = self._workers.born < self._called
             all_ended = not monitor.failures and monitor.dead <= set(self._workers.exits)
