@@ -74,9 +74,7 @@ def mismatch(call: Call) -> str | None:
             return "shape"
         if e.strides != first.strides and e.op in TAKEN_FOR_DENSE:
             return "layout"
-    if call.op == "all_to_all_single":
-        return _splits(call)
-    return None
+    return _splits(call) if call.op == "all_to_all_single" else None
 
 
 def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
@@ -102,15 +100,13 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
 
 def _splits(call: Call) -> str | None:
     """Whether what each rank sends is what its peer expects, where both have called."""
-    size = len(call.group)
-    place = {rank: k for k, rank in enumerate(call.group)}
-    sizes = {}
+    size, sizes = len(call.group), {}
     for e in call:
         rows = e.shape[0] if e.shape else 0
         sent, expected = e.splits or ((), ())
-        sizes[place[e.rank]] = (sent or (rows // size,) * size, expected or None)
+        sizes[call.group.index(e.rank)] = sent or (rows // size,) * size, expected
     for i, (sent, _) in sizes.items():
         for j, (_, expected) in sizes.items():
-            if expected is not None and len(expected) == size == len(sent) and sent[j] != expected[i]:
+            if len(expected) == size == len(sent) and sent[j] != expected[i]:
                 return "split sizes"
     return None

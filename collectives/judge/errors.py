@@ -26,8 +26,7 @@ class RunError(RuntimeError):
         self.run = run
         vars(self).update(details)
 
-    def _render_traceback_(self) -> list[str]:
-        return _brief(self)
+    _render_traceback_ = _brief
 
 
 class RankFailed(RunError):

@@ -27,12 +27,11 @@ def slow_start(verdict: SlowStart) -> str:
 
 
 def no_start(verdict: NoStart) -> str:
-    n = verdict.world_size
-    what = (
-        f"only {verdict.ranks[0]} of {n} ranks could be started" if verdict.ranks else "the ranks could not be started"
-    )
+    size, what = verdict.world_size, "the ranks could not be started"
+    if verdict.ranks:
+        what = f"only {verdict.ranks[0]} of {size} ranks could be started"
     why, advice = _REFUSALS.get(verdict.number, (verdict.why, ""))
-    return f"{what}: {why}. None of your code has run.\n{advice.format(files=3 * n + 20)}".rstrip()
+    return f"{what}: {why}. None of your code has run.\n{advice.format(files=3 * size + 20)}".rstrip()
 
 
 _TOO_MANY_FILES = (
@@ -54,17 +53,14 @@ _REFUSALS = {
 
 
 def no_server(verdict: NoServer) -> str:
-    status, lines = verdict.status, ["the process that starts the ranks"]
+    status, how, more = verdict.status, "was ended from outside", ""
     if status == -signal.SIGKILL:
-        lines[0] += f" was {_killed_by(status)}, and the ranks with it."
-        lines.append(FROM_OUTSIDE)
+        how, more = f"was {_killed_by(status)}", f"\n{FROM_OUTSIDE}"
     elif verdict.last_words and status != 0:
         how = f"was {_killed_by(status)}" if status and status < 0 else "crashed"
-        lines[0] += f" {how}, and the ranks with it. Its last words:"
-        lines.append(verdict.last_words)
-    else:
-        lines[0] += " was ended from outside, and the ranks with it."
-    return "\n".join([*lines, "Run the cell again: it is started anew."])
+        more = f" Its last words:\n{verdict.last_words}"
+    what = f"the process that starts the ranks {how}, and the ranks with it.{more}"
+    return f"{what}\nRun the cell again: it is started anew."
 
 
 # --- an exception -------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """Phrases that verdicts share."""
 
-from typing import Hashable, Iterable, TypeVar
+from typing import Hashable, Iterable
 
 from ...format import aligned, name_ranks, span
 from ...record.event import Line
 from ..verdict import Standing
-
-Said = TypeVar("Said", bound=Hashable)
 
 
 def source(line: Line | None) -> str:
@@ -31,9 +29,9 @@ def call_waited_in(each: Standing, world_size: int) -> str:
     return words if len(e.group) == world_size else f"{words} of group {span(e.group)}"
 
 
-def alike(said: Iterable[tuple[int, Said]]) -> dict[Said, list[int]]:
+def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
     """The ranks by what is said of them."""
-    groups: dict[Said, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for rank, words in said:
         groups.setdefault(words, []).append(rank)
     return groups

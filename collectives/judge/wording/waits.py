@@ -122,9 +122,8 @@ def _tags(verdict: Deadlock) -> str:
         e = verdict.standing[rank].event
         peer = verdict.standing[e.dst].event if e.op == "send" else None
         if peer and peer.op == "recv" and peer.src == rank and peer.tag != e.tag and peer.group == e.group:
-            return (
-                f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
-            )
+            tags = f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}"
+            return f"{tags}: they must be the same."
     return ""
 
 
@@ -132,8 +131,8 @@ def _tags(verdict: Deadlock) -> str:
 
 
 def time_up(verdict: TimeUp) -> str:
-    n, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
-    doing = alike((each.rank, f"in {call_waited_in(each, n)}" if each.event else _at(each)) for each in busy)
+    size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
+    doing = alike((each.rank, f"in {call_waited_in(each, size)}" if each.event else _at(each)) for each in busy)
     who = "; ".join(
         f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
         for what, ranks in doing.items()
