@@ -67,19 +67,20 @@ class State:
         """
         self._calls, known = None, self._events[rank]
         match message:
-            case protocol.Called(event):
+            case protocol.Called():
+                event = message.event
                 event.line = self._with_text(event.line)
                 known[event.index] = self._last[rank] = event
                 return self._matcher.add(event)
-            case protocol.Completed(index, src=src) if event := known.get(index):
+            case protocol.Completed() if event := known.get(message.index):
                 note(event, message)
-                if src is not None:
+                if message.src is not None:
                     self._matcher.add(event)
                 self._completes(event)
-            case protocol.Waiting(index, _, limited, thread) if event := known.get(index):
+            case protocol.Waiting() if event := known.get(message.index):
                 note(event, message)
-                if not limited:
-                    self._waits(event, thread)
+                if not message.limited:
+                    self._waits(event, message.thread)
             case protocol.Resumed():
                 self._blocked.pop(rank, None)
             case protocol.Misused(index, how, line) if event := known.get(index):
