@@ -262,8 +262,8 @@ def test_the_judge_forgets_what_is_over():
             judge.take(rank, Waiting(k, 0.0, False, "main"))
         for rank in range(2):
             judge.take(rank, Completed(k, None, 1.0, True, None))
-    held = judge._monitor._state
-    assert list(map(len, held.events)) == [KEPT_CALLS] * 2 and len(held.matcher.of) == 2 * KEPT_CALLS
+    held = judge._monitor
+    assert list(map(len, held.events)) == [KEPT_CALLS] * 2 and len(held._matcher.of) == 2 * KEPT_CALLS
     judge.take(0, Called(event(0, 10 * KEPT_CALLS)))
     judge.take(0, Waiting(10 * KEPT_CALLS, 0.0, False, "main"))
     assert not judge.is_due

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Iterator
 
-from ..judge.log import note
 from ..judge.run import Run
+from ..judge.state import note
 from ..rank import protocol
 from ..record.calls import lane_of
 from ..record.event import Event

@@ -8,22 +8,20 @@ rank that has returned, is certain the moment it is seen: no time-out has to pas
 """
 
 from itertools import combinations
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..record.calls import Call
 from ..record.collectives import of
 from .branches import alternatives
-from .gloo import TAKEN_FOR_DENSE, needs
-from .state import State
+from .gloo import TAKEN_FOR_DENSE
 
 
-def deadlocked_ranks(state: State) -> dict[int, set[int]]:
-    """Ranks that wait for what can never come, each with the ranks it waits for."""
-    waits = {r: state.waits_of(r) for r in range(state.world_size)}
+def deadlocked(waits: Mapping[int, list[set[int]]]) -> set[int]:
+    """Ranks that wait for what can never come.  waits: by rank, for all that may act there, the ranks it waits for."""
     can_move: set[int | None] = {None}  # anyone, where a recv may be from anyone, is not judged
     while freed := {r for r, each in waits.items() if r not in can_move and any(on <= can_move for on in each)}:
         can_move |= freed
-    return {r: needs(e, state.matcher.of[id(e)]) for r, e in state.blocked.items() if r not in can_move}
+    return waits.keys() - can_move
 
 
 class Wrong(NamedTuple):
@@ -76,9 +74,7 @@ def mismatch(call: Call) -> str | None:
             return "shape"
         if e.strides != first.strides and e.op in TAKEN_FOR_DENSE:
             return "layout"
-    if call.op == "all_to_all_single":
-        return _splits(call)
-    return None
+    return _splits(call) if call.op == "all_to_all_single" else None
 
 
 def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
@@ -104,15 +100,13 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
 
 def _splits(call: Call) -> str | None:
     """Whether what each rank sends is what its peer expects, where both have called."""
-    size = len(call.group)
-    place = {rank: k for k, rank in enumerate(call.group)}
-    sizes = {}
+    size, sizes = len(call.group), {}
     for e in call:
         rows = e.shape[0] if e.shape else 0
         sent, expected = e.splits or ((), ())
-        sizes[place[e.rank]] = (sent or (rows // size,) * size, expected or None)
+        sizes[call.group.index(e.rank)] = sent or (rows // size,) * size, expected
     for i, (sent, _) in sizes.items():
         for j, (_, expected) in sizes.items():
-            if expected is not None and len(expected) == size == len(sent) and sent[j] != expected[i]:
+            if len(expected) == size == len(sent) and sent[j] != expected[i]:
                 return "split sizes"
     return None

@@ -1,8 +1,6 @@
 """The errors a run can end with, and how they read: what happened, where, what to try."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..record.calls import Call
 
@@ -12,36 +10,36 @@ if TYPE_CHECKING:
 
 def message_only(error: Exception) -> Exception:
     """The same error, which Jupyter shows by its message, without a traceback through our own modules."""
-    error._render_traceback_ = lambda: f"{type(error).__name__}: {error}".splitlines()
+    error._render_traceback_ = lambda: _brief(error)
     return error
 
 
-class RunError(RuntimeError):
-    """A run that did not end well. `.run` holds what was recorded until then."""
+def _brief(error: Exception) -> list[str]:
+    return f"{type(error).__name__}: {error}".splitlines()
 
-    def __init__(self, message: str, run: Run) -> None:
+
+class RunError(RuntimeError):
+    """A run that did not end well. `.run` holds what was recorded until then, and details are attributes too."""
+
+    def __init__(self, message: str, run: "Run", **details: Any) -> None:
         super().__init__(message)
         self.run = run
+        vars(self).update(details)
 
-    def _render_traceback_(self) -> list[str]:
-        # Jupyter shows this in place of a traceback through our own launcher.
-        return f"{type(self).__name__}: {self}".splitlines()
+    _render_traceback_ = _brief
 
 
 class RankFailed(RunError):
     """A rank raised an exception or died. `.rank` is the first that did, `.traceback` its full text."""
 
-    def __init__(self, message: str, run: Run, rank: int, traceback: str = "") -> None:
-        super().__init__(message, run)
-        self.rank, self.traceback = rank, traceback
+    rank: int
+    traceback: str
 
 
 class Mismatch(RunError):
     """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs."""
 
-    def __init__(self, message: str, run: Run, call: Call) -> None:
-        super().__init__(message, run)
-        self.call = call
+    call: Call
 
 
 class Stuck(RunError):
@@ -51,18 +49,11 @@ class Stuck(RunError):
     `.standing` what every rank is doing, in a few words; `.timed_out`: whether time ran out.
     """
 
-    def __init__(
-        self,
-        message: str,
-        run: Run,
-        ranks: tuple[int, ...],
-        standing: list[str],
-        waits: dict[int, set[int]],
-        timed_out: bool = False,
-    ) -> None:
-        super().__init__(message, run)
-        self.ranks, self.standing, self.waits, self.timed_out = ranks, standing, waits, timed_out
-        self._shown = False
+    ranks: tuple[int, ...]
+    standing: list[str]
+    waits: dict[int, set[int]]
+    timed_out: bool
+    _shown = False
 
     def draw(self):
         """The picture of who waits for whom: a matplotlib Figure."""
@@ -90,7 +81,7 @@ class ServerLost(RunError):
 class Interrupted(KeyboardInterrupt):
     """A run that somebody interrupted. `.run` holds what was recorded until then."""
 
-    def __init__(self, message: str, run: Run) -> None:
+    def __init__(self, message: str, run: "Run") -> None:
         super().__init__(message)
         self.run = run
 

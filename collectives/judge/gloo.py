@@ -61,6 +61,7 @@ TAKEN_FOR_DENSE = {
 
 # --- failed -------------------------------------------------------------------------------
 
+_BACKENDS_ERRORS = ("RuntimeError", "DistBackendError", "DistNetworkError")
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -73,6 +74,4 @@ _LOST = (
 
 def is_consequence(failure: Failure) -> bool:
     """Whether this error only says that another rank is gone."""
-    return failure.kind in ("RuntimeError", "DistBackendError", "DistNetworkError") and any(
-        words in failure.message for words in _LOST
-    )
+    return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in _LOST)

@@ -5,23 +5,21 @@ machine are judged alike.
 """
 
 import time
-from types import MappingProxyType
-from typing import Callable, Mapping
+from typing import Callable
 
 from ..rank import protocol
-from ..record.calls import Call
-from ..record.event import Event, Failure, Line
+from ..record.event import Line
 from . import diagnose, nccl
 from .gloo import is_consequence
 from .state import State
-from .verdict import Deadlock, Died, Disagreement, Raised, Standing, Standstill, TimeUp, Verdict
+from .verdict import Deadlock, Died, Disagreement, Raised, Standstill, TimeUp, Verdict
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
-class Monitor:
+class Monitor(State):
     """What all ranks have told, and what follows from it.
 
     world_size: number of ranks.
@@ -41,108 +39,27 @@ class Monitor:
         grace: float | None = None,
         keep: int | None = None,
     ) -> None:
-        self._state = State(world_size, with_text, keep)
+        super().__init__(world_size, with_text, keep)
         self._check = check
         self._grace = DEADLOCK_GRACE_SECONDS if grace is None else grace
         self._wrong: diagnose.Wrong | None = None  # the first call that is
         self._trouble_since: float | None = None
         self._patience: float | None = None
 
-    # --- what arrives ---------------------------------------------------------------------
-
     def feed(self, rank: int, message: protocol.Message) -> None:
         """Take in one message of a rank. Messages that say nothing about calls are passed over."""
-        if suspect := self._state.feed(rank, message):
-            self._suspect(suspect)
-
-    def lost(self, rank: int) -> None:
-        """Take in that a rank's connection has ended."""
-        self._state.lost.add(rank)
-
-    def exited(self, rank: int, status: int | str | None, last_words: str = "") -> None:
-        """Take in how the process of a rank ended, and the end of its standard error.
-
-        status: an exit code, or minus a signal number; or how it ended, in words. None: not known yet.
-        """
-        self._state.exits[rank] = status, last_words
-
-    def found_sender(self, event: Event, src: int) -> None:
-        """Take in which rank a recv from anyone receives from."""
-        self._state.found_sender(event, src)
-
-    def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
-        """Take in the learner's line at which a rank is, and the functions, innermost first, that it is inside of."""
-        self._state.locate(rank, line, inside)
+        suspect = self._take(rank, message)
+        if suspect and self._check and not self._wrong:
+            self._wrong = diagnose.wrong(suspect, self._matcher.before)
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
         self._grace = 0.0
 
-    def _suspect(self, call: Call) -> None:
-        """Keep the first call that is wrong, or in another order than one before it."""
-        if self._check and not self._wrong:
-            self._wrong = diagnose.wrong(call, self._state.matcher.before)
-
-    # --- where the ranks are --------------------------------------------------------------
-
-    @property
-    def world_size(self) -> int:
-        return self._state.world_size
-
-    @property
-    def events(self) -> list[list[Event]]:
-        """By rank, the events that are remembered."""
-        return self._state.events
-
-    @property
-    def calls(self) -> list[Call]:
-        """The calls of these events, in an order that all ranks agree with."""
-        return self._state.calls
-
-    def made(self, rank: int) -> int:
-        """How many calls a rank has made."""
-        return len(self._state.logs[rank])
-
-    def call_of(self, event: Event) -> Call:
-        """The call that an event is part of, as far as it has been made."""
-        return self._state.matcher.of[id(event)]
-
-    @property
-    def standing(self) -> tuple[Standing, ...]:
-        """Where every rank stands."""
-        return self._state.standing
-
-    @property
-    def unlocated(self) -> set[int]:
-        """Ranks that are in no call, and whose line is not known."""
-        return self._state.unlocated
-
-    @property
-    def cut_off(self) -> frozenset[int]:
-        """Ranks whose connection has ended."""
-        return frozenset(self._state.lost)
-
-    @property
-    def dead(self) -> set[int]:
-        """Ranks that ended without having returned or failed."""
-        return self._state.dead
-
-    @property
-    def returned(self) -> frozenset[int]:
-        """Ranks whose function has returned."""
-        return frozenset(self._state.returned)
-
-    @property
-    def failures(self) -> Mapping[int, Failure]:
-        """By rank, the exceptions."""
-        return MappingProxyType(self._state.failures)
-
-    # --- what follows ---------------------------------------------------------------------
-
     @property
     def in_trouble(self) -> bool:
         """Whether a verdict is certain to come, though not yet which."""
-        return bool(self._state.failures or self._wrong or self.dead or self._deadlocked)
+        return bool(self._failures or self._wrong or self.dead or self._deadlocked)
 
     @property
     def patience(self) -> float | None:
@@ -156,7 +73,7 @@ class Monitor:
             return None
         dead = self.dead
         self._trouble_since = self._trouble_since or time.monotonic()
-        grace = min(FAILURE_GRACE_SECONDS, self._grace) if self._state.failures or dead else self._grace
+        grace = min(FAILURE_GRACE_SECONDS, self._grace) if self._failures or dead else self._grace
         self._patience = self._trouble_since + (EXIT_STATUS_SECONDS if dead - self._exited else grace)
         return self._patience
 
@@ -173,9 +90,10 @@ class Monitor:
         # Of a call that all have made there is no more to learn, but who else misuses its tensors.
         if self._wrong and (call := self._wrong.calls[-1]).is_complete and not any(e.misuse for e in call):
             return True
-        dead = self.dead
-        blocked_or_done = (set(self._state.failures) | self._state.blocked_or_done()) - dead | dead & self._exited
-        return len(blocked_or_done) == self.world_size or time.monotonic() >= patience
+        # Those that will not move by themselves: they returned, failed, or wait for a call not made.
+        still = {rank for rank in range(self.world_size) if rank in self._failures or all(self._waits_of(rank))}
+        ended = still - self.dead | self.dead & self._exited
+        return len(ended) == self.world_size or time.monotonic() >= patience
 
     def verdict(self) -> Verdict | None:
         """The verdict, once there is one."""
@@ -190,7 +108,7 @@ class Monitor:
 
         It depends on what the ranks did, and not on the order in which their messages came.
         """
-        waits = self._deadlocked or {rank: set() for rank in self._state.blocked}
+        waits = self._deadlocked or {rank: set() for rank in self._blocked}
         return self.failure() or self.mismatch() or self._stuck(waits)
 
     def mismatch(self) -> Verdict | None:
@@ -200,7 +118,7 @@ class Monitor:
 
     def failure(self) -> Verdict | None:
         """The verdict on ranks that raised or died; None if there are none."""
-        failures, dead = self._state.failures, self.dead
+        failures, dead = self._failures, self.dead
         causes = {rank: failure for rank, failure in failures.items() if not is_consequence(failure)}
         if causes := causes or ({} if dead else failures):
             ranks = tuple(sorted(causes))
@@ -208,47 +126,46 @@ class Monitor:
         if not dead:
             return None
         rank = min(dead)
-        status, last_words = self._state.exits.get(rank, (None, ""))
-        return Died(
-            **self._everybody, ranks=(rank,), status=status, last_words=last_words, began=rank in self._state.began
-        )
+        status, last_words = self._exits.get(rank, (None, ""))
+        began = rank in self._began
+        return Died(**self._everybody, ranks=(rank,), status=status, last_words=last_words, began=began)
 
     def out_of_time(self, seconds: float) -> Verdict:
         """The verdict on a run whose time is up, though nothing is certain to be wrong."""
-        busy = tuple(rank for rank in range(self.world_size) if rank not in self._state.returned)
+        busy = tuple(rank for rank in range(self.world_size) if rank not in self._returned)
         return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=self.mismatch() is None)
 
     def standstill(self, seconds: float) -> Verdict | None:
         """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
-        lacking, blocked = nccl.lacking(self._state), tuple(sorted(self._state.blocked))
+        lacking, blocked = nccl.lacking(self._matcher.of.values()), tuple(sorted(self._blocked))
         if not lacking and not blocked:
             return None
-        calls, absent = zip(*lacking) if lacking else ((), ())
-        lacks = tuple(map(frozenset, absent))
-        return Standstill(**self._everybody, ranks=blocked, calls=calls, lacking=lacks, seconds=seconds)
+        lacks = tuple(map(frozenset, lacking.values()))
+        return Standstill(**self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, seconds=seconds)
 
     @property
     def _exited(self) -> set[int]:
         """Ranks whose exit status is known."""
-        return {rank for rank, (status, _) in self._state.exits.items() if status is not None}
+        return {rank for rank, (status, _) in self._exits.items() if status is not None}
 
     @property
     def _deadlocked(self) -> dict[int, set[int]]:
         """Ranks that wait for ever, with the ranks they wait for."""
-        return diagnose.deadlocked_ranks(self._state) if self._check and self._state.blocked else {}
+        if not self._check or not self._blocked:
+            return {}
+        stuck = diagnose.deadlocked({rank: self._waits_of(rank) for rank in range(self.world_size)})
+        return {rank: self._needs(event) for rank, event in self._blocked.items() if rank in stuck}
 
     @property
     def _everybody(self) -> dict:
-        return {"world_size": self.world_size, "standing": self._state.standing}
+        return {"world_size": self.world_size, "standing": self.standing}
 
     def _stuck(self, waits: dict[int, set[int]]) -> Verdict:
-        ranks = tuple(sorted(waits))
-        standing = self._state.standing
-        calls = {id(standing[rank].call): standing[rank].call for rank in ranks}
-        absent = frozenset().union(*waits.values(), *(standing[rank].absent for rank in ranks))
-        return Deadlock(
-            world_size=self.world_size, standing=standing, ranks=ranks, calls=tuple(calls.values()), absent=absent
-        )
+        everybody, ranks = self._everybody, tuple(sorted(waits))
+        stuck = [everybody["standing"][rank] for rank in ranks]
+        calls = tuple(dict.fromkeys(each.call for each in stuck))
+        absent = frozenset().union(*waits.values(), *(each.absent for each in stuck))
+        return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent)
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
         return Disagreement(world_size=self.world_size, ranks=wrong.ranks, calls=wrong.calls, flaw=wrong.flaw)

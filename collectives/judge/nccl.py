@@ -6,21 +6,22 @@ not certain the moment it is seen.  What is certain is which calls lack whom: NC
 once every member of its group has made it.
 """
 
+from typing import Iterable
+
 from ..record.calls import Call
-from .state import State
 
 
-def lacking(state: State) -> list[tuple[Call, set[int]]]:
+def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
     """Calls that some of their ranks have made and others have not, the first of each group, with those others."""
     first: dict[tuple, Call] = {}
-    for call in state.matcher.of.values():
+    for call in calls:
         if call.is_complete or call.op == "recv" and call.events[0].src is None:
             continue
         e = call.events[0]
         where = (e.group_name, e.group, *((e.op, e.rank, e.src, e.dst) if call.is_message else ()))
         if where not in first or call.index < first[where].index:
             first[where] = call
-    return [(call, _absent(call)) for call in sorted(first.values(), key=lambda call: call.events[0].start)]
+    return {call: _absent(call) for call in sorted(first.values(), key=lambda call: call.events[0].start)}
 
 
 def _absent(call: Call) -> set[int]:

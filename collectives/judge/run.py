@@ -58,8 +58,10 @@ class Run:
     def chosen(self, which: int | slice | None) -> list[Call]:
         """The calls that `draw(which)` and `table(which)` are about."""
         calls = self.calls
-        if which is None or isinstance(which, slice):
-            return calls[which] if which is not None else calls
+        if which is None:
+            return calls
+        if isinstance(which, slice):
+            return calls[which]
         if not -len(calls) <= which < len(calls):
             raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
         return [calls[which]]
@@ -70,18 +72,15 @@ class Run:
         parts = [block_table(block, SHOWN_MESSAGES) for block in shown]
         rest = len(calls) - sum(map(len, shown))
         if rest:
-            parts.append(
-                f"... and {rest} more call{'s' * (rest > 1)}: .draw({len(calls) - rest}) draws the next one, "
-                f".table() lists all {len(calls)}"
-            )
-        returned = self._returned(calls)
-        if returned:
+            following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
+            parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
+        if returned := self._returned(calls):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
 
     def _returned(self, calls: list[Call]) -> str:
         """The results, unless there are none or they only repeat what the calls left."""
-        if not self.results or all(r is None for r in self.results):
+        if all(result is None for result in self.results):
             return ""
         last = [events[-1].after if events else None for events in self.events]
         if calls and all(_same(r, value) for r, value in zip(self.results, last)):
@@ -94,8 +93,5 @@ class Run:
 
 
 def _same(result: Any, value: Value) -> bool:
-    return (
-        isinstance(result, torch.Tensor)
-        and isinstance(value, torch.Tensor)
-        and (result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value))
-    )
+    tensors = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
+    return tensors and result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value)

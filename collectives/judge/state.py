@@ -1,158 +1,152 @@
 """Where every rank stands, as far as its messages have told."""
 
-from collections import Counter, defaultdict, deque
-from typing import Callable, Hashable
+from collections import defaultdict, deque
+from types import MappingProxyType
+from typing import Callable, Hashable, Mapping
 
 from ..rank import protocol
 from ..record.calls import Call, Matcher, pair
 from ..record.event import MAIN, Event, Failure, Line
 from .gloo import needs
-from .log import Log, note
 from .verdict import Standing
 
 
 class State:
-    """Where every rank stands, as far as its messages have told. Only the Monitor writes to it.
+    """Where every rank stands, as far as its messages have told: what a Monitor knows, before it judges.
 
     with_text and keep: as the Monitor's.
     """
 
-    def __init__(
-        self, world_size: int, with_text: Callable[[Line | None], Line | None], keep: int | None = None
-    ) -> None:
-        self.world_size, self._with_text = world_size, with_text
-        self.logs = [Log() for _ in range(world_size)]
-        self.matcher = Matcher()
-        self.began: set[int] = set()
-        self.returned: set[int] = set()
-        self.failures: dict[int, Failure] = {}
-        self.lost: set[int] = set()  # ranks whose connection has ended
-        self.exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
-        self.blocked: dict[int, Event] = {}  # rank -> the event its main thread waits in, without limit
-        self.where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see Standing, if asked
+    def __init__(self, world_size: int, with_text: Callable[[Line | None], Line | None], keep: int | None) -> None:
+        self._world_size, self._with_text, self._keep = world_size, with_text, keep
+        self._events: list[dict[int, Event]] = [{} for _ in range(world_size)]  # by index, those not forgotten
+        self._last: list[Event | None] = [None] * world_size
+        self._matcher = Matcher()
+        self._calls: list[Call] | None = None  # of all messages until now, if asked
+        self._began: set[int] = set()
+        self._returned: set[int] = set()
+        self._failures: dict[int, Failure] = {}
+        self._lost: set[int] = set()  # ranks whose connection has ended
+        self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
+        self._blocked: dict[int, Event] = {}  # rank -> the event its main thread waits in, without limit
+        self._where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see Standing, if asked
         # rank -> what else may act there -> the event that it waits for, if it does: its other threads,
         # and what hangs on the future of a call under way.
         self._beside: dict[int, dict[Hashable, Event | None]] = defaultdict(dict)
         # rank whose function has ended -> the threads that it waits for; daemons are not among them.
         self._joined: dict[int, set[Hashable]] = {}
-        self._calls: list[Call] | None = None  # of all messages until now, if asked
-        self._keep = keep
-        self._ended: Counter[int] = Counter()  # id(call) -> its events that are complete
-        self._over: set[int] = set()  # id(event) of those
+        self._over: dict[int, set[int]] = defaultdict(set)  # id(call) -> id(event) of those that are complete
         self._complete: deque[Call] = deque()
 
     # --- what arrives ---------------------------------------------------------------------
 
-    def feed(self, rank: int, message: protocol.Message) -> Call | None:
-        """Take in one message of a rank. Return the call that it makes suspect, if it does."""
-        self._calls = None
-        handle = _HANDLERS.get(type(message))
-        return handle(self, rank, message) if handle else None
+    def lost(self, rank: int) -> None:
+        """Take in that a rank's connection has ended."""
+        self._lost.add(rank)
+
+    def exited(self, rank: int, status: int | str | None, last_words: str = "") -> None:
+        """Take in how the process of a rank ended, and the end of its standard error.
+
+        status: an exit code, or minus a signal number; or how it ended, in words. None: not known yet.
+        """
+        self._exits[rank] = status, last_words
 
     def found_sender(self, event: Event, src: int) -> None:
+        """Take in which rank a recv from anyone receives from."""
         event.src, self._calls = src, None
-        self.matcher.add(event)
+        self._matcher.add(event)
 
     def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
-        self.where[rank] = self._with_text(line), tuple(inside)
+        """Take in the learner's line at which a rank is, and the functions, innermost first, that it is inside of."""
+        self._where[rank] = self._with_text(line), tuple(inside)
 
-    def _called(self, rank: int, message: protocol.Called) -> Call:
-        event = message.event
-        event.line = self._with_text(event.line)
-        self.logs[rank].append(event)
-        return self.matcher.add(event)
+    def _take(self, rank: int, message: protocol.Message) -> Call | None:
+        """Take in one message of a rank; what is told of a call that is forgotten is passed over.
 
-    def _misused(self, rank: int, message: protocol.Misused) -> Call | None:
-        event = self._event(rank, message.index)
-        if not event:
-            return None
-        note(event, message._replace(line=self._with_text(message.line)))
-        return None if message.how == "viewed" else self.matcher.of[id(event)]
-
-    def _waiting(self, rank: int, message: protocol.Waiting) -> None:
-        if event := self._event(rank, message.index):
-            note(event, message)
-            if not message.limited:
-                self._waits(event, message.thread)
-
-    def _resumed(self, rank: int, message: protocol.Resumed) -> None:
-        self.blocked.pop(rank, None)
-
-    def _work_began(self, rank: int, message: protocol.WorkBegan) -> None:
-        waits_for = None if message.index is None else self._event(rank, message.index)
-        self._beside[rank][message.work] = waits_for
-
-    def _work_ended(self, rank: int, message: protocol.WorkEnded) -> None:
-        self._beside[rank].pop(message.work, None)
-
-    def _joining(self, rank: int, message: protocol.Joining) -> None:
-        self._joined[rank] = message.threads
-        waiting = [e for work, e in self._beside[rank].items() if e is not None and work in message.threads]
-        if waiting:
-            self.blocked[rank] = waiting[0]
-
-    def _completed(self, rank: int, message: protocol.Completed) -> None:
-        if event := self._event(rank, message.index):
-            note(event, message)
-            if message.src is not None:
-                self.matcher.add(event)
-            self._completes(event)
-
-    def _returned(self, rank: int, message: protocol.Returned) -> None:
-        self.returned.add(rank)
-
-    def _failed(self, rank: int, message: protocol.Failed) -> None:
-        message.failure.frames = [self._with_text(line) for line in message.failure.frames]
-        self.failures[rank] = message.failure
-
-    def _has_begun(self, rank: int, message: protocol.Began) -> None:
-        self.began.add(rank)
-
-    def _event(self, rank: int, index: int) -> Event | None:
-        """None: its call is forgotten."""
-        return self.logs[rank].get(index)
+        Return the call that it makes suspect, if it does.
+        """
+        self._calls, known = None, self._events[rank]
+        match message:
+            case protocol.Called():
+                event = message.event
+                event.line = self._with_text(event.line)
+                known[event.index] = self._last[rank] = event
+                return self._matcher.add(event)
+            case protocol.Completed() if event := known.get(message.index):
+                note(event, message)
+                if message.src is not None:
+                    self._matcher.add(event)
+                self._completes(event)
+            case protocol.Waiting() if event := known.get(message.index):
+                note(event, message)
+                if not message.limited:
+                    self._waits(event, message.thread)
+            case protocol.Resumed():
+                self._blocked.pop(rank, None)
+            case protocol.Misused(index, how, line) if event := known.get(index):
+                note(event, message._replace(line=self._with_text(line)))
+                return None if how == "viewed" else self._matcher.of[id(event)]
+            case protocol.WorkBegan(work, index):
+                self._beside[rank][work] = known.get(index)
+            case protocol.WorkEnded(work):
+                self._beside[rank].pop(work, None)
+            case protocol.Joining(threads):
+                self._joined[rank] = threads
+                waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
+                if waiting:
+                    self._blocked[rank] = waiting[0]
+            case protocol.Began():
+                self._began.add(rank)
+            case protocol.Returned():
+                self._returned.add(rank)
+            case protocol.Failed(failure):
+                failure.frames = [self._with_text(line) for line in failure.frames]
+                self._failures[rank] = failure
+        return None
 
     def _waits(self, event: Event, thread: Hashable) -> None:
         """A thread of the event's rank waits for it, without limit."""
         if thread in self._beside[event.rank]:
             self._beside[event.rank][thread] = event
         if thread == MAIN or thread in self._joined.get(event.rank, ()):
-            self.blocked[event.rank] = event
+            self._blocked[event.rank] = event
 
     def _completes(self, event: Event) -> None:
         """A call is complete for this rank: nobody waits for its event any more."""
-        if self.blocked.get(event.rank) is event:
-            del self.blocked[event.rank]
+        if self._blocked.get(event.rank) is event:
+            del self._blocked[event.rank]
         for thread, waited in self._beside[event.rank].items():
             if waited is event:
                 self._beside[event.rank][thread] = None
-        if self._keep is not None and id(event) not in self._over:
-            self._remember(event, self._keep)
+        if self._keep is not None:
+            self._remember(event)
 
-    def _remember(self, event: Event, keep: int) -> None:
+    def _remember(self, event: Event) -> None:
         """Count a complete event. Of too many complete calls, forget the oldest."""
-        call = self.matcher.of[id(event)]
-        self._over.add(id(event))
-        self._ended[id(call)] += 1
-        if self._ended[id(call)] < (2 if call.is_message else len(call.group)):
+        call = self.call_of(event)
+        over = self._over[id(call)]
+        if id(event) in over:
             return
-        self._complete.append(call)
-        if len(self._complete) > keep:
-            self._forget(self._complete.popleft())
+        over.add(id(event))
+        if call.is_complete and len(over) == len(call.events):
+            self._complete.append(call)
+        if len(self._complete) > self._keep:
+            oldest = self._complete.popleft()
+            self._matcher.forget(oldest)
+            del self._over[id(oldest)]
+            for e in oldest:
+                del self._events[e.rank][e.index]
 
-    def _forget(self, call: Call) -> None:
-        self.matcher.forget(call)
-        self._ended.pop(id(call), None)
-        for event in call:
-            self._over.discard(id(event))
-            self.logs[event.rank].forget(event.index)
+    # --- where the ranks are --------------------------------------------------------------
 
-    # --- what follows ---------------------------------------------------------------------
+    @property
+    def world_size(self) -> int:
+        return self._world_size
 
     @property
     def events(self) -> list[list[Event]]:
         """By rank, the events that are remembered."""
-        return [list(log) for log in self.logs]
+        return [list(known.values()) for known in self._events]
 
     @property
     def calls(self) -> list[Call]:
@@ -161,47 +155,71 @@ class State:
             self._calls = pair(self.events)
         return self._calls
 
+    def made(self, rank: int) -> int:
+        """How many calls a rank has made, forgotten ones included."""
+        last = self._last[rank]
+        return last.index + 1 if last else 0
+
+    def call_of(self, event: Event) -> Call:
+        """The call that an event is part of, as far as it has been made."""
+        return self._matcher.of[id(event)]
+
     @property
-    def dead(self) -> set[int]:
-        """Ranks that ended without having returned or failed."""
-        return self.lost - self.returned - set(self.failures)
+    def standing(self) -> tuple[Standing, ...]:
+        """Where every rank stands."""
+        return tuple(map(self._standing, range(self.world_size)))
+
+    def _standing(self, rank: int) -> Standing:
+        event, (line, inside) = self._blocked.get(rank), self._where.get(rank, (None, ()))
+        call = event and self.call_of(event)
+        return Standing(rank, self.made(rank), self._last[rank], rank in self._returned, event, call, line, inside)
 
     @property
     def unlocated(self) -> set[int]:
         """Ranks that are in no call, and whose line is not known."""
-        return set(range(self.world_size)) - self.returned - set(self.blocked) - set(self.where)
+        return set(range(self.world_size)) - self._returned - set(self._blocked) - set(self._where)
 
     @property
-    def standing(self) -> tuple[Standing, ...]:
-        return tuple(self._standing(rank, log) for rank, log in enumerate(self.logs))
+    def cut_off(self) -> frozenset[int]:
+        """Ranks whose connection has ended."""
+        return frozenset(self._lost)
 
-    def _standing(self, rank: int, log: Log) -> Standing:
-        event, (line, inside) = self.blocked.get(rank), self.where.get(rank, (None, ()))
-        call = event and self.matcher.of[id(event)]
-        return Standing(rank, len(log), log.last, rank in self.returned, event, call, line, inside)
+    @property
+    def dead(self) -> set[int]:
+        """Ranks that ended without having returned or failed."""
+        return self._lost - self._returned - set(self._failures)
 
-    def blocked_or_done(self) -> set[int]:
-        """The ranks that will not move by themselves: returned, or waiting for a call not made."""
-        return {r for r in range(self.world_size) if all(self.waits_of(r))}
+    @property
+    def returned(self) -> frozenset[int]:
+        """Ranks whose function has returned."""
+        return frozenset(self._returned)
 
-    def waits_of(self, rank: int) -> list[set[int]]:
+    @property
+    def failures(self) -> Mapping[int, Failure]:
+        """By rank, the exceptions."""
+        return MappingProxyType(self._failures)
+
+    def _needs(self, event: Event) -> set[int]:
+        """The ranks whose call an event waits for."""
+        return needs(event, self.call_of(event))
+
+    def _waits_of(self, rank: int) -> list[set[int]]:
         """For all in a rank that may act, the ranks without which it cannot: none if it runs."""
         acting = list(self._beside[rank].values())
-        if rank not in self.returned and not self._joined.get(rank):
-            acting.append(self.blocked.get(rank))
-        return [set() if e is None else needs(e, self.matcher.of[id(e)]) for e in acting]
+        if rank not in self._returned and not self._joined.get(rank):
+            acting.append(self._blocked.get(rank))
+        return [set() if event is None else self._needs(event) for event in acting]
 
 
-_HANDLERS = {
-    protocol.Began: State._has_begun,
-    protocol.Called: State._called,
-    protocol.Misused: State._misused,
-    protocol.Waiting: State._waiting,
-    protocol.Resumed: State._resumed,
-    protocol.WorkBegan: State._work_began,
-    protocol.WorkEnded: State._work_ended,
-    protocol.Joining: State._joining,
-    protocol.Completed: State._completed,
-    protocol.Returned: State._returned,
-    protocol.Failed: State._failed,
-}
+def note(event: Event, message: protocol.Message) -> None:
+    """Write what a message says about a call into its event."""
+    match message:
+        case protocol.Waiting(_, since):
+            event.waiting = since
+        case protocol.Completed(_, after, end, waited, src):
+            event.after, event.end, event.waited = after, end, waited
+            event.src = event.src if src is None else src
+        case protocol.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
+            event.viewed_at = line
+        case protocol.Misused(_, how, line):
+            event.misuse, event.misused_at = how, line

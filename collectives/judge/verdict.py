@@ -116,15 +116,11 @@ class Died(Halt):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoProcess(Verdict):
-    """The system gave no process for the first of the ranks.  number: an errno."""
-
-    number: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class NoStart(Verdict):
-    """The system refused something that is needed before the first rank.  number: an errno.  why: in words."""
+    """The system refused what is needed to start the ranks.
+
+    ranks: the first that got no process; none if something lacked before.  number: an errno.  why: in words.
+    """
 
     number: int | None
     why: str

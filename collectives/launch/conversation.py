@@ -1,7 +1,5 @@
 """The input and output of one run: messages to and from its ranks, and what they print."""
 
-from __future__ import annotations
-
 import gc
 import os
 import selectors
@@ -49,7 +47,7 @@ class Conversation:
         for output in (*workers.out, *workers.err):
             self._listen_to(output.stream, partial(self._from_stream, output))
 
-    def __enter__(self) -> Conversation:
+    def __enter__(self) -> "Conversation":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -101,7 +99,7 @@ class Conversation:
         self.poll()
 
     def _from_stream(self, output: Output) -> None:
-        if not output.read():
+        if output.read() == b"":
             self._select.unregister(output.stream)
 
     def _from_rank(self, rank: int, sock: socket.socket, frames: Frames) -> None:

@@ -9,21 +9,10 @@ import tempfile
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import Sequence
+from typing import Callable, Sequence
 
-from ..rank.protocol import (
-    HEADER_BYTES,
-    Exited,
-    Frames,
-    Message,
-    Place,
-    Preload,
-    ProcessContext,
-    RankSpec,
-    Refused,
-    Up,
-    frame,
-)
+from ..rank import protocol
+from ..rank.protocol import Message, Place, ProcessContext, RankSpec
 from .workers import Patience, WorkerGroup
 
 # Puts the server's memory into huge pages where Linux has them: a fork has fewer pages to map.
@@ -46,7 +35,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.owner, self.born, self.up, self._lost = os.getpid(), time.perf_counter(), False, False
-        self._frames, self._unsent = Frames(), bytearray()
+        self._frames, self._unsent = protocol.Frames(), bytearray()
         self._groups: weakref.WeakValueDictionary[int, WorkerGroup] = weakref.WeakValueDictionary()
         self._standby: dict[int, WorkerGroup] = {}  # by world size, the one used last at the end
         with ExitStack() as undo:
@@ -94,40 +83,38 @@ class ForkServer:
             raise ConnectionResetError
         for reply in self._frames.feed(data):
             match reply:
-                case Up():
+                case protocol.Up():
                     self.up = True
-                case Exited(group, rank, status) if workers := self._groups.get(group):
+                case protocol.Exited(group, rank, status) if workers := self._groups.get(group):
                     workers.exits[rank] = status
-                case Refused(group, rank, errno) if workers := self._groups.get(group):
+                case protocol.Refused(group, rank, errno) if workers := self._groups.get(group):
                     workers.refused = rank, errno
 
     def request(self, message: Message, descriptors: list[int], patience: Patience) -> None:
         """Send a request with descriptors. Raise TimeoutError if there is no room for it within the limit."""
         self.flush(patience)
-        data = frame(message)
-        while True:
-            try:
-                socket.send_fds(self.sock, [data[:HEADER_BYTES]], descriptors)  # they ride on its first bytes
-                break
-            except BlockingIOError:
-                patience.wait_for(self.sock)
-            except ConnectionError:
-                self._lost = True
-                raise
-        self._unsent += data[HEADER_BYTES:]
+        data = protocol.frame(message)
+        head = data[: protocol.HEADER_BYTES]  # the descriptors ride on its first bytes
+        self._send(lambda: socket.send_fds(self.sock, [head], descriptors), patience)
+        self._unsent += data[protocol.HEADER_BYTES :]
         self.flush(patience)
 
     def post(self, message: Message) -> None:
         """Send a request, or as much of it as there is room for; flush() sends what is left."""
-        self._unsent += frame(message)
+        self._unsent += protocol.frame(message)
         with suppress(TimeoutError):
             self.flush(Patience())
 
     def flush(self, patience: Patience) -> None:
         """Send what is left of earlier requests. Raise TimeoutError if there is no room for it within the limit."""
         while self._unsent:
+            del self._unsent[: self._send(lambda: self.sock.send(self._unsent), patience)]
+
+    def _send(self, send: Callable[[], int], patience: Patience) -> int:
+        """What send returns, once there is room."""
+        while True:
             try:
-                del self._unsent[: self.sock.send(self._unsent)]
+                return send()
             except BlockingIOError:
                 patience.wait_for(self.sock)
             except ConnectionError:
@@ -138,19 +125,17 @@ class ForkServer:
         self, world_size: int, context: ProcessContext, patience: Patience, new: bool, places: Sequence[Place] = ()
     ) -> WorkerGroup:
         """An unused worker group of that size: the one on standby, or a new one, and always that with places."""
-        if places:
-            return self._new(world_size, context, patience, places)
-        workers = self._standby.pop(world_size, None)
+        workers = None if places else self._standby.pop(world_size, None)
         if workers and new:
             workers.end()
             workers = None
-        return workers or self._new(world_size, context, patience)
+        return workers or self._new(world_size, context, patience, places)
 
     def _new(
         self, world_size: int, context: ProcessContext, patience: Patience, places: Sequence[Place] = ()
     ) -> WorkerGroup:
-        specs = [RankSpec(rank, world_size, context) for rank in range(world_size)]
-        return self.start([s._replace(place=p) for s, p in zip(specs, places)] or specs, patience)
+        where = enumerate(places or [Place()] * world_size)
+        return self.start([RankSpec(rank, world_size, context, place=place) for rank, place in where], patience)
 
     def start(self, specs: list[RankSpec], patience: Patience) -> WorkerGroup:
         """Fork ranks as these say: all the ranks of a run, or those that are on this machine."""
@@ -162,8 +147,7 @@ class ForkServer:
         """Put a worker group of that size on standby, in the background."""
         if world_size > STANDBY_RANKS:
             return
-        workers = self._standby.pop(world_size, None)
-        self._standby[world_size] = workers or self._new(world_size, ProcessContext.here(), patience)
+        self._standby[world_size] = self.workers(world_size, ProcessContext.here(), patience, new=False)
         while sum(self._standby) > STANDBY_RANKS:
             self._standby.pop(next(iter(self._standby))).end()
 
@@ -172,7 +156,7 @@ class ForkServer:
 
         DistributedDataParallel, for one, imports torch._dynamo, which takes a second.
         """
-        self.post(Preload(modules))
+        self.post(protocol.Preload(modules))
 
     def preload(self, modules: list[str], patience: Patience) -> None:
         """Have the server import modules, and replace the groups on standby, which lack them."""

@@ -1,7 +1,5 @@
 """Interrupts, held back until what is being read has been taken in."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -15,7 +13,7 @@ class Interrupts:
     Session.outcome raises KeyboardInterrupt afterwards; a handler other than Python's is called at the end.
     """
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> "Interrupts":
         self.count = 0
         self.wakes, self._wake = os.pipe()  # self-pipe: readable once an interrupt came, which ends a wait
         self._usual = None

@@ -16,7 +16,6 @@ HEAD_START_SECONDS = 0.005  # in which the caller has the processor, before the 
 DISCARD_SECONDS = 1.0  # for a server that was given up to end by itself
 BACKGROUND_SECONDS = 5.0  # for the server to take requests that nobody waits for
 
-
 _server: ForkServer | None = None
 _preloaded: list[str] = []
 
@@ -70,16 +69,12 @@ def _in_kernel() -> bool:
 
 @atexit.register
 def _stop() -> None:
-    if _server is not None and _server.owner == os.getpid():
+    if _server is not None:
         _server.close()
 
 
-def _in_forked_child() -> None:
-    if _server is not None:  # else its socket would stay open here, and the server outlive the kernel
-        _server.close()
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
+# Else a forked child would keep the socket open, and the server outlive the kernel.
+os.register_at_fork(after_in_child=_stop)
 
 
 # --- between two runs ---------------------------------------------------------------------
@@ -90,7 +85,6 @@ _next_call = threading.Event()
 
 def in_background(work: Callable[[], None]) -> None:
     """Do the work while the caller goes on with the results. The next call waits until it is done."""
-
     global _replacing
     _next_call.clear()
     _replacing = threading.Thread(target=work)

@@ -7,6 +7,7 @@ them at once, and ends them, whatever happens.
 import inspect
 import os
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
 
@@ -125,22 +126,17 @@ def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
 
 def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
     """Names the one argument or variable that cannot be packed."""
-    named = [(f"argument {i + 1}, {with_article(a)},", a) for i, a in enumerate(args)]
-    named += [(f"argument {k}, {with_article(a)},", a) for k, a in kwargs.items()]
-    try:
+    named = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
+    with suppress(TypeError):  # a callable object, not a function
         used = inspect.getclosurevars(fn)
-        named += [
-            (f"the variable {k} that the function uses, {with_article(v)},", v)
-            for k, v in {**used.globals, **used.nonlocals}.items()
-        ]
-    except TypeError:
-        pass  # a callable object, not a function
+        variables = {**used.globals, **used.nonlocals}
+        named += [(f"the variable {name} that the function uses", value) for name, value in variables.items()]
     for name, value in named:
         try:
             pack(value)
         except Exception:
-            return name
-    return f"{with_article(fn)}"
+            return f"{name}, {with_article(value)},"
+    return with_article(fn)
 
 
 _one_at_a_time = threading.Lock()

@@ -6,7 +6,6 @@ end of its socket, and when that closes, every rank is killed and the server exi
 runs no thread and no tensor work of its own, which is what makes forking it safe.
 """
 
-import contextlib
 import ctypes
 import errno
 import gc
@@ -18,24 +17,12 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from typing import Callable
 
 import torch
 
-from ..rank import process, torch_private, tracer
-from ..rank.protocol import (
-    LOST,
-    DumpStacks,
-    Exited,
-    Fork,
-    Kill,
-    Message,
-    Preload,
-    RankSpec,
-    Refused,
-    Up,
-    frame,
-    receive_with_descriptors,
-)
+from ..rank import process, protocol, torch_private, tracer
 
 MAX_STDERR_BYTES = 1 << 20
 
@@ -66,7 +53,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
-            self._reply(Up())
+            self._reply(protocol.Up())
             while self._step():
                 pass
         finally:
@@ -83,36 +70,34 @@ class Server:
         poll.register(self._control, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         events = dict(poll.poll())
         if self._wake_r in events:
-            try:
+            with suppress(BlockingIOError):
                 while os.read(self._wake_r, 4096):
                     pass
-            except BlockingIOError:
-                pass
             self._reap()
         event = events.get(self._control.fileno(), 0)
         if event & select.POLLOUT:
             self._flush()
         if event & ~select.POLLOUT:
             try:
-                request, descriptors = receive_with_descriptors(self._control, 4)
+                request, descriptors = protocol.receive_with_descriptors(self._control, 4)
             except (EOFError, ConnectionError):
                 return False
             self._serve(request, descriptors)
         return True
 
-    def _serve(self, request: Message, descriptors: list[int]) -> None:
+    def _serve(self, request: protocol.Message, descriptors: list[int]) -> None:
         match request:
-            case Fork(run, spec):
+            case protocol.Fork(run, spec):
                 self._fork(run, spec, descriptors)
-            case Kill(run):
+            case protocol.Kill(run):
                 self._killed.add(run)
                 self._kill(run)
                 self._settle()
-            case DumpStacks(run):
+            case protocol.DumpStacks(run):
                 for pid, (its_run, _) in self._living.items():
                     if its_run == run:
                         os.kill(pid, signal.SIGUSR1)
-            case Preload(modules):
+            case protocol.Preload(modules):
                 for module in modules:
                     try:
                         importlib.import_module(module)
@@ -123,38 +108,35 @@ class Server:
             case _:
                 raise TypeError(f"the server was sent {request!r}, which is no request")
 
-    def _fork(self, run: int, spec: RankSpec, descriptors: list[int]) -> None:
+    def _fork(self, run: int, spec: protocol.RankSpec, descriptors: list[int]) -> None:
         try:
             if run not in self._refused:  # else the run cannot become complete
                 self._start(run, spec, descriptors)
         except OSError as error:
             self._refused.add(run)
-            self._reply(Refused(run, spec.rank, error.errno))
+            self._reply(protocol.Refused(run, spec.rank, error.errno))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _start(self, run: int, spec: RankSpec, descriptors: list[int]) -> None:
+    def _start(self, run: int, spec: protocol.RankSpec, descriptors: list[int]) -> None:
         if len(descriptors) < 4:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         spec = spec._replace(rendezvous=spec.rendezvous or os.path.join(self._folder, str(run)))
         pid = os.fork()
         if pid == 0:
             try:
-                self._leave_behind()
+                # What belongs to the server is reset and closed.
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.close(self._wake_r)
+                os.close(self._wake_w)
+                self._control.close()
                 sock, out, err, wakeup = descriptors
                 process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
             finally:
-                os._exit(LOST)  # whatever happened: there is one server
+                os._exit(protocol.LOST)  # whatever happened: there is one server
         self._living[pid] = (run, spec.rank)
-
-    def _leave_behind(self) -> None:
-        """Close and reset, in a new rank, what belongs to the server."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-        self._control.close()
 
     def _reap(self) -> None:
         while True:
@@ -166,15 +148,15 @@ class Server:
                 break
             if pid in self._living:
                 run, number = self._living.pop(pid)
-                _kill_session(pid)  # what the rank started and left running
+                _kill(pid, os.killpg)  # what the rank started and left running
                 if run not in self._killed:
-                    self._reply(Exited(run, number, os.waitstatus_to_exitcode(status)))
+                    self._reply(protocol.Exited(run, number, os.waitstatus_to_exitcode(status)))
         self._settle()
 
     def _kill(self, run: int) -> None:
         for pid, (its_run, _) in self._living.items():
             if its_run == run:
-                _kill_session(pid)
+                _kill(pid, os.killpg)
                 _kill(pid)  # in case it had no session of its own yet
 
     def _settle(self) -> None:
@@ -185,11 +167,11 @@ class Server:
         for run in self._killed - busy:
             self._killed.discard(run)
             self._refused.discard(run)
-            with contextlib.suppress(OSError):  # what is left goes with the folder
+            with suppress(OSError):  # what is left goes with the folder
                 os.unlink(os.path.join(self._folder, str(run)))
 
-    def _reply(self, message: Message) -> None:
-        self._unsent += frame(message)
+    def _reply(self, message: protocol.Message) -> None:
+        self._unsent += protocol.frame(message)
         self._flush()
 
     def _flush(self) -> None:
@@ -218,14 +200,10 @@ def _children() -> set[int]:
         return set()
 
 
-def _kill_session(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # another user's: a rank may have started sudo
-        os.kill(pid, signal.SIGKILL)
+def _kill(pid: int, kill: Callable[[int, int], None] = os.kill) -> None:
+    """kill: os.killpg for all of the session that this process leads."""
+    with suppress(ProcessLookupError, PermissionError):  # another user's: a rank may have started sudo
+        kill(pid, signal.SIGKILL)
 
 
 def preload() -> None:
@@ -260,9 +238,8 @@ def main(descriptor: int, folder: str) -> None:
     preload()
     status = 1
     try:
-        Server(socket.socket(fileno=descriptor), folder).serve()
-        status = 0
-    except SystemExit:
+        with suppress(SystemExit):
+            Server(socket.socket(fileno=descriptor), folder).serve()
         status = 0
     except BaseException:
         traceback.print_exc()  # the kernel reads it

@@ -1,8 +1,7 @@
 """One attempt at a run, as a chain of phases: from handing out the job to the results, or the verdict."""
 
-from __future__ import annotations
-
 import functools
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -12,7 +11,7 @@ from ..frontend import StatusLine
 from ..judge import wording
 from ..judge.monitor import Monitor
 from ..judge.run import Run
-from ..judge.verdict import Interruption, NoProcess, NoServer, NoStart, SlowStart, Unreadable, Verdict
+from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
 from ..rank.protocol import Counted, Job, Message, ProcessContext, Ready, Recount, Returned
 from .conversation import Conversation, seldom_collected
@@ -43,6 +42,9 @@ class Settings(NamedTuple):
     record: bool
 
 
+Phase = Callable[[], "Phase | None"]
+
+
 class Session:
     """One attempt at a run. Its phases, with the time that each has at most, and what comes next:
 
@@ -59,14 +61,7 @@ class Session:
         handed out. None of the learner's code has run then, so a second attempt is safe.
     """
 
-    def __init__(
-        self,
-        fn: Callable,
-        payload: bytes,
-        context: ProcessContext,
-        settings: Settings,
-        ranks: Ranks,
-    ) -> None:
+    def __init__(self, fn: Callable, payload: bytes, context: ProcessContext, settings: Settings, ranks: Ranks) -> None:
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._payload, self._context, self._settings, self._ranks = payload, context, settings, ranks
         self._n = settings.world_size
@@ -103,7 +98,11 @@ class Session:
             self._began = time.perf_counter()
             with Conversation(self._server, self._workers, interrupts, self._take, self._monitor.lost) as self._talk:
                 with seldom_collected():
-                    self._go_through_phases()
+                    phase = self._starting
+                    while phase and not interrupts.count:
+                        phase = phase()
+                    if interrupts.count:
+                        self._interrupted()
         except ConnectionError:
             self._lost()
         except TimeoutError:  # there is no room for requests: the server reads none
@@ -119,13 +118,6 @@ class Session:
                 in_background(partial(replace, self._workers))
 
     # --- phases ---------------------------------------------------------------------------
-
-    def _go_through_phases(self) -> None:
-        phase = self._starting
-        while phase and not self._interrupts.count:
-            phase = phase()
-        if self._interrupts.count:
-            self._interrupted()
 
     def _starting(self) -> Phase | None:
         while self._hear():
@@ -231,17 +223,17 @@ class Session:
     def _has_failed_to_start(self) -> bool:
         """Whether there is a verdict now: before the job is handed out, nothing is the learner's fault."""
         self._tell_ends()
-        monitor, late = self._monitor, time.monotonic() >= self._deadline
-        patience = monitor.wait_for_more()
-        if refused := self._workers.refused:
+        monitor, patience = self._monitor, self._monitor.wait_for_more()
+        if self._workers.refused:
             self.stale = self._workers.born < self._called
-            self._verdict = NoProcess(world_size=self._n, ranks=refused[:1], number=refused[1])
+            rank, number = self._workers.refused
+            self._verdict = NoStart(world_size=self._n, ranks=(rank,), number=number, why=os.strerror(number))
         elif patience is not None:
             self.stale = self._workers.born < self._called
             all_ended = not monitor.failures and monitor.dead <= set(self._workers.exits)
             if self.stale or all_ended or len(monitor.failures) == self._n or time.monotonic() >= patience:
                 self._verdict = monitor.failure()
-        elif late:
+        elif time.monotonic() >= self._deadline:
             self._too_slow()
         return self._verdict is not None
 
@@ -302,6 +294,3 @@ class Session:
         if verdict is not None:
             raise wording.error(verdict, run)
         return run
-
-
-Phase = Callable[[], "Phase | None"]

@@ -23,8 +23,7 @@ def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
 
     None if there is no whole stack yet.
     """
-    stacks = STACK.findall(stderr)
-    if not stacks:
+    if not (stacks := STACK.findall(stderr)):
         return None
     frames = [Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1])]
     inner = next((k for k, frame in enumerate(frames) if is_learners(frame.file)), len(frames))

@@ -39,12 +39,8 @@ class Output:
         self.stream = stream
         self._head, self._tail, self._lost = bytearray(), bytearray(), 0
 
-    def read(self) -> bool:
-        """Read what has arrived. Return False at the end of the stream."""
-        return self._take() != b""
-
-    def _take(self) -> bytes | None:
-        """The bytes that had arrived, already kept; None if there were none, b"" at the end of the stream."""
+    def read(self) -> bytes | None:
+        """Read and keep what has arrived. Return it: None if there was nothing, b"" at the end of the stream."""
         try:
             data = os.read(self.stream, 1 << 18)
         except BlockingIOError:
@@ -57,17 +53,6 @@ class Output:
             del self._tail[:excess]
             self._lost += excess
         return data
-
-    def rest(self) -> None:
-        """Read what is left in the pipe."""
-        for _ in range(4):
-            if not self._take():
-                break
-
-    def close(self) -> None:
-        if self.stream >= 0:
-            os.close(self.stream)
-            self.stream = -1
 
     def __str__(self) -> str:
         middle = f"\n... {self._lost} bytes left out ...\n".encode() if self._lost else b""
@@ -152,7 +137,9 @@ class WorkerGroup:
     def read(self) -> None:
         """Read what is left in the ranks' output streams."""
         for output in (*self.out, *self.err):
-            output.rest()
+            for _ in range(4):  # what a pipe holds, and no more: a stray process may still write
+                if not output.read():
+                    break
 
     def end(self) -> None:
         """Have the server end the ranks and the processes that they started. They exit moments later."""
@@ -161,7 +148,7 @@ class WorkerGroup:
         self._ended = True
         self._end_ranks()
         for output in (*self.out, *self.err):
-            output.close()
+            os.close(output.stream)
         for sock in self.socks:
             sock.close()
         os.close(self.wakeup)

@@ -145,7 +145,7 @@ BREAKS = [
     ),
     Break(
         "what a rank printed last is lost", "collectives.launch.workers",
-        "            if not self._take():\n                break\n", "            break\n",
+        "                if not output.read():\n                    break\n", "                break\n",
         "tests/test_run.py tests/test_faults.py",
     ),
 ]  # fmt: skip

@@ -1,13 +1,11 @@
 """A verdict in words, and as the error that `run` raises: the one place where that is made."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Callable
 
 from .. import verdict as kinds
 from ..errors import Interrupted, Mismatch, RankFailed, RunError, ServerLost, StartFailed, Stuck
 from ..verdict import Verdict
-from . import failures, mismatches, starts, waits
+from . import failures, mismatches, waits
 from .phrases import source as source  # feedback of exercises names lines too
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ def headline(verdict: Verdict) -> str:
     return f"{(error or type(verdict)).__name__}: {words(verdict)}"
 
 
-def error(verdict: Verdict, run: Run) -> RunError | Interrupted:
+def error(verdict: Verdict, run: "Run") -> RunError | Interrupted:
     """The error that a verdict becomes.  run: what was recorded until then."""
     make, kind = _KINDS[type(verdict)]
     return kind(make(verdict), run, **_details(verdict))
@@ -59,8 +57,7 @@ _KINDS: dict[type[Verdict], tuple[Callable[..., str], type[RunError] | type[Inte
     kinds.Raised: (failures.raised, RankFailed),
     kinds.Died: (failures.died, RankFailed),
     kinds.Unreadable: (failures.unreadable, RankFailed),
-    kinds.NoProcess: (starts.no_process, StartFailed),
-    kinds.NoStart: (starts.no_start, StartFailed),
-    kinds.SlowStart: (starts.slow_start, StartFailed),
-    kinds.NoServer: (starts.no_server, ServerLost),
+    kinds.NoStart: (failures.no_start, StartFailed),
+    kinds.SlowStart: (failures.slow_start, StartFailed),
+    kinds.NoServer: (failures.no_server, ServerLost),
 }

@@ -1,22 +1,76 @@
-"""Words on ranks that raised, died, or returned what cannot be read."""
+"""Words on ranks that did not start, raised, died or returned what cannot be read, and on a server that ended."""
 
+import errno
 import signal
 import traceback
 
 from ...format import name_ranks
 from ...rank.protocol import LOST
 from ...record.event import Failure
-from ..verdict import Died, Halt, Raised, Unreadable
+from ..verdict import Died, NoServer, NoStart, Raised, SlowStart, Unreadable
 from .phrases import after, alike, call_waited_in, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
 _NONE = "torch.distributed's functions return None: the result is in the tensor that was passed in."
 
+# --- no start -----------------------------------------------------------------------------
+
+
+def slow_start(verdict: SlowStart) -> str:
+    ready = f"{len(verdict.ranks)} of {verdict.world_size} were ready."
+    loading = "" if verdict.loaded else " The process that starts them was still loading torch; it goes on with that."
+    return (
+        f"the ranks did not start within {verdict.seconds:g} s: {ready}{loading}\n"
+        "None of your code has run. Close programs that keep this computer busy or use fewer ranks,\n"
+        "and run the cell again."
+    )
+
+
+def no_start(verdict: NoStart) -> str:
+    size, what = verdict.world_size, "the ranks could not be started"
+    if verdict.ranks:
+        what = f"only {verdict.ranks[0]} of {size} ranks could be started"
+    why, advice = _REFUSALS.get(verdict.number, (verdict.why, ""))
+    return f"{what}: {why}. None of your code has run.\n{advice.format(files=3 * size + 20)}".rstrip()
+
+
+_TOO_MANY_FILES = (
+    "too many files are open",
+    "A run needs about {files} of them in this process. Close some, use fewer ranks, restart the kernel, or raise the "
+    "limit\n(ulimit -n) before you start Jupyter.",
+)
+_REFUSALS = {
+    errno.EMFILE: _TOO_MANY_FILES,
+    errno.ENFILE: _TOO_MANY_FILES,
+    errno.ETOOMANYREFS: _TOO_MANY_FILES,
+    errno.EAGAIN: (
+        "the system allows no more processes (ulimit -u, or a container's limit)",
+        "Close programs and other notebooks, use fewer ranks, or raise the limit.",
+    ),
+    errno.ENOMEM: ("there is no memory left", "Close programs and other notebooks, or use fewer ranks."),
+    errno.ENOSPC: ("the disk for temporary files is full", "Make room there, or set TMPDIR to another folder."),
+}
+
+
+def no_server(verdict: NoServer) -> str:
+    status, how, more = verdict.status, "was ended from outside", ""
+    if status == -signal.SIGKILL:
+        how, more = f"was {_killed_by(status)}", f"\n{FROM_OUTSIDE}"
+    elif verdict.last_words and status != 0:
+        how = f"was {_killed_by(status)}" if status and status < 0 else "crashed"
+        more = f" Its last words:\n{verdict.last_words}"
+    what = f"the process that starts the ranks {how}, and the ranks with it.{more}"
+    return f"{what}\nRun the cell again: it is started anew."
+
+
+# --- an exception -------------------------------------------------------------------------
+
 
 def raised(verdict: Raised) -> str:
     """The first cause leads; what followed from it is said last."""
+    told = [(f.kind, f.message, tuple(f"    {source(line)}" for line in f.frames), f.started) for f in verdict.failures]
     parts = []
-    for (kind, message, frames, started), ranks in _alike(verdict).items():
+    for (kind, message, frames, started), ranks in alike(zip(verdict.ranks, told)).items():
         verb = "raised" if started else "could not start:"
         used = "NoneType" in message and "not iterable" not in message  # as what a call returned
         hint = [_NONE] * (used and any("dist." in frame for frame in frames))
@@ -24,20 +78,24 @@ def raised(verdict: Raised) -> str:
     return "\n".join([*parts, *_consequences(verdict)])
 
 
-def _alike(verdict: Raised) -> dict[tuple, list[int]]:
-    """The ranks by what they raised and where."""
-    groups: dict[tuple, list[int]] = {}
-    for rank, f in zip(verdict.ranks, verdict.failures):
-        frames = tuple(f"    {source(line)}" for line in f.frames)
-        groups.setdefault((f.kind, f.message, frames, f.started), []).append(rank)
-    return groups
-
-
-def _consequences(verdict: Halt) -> list[str]:
+def _consequences(verdict: Raised | Died) -> list[str]:
     """What the end of the verdict's ranks meant for others: calls that they made and that cannot complete any more."""
     waiting = [each for each in verdict.standing if each.event and each.rank not in verdict.ranks]
-    calls = alike(waiting, lambda each: call_waited_in(each, verdict.world_size))
+    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
     return [f"{name_ranks(ranks)} could then not finish {what}: a consequence." for what, ranks in calls.items()]
+
+
+def unreadable(verdict: Unreadable) -> str:
+    told = [f"{type(error).__name__}: {error}" for error in verdict.why]
+    parts = [
+        f"{name_ranks(ranks)} returned something that cannot be read here: {what}".rstrip(": ")
+        for what, ranks in alike(zip(verdict.ranks, told)).items()
+    ]
+    parts.append("Return tensors, numbers, strings, or containers of these. What was recorded is in the error's .run.")
+    return "\n".join(parts)
+
+
+# --- a process that ended -----------------------------------------------------------------
 
 
 def died(verdict: Died) -> str:
@@ -63,7 +121,7 @@ def _how(verdict: Died) -> str:
     if isinstance(status, str):
         return status
     if status is not None and status < 0:
-        return f"was killed by {name_of(-status)}"
+        return f"was {_killed_by(status)}"
     if not verdict.began:
         return "ended" if status is None else f"ended with exit code {status}"
     if status in (None, LOST):
@@ -71,32 +129,18 @@ def _how(verdict: Died) -> str:
     return f"ended itself with exit code {status} (os._exit?)"
 
 
-def name_of(number: int) -> str:
-    """The name of a signal."""
+def _killed_by(status: int) -> str:
+    """status: minus the number of a signal."""
     try:
-        return signal.Signals(number).name
+        return f"killed by {signal.Signals(-status).name}"
     except ValueError:  # of the real-time signals only the first and the last have a name
-        return f"signal {number}"
+        return f"killed by signal {-status}"
 
 
 def _what(last_words: str) -> str:
     """The line that names the cause, of what C++ printed before it aborted."""
-    for line in last_words.splitlines():
-        if "what():" in line:
-            return line.split("what():", 1)[1].strip()
-    return ""
-
-
-def unreadable(verdict: Unreadable) -> str:
-    groups: dict[tuple, list[int]] = {}
-    for rank, error in zip(verdict.ranks, verdict.why):
-        groups.setdefault((type(error).__name__, str(error)), []).append(rank)
-    parts = [
-        f"{name_ranks(ranks)} returned something that cannot be read here: {kind}: {message}".rstrip(": ")
-        for (kind, message), ranks in groups.items()
-    ]
-    parts.append("Return tensors, numbers, strings, or containers of these. What was recorded is in the error's .run.")
-    return "\n".join(parts)
+    causes = (line.split("what():", 1)[1].strip() for line in last_words.splitlines() if "what():" in line)
+    return next(causes, "")
 
 
 def traceback_of(verdict: Raised | Died | Unreadable) -> str:

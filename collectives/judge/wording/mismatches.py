@@ -1,7 +1,5 @@
 """Words on calls whose parts do not fit together."""
 
-from typing import Iterable
-
 from ...format import dtype_name, name_ranks, span
 from ...record.calls import Call
 from ...record.event import Event
@@ -10,7 +8,10 @@ from .phrases import rows, source
 
 
 def disagreement(verdict: Disagreement) -> str:
-    parts = _numbered(verdict.calls) if verdict.flaw == "order" else _parts(verdict.calls[-1], verdict.flaw)
+    if verdict.flaw == "order":
+        parts = [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in verdict.calls for e in call]
+    else:
+        parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
     return "\n".join([_head(verdict), rows(parts), CONSEQUENCES[verdict.flaw]])
 
 
@@ -36,14 +37,6 @@ def _subject(flaw: str, call: Call) -> str:
     if flaw == "root":
         flaw = "src" if call.events[0].src is not None else "dst"
     return f"the {flaw} of {call.op}"
-
-
-def _numbered(calls: Iterable[Call]) -> list[tuple[int, str, str]]:
-    return [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in calls for e in call]
-
-
-def _parts(call: Call, flaw: str) -> list[tuple[int, str, str]]:
-    return [(e.rank, _part(e, flaw), source(e.misused_at or e.line)) for e in call]
 
 
 def _part(e: Event, flaw: str = "") -> str:

@@ -1,6 +1,6 @@
 """Phrases that verdicts share."""
 
-from typing import Callable, Iterable
+from typing import Hashable, Iterable
 
 from ...format import aligned, name_ranks, span
 from ...record.event import Line
@@ -29,17 +29,15 @@ def call_waited_in(each: Standing, world_size: int) -> str:
     return words if len(e.group) == world_size else f"{words} of group {span(e.group)}"
 
 
-def alike(standing: Iterable[Standing], describe: Callable[[Standing], str]) -> dict[str, list[int]]:
+def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
     """The ranks by what is said of them."""
-    groups: dict[str, list[int]] = {}
-    for each in standing:
-        groups.setdefault(describe(each), []).append(each.rank)
+    groups: dict[Hashable, list[int]] = {}
+    for rank, words in said:
+        groups.setdefault(words, []).append(rank)
     return groups
 
 
 def rows(described: Iterable[tuple[int, str, str]]) -> str:
     """Aligned lines of ranks, words and source; one line for all ranks of which the same is said."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for rank, words, line in described:
-        groups.setdefault((words, line), []).append(rank)
-    return aligned([(name_ranks(ranks), words, line) for (words, line), ranks in groups.items()], indent="  ")
+    groups = alike((rank, (words, line)) for rank, words, line in described)
+    return aligned([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ")

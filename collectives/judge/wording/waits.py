@@ -41,7 +41,7 @@ def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
     head = f"{size} ranks" if len(busy) == size else f"{len(busy)} of {size} ranks"
     if not started:
         return f"{head} starting ..."
-    doing = alike(busy, lambda each: _does(each, size))
+    doing = alike((each.rank, _does(each, size)) for each in busy)
     words = (what if len(doing) == 1 else f"{name_ranks(ranks)} {what}" for what, ranks in doing.items())
     return f"{head} running {name}: {'; '.join(words)} ..."
 
@@ -85,9 +85,9 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
 def deadlock(verdict: Deadlock) -> str:
     waiting = [verdict.standing[rank] for rank in verdict.ranks]
     gone = [verdict.standing[rank] for rank in sorted(verdict.absent) if verdict.standing[rank].returned]
-    calls = alike(waiting, lambda each: call_waited_in(each, verdict.world_size))
+    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
     clauses = [f"{name_ranks(ranks)} {verb('wait', ranks)} in {what}" for what, ranks in calls.items()]
-    ends = alike(gone, lambda each: after(each.made))
+    ends = alike((each.rank, after(each.made)) for each in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [each.rank for each in gone])
     return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}\n{advice}"
@@ -122,9 +122,8 @@ def _tags(verdict: Deadlock) -> str:
         e = verdict.standing[rank].event
         peer = verdict.standing[e.dst].event if e.op == "send" else None
         if peer and peer.op == "recv" and peer.src == rank and peer.tag != e.tag and peer.group == e.group:
-            return (
-                f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}: they must be the same."
-            )
+            tags = f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}"
+            return f"{tags}: they must be the same."
     return ""
 
 
@@ -132,13 +131,11 @@ def _tags(verdict: Deadlock) -> str:
 
 
 def time_up(verdict: TimeUp) -> str:
-    def doing(each: Standing) -> str:
-        return f"in {call_waited_in(each, verdict.world_size)}" if each.event else _at(each)
-
-    busy = [verdict.standing[rank] for rank in verdict.ranks]
+    size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
+    doing = alike((each.rank, f"in {call_waited_in(each, size)}" if each.event else _at(each)) for each in busy)
     who = "; ".join(
         f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
-        for what, ranks in alike(busy, doing).items()
+        for what, ranks in doing.items()
     )
     head = f"out of time after {verdict.seconds:g} s: {who}."
     return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits)])
