@@ -1,7 +1,6 @@
 """A pipeline schedule on real ranks: torch.distributed's isend and recv, and whatever computes a stage.
 
-Needs torch alone, and collectives.algorithms.pipeline.model.  All sends are started and none is waited for before the end, so a rank
-is held up by nothing but an input that is not there yet.
+No send is waited for before the end, so a rank is held up by nothing but an input that is not there yet.
 """
 
 import time
@@ -10,7 +9,7 @@ from typing import Callable, NamedTuple, Sequence
 import torch
 import torch.distributed as dist
 
-from .model import BACK, KINDS, Action, Costs, Pipeline
+from .model import KINDS, Action, Costs, Pipeline
 
 Compute = Callable[[Action, torch.Tensor | None], torch.Tensor | None]
 
@@ -42,7 +41,7 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
             if source is not None:
                 arrived = torch.empty_like(like)
                 dist.recv(arrived, source, tag=_tag(need))
-            elif need in here and a.kind != "W" and need.stage != a.stage:
+            elif need in here and need.stage != a.stage:
                 arrived = here.pop(need)  # the neighbouring stage is on this rank too
             start = time.perf_counter()
             result = compute(a, arrived)
@@ -61,12 +60,11 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
 
 def _tag(a: Action) -> int:
     """A number of its own for each message: those of two chunks may cross."""
-    return (a.microbatch * 1000 + a.stage) * len(KINDS) + "FBIW".index(a.kind)
+    return (a.microbatch * 1000 + a.stage) * len(KINDS) + list(KINDS).index(a.kind)
 
 
 def asleep(s: Pipeline, costs: Costs) -> Compute:
-    """Compute that only takes its time, asleep: costs in seconds.  Sleeping needs no core, so ranks do not disturb each
-    other even where they are more than the cores."""
+    """Compute that only sleeps: costs in seconds.  That needs no core, so ranks may be more than the cores."""
 
     def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor:
         time.sleep(costs.of(a.kind) * s.share)
@@ -87,30 +85,25 @@ def modules(
     microbatches, for stage 0.  loss(output, k): of microbatch k, already divided by the number of microbatches.
     Gradients add up in `.grad`.  I and W each walk the graph: twice the work of a B that makes both at once.
     """
-    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output
+    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output, the output's gradient
 
     def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor | None:
         module, key = stages[a.stage], (a.stage, a.microbatch)
         if a.kind == "F":
-            x = inputs[a.microbatch] if a.stage == 0 else arrived.detach().requires_grad_()
+            x = arrived.detach().requires_grad_() if a.stage else inputs[a.microbatch]
             y = module(x)
             if a.stage == last:
                 y = loss(y, a.microbatch)
             graphs[key] = x, y, None
             return None if a.stage == last else y.detach()
         x, y, gradient = graphs.pop(key)
-        if a.kind in BACK:
-            gradient = arrived
         if a.kind == "I":
-            graphs[key] = x, y, gradient
-            if a.stage == 0:
-                return None
-            return torch.autograd.grad(y, x, gradient, retain_graph=True)[0]
+            graphs[key] = x, y, arrived
+            return torch.autograd.grad(y, x, arrived, retain_graph=True)[0] if a.stage else None
         if a.kind == "W":
-            parameters = [p for p in module.parameters() if p.requires_grad]
-            torch.autograd.backward(y, gradient, inputs=parameters)
+            torch.autograd.backward(y, gradient, inputs=[p for p in module.parameters() if p.requires_grad])
             return None
-        torch.autograd.backward(y, gradient)
+        torch.autograd.backward(y, arrived)
         return x.grad
 
     return compute
