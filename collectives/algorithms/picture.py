@@ -51,29 +51,21 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
     else:
         sketches = [lanes(s, states, range(len(s.steps)) if step is None else range(step - 1, min(step, len(s.steps))))]
     if wrong and (step is None or step == len(states)):
-        sketches.append(_complaint(str(wrong)))
         text += f"\n✗ {wrong}"
+        sketches.append(sketch := Canvas())
+        sketch.reach(WIDTH - 1, 0)  # a line of its own
+        for k, line in enumerate(textwrap.wrap(f"✗ {wrong}", 118)):
+            sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
     return Picture(sketches, text, f"Picture: {title(s)}" + f", step {step}" * (step is not None))
 
 
 def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
     """What is held before the first step and after each that can be done, and why no more can."""
-    states = [[dict(chunks) for chunks in s.initial()]]
+    states = [s.initial()]
     try:
         for held in follow(s):
             states.append([dict(chunks) for chunks in held])
-    except WrongSchedule as wrong:
-        return states, wrong
-    try:
         s.prove()
     except WrongSchedule as wrong:
         return states, wrong
     return states, None
-
-
-def _complaint(words: str) -> Canvas:
-    sketch = Canvas()
-    for k, line in enumerate(textwrap.wrap("✗ " + words, 118)):
-        sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
-    sketch.reach(WIDTH - 1, 0)  # a line of its own
-    return sketch
