@@ -10,7 +10,7 @@ from typing import Callable
 
 import numpy as np
 
-from .model import Message, Schedule, add, copy
+from .model import Schedule, add, copy
 from .rounds import Outline, Phase, phase, regular
 
 
@@ -61,13 +61,9 @@ def scatter_ring_broadcast(n: int, root: int = 0) -> Schedule:
 
     Van de Geijn's broadcast for large buffers.
     """
-    steps = binomial_scatter(n, root).steps + ring_all_gather(n).steps
     # The root has every chunk already: what the ring brings it, it does not need.
-    return Schedule("broadcast", n, _without_arrivals_at(root, steps), n, root, name="scatter and ring all-gather")
-
-
-def _without_arrivals_at(rank: int, steps: list[list[Message]]) -> list[list[Message]]:
-    return [[m for m in step if m.target != rank] for step in steps]
+    ring = [[m for m in step if m.target != root] for step in ring_all_gather(n).steps]
+    return Schedule("broadcast", n, binomial_scatter(n, root).steps + ring, n, root, "scatter and ring all-gather")
 
 
 def flat_scatter(n: int, root: int = 0) -> Schedule:
@@ -190,12 +186,11 @@ def bruck_all_to_all(n: int) -> Schedule:
 
     Bruck et al. 1997, as bruck_all_gather.
     """
-    steps = []
-    for d in doublings(n):
-        loads: dict[int, list[int]] = {r: [] for r in range(n)}
-        for source in range(n):
-            for o in range(n):
-                if o & d:  # so far it went on by the bits of o below d
-                    loads[(source + o % d) % n].append(source * n + (source + o) % n)
-        steps.append([copy(r, (r + d) % n, sorted(chunks)) for r, chunks in loads.items()])
+
+    def load(r: int, d: int) -> list[int]:
+        """What r has by then, and is to send: of what has to go o ranks on, which came by the bits of o below d."""
+        froms = [((r - o % d) % n, o) for o in range(n) if o & d]
+        return sorted(source * n + (source + o) % n for source, o in froms)
+
+    steps = [[copy(r, (r + d) % n, load(r, d)) for r in range(n)] for d in doublings(n)]
     return Schedule("all_to_all", n, steps, n * n, name="Bruck")

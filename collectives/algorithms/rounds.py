@@ -62,17 +62,16 @@ class Outline:
 
     def schedule(self) -> Schedule:
         """Every message of every step."""
-        return self._schedule([step for phase in self for step in _messages(phase)])
+        return self._schedule(step for phase in self for step in _messages(phase))
 
-    def _schedule(self, steps: list[list[Message]]) -> Schedule:
+    def _schedule(self, steps: Iterable[list[Message]]) -> Schedule:
         return Schedule(self.collective, self.world_size, steps, self.chunks, name=self.name)
 
 
 def _messages(phase: Phase) -> Iterator[list[Message]]:
-    ends = phase.source.tolist(), phase.target.tolist()
-    adds = phase.adds.tolist()
+    source, target, adds = (column.tolist() for column in (phase.source, phase.target, phase.adds))
     for k in range(phase.times):
-        yield list(map(Message, *ends, map(tuple, phase.chunks(k).tolist()), adds))
+        yield list(map(Message, source, target, map(tuple, phase.chunks(k).tolist()), adds))
 
 
 def regular(algorithm: Callable[..., Outline]) -> Callable[..., Schedule]:
