@@ -1,17 +1,12 @@
 """The algorithms that move data: one to many, many to one, all to all ranks.
 
-Each is a function of the world size that returns a Schedule.  Sizes and costs are those of
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is said.
-The algorithms that also add are in reductions.py.
+Each is a function of the world size that returns a Schedule; those that also add are in reductions.py.
+Sizes and costs are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+in MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is said.
 """
 
-from typing import Callable
-
-import numpy as np
-
 from .model import Schedule, add, copy
-from .rounds import Outline, Phase, phase, regular
+from .rounds import Outline, exchange, one_ring, regular
 
 
 def doublings(n: int) -> list[int]:
@@ -120,31 +115,6 @@ def backwards(s: Schedule, collective: str) -> Schedule:
 
 
 # --- everybody gets every piece -----------------------------------------------------------
-
-
-def rings(
-    ranks: np.ndarray, axis: int, adds: bool, share: float, chunks: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> Phase:
-    """Rings along an axis of a table of ranks: each passes on what it got, until every piece has been everywhere.
-
-    chunks: from arrays of the rings' numbers and of the pieces' to the chunks, a row a message.
-    """
-    at, n = np.indices(ranks.shape), ranks.shape[axis]
-    place, ring = at[axis].ravel(), at[1 - axis].ravel()
-    target = np.roll(ranks, -1, axis).ravel()
-    return phase(n - 1, ranks.ravel(), target, adds, share, lambda k: chunks(ring, (place - k - adds) % n), ring)
-
-
-def one_ring(n: int, adds: bool) -> Phase:
-    """In step k, rank r sends piece r - k to its right; where it adds, piece r - k - 1."""
-    return rings(np.arange(n)[None], 1, adds, 1 / n, lambda ring, piece: piece[:, None])
-
-
-def exchange(n: int, d: int, adds: bool) -> Phase:
-    """Partners at distance d: each gives its own block of d chunks; where it adds, its partner's."""
-    r = np.arange(n)
-    block = (r ^ d if adds else r) // d * d
-    return phase(1, r, r ^ d, adds, d / n, lambda k: block[:, None] + np.arange(d))
 
 
 @regular

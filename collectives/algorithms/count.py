@@ -17,9 +17,8 @@ Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
 class Bound:
     """The least that any algorithm needs for this collective.
 
-    steps: where a rank takes part in as many messages at a time as this schedule's ranks do:
-        in a step with p sends a rank, those who know something become at most p + 1 times as
-        many (Bruck et al. 1997, doi 10.1109/71.642949).
+    steps: where a rank takes part in as many messages at a time as this schedule's ranks do: in a step with p sends a
+        rank, those who know something become at most p + 1 times as many (Bruck et al. 1997, doi 10.1109/71.642949).
     bytes: that some rank must send or receive.
     """
 

@@ -11,20 +11,18 @@ from .model import Message, Schedule
 class Program:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
-    It does what torch.distributed's function of this name does, message by message, wherever send and recv work:
-    under run(), under torchrun, on any backend.  Reductions sum.
-    A rank of the schedule is a rank within the group; None is the group of all.
+    It does what torch.distributed's function of this name does, message by message, wherever send and recv work: under
+    run(), under torchrun, on any backend.  Reductions sum.  A rank of the schedule is one within the group; None: of all.
 
-    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the
-        root's means anything.
-    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns the pieces of all ranks
-        joined, [world_size * k, ...]; gather returns None on other ranks than the root.
+    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's means anything.
+    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns those of all ranks joined, of shape
+        [world_size * k, ...]; gather returns None on other ranks than the root.
     reduce_scatter: x has shape [world_size * k, ...] and is left alone; returns [k, ...].
     scatter: the same, but only the root's x counts; the others pass a tensor of that shape and dtype.
     all_to_all: x has shape [world_size * k, ...], the d-th N-th of it is for rank d; returns the same shape.
 
-    Raises ValueError if the group has another size than the schedule, if x is not contiguous,
-    or does not divide into equal pieces where the collective needs them.
+    Raises ValueError if the group has another size than the schedule, if x is not contiguous, or does not divide into
+    equal pieces where the collective needs them.
     """
 
     def __init__(self, s: Schedule) -> None:
@@ -90,7 +88,12 @@ class _Memory:
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
         for m, tensor in landed:
-            self.land(m, tensor)
+            places = [self.place(c) for c in m.chunks]
+            for place, arrived in zip(places, tensor.split([p.numel() for p in places])):
+                if m.adds:
+                    place += arrived
+                else:
+                    place.copy_(arrived)
 
     def stretch(self, chunks: tuple[int, ...]) -> torch.Tensor | None:
         """These chunks as a part of the buffer itself; None if they do not lie in a row."""
@@ -111,14 +114,6 @@ class _Memory:
         if (k, numel) not in self.spare:
             self.spare[k, numel] = self.x.new_empty(numel)
         return self.spare[k, numel]
-
-    def land(self, m: Message, tensor: torch.Tensor) -> None:
-        places = [self.place(c) for c in m.chunks]
-        for place, arrived in zip(places, tensor.split([p.numel() for p in places])):
-            if m.adds:
-                place += arrived
-            else:
-                place.copy_(arrived)
 
     def result(self) -> torch.Tensor | None:
         s = self.s

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Callable, NamedTuple, Sequence
 
@@ -24,7 +24,8 @@ from ..record.messages import Transfer, read
 from .model import COLLECTIVES, Message, Schedule, chunk_name, members, said_ranks
 
 MAX_WORLDS = 4096
-RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ
+RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ, by the order of floats
+_close = partial(torch.allclose, rtol=RELATIVE, atol=ABSOLUTE)
 ELSEWHERE = (
     "Here a rank has one place for each chunk: an algorithm that passes on what arrived, and sums it up elsewhere, "
     "moves its data as an all_gather does; read it as one."
@@ -35,9 +36,8 @@ Held = tuple[int, ...]  # the ranks whose parts are in a chunk, in order; a wron
 def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int = 4, root: int = 0) -> Schedule:
     """Runs `fn(x)` on real ranks, with numbers by which every chunk can be told, and reads off its schedule.
 
-    fn: what a rank does to x with send and recv: for all_reduce, reduce, broadcast, all_gather
-        and gather any algorithm; for the others x has a piece for every rank.  It changes x in
-        place or returns the result.
+    fn: what a rank does to x with send and recv: for all_reduce, reduce, broadcast, all_gather and gather any
+        algorithm; for the others x has a piece for every rank.  It changes x in place or returns the result.
     x is float32 of 8 * world_size elements (all_gather, gather: 8).
     Raises ValueError where the messages do not tell what they carried; see from_run.
     """
@@ -63,16 +63,15 @@ def _probe(rank: int, n: int, collective: str) -> torch.Tensor:
 def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: int = 0, name: str = "") -> Schedule:
     """The sends and recvs of a run as a schedule of this collective.
 
-    inputs: what each rank put in, in rank order, as the collective takes it; the numbers must
-        differ between ranks and along the buffer, or nothing can be told from them.
+    inputs: what each rank put in, in rank order, as the collective takes it; the numbers must differ between ranks and
+        along the buffer, or nothing can be told from them.
     name: of the algorithm; by default the name of the function that ran.
 
-    What can be known: who sent to whom, how much, which messages had to wait for which, and
-    the chunk, if no other sum of inputs has the same numbers.  Whether an arrival was added
-    or copied is known from what the rank sent later, or returned; where neither tells, an
-    arrival that fits the promised end is taken for it.  Raises ValueError, with the message it
-    is about, where the numbers belong to no chunk of the sender's, where they belong to
-    several, where they were kept as a summary only, or where the run used collectives.
+    What can be known: who sent to whom, how much, which messages had to wait for which, and the chunk, if no other sum
+    of inputs has the same numbers.  Whether an arrival was added or copied is known from what the rank sent later, or
+    returned; where neither tells, an arrival that fits the promised end is taken for it.  Raises ValueError, with the
+    message it is about, where the numbers belong to no chunk of the sender's, where they belong to several, where they
+    were kept as a summary only, or where the run used collectives.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"{collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
@@ -251,8 +250,3 @@ def _first(numbers: torch.Tensor) -> float:
     """The first number; infinity for NaN, which has no place in an order and is close to nothing."""
     first = numbers[0].item() if numbers.numel() else 0.0
     return math.inf if math.isnan(first) else first
-
-
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal but for the order in which floats were summed."""
-    return torch.allclose(a, b, rtol=RELATIVE, atol=ABSOLUTE)

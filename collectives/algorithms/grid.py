@@ -7,7 +7,7 @@ outlined where it is sent, and told at the right where it arrives.
 from collections import defaultdict
 from fractions import Fraction
 from itertools import count
-from typing import Iterable, NamedTuple
+from typing import Iterable
 
 from ..draw.canvas import INK, REDUCED, SOFT, WIDTH, Canvas, colour, heading, text_width
 from ..draw.grid import HeldChunk, Places, draw_chunks
@@ -15,16 +15,6 @@ from ..draw.labels import RankLabels
 from .model import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, title
 
 SIDE_BY_SIDE = 5  # up to so many ranks, all steps stand side by side
-
-
-class _Arrow(NamedTuple):
-    """A chunk that goes from one rank to another."""
-
-    source: int
-    target: int
-    chunk: int
-    adds: bool
-    parts: Parts
 
 
 def parts_tint(parts: Parts, ranks: int, some: str = INK) -> str:
@@ -75,33 +65,33 @@ def _grid(sketch: Canvas, s: Schedule, held: Holdings, messages: list[Message], 
         labels.draw(sketch, left - 12, at.middle(rank), rank, stripe=high)
     cells = [HeldChunk(r, c, chunk_name(s, c), held[r].get(c, 0)) for r in range(n) for c in range(columns)]
     draw_chunks(sketch, at, cells, n, owner=n <= SIDE_BY_SIDE)
-    arrows = [_Arrow(m.source, m.target, c, m.adds, held[m.source].get(c, 0)) for m in messages for c in m.chunks]
-    beside: dict[tuple[int, int], list[_Arrow]] = defaultdict(list)  # by (source, target)
-    for a in arrows:
-        way = _way(n, a, arrows, messages)
+    beside: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)  # (source, target) -> (chunk, added?)
+    for m, c in ((m, c) for m in messages for c in m.chunks):
+        way = _way(n, m, c, messages)
         if way == "beside":
-            beside[a.source, a.target].append(a)
-            sketch.box(at.x(a.chunk) - 1.5, at.y(a.source) - 1.5, wide + 3, high + 3, None, INK, lw=2)
+            beside[m.source, m.target].append((c, m.adds))
+            sketch.box(at.x(c) - 1.5, at.y(m.source) - 1.5, wide + 3, high + 3, None, INK, lw=2)
             continue
-        tint = INK if a.adds or a.parts.bit_count() != 1 else colour(a.parts.bit_length() - 1)
-        middle, sign = at.x(a.chunk) + wide / 2, 1 if (a.target > a.source) == (way == "next") else -1
-        out, into = (at.middle(a.source) + sign * high / 2, at.middle(a.target) - sign * high / 2)
+        parts = held[m.source].get(c, 0)
+        tint = INK if m.adds or parts.bit_count() != 1 else colour(parts.bit_length() - 1)
+        middle, sign = at.x(c) + wide / 2, 1 if (m.target > m.source) == (way == "next") else -1
+        out, into = at.middle(m.source) + sign * high / 2, at.middle(m.target) - sign * high / 2
         if way == "around":
             sketch.line([(middle, out + sign), (middle, out + 14 * sign)], tint, 2, dashed=True)
             sketch.arrow((middle, into - 14 * sign), (middle, into - sign), tint, 2, dashed=True, head=8)
         else:
             sketch.arrow((middle, out), (middle, into - sign), tint, 2, head=8)
-    words = {ends: "+" * some[0].adds + said_chunks(s, tuple(a.chunk for a in some)) for ends, some in beside.items()}
+    words = {ends: "+" * some[0][1] + said_chunks(s, tuple(c for c, _ in some)) for ends, some in beside.items()}
     _brackets(sketch, words, at.x(columns) + 2, [at.middle(rank) for rank in range(n)])
     sketch.reach(at.x(columns), at.y(n - 1) + high + closes)
 
 
-def _way(n: int, a: _Arrow, arrows: list[_Arrow], messages: list[Message]) -> str:
+def _way(n: int, m: Message, chunk: int, messages: list[Message]) -> str:
     """ "next": to the row above or below.  "around": out at one end of the rows, in at the other.  "beside": the rest."""
-    if wraps(n, a, messages):
+    if wraps(n, m, messages):
         return "around"
-    meets = any(b.chunk == a.chunk and (b.source, b.target) == (a.target, a.source) for b in arrows)
-    return "next" if abs(a.target - a.source) == 1 and not meets else "beside"
+    meets = any(chunk in o.chunks and (o.source, o.target) == (m.target, m.source) for o in messages)
+    return "next" if abs(m.target - m.source) == 1 and not meets else "beside"
 
 
 def _stacked(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
@@ -131,7 +121,7 @@ def _brackets(sketch: Canvas, words: dict[tuple[int, int], str], left: float, mi
         sketch.text(x, middles[target], said, 11, align="left")
 
 
-def wraps(n: int, a, messages: list[Message]) -> bool:
+def wraps(n: int, m: Message, messages: list[Message]) -> bool:
     """Between the first and the last row, while others go one row on the same way round: the ring closes."""
-    on = 1 if a.target < a.source else -1
-    return n > 2 and abs(a.target - a.source) == n - 1 and any(m.target - m.source == on for m in messages)
+    on = 1 if m.target < m.source else -1
+    return n > 2 and abs(m.target - m.source) == n - 1 and any(o.target - o.source == on for o in messages)

@@ -55,19 +55,16 @@ class Schedule:
 
     collective: one of COLLECTIVES; it says what the ranks start with and what they must end with.
     world_size: number of ranks, N.
-    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds
-        when the step begins.
-    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every
-        formula here: what broadcast and all_reduce work on, what all_gather ends with, what
-        reduce_scatter and all_to_all start with.  Chunks are numbered along the buffer; where
-        each rank has its own piece, rank r's is the r-th N-th of the chunks.  In all_to_all there
-        are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
+    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds when the step begins.
+    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every formula here: what broadcast
+        and all_reduce work on, what all_gather ends with, what reduce_scatter and all_to_all start with.  Chunks are
+        numbered along the buffer; where each rank has its own piece, rank r's is the r-th N-th of the chunks.  In
+        all_to_all there are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is
-    no list of messages, a rank or a chunk that does not exist.  Whether it does what the
-    collective promises, `prove` says.
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is no list of messages,
+    a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
     """
 
     collective: str
@@ -210,18 +207,13 @@ class Schedule:
 
 def chunk_name(s: Schedule, chunk: int) -> str:
     """'a', 'b', ... along the buffer; where each rank has its own row, with the rank it comes from: 'b2'."""
-    if s.facts.personal:
-        return f"{_letters(chunk % s.world_size)}{chunk // s.world_size}"
-    return _letters(chunk)
+    source, column = divmod(chunk, s.world_size)
+    return f"{_letters(column)}{source}" if s.facts.personal else _letters(chunk)
 
 
 def _letters(k: int) -> str:
     """a ... z, aa, ab, ... as columns of a spreadsheet."""
-    word = ""
-    while k >= 0:
-        k, letter = divmod(k, 26)
-        word, k = chr(97 + letter) + word, k - 1
-    return word
+    return (_letters(k // 26 - 1) if k >= 26 else "") + chr(97 + k % 26)
 
 
 def members(parts: Parts) -> list[int]:

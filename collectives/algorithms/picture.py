@@ -8,7 +8,7 @@ import textwrap
 from ..draw.canvas import INK, WIDTH, Canvas, Picture
 from .grid import SIDE_BY_SIDE, grids
 from .journey import journey
-from .model import Holdings, Schedule, title
+from .model import Schedule, title
 from .proof import WrongSchedule, follow
 from .spacetime import lanes
 from .trees import draw_trees
@@ -38,7 +38,13 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
         raise ValueError(
             f"a grid shows at most {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, and no all_to_all: take style='lanes'."
         )
-    states, wrong = _states(s)
+    states, wrong = [s.initial()], None  # what is held before the first step and after each that can be done
+    try:
+        for held in follow(s):
+            states.append([dict(chunks) for chunks in held])
+        s.prove()
+    except WrongSchedule as why:
+        wrong = why
     if style is None:
         few = s.world_size <= SIDE_BY_SIDE and s.chunks > 1
         style = "grid" if fits and (few or step is not None) else "lanes"
@@ -57,15 +63,3 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
         for k, line in enumerate(textwrap.wrap(f"✗ {wrong}", 118)):
             sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
     return Picture(sketches, text, f"Picture: {title(s)}" + f", step {step}" * (step is not None))
-
-
-def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
-    """What is held before the first step and after each that can be done, and why no more can."""
-    states = [s.initial()]
-    try:
-        for held in follow(s):
-            states.append([dict(chunks) for chunks in held])
-        s.prove()
-    except WrongSchedule as wrong:
-        return states, wrong
-    return states, None

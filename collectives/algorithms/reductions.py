@@ -8,18 +8,9 @@ from typing import Callable, Iterator
 
 import numpy as np
 
-from .algorithms import (
-    doublings,
-    exchange,
-    flat_broadcast,
-    flat_reduce,
-    need_positive,
-    need_power_of_two,
-    one_ring,
-    rings,
-)
+from .algorithms import doublings, flat_broadcast, flat_reduce, need_positive, need_power_of_two
 from .model import Schedule
-from .rounds import Outline, Phase, phase, regular
+from .rounds import Outline, Phase, exchange, one_ring, phase, regular, rings
 
 # --- everybody gets its own piece of the sum ----------------------------------------------
 
@@ -96,8 +87,7 @@ def multi_ring_all_reduce(n: int, node: int) -> Outline:
 def doubling_all_reduce(n: int) -> Outline:
     """Partners at distance 1, 2, 4, ... exchange the whole buffer and add: lg n steps of S.
 
-    Where n is no power of two, the ranks beyond give theirs to a partner first, and get
-    the sum last: two steps more.
+    Where n is no power of two, the ranks beyond give theirs to a partner first, and get the sum last: two steps more.
     """
 
     def phases(p: int) -> Iterator[Phase]:
@@ -112,8 +102,7 @@ def rabenseifner_all_reduce(n: int) -> Outline:
     """reduce_scatter by halving, all_gather by doubling: 2 lg n steps, and as few bytes as the ring.
 
     Other world sizes than powers of two as in doubling_all_reduce.
-    R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004,
-    doi 10.1007/978-3-540-24685-5_1.
+    R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004, doi 10.1007/978-3-540-24685-5_1.
     """
 
     def phases(p: int) -> Iterator[Phase]:
@@ -176,12 +165,11 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
     """Half of the buffer goes up and down one binary tree, half another whose leaves are the first one's inner ranks.
 
     pieces: into how many each half is cut; they follow each other through the tree, one a step.
-    node: more than 1: the trees are between nodes, with a chain through the ranks of each; and
-        there are as many pairs of trees as a node has ranks, each with its share of the
-        buffer and with another rank of the node at the head of the chain.
-    NCCL's algorithm "Tree" is this one.  P. Sanders, J. Speck, J. L. Träff, "Two-tree
-    algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12),
-    2009, doi 10.1016/j.parco.2009.09.001.
+    node: more than 1: the trees are between nodes, with a chain through the ranks of each; and there are as many pairs
+        of trees as a node has ranks, each with its share of the buffer and with another rank of the node at the head
+        of the chain.
+    NCCL's algorithm "Tree" is this one.  P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth
+    broadcast, reduction and scan", Parallel Computing 35(12), 2009, doi 10.1016/j.parco.2009.09.001.
     """
     need_positive(pieces)
     nodes = whole_nodes(n, node)

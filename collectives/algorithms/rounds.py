@@ -38,6 +38,31 @@ def phase(times: int, source, target, adds, share: float, chunks: Callable[[int]
     return Phase(times, source, target, np.full(n, share), np.full(n, adds), ring, chunks)
 
 
+def rings(
+    ranks: np.ndarray, axis: int, adds: bool, share: float, chunks: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> Phase:
+    """Rings along an axis of a table of ranks: each passes on what it got, until every piece has been everywhere.
+
+    chunks: from arrays of the rings' numbers and of the pieces' to the chunks, a row a message.
+    """
+    at, n = np.indices(ranks.shape), ranks.shape[axis]
+    place, ring = at[axis].ravel(), at[1 - axis].ravel()
+    target = np.roll(ranks, -1, axis).ravel()
+    return phase(n - 1, ranks.ravel(), target, adds, share, lambda k: chunks(ring, (place - k - adds) % n), ring)
+
+
+def one_ring(n: int, adds: bool) -> Phase:
+    """In step k, rank r sends piece r - k to its right; where it adds, piece r - k - 1."""
+    return rings(np.arange(n)[None], 1, adds, 1 / n, lambda ring, piece: piece[:, None])
+
+
+def exchange(n: int, d: int, adds: bool) -> Phase:
+    """Partners at distance d: each gives its own block of d chunks; where it adds, its partner's."""
+    r = np.arange(n)
+    block = (r ^ d if adds else r) // d * d
+    return phase(1, r, r ^ d, adds, d / n, lambda k: block[:, None] + np.arange(d))
+
+
 @dataclass(frozen=True, repr=False)
 class Outline:
     """The phases of an algorithm; they are made one by one, each time they are asked for.

@@ -8,10 +8,11 @@ from typing import Callable, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from .model import KINDS, Action, Costs, Pipeline
 
-Compute = Callable[[Action, torch.Tensor | None], torch.Tensor | None]
+Compute = Callable[[Action, Tensor | None], Tensor | None]
 
 
 class Done(NamedTuple):
@@ -22,7 +23,7 @@ class Done(NamedTuple):
     end: float
 
 
-def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
+def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
     """The rank function of a schedule: call it on every rank with the same schedule.
 
     It takes `compute(action, arrived)`, which returns what goes to the next stage (of F: activations; of B and I: the
@@ -31,7 +32,7 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
     Returns what this rank did and when.
     """
 
-    def pipeline(compute: Compute, like: torch.Tensor) -> list[Done]:
+    def pipeline(compute: Compute, like: Tensor) -> list[Done]:
         rank, done, here, sending = dist.get_rank(), [], {}, []
         if dist.get_world_size() != s.ranks:
             raise ValueError(f"{s.name} is a schedule for {s.ranks} ranks, not {dist.get_world_size()}.")
@@ -66,7 +67,7 @@ def _tag(a: Action) -> int:
 def asleep(s: Pipeline, costs: Costs) -> Compute:
     """Compute that only sleeps: costs in seconds.  That needs no core, so ranks may be more than the cores."""
 
-    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor:
+    def compute(a: Action, arrived: Tensor | None) -> Tensor:
         time.sleep(costs.of(a.kind) * s.share)
         return torch.zeros(1)
 
@@ -74,10 +75,7 @@ def asleep(s: Pipeline, costs: Costs) -> Compute:
 
 
 def modules(
-    stages: dict[int, torch.nn.Module],
-    last: int,
-    inputs: Sequence[torch.Tensor],
-    loss: Callable[[torch.Tensor, int], torch.Tensor],
+    stages: dict[int, nn.Module], last: int, inputs: Sequence[Tensor], loss: Callable[[Tensor, int], Tensor]
 ) -> Compute:
     """Compute with modules and autograd.
 
@@ -87,7 +85,7 @@ def modules(
     """
     graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output, the output's gradient
 
-    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor | None:
+    def compute(a: Action, arrived: Tensor | None) -> Tensor | None:
         module, key = stages[a.stage], (a.stage, a.microbatch)
         if a.kind == "F":
             x = arrived.detach().requires_grad_() if a.stage else inputs[a.microbatch]
