@@ -41,7 +41,10 @@ def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int
     x is float32 of 8 * world_size elements (all_gather, gather: 8).
     Raises ValueError where the messages do not tell what they carried; see from_run.
     """
-    inputs = [_probe(rank, world_size, collective) for rank in range(world_size)]
+    # Whole numbers so small that sums are exact, and so many that no two sums are likely to agree.
+    most, shape = 2**23 // world_size, (8 if shapes(collective)[0] == "own" else 8 * world_size,)
+    seeds = (torch.Generator().manual_seed(1 + rank) for rank in range(world_size))
+    inputs = [torch.randint(1, most, shape, generator=seed).float() for seed in seeds]
 
     def probed():
         x = inputs[dist.get_rank()].clone()
@@ -51,13 +54,6 @@ def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int
     ran = launch(probed, world_size=world_size, whole=True)
     name = getattr(fn, "__name__", "fn")
     return from_run(ran, collective, inputs, root, name if name.isidentifier() else "fn")
-
-
-def _probe(rank: int, n: int, collective: str) -> torch.Tensor:
-    """Whole numbers so small that sums are exact, and so many that no two sums are likely to agree."""
-    draw = torch.Generator().manual_seed(1 + rank)
-    length = 8 * (1 if shapes(collective)[0] == "own" else n)
-    return torch.randint(1, 2**23 // n, (length,), generator=draw).float()
 
 
 def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: int = 0, name: str = "") -> Schedule:

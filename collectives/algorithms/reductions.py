@@ -199,20 +199,6 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
     return Outline("all_reduce", "double binary tree" + between, n, phases, 2 * node * pieces)
 
 
-def tree_parents(n: int) -> list[int]:
-    """Each rank's parent in a binary tree that keeps the order of ranks; rank 0, the root, is its own.
-
-    Of any stretch of ranks, the one divisible by the highest power of two is on top.  So even
-    ranks are inner ones, and odd ranks are leaves.
-    """
-    parents = [0]
-    for r in range(1, n):
-        low = r & -r
-        up = (r ^ low) | low << 1  # the neighbour at distance `low` that is divisible by more
-        parents.append(up if up < n else r ^ low)
-    return parents
-
-
 def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
     """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
@@ -228,15 +214,19 @@ def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
 def tree_links(nodes: int, node: int = 1) -> list[tuple[int, int, int, int]]:
     """(place, the place above it, step of the first message up, step of the first message down) of all but the root.
 
-    A tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's
-    chain.  A rank sends up once it has heard all below it, and down comes what the root has.
+    A binary tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's chain.  Of any
+    stretch of nodes, the one divisible by the highest power of two is on top: even ones are inner ones, odd ones leaves.
+    A rank sends up once it has heard all below it, and down comes what the root has.
     """
-    parents, places = tree_parents(nodes), range(1, nodes * node)
-    above = [0, *(p - 1 if p % node else parents[p // node] * node for p in places)]
+    m, places = np.arange(nodes), np.arange(nodes * node)
+    low = m & -m
+    up = (m ^ low) | low << 1  # the neighbour at distance `low` that is divisible by more
+    parents = np.where(up < nodes, up, m ^ low)
+    above = np.where(places % node, places - 1, parents[places // node] * node).tolist()
     depth, height = [0] * len(above), [0] * len(above)
-    upwards = sorted(places, key=lambda p: (p // node & -(p // node), -p))  # children before parents
+    upwards = [p for p in np.lexsort((-places, low[places // node])).tolist() if p]  # children before parents
     for p in upwards:
         height[above[p]] = max(height[above[p]], height[p] + 1)
     for p in reversed(upwards):
         depth[p] = depth[above[p]] + 1
-    return [(p, above[p], height[p], height[0] + depth[p] - 1) for p in places]
+    return [(p, above[p], height[p], height[0] + depth[p] - 1) for p in range(1, len(above))]

@@ -90,6 +90,4 @@ def _lane_colour(s: Schedule, held: dict[int, Parts], rank: int, promised: dict[
         return IDLE
     if s.facts.reduces and promised and all(held.get(c, 0) == parts for c, parts in promised.items()):
         return REDUCED
-    if s.facts.root == "src":
-        return colour(s.root)
-    return colour(rank)
+    return colour(s.root if s.facts.root == "src" else rank)
