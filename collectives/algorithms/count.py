@@ -6,6 +6,7 @@ Bytes are payload, without the headers of whatever carries them.
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 from ..format import aligned
 from .model import Schedule, title
@@ -84,27 +85,23 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     """Counts messages, bytes and steps, per rank.
 
     nbytes: size S of the buffer; None counts in units of S, exactly.
-    itemsize: bytes of an element.  Where the elements do not divide evenly, the first chunks
-        get one more, as when the schedule is executed.
-    Raises ValueError if nbytes is not a number of whole elements, or does not give equal
-    pieces where the collective needs them.
+    itemsize: bytes of an element.  Where elements do not divide evenly, the first chunks get one more, as when executed.
+    Raises ValueError if nbytes is no number of whole elements, or gives no equal pieces where the collective needs them.
     """
     if nbytes is None:
         sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts
+    elif nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
+        raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
     else:
-        if nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
-            raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
         sizes = [k * itemsize for k in s.sizes(nbytes // itemsize)]
-    n = s.world_size
-    messages, sent, received, added = [0] * n, [0] * n, [0] * n, [0] * n
-    for step in s.steps:
-        for m in step:
-            size = sum(sizes[c % s.cuts] for c in m.chunks)
-            messages[m.source] += 1
-            sent[m.source] += size
-            received[m.target] += size
-            if m.adds:
-                added[m.target] += size
+    messages, sent, received, added = ([0] * s.world_size for _ in range(4))
+    for m in chain.from_iterable(s.steps):
+        size = sum(sizes[c % s.cuts] for c in m.chunks)
+        messages[m.source] += 1
+        sent[m.source] += size
+        received[m.target] += size
+        if m.adds:
+            added[m.target] += size
     return Count(s, nbytes, len(s.steps), messages, sent, received, added, bound(s, nbytes))
 
 

@@ -1,8 +1,7 @@
 """From a run to a schedule: which chunk each recorded send carried, found from the numbers it carried.
 
-The record says who sent which numbers to whom, and in which order.  It does not say where in
-a rank's memory they lay, nor what a rank did with them on arrival.  Both follow from what
-the ranks put in: a sent tensor equals the sum of some ranks' parts of some chunk.
+The record says who sent which numbers to whom, and in which order.  It does not say where in a rank's memory they lay,
+nor what a rank did with them.  Both follow from what ranks put in: a sent tensor is the sum of some parts of a chunk.
 """
 
 import math

@@ -1,9 +1,8 @@
 """An algorithm as data: a schedule is a list of steps, a step a list of messages.
 
-All messages of a step are under way together.  Each carries some chunks from one rank to
-another, where they are copied into place or added to what is there.  What the ranks hold at
-first, and what they must hold at the end, follows from the name of the collective.  What can be
-done with a schedule has a module for each act, loaded when it is asked for.
+All messages of a step are under way together.  Each carries some chunks from one rank to another, where they are
+copied into place or added to what is there.  What the ranks hold at first, and what they must hold at the end, follows
+from the collective.  What can be done with a schedule has a module for each act, loaded when it is asked for.
 """
 
 from dataclasses import dataclass

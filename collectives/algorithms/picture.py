@@ -19,8 +19,7 @@ MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show
 def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None) -> Picture:
     """The picture of a schedule.
 
-    step: 1 ... number of steps: what the ranks hold before this step, and what it sends; one
-        more than the last: what they end with.  None: all of it.
+    step: 1 ... number of steps: what the ranks hold before it, and what it sends; one more: the end.  None: all of it.
     style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time, "trees" who gets data
         from whom (ValueError if no tree does), "journey" all moments of the first chunk.  None: grid or lanes,
         whichever suits.

@@ -1,8 +1,7 @@
 """The proof that a schedule does what it promises, by adding up sets instead of numbers.
 
-Every rank's part of every chunk is a symbol.  The steps are followed one by one; what a rank
-holds of a chunk is the set of ranks whose parts are in it.  That proves the schedule for
-every input, and any reduction that is associative and commutative.
+Every rank's part of every chunk is a symbol; what a rank holds of a chunk, step by step, is the set of ranks whose
+parts are in it.  That proves it for every input, and any reduction that is associative and commutative.
 """
 
 from collections import defaultdict

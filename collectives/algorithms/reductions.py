@@ -1,7 +1,4 @@
-"""The algorithms that add: reduce_scatter and all_reduce.  (For reduce see algorithms.py.)
-
-Sources are as there, where nothing else is said.
-"""
+"""The algorithms that add: reduce_scatter and all_reduce.  For reduce, and for sources not given here, see algorithms.py."""
 
 from functools import partial
 from typing import Callable, Iterator
@@ -69,8 +66,8 @@ def ring_all_reduce(n: int) -> Outline:
 def multi_ring_all_reduce(n: int, node: int) -> Outline:
     """As many rings as a node has ranks, each with its share of the buffer: every network port of a node works.
 
-    Each ring goes through all ranks of a node, then on to the next node from the rank's own
-    port to the same port there.  So does NCCL, which calls a ring a channel.
+    Each ring goes through all ranks of a node, then on to the next node from the rank's own port to the same port there.
+    So does NCCL, which calls a ring a channel.
     """
     nodes = whole_nodes(n, node)
 
@@ -202,8 +199,8 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
 def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
     """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
-    The second of a pair is the first one backwards, so that even and odd change places; with
-    an odd number of nodes that takes a shift by one instead, and one node is an inner one twice.
+    The second of a pair is the first one backwards, so that even and odd change places; with an odd number of nodes that
+    takes a shift by one instead, and one node is an inner one twice.
     """
     forth = np.arange(nodes)
     pair = np.stack([forth, forth[::-1] if nodes % 2 == 0 else np.roll(forth, -1)])

@@ -1,8 +1,7 @@
 """The rounds of an algorithm: who sends how much to whom, and how often in a row.
 
-That is all a price depends on, and it is small where an algorithm is regular: the ring repeats
-one step 2 (N - 1) times.  So a regular algorithm is written as phases, for any number of ranks,
-and its schedule is the same phases written out message by message.
+That is all a price depends on, and it is small where an algorithm is regular: the ring repeats one step 2 (N - 1)
+times.  So a regular algorithm is written as phases, for any number of ranks; its schedule has them message by message.
 """
 
 import functools
@@ -18,8 +17,7 @@ from .model import Message, Schedule
 class Phase(NamedTuple):
     """One step, done `times` times in a row.  Arrays have one entry a message.
 
-    ring: the number of the ring that each message is part of, where what goes round is passed
-        on: in every step each rank sends what came in the step before.  None elsewhere.
+    ring: the number of each message's ring, where a rank sends in every step what came in the step before; None elsewhere.
     chunks: of the k-th time, a row a message; None where they are not known.
     """
 

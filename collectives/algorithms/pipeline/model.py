@@ -121,8 +121,8 @@ class Pipeline:
             return Action(a.stage, "I", a.microbatch)
         if a.stage == self.stages - 1:
             return Action(a.stage, "F", a.microbatch)
-        later = (Action(a.stage + 1, kind, a.microbatch) for kind in BACK)
-        return next((b for b in later if b in self.place), Action(a.stage + 1, "B", a.microbatch))
+        whole, half = (Action(a.stage + 1, kind, a.microbatch) for kind in BACK)
+        return half if half in self.place and whole not in self.place else whole
 
     def source(self, a: Action) -> int | None:
         """The rank that sends this action its input; None: nobody, it is here already."""
