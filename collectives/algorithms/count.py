@@ -85,8 +85,8 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     """Counts messages, bytes and steps, per rank.
 
     nbytes: size S of the buffer; None counts in units of S, exactly.
-    itemsize: bytes of an element.  Where elements do not divide evenly, the first chunks get one more, as when executed.
-    Raises ValueError if nbytes is no number of whole elements, or gives no equal pieces where the collective needs them.
+    itemsize: bytes of an element.  Where elements do not divide evenly, the first chunks get one more, as in a run.
+    Raises ValueError if nbytes is no number of whole elements, or gives no equal pieces where they are needed.
     """
     if nbytes is None:
         sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts

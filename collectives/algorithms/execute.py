@@ -12,7 +12,7 @@ class Program:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
     It does what torch.distributed's function of this name does, message by message, wherever send and recv work: under
-    run(), under torchrun, on any backend.  Reductions sum.  A rank of the schedule is one within the group; None: of all.
+    run(), under torchrun, on any backend.  Reductions sum.  Ranks are those within the group; None: of all.
 
     broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's means anything.
     all_gather, gather: x is the rank's piece, of shape [k, ...]; returns those of all ranks joined, of shape

@@ -181,7 +181,8 @@ class _Decoder:
             if len(fits) > 1:
                 named = [f"chunk {chunk_name(self.frame, c)} of {said_ranks(held)}" for c, held in sorted(fits)[:2]]
                 raise ValueError(
-                    f"{_who(m)}: its numbers fit {' and '.join(named)}. Put in numbers that differ, as torch.randn does."
+                    f"{_who(m)}: its numbers fit {' and '.join(named)}. "
+                    "Put in numbers that differ, as torch.randn does."
                 )
             found += fits
             self.settle(m.source, *found[-1])

@@ -1,4 +1,4 @@
-"""The algorithms that add: reduce_scatter and all_reduce.  For reduce, and for sources not given here, see algorithms.py."""
+"""The algorithms that add: reduce_scatter and all_reduce.  For reduce, and sources not given here, see algorithms.py."""
 
 from functools import partial
 from typing import Callable, Iterator
@@ -66,8 +66,8 @@ def ring_all_reduce(n: int) -> Outline:
 def multi_ring_all_reduce(n: int, node: int) -> Outline:
     """As many rings as a node has ranks, each with its share of the buffer: every network port of a node works.
 
-    Each ring goes through all ranks of a node, then on to the next node from the rank's own port to the same port there.
-    So does NCCL, which calls a ring a channel.
+    Each ring goes through all ranks of a node, then on to the next node from the rank's own port to the same port
+    there.  So does NCCL, which calls a ring a channel.
     """
     nodes = whole_nodes(n, node)
 
@@ -199,8 +199,8 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
 def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
     """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
-    The second of a pair is the first one backwards, so that even and odd change places; with an odd number of nodes that
-    takes a shift by one instead, and one node is an inner one twice.
+    The second of a pair is the first one backwards, so that even and odd change places; with an odd number of nodes
+    that takes a shift by one instead, and one node is an inner one twice.
     """
     forth = np.arange(nodes)
     pair = np.stack([forth, forth[::-1] if nodes % 2 == 0 else np.roll(forth, -1)])
@@ -212,7 +212,7 @@ def tree_links(nodes: int, node: int = 1) -> list[tuple[int, int, int, int]]:
     """(place, the place above it, step of the first message up, step of the first message down) of all but the root.
 
     A binary tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's chain.  Of any
-    stretch of nodes, the one divisible by the highest power of two is on top: even ones are inner ones, odd ones leaves.
+    stretch of nodes, the one divisible by the highest power of two is on top: even ones are inner, odd ones leaves.
     A rank sends up once it has heard all below it, and down comes what the root has.
     """
     m, places = np.arange(nodes), np.arange(nodes * node)

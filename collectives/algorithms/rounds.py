@@ -17,7 +17,7 @@ from .model import Message, Schedule
 class Phase(NamedTuple):
     """One step, done `times` times in a row.  Arrays have one entry a message.
 
-    ring: the number of each message's ring, where a rank sends in every step what came in the step before; None elsewhere.
+    ring: the number of each message's ring, where a rank sends in every step what came in the last; None elsewhere.
     chunks: of the k-th time, a row a message; None where they are not known.
     """
 
