@@ -1,4 +1,4 @@
-"""The algorithms that add: reduce_scatter and all_reduce.  For reduce, and sources not given here, see algorithms.py."""
+"""The algorithms that add: reduce_scatter, all_reduce.  For reduce, and sources not given here, see algorithms.py."""
 
 from functools import partial
 from typing import Callable, Iterator

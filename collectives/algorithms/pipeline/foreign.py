@@ -57,8 +57,9 @@ def recorded(seen: Any, microbatches: int | None = None, name: str = "the run") 
         for (number, kind), count in times.items():
             if kind == "B" and count > times[number, "F"]:
                 raise ValueError(
-                    f"stage {number} went backward {count} times for {times[number, 'F']} forwards: in halves, as in "
-                    "zero bubble, or in pieces. Which is which cannot be read from a run; from_torch() has torch's orders."
+                    f"stage {number} went backward {count} times for {times[number, 'F']} forwards: in halves, as "
+                    "in zero bubble, or in pieces. Which is which cannot be read from a run; from_torch() has "
+                    "torch's orders."
                 )
         microbatch = {what: (microbatches or count) - count for what, count in times.items()}  # below 0: a trial
         row = []
