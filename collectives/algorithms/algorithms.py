@@ -1,17 +1,12 @@
 """The algorithms that move data: one to many, many to one, all to all ranks.
 
-Each is a function of the world size that returns a Schedule.  Sizes and costs are those of
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in
-MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is said.
-The algorithms that also add are in reductions.py.
+Each is a function of the world size that returns a Schedule; those that also add are in reductions.py.
+Sizes and costs are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+in MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is said.
 """
 
-from typing import Callable
-
-import numpy as np
-
-from .model import Message, Schedule, add, copy
-from .rounds import Outline, Phase, phase, regular
+from .model import Schedule, add, copy
+from .rounds import Outline, exchange, one_ring, regular
 
 
 def doublings(n: int) -> list[int]:
@@ -61,13 +56,9 @@ def scatter_ring_broadcast(n: int, root: int = 0) -> Schedule:
 
     Van de Geijn's broadcast for large buffers.
     """
-    steps = binomial_scatter(n, root).steps + ring_all_gather(n).steps
     # The root has every chunk already: what the ring brings it, it does not need.
-    return Schedule("broadcast", n, _without_arrivals_at(root, steps), n, root, name="scatter and ring all-gather")
-
-
-def _without_arrivals_at(rank: int, steps: list[list[Message]]) -> list[list[Message]]:
-    return [[m for m in step if m.target != rank] for step in steps]
+    ring = [[m for m in step if m.target != root] for step in ring_all_gather(n).steps]
+    return Schedule("broadcast", n, binomial_scatter(n, root).steps + ring, n, root, "scatter and ring all-gather")
 
 
 def flat_scatter(n: int, root: int = 0) -> Schedule:
@@ -126,31 +117,6 @@ def backwards(s: Schedule, collective: str) -> Schedule:
 # --- everybody gets every piece -----------------------------------------------------------
 
 
-def rings(
-    ranks: np.ndarray, axis: int, adds: bool, share: float, chunks: Callable[[np.ndarray, np.ndarray], np.ndarray]
-) -> Phase:
-    """Rings along an axis of a table of ranks: each passes on what it got, until every piece has been everywhere.
-
-    chunks: from arrays of the rings' numbers and of the pieces' to the chunks, a row a message.
-    """
-    at, n = np.indices(ranks.shape), ranks.shape[axis]
-    place, ring = at[axis].ravel(), at[1 - axis].ravel()
-    target = np.roll(ranks, -1, axis).ravel()
-    return phase(n - 1, ranks.ravel(), target, adds, share, lambda k: chunks(ring, (place - k - adds) % n), ring)
-
-
-def one_ring(n: int, adds: bool) -> Phase:
-    """In step k, rank r sends piece r - k to its right; where it adds, piece r - k - 1."""
-    return rings(np.arange(n)[None], 1, adds, 1 / n, lambda ring, piece: piece[:, None])
-
-
-def exchange(n: int, d: int, adds: bool) -> Phase:
-    """Partners at distance d: each gives its own block of d chunks; where it adds, its partner's."""
-    r = np.arange(n)
-    block = (r ^ d if adds else r) // d * d
-    return phase(1, r, r ^ d, adds, d / n, lambda k: block[:, None] + np.arange(d))
-
-
 @regular
 def ring_all_gather(n: int) -> Outline:
     """Each passes on to its right neighbour what it got from its left: n - 1 steps, (n - 1)/n S a rank."""
@@ -190,12 +156,11 @@ def bruck_all_to_all(n: int) -> Schedule:
 
     Bruck et al. 1997, as bruck_all_gather.
     """
-    steps = []
-    for d in doublings(n):
-        loads: dict[int, list[int]] = {r: [] for r in range(n)}
-        for source in range(n):
-            for o in range(n):
-                if o & d:  # so far it went on by the bits of o below d
-                    loads[(source + o % d) % n].append(source * n + (source + o) % n)
-        steps.append([copy(r, (r + d) % n, sorted(chunks)) for r, chunks in loads.items()])
+
+    def load(r: int, d: int) -> list[int]:
+        """What r has by then, and is to send: of what has to go o ranks on, which came by the bits of o below d."""
+        froms = [((r - o % d) % n, o) for o in range(n) if o & d]
+        return sorted(source * n + (source + o) % n for source, o in froms)
+
+    steps = [[copy(r, (r + d) % n, load(r, d)) for r in range(n)] for d in doublings(n)]
     return Schedule("all_to_all", n, steps, n * n, name="Bruck")

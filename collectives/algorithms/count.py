@@ -6,6 +6,7 @@ Bytes are payload, without the headers of whatever carries them.
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 from ..format import aligned
 from .model import Schedule, title
@@ -17,9 +18,8 @@ Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
 class Bound:
     """The least that any algorithm needs for this collective.
 
-    steps: where a rank takes part in as many messages at a time as this schedule's ranks do:
-        in a step with p sends a rank, those who know something become at most p + 1 times as
-        many (Bruck et al. 1997, doi 10.1109/71.642949).
+    steps: where a rank takes part in as many messages at a time as this schedule's ranks do: in a step with p sends a
+        rank, those who know something become at most p + 1 times as many (Bruck et al. 1997, doi 10.1109/71.642949).
     bytes: that some rank must send or receive.
     """
 
@@ -48,34 +48,33 @@ class Count:
         return sum(self.sent)
 
     @property
-    def busiest(self) -> int:
-        """The rank that sends or receives most."""
-        load = [max(both) for both in zip(self.sent, self.received)]
-        return load.index(max(load))
-
-    @property
     def most(self) -> Bytes:
         """Bytes that the busiest rank sends, or receives if that is more."""
-        return max(self.sent[self.busiest], self.received[self.busiest])
+        return max(*self.sent, *self.received)
+
+    @property
+    def busiest(self) -> int:
+        """The rank that sends or receives most."""
+        most = self.most
+        return next(rank for rank, both in enumerate(zip(self.sent, self.received)) if most in both)
 
     def __repr__(self) -> str:
         unit = "S" if self.nbytes is None else "bytes"
-        rows = [("rank", "messages", f"sends {unit}", f"receives {unit}", f"adds {unit}")]
-        same = len(set(zip(self.messages, self.sent, self.received, self.added))) == 1
-        for rank in range(1 if same else min(len(self.sent), 16)):
-            figures = (self.sent[rank], self.received[rank], self.added[rank])
-            rows.append(("each" if same else str(rank), str(self.messages[rank]), *map(said_bytes, figures)))
-        if len(self.sent) > 16 and not same:
-            rows.append(("...", "", "", "", ""))
-        everything = (sum(self.sent), sum(self.received), sum(self.added))
-        rows.append(("all", str(sum(self.messages)), *map(said_bytes, everything)))
-        lines = [title(self.schedule), aligned(rows, right=range(5), indent="  ", gap="   ")]
-        lines.append(f"  steps          {self.steps}, at least {self.bound.steps}")
-        lines.append(
-            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {said_bytes(self.bound.bytes)}"
-            f" = {self.bound.formula}  [{self.bound.source}]"
+        columns = self.messages, self.sent, self.received, self.added
+        figures = [[said_bytes(amount) for amount in row] for row in zip(*columns)]
+        rows = [["rank", "messages", f"sends {unit}", f"receives {unit}", f"adds {unit}"]]
+        if len(set(zip(*columns))) == 1:
+            rows.append(["each", *figures[0]])
+        else:
+            rows += [[str(rank), *row] for rank, row in enumerate(figures[:16])]
+            rows += [["..."]] * (len(figures) > 16)
+        rows.append(["all", *(said_bytes(sum(column)) for column in columns)])
+        table = aligned(rows, right=range(5), indent="  ", gap="   ")
+        least = f"{said_bytes(self.bound.bytes)} = {self.bound.formula}  [{self.bound.source}]"
+        return (
+            f"{title(self.schedule)}\n{table}\n  steps          {self.steps}, at least {self.bound.steps}\n"
+            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {least}"
         )
-        return "\n".join(lines)
 
 
 def said_bytes(amount: Bytes) -> str:
@@ -86,39 +85,34 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
     """Counts messages, bytes and steps, per rank.
 
     nbytes: size S of the buffer; None counts in units of S, exactly.
-    itemsize: bytes of an element.  Where the elements do not divide evenly, the first chunks
-        get one more, as when the schedule is executed.
-    Raises ValueError if nbytes is not a number of whole elements, or does not give equal
-    pieces where the collective needs them.
+    itemsize: bytes of an element.  Where elements do not divide evenly, the first chunks get one more, as in a run.
+    Raises ValueError if nbytes is no number of whole elements, or gives no equal pieces where they are needed.
     """
     if nbytes is None:
         sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts
+    elif nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
+        raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
     else:
-        if nbytes < 0 or nbytes % itemsize or not isinstance(nbytes, int):
-            raise ValueError(f"{nbytes} bytes are not a number of elements of {itemsize} bytes.")
         sizes = [k * itemsize for k in s.sizes(nbytes // itemsize)]
-    n = s.world_size
-    messages, sent, received, added = [0] * n, [0] * n, [0] * n, [0] * n
-    for step in s.steps:
-        for m in step:
-            size = sum(sizes[c % s.cuts] for c in m.chunks)
-            messages[m.source] += 1
-            sent[m.source] += size
-            received[m.target] += size
-            if m.adds:
-                added[m.target] += size
+    messages, sent, received, added = ([0] * s.world_size for _ in range(4))
+    for m in chain.from_iterable(s.steps):
+        size = sum(sizes[c % s.cuts] for c in m.chunks)
+        messages[m.source] += 1
+        sent[m.source] += size
+        received[m.target] += size
+        if m.adds:
+            added[m.target] += size
     return Count(s, nbytes, len(s.steps), messages, sent, received, added, bound(s, nbytes))
 
 
 def bound(s: Schedule, nbytes: int | None = None) -> Bound:
     """The least steps and bytes of the schedule's collective."""
-    n, size = s.world_size, Fraction(1) if nbytes is None else nbytes
-    busy = [Counter(m.source for m in step) for step in s.steps] + [Counter(m.target for m in step) for step in s.steps]
+    n, least = s.world_size, s.facts.least
+    busy = [Counter(ranks) for step in s.steps for ranks in list(zip(*step))[:2]]  # that send; that receive
     ports = max((most for c in busy for most in c.values()), default=1)
-    steps, known = 0, 1
-    while known < n:
-        steps, known = steps + 1, known * (ports + 1)
-    least = s.facts.least
-    each = Fraction(least.parts(n), n) * size
+    steps = 0
+    while (ports + 1) ** steps < n:
+        steps += 1
+    each = Fraction(least.parts(n), n) * (1 if nbytes is None else nbytes)
     whole = nbytes is not None and each.denominator == 1
     return Bound(steps, int(each) if whole else each, least.formula, least.source)

@@ -1,37 +1,28 @@
 """A schedule on real ranks: the same messages, sent with torch.distributed's isend and irecv."""
 
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
 
-from .model import Schedule
-
-
-class _Post(NamedTuple):
-    """One message, as one of its two ranks sees it."""
-
-    peer: int
-    chunks: tuple[int, ...]
-    adds: bool
+from .model import Message, Schedule
 
 
 class Program:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
-    It does what torch.distributed's function of this name does, message by message, wherever send and recv work:
-    under run(), under torchrun, on any backend.  Reductions sum.  A rank of the schedule is a rank within the group; None is the group of all.
+    It does what torch.distributed's function of this name does, message by message, wherever send and recv work: under
+    run(), under torchrun, on any backend.  Reductions sum.  Ranks are those within the group; None: of all.
 
-    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the
-        root's means anything.
-    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns the pieces of all ranks
-        joined, [world_size * k, ...]; gather returns None on other ranks than the root.
+    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's means anything.
+    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns those of all ranks joined, of shape
+        [world_size * k, ...]; gather returns None on other ranks than the root.
     reduce_scatter: x has shape [world_size * k, ...] and is left alone; returns [k, ...].
     scatter: the same, but only the root's x counts; the others pass a tensor of that shape and dtype.
     all_to_all: x has shape [world_size * k, ...], the d-th N-th of it is for rank d; returns the same shape.
 
-    Raises ValueError if the group has another size than the schedule, if x is not contiguous,
-    or does not divide into equal pieces where the collective needs them.
+    Raises ValueError if the group has another size than the schedule, if x is not contiguous, or does not divide into
+    equal pieces where the collective needs them.
     """
 
     def __init__(self, s: Schedule) -> None:
@@ -50,10 +41,7 @@ class Program:
             raise ValueError("the tensor is a view with gaps, and cannot be cut into chunks: pass x.contiguous().")
         memory = _Memory(s, rank, x, group)
         for step in s.steps:
-            memory.step(
-                [_Post(m.target, m.chunks, False) for m in step if m.source == rank],
-                [_Post(m.source, m.chunks, m.adds) for m in step if m.target == rank],
-            )
+            memory.step(step)
         return memory.result()
 
 
@@ -62,53 +50,53 @@ class _Memory:
 
     def __init__(self, s: Schedule, rank: int, x: torch.Tensor, group: dist.ProcessGroup | None) -> None:
         self.s, self.rank, self.x, self.group = s, rank, x, group
-        joins, in_place = s.facts.gives == "own", s.facts.in_place
-        numel = x.numel() * (s.world_size if joins else 1)
-        self.sizes = s.sizes(numel)
+        n = s.world_size
+        joins = s.facts.gives == "own"
+        self.sizes = s.sizes(x.numel() * (n if joins else 1))
+        self.starts = [0, *accumulate(self.sizes)]
         if joins:
             rows = x.shape or (1,)
-            self.out = x.new_empty((rows[0] * s.world_size, *rows[1:]))
-            self.out.view(s.world_size, -1)[rank] = x.view(-1)
-        elif in_place or s.facts.deals and s.rooted and rank == s.root:
+            self.out = x.new_empty((rows[0] * n, *rows[1:]))
+            self.out.view(n, -1)[rank] = x.view(-1)
+        elif s.facts.in_place or s.facts.deals and s.rooted and rank == s.root:
             self.out = x  # a scatter's root only reads it
         elif s.facts.reduces:
             self.out = x.clone()
         else:
             self.out = torch.empty_like(x)
         self.places = dict(enumerate(self.out.view(-1).split(self.sizes)))
-        self.starts = [0]
-        for size in self.sizes:
-            self.starts.append(self.starts[-1] + size)
         if s.facts.personal:
-            n = s.world_size
             self.places[rank].copy_(x.view(n, -1)[rank])
-            mine = dict(enumerate(x.view(-1).split(self.sizes)))
-            arriving = self.places
-            self.places = {rank * n + d: mine[d] for d in range(n)} | {c * n + rank: p for c, p in arriving.items()}
+            arriving = {source * n + rank: place for source, place in self.places.items()}
+            self.places = dict(enumerate(x.view(-1).split(self.sizes), rank * n)) | arriving
         self.spare: dict[tuple[int, int], torch.Tensor] = {}
 
-    def step(self, sends: list[_Post], receives: list[_Post]) -> None:
+    def step(self, messages: list[Message]) -> None:
         """All messages of a step at once; then what is to be added is added."""
         operations, landed = [], []
-        for post in sends:
-            operations.append(dist.P2POp(dist.isend, self.packed(post.chunks), group=self.group, group_peer=post.peer))
-        for k, post in enumerate(receives):
-            straight = None if post.adds else self.stretch(post.chunks)
-            tensor = self.scratch(k, post.chunks) if straight is None else straight
-            if straight is None:
-                landed.append((post, tensor))
-            operations.append(dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=post.peer))
+        for m in messages:
+            if m.source == self.rank:
+                stretch = self.stretch(m.chunks)
+                packed = torch.cat([self.places[c] for c in m.chunks]) if stretch is None else stretch
+                operations.append(dist.P2POp(dist.isend, packed, group=self.group, group_peer=m.target))
+        for k, m in enumerate(m for m in messages if m.target == self.rank):
+            tensor = None if m.adds else self.stretch(m.chunks)
+            if tensor is None:
+                tensor = self.scratch(k, m.chunks)
+                landed.append((m, tensor))
+            operations.append(dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=m.source))
         for work in dist.batch_isend_irecv(operations) if operations else ():
             work.wait()
-        for post, tensor in landed:
-            self.land(post, tensor)
-
-    def packed(self, chunks: tuple[int, ...]) -> torch.Tensor:
-        """These chunks as one tensor: part of the buffer itself, if they lie in a row."""
-        stretch = self.stretch(chunks)
-        return torch.cat([self.places[c] for c in chunks]) if stretch is None else stretch
+        for m, tensor in landed:
+            places = [self.place(c) for c in m.chunks]
+            for place, arrived in zip(places, tensor.split([p.numel() for p in places])):
+                if m.adds:
+                    place += arrived
+                else:
+                    place.copy_(arrived)
 
     def stretch(self, chunks: tuple[int, ...]) -> torch.Tensor | None:
+        """These chunks as a part of the buffer itself; None if they do not lie in a row."""
         if len(chunks) == 1:
             return self.place(chunks[0])
         if self.s.facts.personal or list(chunks) != list(range(chunks[0], chunks[-1] + 1)):
@@ -127,18 +115,8 @@ class _Memory:
             self.spare[k, numel] = self.x.new_empty(numel)
         return self.spare[k, numel]
 
-    def land(self, post: _Post, tensor: torch.Tensor) -> None:
-        places = [self.place(c) for c in post.chunks]
-        for place, arrived in zip(places, tensor.split([p.numel() for p in places])):
-            if post.adds:
-                place += arrived
-            else:
-                place.copy_(arrived)
-
     def result(self) -> torch.Tensor | None:
         s = self.s
-        if s.facts.gets == "all" and s.rooted and self.rank != s.root:
-            return None
         if s.facts.gets == "own":
             return self.out.view(s.world_size, -1)[self.rank].clone().view(-1, *self.x.shape[1:])
-        return self.out
+        return None if s.facts.gets == "all" and s.rooted and self.rank != s.root else self.out

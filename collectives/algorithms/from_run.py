@@ -1,14 +1,15 @@
 """From a run to a schedule: which chunk each recorded send carried, found from the numbers it carried.
 
-The record says who sent which numbers to whom, and in which order.  It does not say where in
-a rank's memory they lay, nor what a rank did with them on arrival.  Both follow from what
-the ranks put in: a sent tensor equals the sum of some ranks' parts of some chunk.
+The record says who sent which numbers to whom, and in which order.  It does not say where in a rank's memory they lay,
+nor what a rank did with them.  Both follow from what ranks put in: a sent tensor is the sum of some parts of a chunk.
 """
 
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
@@ -18,12 +19,12 @@ from ..judge.run import Run
 from ..launch.run import run as launch
 from ..record.collectives import COLLECTIVES as TABLE
 from ..record.collectives import shapes
-from ..record.event import Summary
 from ..record.messages import Transfer, read
 from .model import COLLECTIVES, Message, Schedule, chunk_name, members, said_ranks
 
 MAX_WORLDS = 4096
-RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ
+RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ, by the order of floats
+_close = partial(torch.allclose, rtol=RELATIVE, atol=ABSOLUTE)
 ELSEWHERE = (
     "Here a rank has one place for each chunk: an algorithm that passes on what arrived, and sums it up elsewhere, "
     "moves its data as an all_gather does; read it as one."
@@ -34,13 +35,15 @@ Held = tuple[int, ...]  # the ranks whose parts are in a chunk, in order; a wron
 def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int = 4, root: int = 0) -> Schedule:
     """Runs `fn(x)` on real ranks, with numbers by which every chunk can be told, and reads off its schedule.
 
-    fn: what a rank does to x with send and recv: for all_reduce, reduce, broadcast, all_gather
-        and gather any algorithm; for the others x has a piece for every rank.  It changes x in
-        place or returns the result.
+    fn: what a rank does to x with send and recv: for all_reduce, reduce, broadcast, all_gather and gather any
+        algorithm; for the others x has a piece for every rank.  It changes x in place or returns the result.
     x is float32 of 8 * world_size elements (all_gather, gather: 8).
     Raises ValueError where the messages do not tell what they carried; see from_run.
     """
-    inputs = [_probe(rank, world_size, collective) for rank in range(world_size)]
+    # Whole numbers so small that sums are exact, and so many that no two sums are likely to agree.
+    most, shape = 2**23 // world_size, (8 if shapes(collective)[0] == "own" else 8 * world_size,)
+    seeds = (torch.Generator().manual_seed(1 + rank) for rank in range(world_size))
+    inputs = [torch.randint(1, most, shape, generator=seed).float() for seed in seeds]
 
     def probed():
         x = inputs[dist.get_rank()].clone()
@@ -52,46 +55,34 @@ def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int
     return from_run(ran, collective, inputs, root, name if name.isidentifier() else "fn")
 
 
-def _probe(rank: int, n: int, collective: str) -> torch.Tensor:
-    """Whole numbers so small that sums are exact, and so many that no two sums are likely to agree."""
-    draw = torch.Generator().manual_seed(1 + rank)
-    length = 8 * (1 if shapes(collective)[0] == "own" else n)
-    return torch.randint(1, 2**23 // n, (length,), generator=draw).float()
-
-
 def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: int = 0, name: str = "") -> Schedule:
     """The sends and recvs of a run as a schedule of this collective.
 
-    inputs: what each rank put in, in rank order, as the collective takes it; the numbers must
-        differ between ranks and along the buffer, or nothing can be told from them.
+    inputs: what each rank put in, in rank order, as the collective takes it; the numbers must differ between ranks and
+        along the buffer, or nothing can be told from them.
     name: of the algorithm; by default the name of the function that ran.
 
-    What can be known: who sent to whom, how much, which messages had to wait for which, and
-    the chunk, if no other sum of inputs has the same numbers.  Whether an arrival was added
-    or copied is known from what the rank sent later, or returned; where neither tells, an
-    arrival that fits the promised end is taken for it.  Raises ValueError, with the message it
-    is about, where the numbers belong to no chunk of the sender's, where they belong to
-    several, where they were kept as a summary only, or where the run used collectives.
+    What can be known: who sent to whom, how much, which messages had to wait for which, and the chunk, if no other sum
+    of inputs has the same numbers.  Whether an arrival was added or copied is known from what the rank sent later, or
+    returned; where neither tells, an arrival that fits the promised end is taken for it.  Raises ValueError, with the
+    message it is about, where the numbers belong to no chunk of the sender's, where they belong to several, where they
+    were kept as a summary only, or where the run used collectives.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"{collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
     if len(inputs) != run.world_size:
         raise ValueError(f"inputs has {len(inputs)} tensors for {run.world_size} ranks: give what each rank put in.")
     calls = run.calls
-    others = sorted({call.op for call in calls if not call.is_message})
-    if others:
+    if others := sorted({call.op for call in calls if not call.is_message}):
         raise ValueError(f"this run used {', '.join(others)}: only send and recv say who sends to whom.")
     messages = read(calls)
     for m in messages:
-        if isinstance(m.value, Summary) or not isinstance(m.value, torch.Tensor) or not m.arrived:
-            raise ValueError(
-                f"{_who(m)}: its numbers were not kept. Record with run(..., whole=True)."
-                if m.arrived
-                else f"{_who(m)}: it never arrived."
-            )
-    return _Decoder(
-        run, collective, [x.detach().flatten() for x in inputs], root, name or run.name, messages
-    ).schedule()
+        if not m.arrived:
+            raise ValueError(f"{_who(m)}: it never arrived.")
+        if not isinstance(m.value, torch.Tensor):
+            raise ValueError(f"{_who(m)}: its numbers were not kept. Record with run(..., whole=True).")
+    flat = [x.detach().flatten() for x in inputs]
+    return _Decoder(run, collective, flat, root, name or run.name, messages).schedule()
 
 
 def _who(m: Transfer) -> str:
@@ -110,23 +101,19 @@ class _Decoder:
 
     def __init__(self, run: Run, collective, inputs, root, name, messages: list[Transfer]) -> None:
         self.run, self.inputs, self.messages = run, inputs, messages
-        n = run.world_size
-        facts = TABLE[collective]
-        joins = facts.gives == "own"
-        whole = inputs[root].numel() * (n if joins else 1)
-        self.pieced = not facts.in_place
-        self.grain = math.gcd(whole // n if self.pieced else whole, *(m.value.numel() for m in messages))
-        cuts = whole // self.grain if self.grain else 1
-        if facts.personal:
-            if cuts != n:  # several grains make a chunk: then they stay together, or it is no all_to_all of chunks
-                self.grain = whole // n
-            cuts = n * n
-        self.frame = Schedule(collective, n, [], max(cuts, 1), root, name)
-        self.joins, self.cache = joins, {}
+        n, facts = run.world_size, TABLE[collective]
+        whole = inputs[root].numel() * (n if facts.gives == "own" else 1)
+        if facts.personal:  # where messages have less than a chunk, it is no all_to_all of chunks
+            self.grain, chunks = whole // n, n * n
+        else:
+            self.grain = math.gcd(whole if facts.in_place else whole // n, *(m.value.numel() for m in messages))
+            chunks = whole // self.grain if self.grain else 1
+        self.frame = Schedule(collective, n, [], max(chunks, 1), root, name)
+        self.numbers = cache(self.numbers)
         self.worlds: dict[tuple[int, int], list[_World]] = defaultdict(lambda: [_World((), ())])
         self.held: dict[int, list[tuple[float, int, Held]]] = defaultdict(list)  # per rank: see `entry`; sorted
-        for rank, chunks in enumerate(self.frame.initial()):
-            for c, parts in chunks.items():
+        for rank, held in enumerate(self.frame.initial()):
+            for c, parts in held.items():
                 self.hold((rank, c), [_World(tuple(members(parts)), ())])
         self.carried: dict[int, list[int]] = {}  # message -> its chunks
         self.added: dict[tuple[int, int], bool] = {}  # (message, chunk) -> added to what was there?
@@ -137,9 +124,8 @@ class _Decoder:
         for k, m in enumerate(self.messages):
             by_step[m.step].append(k)
         for step in sorted(by_step):
-            arrivals = [(k, *found) for k in by_step[step] for found in self.read(k)]
-            for k, chunk, held in arrivals:
-                self.arrive(k, chunk, held)
+            for arrival in [(k, *found) for k in by_step[step] for found in self.read(k)]:
+                self.arrive(*arrival)
         self.conclude()
         steps = [[m for k in by_step[step] for m in self.message(k)] for step in sorted(by_step)]
         return replace(self.frame, steps=steps)
@@ -147,18 +133,12 @@ class _Decoder:
     def message(self, k: int) -> list[Message]:
         """The k-th recorded message; two, if it was partly copied and partly added."""
         m = self.messages[k]
-        made = []
-        for adds in (False, True):
-            chunks = tuple(c for c in self.carried[k] if self.added[k, c] == adds)
-            if chunks:
-                made.append(Message(m.source, m.target, chunks, adds))
-        return made
+        chunks = {adds: tuple(c for c in self.carried[k] if self.added[k, c] == adds) for adds in (False, True)}
+        return [Message(m.source, m.target, those, adds) for adds, those in chunks.items() if those]
 
     def numbers(self, chunk: int, held: Held) -> torch.Tensor:
         """What a chunk with these ranks' parts looks like."""
-        if (chunk, held) not in self.cache:
-            self.cache[chunk, held] = sum(self.part(rank, chunk).double() for rank in held)
-        return self.cache[chunk, held]
+        return sum(self.part(rank, chunk).double() for rank in held)
 
     def entry(self, chunk: int, held: Held) -> tuple[float, int, Held]:
         """A possible content of a chunk, by its first number."""
@@ -178,39 +158,34 @@ class _Decoder:
         """The possible contents of a rank's chunks that begin about as a piece does."""
         first, held = _first(piece), self.held[rank]
         off = 2 * (ABSOLUTE + RELATIVE * abs(first))
-        begin = bisect_left(held, first - off, key=lambda one: one[0])
-        return [(c, whose) for _, c, whose in held[begin : bisect_right(held, first + off, key=lambda one: one[0])]]
+        begin = bisect_left(held, first - off, key=itemgetter(0))
+        return [one[1:] for one in held[begin : bisect_right(held, first + off, key=itemgetter(0))]]
 
     def part(self, rank: int, chunk: int) -> torch.Tensor:
+        """What a rank put in of a chunk."""
         s = self.frame
-        place = chunk % s.world_size if s.facts.personal else chunk
-        if self.joins:
-            place -= s.piece(rank).start
-        return self.inputs[rank][place * self.grain : (place + 1) * self.grain]
+        here = chunk % s.cuts - (s.piece(rank).start if s.facts.gives == "own" else 0)
+        return self.inputs[rank][here * self.grain : (here + 1) * self.grain]
 
     def read(self, k: int) -> list[tuple[int, Held]]:
         """The chunks that the k-th message carried, and whose parts were in them."""
         m, found = self.messages[k], []
-        flat = m.value.flatten().double()
-        for piece in flat.split(self.grain):
-            fits = {
-                (c, held)
-                for c, held in self.candidates(m.source, piece)
-                if piece.numel() == self.grain and _close(piece, self.numbers(c, held))
-            }
+        for piece in m.value.flatten().double().split(self.grain):
+            likely = self.candidates(m.source, piece) if piece.numel() == self.grain else ()
+            fits = {one for one in likely if _close(piece, self.numbers(*one))}
             if not fits:
                 raise ValueError(
                     f"{_who(m)}: its numbers are no chunk that rank {m.source} can hold by then, neither its own, nor "
                     f"arrived, nor the sum of both. {ELSEWHERE}"
                 )
             if len(fits) > 1:
-                says = " and ".join(
-                    f"chunk {chunk_name(self.frame, c)} of {said_ranks(held)}" for c, held in sorted(fits)[:2]
+                named = [f"chunk {chunk_name(self.frame, c)} of {said_ranks(held)}" for c, held in sorted(fits)[:2]]
+                raise ValueError(
+                    f"{_who(m)}: its numbers fit {' and '.join(named)}. "
+                    "Put in numbers that differ, as torch.randn does."
                 )
-                raise ValueError(f"{_who(m)}: its numbers fit {says}. Put in numbers that differ, as torch.randn does.")
-            c, held = fits.pop()
-            self.settle(m.source, c, held)
-            found.append((c, held))
+            found += fits
+            self.settle(m.source, *found[-1])
         self.carried[k] = [c for c, _ in found]
         return found
 
@@ -258,23 +233,16 @@ class _Decoder:
 
     def returned(self, rank: int, chunk: int) -> torch.Tensor | None:
         """This chunk in what the rank's function returned, if that has the shape of the collective's result."""
-        s, flat, place = self.frame, self.results[rank], chunk
+        s, flat = self.frame, self.results[rank]
+        mine = range(rank, s.chunks, s.world_size) if s.facts.personal else range(s.chunks)
         if s.facts.gets == "own":
-            place -= s.piece(rank).start
-        elif s.facts.personal:
-            place = chunk // s.world_size if chunk % s.world_size == rank else -1
-        here = s.piece(0) if s.facts.gets == "own" else range(s.cuts)
-        if flat is None or place not in here or flat.numel() != len(here) * self.grain:
+            mine = s.piece(rank)
+        if flat is None or chunk not in mine or flat.numel() != len(mine) * self.grain:
             return None
-        return flat[place * self.grain : (place + 1) * self.grain]
+        return flat[mine.index(chunk) * self.grain :][: self.grain]
 
 
 def _first(numbers: torch.Tensor) -> float:
     """The first number; infinity for NaN, which has no place in an order and is close to nothing."""
     first = numbers[0].item() if numbers.numel() else 0.0
     return math.inf if math.isnan(first) else first
-
-
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal but for the order in which floats were summed."""
-    return torch.allclose(a, b, rtol=RELATIVE, atol=ABSOLUTE)

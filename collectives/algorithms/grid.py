@@ -4,10 +4,12 @@ Cells are those of draw/grid.py.  What goes to the next row is an arrow.  What w
 outlined where it is sent, and told at the right where it arrives.
 """
 
-import math
-from typing import Iterable, NamedTuple
+from collections import defaultdict
+from fractions import Fraction
+from itertools import count
+from typing import Iterable
 
-from ..draw.canvas import INK, SOFT, WIDTH, Canvas, colour, heading, text_width
+from ..draw.canvas import INK, REDUCED, SOFT, WIDTH, Canvas, colour, heading, text_width
 from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels
 from .model import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, title
@@ -15,37 +17,31 @@ from .model import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, 
 SIDE_BY_SIDE = 5  # up to so many ranks, all steps stand side by side
 
 
-class _Arrow(NamedTuple):
-    source: int
-    target: int
-    chunk: int
-    adds: bool
-    parts: Parts
+def parts_tint(parts: Parts, ranks: int, some: str = INK) -> str:
+    """The colour of the only rank in these parts, dark for all ranks; `some` for any others."""
+    count = parts.bit_count()
+    return REDUCED if count == ranks > 1 else colour(parts.bit_length() - 1) if count == 1 else some
 
 
 def grids(s: Schedule, states: list[Holdings], step: int | None) -> list[Canvas]:
-    shown = range(len(states)) if step is None else [min(step, len(states)) - 1]
-    sketches = []
-    for k in shown:
-        sketch = Canvas()
-        last = k == len(s.steps)
-        messages = [] if last else s.steps[k]
-        words = "the end" if last else f"step {k + 1} of {len(s.steps)}"
-        count = "" if last else f"{len(messages)} message{'s' * (len(messages) != 1)}, {_share(s, messages)}"
-        if step is not None:
-            y = heading(sketch, f"{s.collective} by {s.name}", f"{words}{', ' * (not last)}{count}")
-        else:
-            sketch.text(0, 8, words, 13, align="left", bold=True)
-            sketch.text(0, 24, count, 10.5, SOFT, align="left")
-            y = 38
-        _grid(sketch, s, states[k], messages, y)
-        sketches.append(sketch)
+    name, sketches = f"{s.collective} by {s.name}", []
     if step is None:
-        top = Canvas()
-        heading(top, f"{s.collective} by {s.name}", title(s).partition(": ")[0].rpartition(", ")[2] + ": what every rank "
-                "holds before each step, and what it sends")  # fmt: skip
+        sketches.append(top := Canvas())
+        ranks = title(s).partition(": ")[0].rpartition(", ")[2]
+        heading(top, name, f"{ranks}: what every rank holds before each step, and what it sends")
         top.reach(WIDTH - 1, 0)
-        sketches.insert(0, top)
+    for k in range(len(states)) if step is None else [min(step, len(states)) - 1]:
+        sketches.append(sketch := Canvas())
+        words, told, messages = "the end", "", []
+        if k < len(s.steps):
+            messages = s.steps[k]
+            words = f"step {k + 1} of {len(s.steps)}"
+            told = f"{len(messages)} message{'s' * (len(messages) != 1)}, {_share(s, messages)}"
+        if step is None:
+            sketch.text(0, 8, words, 13, align="left", bold=True)
+            sketch.text(0, 24, told, 10.5, SOFT, align="left")
+        y = 38 if step is None else heading(sketch, name, ", ".join(filter(None, (words, told))))
+        _grid(sketch, s, states[k], messages, y)
     return sketches
 
 
@@ -53,9 +49,8 @@ def _share(s: Schedule, messages: list[Message]) -> str:
     loads = {len(m.chunks) for m in messages}
     if len(loads) != 1:
         return f"1/{s.cuts} S a chunk"
-    load = loads.pop()
-    common = math.gcd(load, s.cuts)
-    return "S each" if load == s.cuts else f"{load // common}/{s.cuts // common} S each"
+    share = Fraction(loads.pop(), s.cuts)
+    return "S each" if share == 1 else f"{share} S each"
 
 
 def _grid(sketch: Canvas, s: Schedule, held: Holdings, messages: list[Message], top: float) -> None:
@@ -70,70 +65,63 @@ def _grid(sketch: Canvas, s: Schedule, held: Holdings, messages: list[Message], 
         labels.draw(sketch, left - 12, at.middle(rank), rank, stripe=high)
     cells = [HeldChunk(r, c, chunk_name(s, c), held[r].get(c, 0)) for r in range(n) for c in range(columns)]
     draw_chunks(sketch, at, cells, n, owner=n <= SIDE_BY_SIDE)
-    arrows = [_Arrow(m.source, m.target, c, m.adds, held[m.source].get(c, 0)) for m in messages for c in m.chunks]
-    beside: dict[tuple[int, int], list[_Arrow]] = {}  # by (source, target)
-    for a in arrows:
-        way = _way(n, a, arrows, messages)
+    beside: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)  # (source, target) -> (chunk, added?)
+    for m, c in ((m, c) for m in messages for c in m.chunks):
+        way = _way(n, m, c, messages)
         if way == "beside":
-            beside.setdefault((a.source, a.target), []).append(a)
-            sketch.box(at.x(a.chunk) - 1.5, at.y(a.source) - 1.5, wide + 3, high + 3, None, INK, lw=2)
+            beside[m.source, m.target].append((c, m.adds))
+            sketch.box(at.x(c) - 1.5, at.y(m.source) - 1.5, wide + 3, high + 3, None, INK, lw=2)
             continue
-        tint = INK if a.adds or a.parts.bit_count() != 1 else colour(a.parts.bit_length() - 1)
-        middle, down = at.x(a.chunk) + wide / 2, (a.target > a.source) == (way == "next")
-        out, into = (at.y(a.source) + high, at.y(a.target)) if down else (at.y(a.source), at.y(a.target) + high)
-        sign = 1 if down else -1
+        parts = held[m.source].get(c, 0)
+        tint = INK if m.adds or parts.bit_count() != 1 else colour(parts.bit_length() - 1)
+        middle, sign = at.x(c) + wide / 2, 1 if (m.target > m.source) == (way == "next") else -1
+        out, into = at.middle(m.source) + sign * high / 2, at.middle(m.target) - sign * high / 2
         if way == "around":
             sketch.line([(middle, out + sign), (middle, out + 14 * sign)], tint, 2, dashed=True)
             sketch.arrow((middle, into - 14 * sign), (middle, into - sign), tint, 2, dashed=True, head=8)
         else:
             sketch.arrow((middle, out), (middle, into - sign), tint, 2, head=8)
-    words = {ends: "+" * some[0].adds + said_chunks(s, tuple(a.chunk for a in some)) for ends, some in beside.items()}
+    words = {ends: "+" * some[0][1] + said_chunks(s, tuple(c for c, _ in some)) for ends, some in beside.items()}
     _brackets(sketch, words, at.x(columns) + 2, [at.middle(rank) for rank in range(n)])
     sketch.reach(at.x(columns), at.y(n - 1) + high + closes)
 
 
-def _way(n: int, a: _Arrow, arrows: list[_Arrow], messages: list[Message]) -> str:
+def _way(n: int, m: Message, chunk: int, messages: list[Message]) -> str:
     """ "next": to the row above or below.  "around": out at one end of the rows, in at the other.  "beside": the rest."""
-    if wraps(n, a, messages):
+    if wraps(n, m, messages):
         return "around"
-    meets = any(b.chunk == a.chunk and (b.source, b.target) == (a.target, a.source) for b in arrows)
-    return "next" if abs(a.target - a.source) == 1 and not meets else "beside"
+    meets = any(chunk in o.chunks and (o.source, o.target) == (m.target, m.source) for o in messages)
+    return "next" if abs(m.target - m.source) == 1 and not meets else "beside"
 
 
 def _stacked(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """(first, last) row -> its column, from 0, so that none in a column touch; the shortest come first."""
-    columns: list[list[tuple[int, int]]] = []
     placed: dict[tuple[int, int], int] = {}
-    for span in sorted(spans, key=lambda span: (span[1] - span[0], span)):
-        free = (k for k, column in enumerate(columns) if all(span[0] > b or span[1] < a for a, b in column))
-        placed[span] = next(free, len(columns))
-        columns[placed[span] :] = columns[placed[span] :] or [[]]
-        columns[placed[span]].append(span)
+    for first, last in sorted(spans, key=lambda span: (span[1] - span[0], span)):
+        taken = {k for (a, b), k in placed.items() if a <= last and first <= b}
+        placed[first, last] = next(k for k in count() if k not in taken)
     return placed
 
 
 def _brackets(sketch: Canvas, words: dict[tuple[int, int], str], left: float, middles: list[float]) -> None:
     """To the right of the rows: from whom to whom, and at the row where it arrives, what; + is added."""
     placed = _stacked({(min(ends), max(ends)) for ends in words})
-    widest = [0.0] * (1 + max(placed.values(), default=-1))
+    columns = {ends: placed[min(ends), max(ends)] for ends in words}
+    widest: dict[int, float] = defaultdict(float)
     for ends, said in words.items():
-        k = placed[min(ends), max(ends)]
-        widest[k] = max(widest[k], text_width(said, 11))
+        widest[columns[ends]] = max(widest[columns[ends]], text_width(said, 11))
     for (source, target), said in words.items():
-        k = placed[min(source, target), max(source, target)]
-        x = left + sum(wide + 26 for wide in widest[:k])
+        k = columns[source, target]
+        x = left + sum(widest[before] + 26 for before in range(k))
         line = x + widest[k] + 16
-        back = (target, source) in words
         sketch.line([(line, middles[source]), (line, middles[target])], SOFT, 1.6)
-        if not back:
+        if (target, source) not in words:
             sketch.line([(line - 10, middles[source]), (line, middles[source])], SOFT, 1.6)
         sketch.arrow((line, middles[target]), (x + widest[k] + 4, middles[target]), SOFT, 1.6, head=7)
         sketch.text(x, middles[target], said, 11, align="left")
 
 
-def wraps(n: int, a, messages: list[Message]) -> bool:
+def wraps(n: int, m: Message, messages: list[Message]) -> bool:
     """Between the first and the last row, while others go one row on the same way round: the ring closes."""
-    if n < 3 or abs(a.target - a.source) != n - 1:
-        return False
-    on = 1 if a.target < a.source else -1
-    return any(m.target - m.source == on for m in messages)
+    on = 1 if m.target < m.source else -1
+    return n > 2 and abs(m.target - m.source) == n - 1 and any(o.target - o.source == on for o in messages)

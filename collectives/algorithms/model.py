@@ -1,9 +1,8 @@
 """An algorithm as data: a schedule is a list of steps, a step a list of messages.
 
-All messages of a step are under way together.  Each carries some chunks from one rank to
-another, where they are copied into place or added to what is there.  What the ranks hold at
-first, and what they must hold at the end, follows from the name of the collective.  What can be
-done with a schedule has a module for each act, loaded when it is asked for.
+All messages of a step are under way together.  Each carries some chunks from one rank to another, where they are
+copied into place or added to what is there.  What the ranks hold at first, and what they must hold at the end, follows
+from the collective.  What can be done with a schedule has a module for each act, loaded when it is asked for.
 """
 
 from dataclasses import dataclass
@@ -55,19 +54,16 @@ class Schedule:
 
     collective: one of COLLECTIVES; it says what the ranks start with and what they must end with.
     world_size: number of ranks, N.
-    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds
-        when the step begins.
-    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every
-        formula here: what broadcast and all_reduce work on, what all_gather ends with, what
-        reduce_scatter and all_to_all start with.  Chunks are numbered along the buffer; where
-        each rank has its own piece, rank r's is the r-th N-th of the chunks.  In all_to_all there
-        are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
+    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds when the step begins.
+    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every formula here: what broadcast
+        and all_reduce work on, what all_gather ends with, what reduce_scatter and all_to_all start with.  Chunks are
+        numbered along the buffer; where each rank has its own piece, rank r's is the r-th N-th of the chunks.  In
+        all_to_all there are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is
-    no list of messages, a rank or a chunk that does not exist.  Whether it does what the
-    collective promises, `prove` says.
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is no list of messages,
+    a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
     """
 
     collective: str
@@ -78,26 +74,19 @@ class Schedule:
     name: str = "schedule"
 
     def __post_init__(self) -> None:
-        n = self.world_size
-        if self.collective not in COLLECTIVES:
-            raise ValueError(
-                f"{self.collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}."
-            )
+        n, op = self.world_size, self.collective
+        if op not in COLLECTIVES:
+            raise ValueError(f"{op!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"world_size is a number of ranks, 1 or more, not {n!r}.")
         if not 0 <= self.root < n:
             raise ValueError(f"root is a rank from 0 to {n - 1}, not {self.root}.")
         if self.facts.personal and self.chunks != n * n:
-            raise ValueError(
-                f"{self.collective} of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}."
-            )
+            raise ValueError(f"{op} of {n} ranks has {n * n} chunks, one from each rank to each; say chunks={n * n}.")
         if not isinstance(self.chunks, int) or self.chunks < 1 or self.has_pieces and self.chunks % n:
-            raise ValueError(
-                f"{self.collective} gives each of {n} ranks an equal piece, so chunks must be a multiple of {n}, "
-                f"not {self.chunks}."
-                if self.has_pieces
-                else f"chunks must be 1 or more, not {self.chunks}."
-            )
+            each = f"{op} gives each of {n} ranks an equal piece, so " * self.has_pieces
+            wanted = f"a multiple of {n}" if self.has_pieces else "1 or more"
+            raise ValueError(f"{each}chunks must be {wanted}, not {self.chunks}.")
         steps = [step if isinstance(step, Message) else list(step) for step in self.steps]  # generators too, once
         object.__setattr__(self, "steps", steps)
         for k, step in enumerate(steps, 1):
@@ -106,31 +95,29 @@ class Schedule:
                     f"step {k} is one message, {step}: a step is a list of messages, so write [[...], [...]]."
                 )
             for m in step:
-                self._check(k, m)
+                if flaw := self._flaw(m):
+                    raise ValueError(f"step {k}{flaw}")
 
-    def _check(self, k: int, m: Message) -> None:
+    def _flaw(self, m: Message) -> str | None:
+        """What makes this no message of the schedule; goes on from "step 2"."""
         if not isinstance(m, Message):
-            raise ValueError(f"step {k}: {m!r} is no message; copy(source, target, chunk) and add(...) make one.")
-        if not all(isinstance(number, int) for number in (m.source, m.target, *m.chunks)):
-            raise ValueError(f"step {k}, message {m}: ranks and chunks are whole numbers, not {m.source!r}, {m.target!r}, "
-                             f"{m.chunks!r}.")  # fmt: skip
-        for rank in (m.source, m.target):
-            if not 0 <= rank < self.world_size:
-                raise ValueError(
-                    f"step {k}, message {m}: there is no rank {rank}, ranks are 0 to {self.world_size - 1}."
-                )
-        if m.source == m.target:
-            raise ValueError(f"step {k}: rank {m.source} sends to itself; what it has needs no message.")
-        if not m.chunks:
-            raise ValueError(f"step {k}, message {m}: it carries no chunk.")
-        for c in m.chunks:
-            if not 0 <= c < self.chunks:
-                raise ValueError(
-                    f"step {k}, message {m}: there is no chunk {c}: the buffer is cut in {self.chunks}, numbered from 0. "
-                    "Schedule(..., chunks=...) says into how many."
-                )
-        if len(set(m.chunks)) < len(m.chunks):
-            raise ValueError(f"step {k}, message {m}: it carries a chunk twice.")
+            return f": {m!r} is no message; copy(source, target, chunk) and add(...) make one."
+        n, source, target, chunks = self.world_size, m.source, m.target, m.chunks
+        if not all(isinstance(number, int) for number in (source, target, *chunks)):
+            return f", message {m}: ranks and chunks are whole numbers, not {source!r}, {target!r}, {chunks!r}."
+        if not (0 <= source < n and 0 <= target < n):
+            wrong = target if 0 <= source < n else source
+            return f", message {m}: there is no rank {wrong}, ranks are 0 to {n - 1}."
+        if source == target:
+            return f": rank {source} sends to itself; what it has needs no message."
+        if not chunks:
+            return f", message {m}: it carries no chunk."
+        if (wrong := next((c for c in chunks if not 0 <= c < self.chunks), None)) is not None:
+            return (
+                f", message {m}: there is no chunk {wrong}: the buffer is cut in {self.chunks}, numbered from 0. "
+                "Schedule(..., chunks=...) says into how many."
+            )
+        return f", message {m}: it carries a chunk twice." if len(set(chunks)) < len(chunks) else None
 
     @property
     def facts(self) -> Collective:
@@ -162,39 +149,34 @@ class Schedule:
 
         Raises ValueError if the collective needs equal pieces and they do not come out even.
         """
-        n = self.world_size
-        if self.facts.in_place:
-            return _cut(numel, self.chunks)
-        if numel % n:
+        pieces = 1 if self.facts.in_place else self.world_size
+        if numel % pieces:
             raise ValueError(
-                f"{self.collective} needs {n} pieces of equal size: {numel} elements do not divide by {n}."
+                f"{self.collective} needs {pieces} pieces of equal size: {numel} elements do not divide by {pieces}."
             )
-        return _cut(numel // n, self.cuts // n) * n
+        each, parts = numel // pieces, self.cuts // pieces
+        return [each // parts + (k < each % parts) for k in range(parts)] * pieces
 
     def initial(self) -> Holdings:
         """What every rank holds before the first step."""
         n, what = self.world_size, self.facts
         givers = (self.root,) if what.root == "src" else range(n)
-        every = range(self.chunks)
-        pieces = [self.piece(r) if what.gives == "own" or what.personal else every for r in range(n)]
-        return [{c: 1 << r for c in pieces[r]} if r in givers else {} for r in range(n)]
+        parted = what.gives == "own" or what.personal
+        chunks = [self.piece(r) if parted else range(self.chunks) for r in range(n)]
+        return [dict.fromkeys(chunks[r], 1 << r) if r in givers else {} for r in range(n)]
 
     def promised(self) -> Holdings:
         """What every rank must hold after the last step; what it holds besides does not matter."""
-        n, what, each = self.world_size, self.facts, self.chunks // self.world_size or 1
+        n, what = self.world_size, self.facts
         if what.personal:
             return [{s * n + r: 1 << s for s in range(n)} for r in range(n)]
         takers = (self.root,) if what.root == "dst" else range(n)
-
-        def parts(chunk: int) -> Parts:
-            """Of every rank, of the root, or of the one whose piece it is."""
-            return (1 << n) - 1 if what.reduces else 1 << (self.root if what.root == "src" else chunk // each)
-
-        every = {c: parts(c) for c in range(self.chunks)}
-        return [
-            ({c: every[c] for c in self.piece(r)} if what.gets == "own" else every) if r in takers else {}
-            for r in range(n)
-        ]
+        if what.reduces or what.root == "src":
+            every = dict.fromkeys(range(self.chunks), (1 << n) - 1 if what.reduces else 1 << self.root)
+        else:
+            every = {c: 1 << r for r in range(n) for c in self.piece(r)}
+        mine = [{c: every[c] for c in self.piece(r)} if what.gets == "own" else every for r in range(n)]
+        return [mine[r] if r in takers else {} for r in range(n)]
 
     prove = Later(".proof", "prove")
     count = Later(".count", "count")
@@ -203,15 +185,14 @@ class Schedule:
 
     def table(self, brief: bool = False) -> str:
         """A line a step.  '0 -> 1 +a' adds chunk a of rank 0 to rank 1's; without the plus it is copied."""
+        steps, messages = (SHOWN_STEPS, SHOWN_MESSAGES) if brief else (None, None)
         lines = [title(self)]
-        shown = self.steps[:SHOWN_STEPS] if brief else self.steps
-        for k, step in enumerate(shown, 1):
-            messages = [said(self, m) for m in (step[:SHOWN_MESSAGES] if brief else step)]
-            if len(messages) < len(step):
-                messages.append(f"... and {len(step) - len(messages)} more")
-            lines.append(f"  step {k:>2}   " + ",  ".join(messages))
-        if len(shown) < len(self.steps):
-            lines.append(f"  ... and {len(self.steps) - len(shown)} more steps: .table() lists them all")
+        for k, step in enumerate(self.steps[:steps], 1):
+            shown = [said(self, m) for m in step[:messages]]
+            more = [f"... and {len(step) - len(shown)} more"] * (len(shown) < len(step))
+            lines.append(f"  step {k:>2}   " + ",  ".join(shown + more))
+        if len(self.steps) >= len(lines):
+            lines.append(f"  ... and {len(self.steps) - len(lines) + 1} more steps: .table() lists them all")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -223,24 +204,15 @@ class Schedule:
         show(self.draw(), repr(self))
 
 
-def _cut(numel: int, parts: int) -> list[int]:
-    return [numel // parts + (k < numel % parts) for k in range(parts)]
-
-
 def chunk_name(s: Schedule, chunk: int) -> str:
     """'a', 'b', ... along the buffer; where each rank has its own row, with the rank it comes from: 'b2'."""
-    if s.facts.personal:
-        return f"{_letters(chunk % s.world_size)}{chunk // s.world_size}"
-    return _letters(chunk)
+    source, column = divmod(chunk, s.world_size)
+    return f"{_letters(column)}{source}" if s.facts.personal else _letters(chunk)
 
 
 def _letters(k: int) -> str:
     """a ... z, aa, ab, ... as columns of a spreadsheet."""
-    word = ""
-    while k >= 0:
-        k, letter = divmod(k, 26)
-        word, k = chr(97 + letter) + word, k - 1
-    return word
+    return (_letters(k // 26 - 1) if k >= 26 else "") + chr(97 + k % 26)
 
 
 def members(parts: Parts) -> list[int]:

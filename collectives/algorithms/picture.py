@@ -8,7 +8,7 @@ import textwrap
 from ..draw.canvas import INK, WIDTH, Canvas, Picture
 from .grid import SIDE_BY_SIDE, grids
 from .journey import journey
-from .model import Holdings, Schedule, title
+from .model import Schedule, title
 from .proof import WrongSchedule, follow
 from .spacetime import lanes
 from .trees import draw_trees
@@ -19,8 +19,7 @@ MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show
 def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None) -> Picture:
     """The picture of a schedule.
 
-    step: 1 ... number of steps: what the ranks hold before this step, and what it sends; one
-        more than the last: what they end with.  None: all of it.
+    step: 1 ... number of steps: what the ranks hold before it, and what it sends; one more: the end.  None: all of it.
     style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time, "trees" who gets data
         from whom (ValueError if no tree does), "journey" all moments of the first chunk.  None: grid or lanes,
         whichever suits.
@@ -38,7 +37,13 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
         raise ValueError(
             f"a grid shows at most {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, and no all_to_all: take style='lanes'."
         )
-    states, wrong = _states(s)
+    states, wrong = [s.initial()], None  # what is held before the first step and after each that can be done
+    try:
+        for held in follow(s):
+            states.append([dict(chunks) for chunks in held])
+        s.prove()
+    except WrongSchedule as why:
+        wrong = why
     if style is None:
         few = s.world_size <= SIDE_BY_SIDE and s.chunks > 1
         style = "grid" if fits and (few or step is not None) else "lanes"
@@ -51,29 +56,9 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
     else:
         sketches = [lanes(s, states, range(len(s.steps)) if step is None else range(step - 1, min(step, len(s.steps))))]
     if wrong and (step is None or step == len(states)):
-        sketches.append(_complaint(str(wrong)))
         text += f"\n✗ {wrong}"
+        sketches.append(sketch := Canvas())
+        sketch.reach(WIDTH - 1, 0)  # a line of its own
+        for k, line in enumerate(textwrap.wrap(f"✗ {wrong}", 118)):
+            sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
     return Picture(sketches, text, f"Picture: {title(s)}" + f", step {step}" * (step is not None))
-
-
-def _states(s: Schedule) -> tuple[list[Holdings], WrongSchedule | None]:
-    """What is held before the first step and after each that can be done, and why no more can."""
-    states = [[dict(chunks) for chunks in s.initial()]]
-    try:
-        for held in follow(s):
-            states.append([dict(chunks) for chunks in held])
-    except WrongSchedule as wrong:
-        return states, wrong
-    try:
-        s.prove()
-    except WrongSchedule as wrong:
-        return states, wrong
-    return states, None
-
-
-def _complaint(words: str) -> Canvas:
-    sketch = Canvas()
-    for k, line in enumerate(textwrap.wrap("✗ " + words, 118)):
-        sketch.text(0, 8 + 17 * k, line, 12.5, INK, align="left", bold=True)
-    sketch.reach(WIDTH - 1, 0)  # a line of its own
-    return sketch

@@ -1,15 +1,14 @@
 """The proof that a schedule does what it promises, by adding up sets instead of numbers.
 
-Every rank's part of every chunk is a symbol.  The steps are followed one by one; what a rank
-holds of a chunk is the set of ranks whose parts are in it.  That proves the schedule for
-every input, and any reduction that is associative and commutative.
+Every rank's part of every chunk is a symbol; what a rank holds of a chunk, step by step, is the set of ranks whose
+parts are in it.  That proves it for every input, and any reduction that is associative and commutative.
 """
 
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterator
 
-from .model import Holdings, Message, Schedule, chunk_name, members, said_ranks
+from .model import Holdings, Message, Parts, Schedule, chunk_name, members, said_ranks
 
 
 class WrongSchedule(ValueError):
@@ -59,7 +58,7 @@ def prove(s: Schedule) -> Proof:
 
 def follow(s: Schedule) -> Iterator[Holdings]:
     """What every rank holds after each step.  Raises WrongSchedule at the step that cannot be done."""
-    held = [dict(chunks) for chunks in s.initial()]
+    held = s.initial()
     for k, step in enumerate(s.steps):
         arrivals = []
         writes: dict[tuple[int, int], list[Message]] = defaultdict(list)
@@ -74,7 +73,11 @@ def follow(s: Schedule) -> Iterator[Holdings]:
         for m, c, parts in arrivals:
             old = held[m.target].get(c, 0) if m.adds else 0
             if old & parts:
-                raise WrongSchedule(_twice(s, k, m, c, old & parts), k + 1)
+                raise WrongSchedule(
+                    f"step {k + 1}: rank {m.source} adds chunk {chunk_name(s, c)} to rank {m.target}'s, "
+                    f"and the {_parts(old & parts)} would be in the sum twice.",
+                    k + 1,
+                )
             held[m.target][c] = old | parts
         yield held
 
@@ -91,80 +94,60 @@ def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[in
             )
     for m in step:
         for c in m.chunks:
-            for other in writes.get((m.source, c), ()):
-                if not other.adds:
-                    raise WrongSchedule(
-                        f"step {k + 1}: rank {other.source}'s message overwrites chunk {chunk_name(s, c)} of rank "
-                        f"{m.source} while rank {m.source} is still sending it to rank {m.target}. "
-                        "Put one of the two in another step.",
-                        k + 1,
-                    )
+            if other := next((other for other in writes.get((m.source, c), ()) if not other.adds), None):
+                raise WrongSchedule(
+                    f"step {k + 1}: rank {other.source}'s message overwrites chunk {chunk_name(s, c)} of rank "
+                    f"{m.source} while rank {m.source} is still sending it to rank {m.target}. "
+                    "Put one of the two in another step.",
+                    k + 1,
+                )
 
 
 def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
     name = chunk_name(s, chunk)
     says = f"step {k + 1}: rank {m.source} sends chunk {name} to rank {m.target} but does not have it"
     # Who was to bring it, and who to that one?  It ends nowhere, or bites its own tail.
-    chain = [m.source]
-    while True:
-        bringer = next((b for j, b in _brings(s, chain[-1], chunk) if j >= k), None)
-        if bringer is None:
-            break
-        if bringer.source in chain:
-            cycle = chain[chain.index(bringer.source) :]
-            if len(cycle) > 1:
-                return (
-                    f"{says}: a cycle. "
-                    + ", ".join(f"rank {a} waits for rank {b}" for a, b in zip(cycle, [*cycle[1:], cycle[0]]))
-                    + f", and none of them ever gets chunk {name} from elsewhere."
-                )
-            break
-        if s.initial()[bringer.source].get(chunk):
+    chain, initial = [m.source], s.initial()
+    while bringer := next((b for j, b in _brings(s, chain[-1], chunk) if j >= k), None):
+        if bringer.source in chain or initial[bringer.source].get(chunk):
             break
         chain.append(bringer.source)
-    when = [j for j, _ in _brings(s, m.source, chunk)]
-    if not when:
+    if bringer and bringer.source in chain[:-1]:
+        cycle = chain[chain.index(bringer.source) :]
+        waits = ", ".join(f"rank {a} waits for rank {b}" for a, b in zip(cycle, [*cycle[1:], cycle[0]]))
+        return f"{says}: a cycle. {waits}, and none of them ever gets chunk {name} from elsewhere."
+    when = next((j for j, _ in _brings(s, m.source, chunk)), None)
+    if when is None:
         return f"{says}: nobody ever sends it to rank {m.source}."
-    if when[0] == k:
+    if when == k:
         return (
             f"{says} yet: it arrives in this same step. A message carries what its source holds when the step "
             "begins, so send it on one step later."
         )
-    return f"{says} yet: it arrives in step {when[0] + 1}."
+    return f"{says} yet: it arrives in step {when + 1}."
 
 
 def _brings(s: Schedule, rank: int, chunk: int) -> Iterator[tuple[int, Message]]:
     """The messages that bring this chunk to this rank, and their steps from 0."""
-    for j, step in enumerate(s.steps):
-        for m in step:
-            if m.target == rank and chunk in m.chunks:
-                yield j, m
+    return ((j, m) for j, step in enumerate(s.steps) for m in step if m.target == rank and chunk in m.chunks)
 
 
-def _twice(s: Schedule, k: int, m: Message, chunk: int, both: int) -> str:
-    whose = f"part{'s' * (both & both - 1 > 0)} of {said_ranks(members(both))}"
-    return (
-        f"step {k + 1}: rank {m.source} adds chunk {chunk_name(s, chunk)} to rank {m.target}'s, "
-        f"and the {whose} would be in the sum twice."
-    )
+def _parts(parts: Parts) -> str:
+    """'part of rank 2', 'parts of ranks 0-3'"""
+    return f"part{'s' * (parts.bit_count() > 1)} of {said_ranks(members(parts))}"
 
 
-def _ending(s: Schedule, rank: int, chunk: int, got: int, wanted: int) -> str:
+def _ending(s: Schedule, rank: int, chunk: int, got: Parts, wanted: Parts) -> str:
     name = chunk_name(s, chunk)
     if not got:
         return f"at the end rank {rank} has no chunk {name}: nobody ever sends it there."
     missing, extra = wanted & ~got, got & ~wanted
-    says = []
-    if missing:
-        says.append(f"without the part{'s' * (missing & missing - 1 > 0)} of {said_ranks(members(missing))}")
-    if extra:
-        says.append(
-            f"with the part{'s' * (extra & extra - 1 > 0)} of {said_ranks(members(extra))}, which it should not have"
-        )
+    says = [f"without the {_parts(missing)}"] * bool(missing)
+    says += [f"with the {_parts(extra)}, which it should not have"] * bool(extra)
     return f"at the end rank {rank} has chunk {name} {' and '.join(says)}.{_lost(s, rank, chunk, missing)}"
 
 
-def _lost(s: Schedule, rank: int, chunk: int, missing: int) -> str:
+def _lost(s: Schedule, rank: int, chunk: int, missing: Parts) -> str:
     """Where the missing parts were still there, if a copy put an end to them."""
     before = s.initial()[rank].get(chunk, 0)
     found = ""

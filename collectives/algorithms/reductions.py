@@ -1,25 +1,13 @@
-"""The algorithms that add: reduce_scatter and all_reduce.  (For reduce see algorithms.py.)
-
-Sources are as there, where nothing else is said.
-"""
+"""The algorithms that add: reduce_scatter, all_reduce.  For reduce, and sources not given here, see algorithms.py."""
 
 from functools import partial
-from typing import Callable, Iterable, Iterator
+from typing import Callable, Iterator
 
 import numpy as np
 
-from .algorithms import (
-    doublings,
-    exchange,
-    flat_broadcast,
-    flat_reduce,
-    need_positive,
-    need_power_of_two,
-    one_ring,
-    rings,
-)
+from .algorithms import doublings, flat_broadcast, flat_reduce, need_positive, need_power_of_two
 from .model import Schedule
-from .rounds import Outline, Phase, phase, regular
+from .rounds import Outline, Phase, exchange, one_ring, phase, regular, rings
 
 # --- everybody gets its own piece of the sum ----------------------------------------------
 
@@ -54,15 +42,14 @@ def tree_all_reduce(n: int) -> Outline:
         for adds, distances in ((True, reversed(doublings(n))), (False, doublings(n))):
             for d in distances:
                 above = np.arange(min(d, n - d))
-                ends = (above + d, above) if adds else (above, above + d)
-                yield phase(1, *ends, adds, 1.0, _all_of(1, above))
+                yield _whole(above + d, above, adds) if adds else _whole(above, above + d, adds)
 
     return Outline("all_reduce", "binomial tree", n, phases)
 
 
-def _all_of(chunks: int, ranks: np.ndarray) -> Callable[[int], np.ndarray]:
-    """Every chunk of the buffer, for each of these ranks."""
-    return lambda k: np.tile(np.arange(chunks), (len(ranks), 1))
+def _whole(source: np.ndarray, target: np.ndarray, adds: bool, chunks: int = 1) -> Phase:
+    """A step whose messages carry the whole buffer."""
+    return phase(1, source, target, adds, 1.0, lambda k: np.tile(np.arange(chunks), (len(source), 1)))
 
 
 @regular
@@ -79,13 +66,13 @@ def ring_all_reduce(n: int) -> Outline:
 def multi_ring_all_reduce(n: int, node: int) -> Outline:
     """As many rings as a node has ranks, each with its share of the buffer: every network port of a node works.
 
-    Each ring goes through all ranks of a node, then on to the next node from the rank's own
-    port to the same port there.  So does NCCL, which calls a ring a channel.
+    Each ring goes through all ranks of a node, then on to the next node from the rank's own port to the same port
+    there.  So does NCCL, which calls a ring a channel.
     """
     nodes = whole_nodes(n, node)
 
     def phases() -> Iterator[Phase]:
-        first, m, i = np.arange(node)[:, None, None], np.arange(nodes)[:, None], np.arange(node)
+        first, m, i = np.ogrid[:node, :nodes, :node]
         ranks = (m * node + (first - m + i) % node).reshape(node, n)  # a ring's last of a node is the next one's first
         for adds in (True, False):
             yield rings(ranks, 1, adds, 1 / (n * node), lambda ring, piece: (ring * n + piece)[:, None])
@@ -97,16 +84,14 @@ def multi_ring_all_reduce(n: int, node: int) -> Outline:
 def doubling_all_reduce(n: int) -> Outline:
     """Partners at distance 1, 2, 4, ... exchange the whole buffer and add: lg n steps of S.
 
-    Where n is no power of two, the ranks beyond give theirs to a partner first, and get
-    the sum last: two steps more.
+    Where n is no power of two, the ranks beyond give theirs to a partner first, and get the sum last: two steps more.
     """
-    p = largest_power_of_two(n)
 
-    def phases() -> Iterator[Phase]:
+    def phases(p: int) -> Iterator[Phase]:
         r = np.arange(p)
-        return _folded(n, p, (phase(1, r, r ^ d, True, 1.0, _all_of(1, r)) for d in doublings(p)), 1)
+        return (_whole(r, r ^ d, True) for d in doublings(p))
 
-    return Outline("all_reduce", "recursive doubling", n, phases)
+    return _folded("recursive doubling", n, phases, cut=False)
 
 
 @regular
@@ -114,32 +99,33 @@ def rabenseifner_all_reduce(n: int) -> Outline:
     """reduce_scatter by halving, all_gather by doubling: 2 lg n steps, and as few bytes as the ring.
 
     Other world sizes than powers of two as in doubling_all_reduce.
-    R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004,
-    doi 10.1007/978-3-540-24685-5_1.
+    R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004, doi 10.1007/978-3-540-24685-5_1.
     """
-    p = largest_power_of_two(n)
 
-    def phases() -> Iterator[Phase]:
+    def phases(p: int) -> Iterator[Phase]:
         steps = [(d, True) for d in reversed(doublings(p))] + [(d, False) for d in doublings(p)]
-        return _folded(n, p, (exchange(p, *step) for step in steps), p)
+        return (exchange(p, *step) for step in steps)
 
-    return Outline("all_reduce", "Rabenseifner's halving and doubling", n, phases, p)
-
-
-def largest_power_of_two(n: int) -> int:
-    if n < 1:
-        raise ValueError(f"world_size is a number of ranks, 1 or more, not {n}.")
-    return 1 << n.bit_length() - 1
+    return _folded("Rabenseifner's halving and doubling", n, phases, cut=True)
 
 
-def _folded(n: int, p: int, phases: Iterable[Phase], chunks: int) -> Iterator[Phase]:
-    """An all_reduce of p ranks made one of n, at most 2 p: the rest have it done by a partner."""
-    rest = np.arange(p, n)
-    if n > p:
-        yield phase(1, rest, rest - p, True, 1.0, _all_of(chunks, rest))
-    yield from phases
-    if n > p:
-        yield phase(1, rest - p, rest, False, 1.0, _all_of(chunks, rest))
+def _folded(name: str, n: int, phases: Callable[[int], Iterator[Phase]], cut: bool) -> Outline:
+    """An all_reduce of a power of two made one of n ranks: the ranks beyond it have it done by a partner.
+
+    cut: the buffer is cut in as many chunks as the power.
+    """
+    p = 1 << max(n.bit_length() - 1, 0)
+    chunks = p if cut else 1
+
+    def all_phases() -> Iterator[Phase]:
+        rest = np.arange(p, n)
+        if n > p:
+            yield _whole(rest, rest - p, True, chunks)
+        yield from phases(p)
+        if n > p:
+            yield _whole(rest - p, rest, False, chunks)
+
+    return Outline("all_reduce", name, n, all_phases, chunks)
 
 
 @regular
@@ -157,10 +143,8 @@ def hierarchical_all_reduce(n: int, node: int) -> Outline:
     def between(adds: bool) -> Phase:  # chunk i * nodes + j is part j of the piece i of a node
         return rings(ranks, 0, adds, 1 / n, lambda i, part: (i * nodes + part)[:, None])
 
-    def phases() -> list[Phase]:
-        return [inside(adds=True), between(adds=True), between(adds=False), inside(adds=False)]
-
-    return Outline("all_reduce", f"rings in and between nodes of {node}", n, phases, n)
+    name = f"rings in and between nodes of {node}"
+    return Outline("all_reduce", name, n, lambda: [inside(True), between(True), between(False), inside(False)], n)
 
 
 def whole_nodes(n: int, node: int) -> int:
@@ -178,12 +162,11 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
     """Half of the buffer goes up and down one binary tree, half another whose leaves are the first one's inner ranks.
 
     pieces: into how many each half is cut; they follow each other through the tree, one a step.
-    node: more than 1: the trees are between nodes, with a chain through the ranks of each; and
-        there are as many pairs of trees as a node has ranks, each with its share of the
-        buffer and with another rank of the node at the head of the chain.
-    NCCL's algorithm "Tree" is this one.  P. Sanders, J. Speck, J. L. Träff, "Two-tree
-    algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35(12),
-    2009, doi 10.1016/j.parco.2009.09.001.
+    node: more than 1: the trees are between nodes, with a chain through the ranks of each; and there are as many pairs
+        of trees as a node has ranks, each with its share of the buffer and with another rank of the node at the head
+        of the chain.
+    NCCL's algorithm "Tree" is this one.  P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth
+    broadcast, reduction and scan", Parallel Computing 35(12), 2009, doi 10.1016/j.parco.2009.09.001.
     """
     need_positive(pieces)
     nodes = whole_nodes(n, node)
@@ -192,7 +175,7 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
         if n < 2:
             return
         place, above, up, down = np.array(tree_links(nodes, node)).T
-        names = np.array(double_tree_names(nodes, node))
+        names = double_tree_names(nodes, node)
         # An edge of a tree is two ways, in turn: down it, up it.  Each is busy for as many steps as there are pieces.
         low, high = names[:, place], names[:, above]
         source, target = np.stack([high, low], 2).ravel(), np.stack([low, high], 2).ravel()
@@ -213,49 +196,34 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
     return Outline("all_reduce", "double binary tree" + between, n, phases, 2 * node * pieces)
 
 
-def tree_parents(n: int) -> list[int]:
-    """Each rank's parent in a binary tree that keeps the order of ranks; rank 0, the root, is its own.
-
-    Of any stretch of ranks, the one divisible by the highest power of two is on top.  So even
-    ranks are inner ones, and odd ranks are leaves.
-    """
-    parent = [0] * n
-    for r in range(1, n):
-        low = r & -r
-        up = (r ^ low) | low << 1  # the neighbour at distance `low` that is divisible by more
-        parent[r] = up if up < n else r ^ low
-    return parent
-
-
-def double_tree_names(nodes: int, node: int = 1) -> list[list[int]]:
+def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
     """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
-    The second of a pair is the first one backwards, so that even and odd change places; with
-    an odd number of nodes that takes a shift by one instead, and one node is an inner one twice.
+    The second of a pair is the first one backwards, so that even and odd change places; with an odd number of nodes
+    that takes a shift by one instead, and one node is an inner one twice.
     """
-    backwards = [nodes - 1 - r if nodes % 2 == 0 else (r + 1) % nodes for r in range(nodes)]
-    return [
-        [m * node + (head + i) % node for m in order for i in range(node)]
-        for head in range(node) for order in (range(nodes), backwards)
-    ]  # fmt: skip
+    forth = np.arange(nodes)
+    pair = np.stack([forth, forth[::-1] if nodes % 2 == 0 else np.roll(forth, -1)])
+    head, _, _, i = np.ogrid[:node, :2, :nodes, :node]
+    return (pair[:, :, None] * node + (head + i) % node).reshape(2 * node, nodes * node)
 
 
 def tree_links(nodes: int, node: int = 1) -> list[tuple[int, int, int, int]]:
     """(place, the place above it, step of the first message up, step of the first message down) of all but the root.
 
-    A tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's
-    chain.  A rank sends up once it has heard all below it, and down comes what the root has.
+    A binary tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's chain.  Of any
+    stretch of nodes, the one divisible by the highest power of two is on top: even ones are inner, odd ones leaves.
+    A rank sends up once it has heard all below it, and down comes what the root has.
     """
-    parent = tree_parents(nodes)
-    depth, height = [0] * nodes, [node - 1] * nodes
-    for m in sorted(range(1, nodes), key=lambda m: m & -m, reverse=True):  # parents before children
-        depth[m] = depth[parent[m]] + 1
-    for m in sorted(range(1, nodes), key=lambda m: m & -m):
-        height[parent[m]] = max(height[parent[m]], height[m] + 1)
-    links = []
-    for m in range(nodes):
-        down = height[0] + depth[m] - 1
-        if m:
-            links.append((m * node, parent[m] * node, height[m], down))
-        links += [(m * node + i, m * node + i - 1, node - 1 - i, down + i) for i in range(1, node)]
-    return links
+    m, places = np.arange(nodes), np.arange(nodes * node)
+    low = m & -m
+    up = (m ^ low) | low << 1  # the neighbour at distance `low` that is divisible by more
+    parents = np.where(up < nodes, up, m ^ low)
+    above = np.where(places % node, places - 1, parents[places // node] * node).tolist()
+    depth, height = [0] * len(above), [0] * len(above)
+    upwards = [p for p in np.lexsort((-places, low[places // node])).tolist() if p]  # children before parents
+    for p in upwards:
+        height[above[p]] = max(height[above[p]], height[p] + 1)
+    for p in reversed(upwards):
+        depth[p] = depth[above[p]] + 1
+    return [(p, above[p], height[p], height[0] + depth[p] - 1) for p in range(1, len(above))]

@@ -1,8 +1,7 @@
 """The rounds of an algorithm: who sends how much to whom, and how often in a row.
 
-That is all a price depends on, and it is small where an algorithm is regular: the ring repeats
-one step 2 (N - 1) times.  So a regular algorithm is written as phases, for any number of ranks,
-and its schedule is the same phases written out message by message.
+That is all a price depends on, and it is small where an algorithm is regular: the ring repeats one step 2 (N - 1)
+times.  So a regular algorithm is written as phases, for any number of ranks; its schedule has them message by message.
 """
 
 import functools
@@ -18,8 +17,7 @@ from .model import Message, Schedule
 class Phase(NamedTuple):
     """One step, done `times` times in a row.  Arrays have one entry a message.
 
-    ring: the number of the ring that each message is part of, where what goes round is passed
-        on: in every step each rank sends what came in the step before.  None elsewhere.
+    ring: the number of each message's ring, where a rank sends in every step what came in the last; None elsewhere.
     chunks: of the k-th time, a row a message; None where they are not known.
     """
 
@@ -36,6 +34,31 @@ def phase(times: int, source, target, adds, share: float, chunks: Callable[[int]
     """A phase whose messages are all of one size."""
     n = len(source)
     return Phase(times, source, target, np.full(n, share), np.full(n, adds), ring, chunks)
+
+
+def rings(
+    ranks: np.ndarray, axis: int, adds: bool, share: float, chunks: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> Phase:
+    """Rings along an axis of a table of ranks: each passes on what it got, until every piece has been everywhere.
+
+    chunks: from arrays of the rings' numbers and of the pieces' to the chunks, a row a message.
+    """
+    at, n = np.indices(ranks.shape), ranks.shape[axis]
+    place, ring = at[axis].ravel(), at[1 - axis].ravel()
+    target = np.roll(ranks, -1, axis).ravel()
+    return phase(n - 1, ranks.ravel(), target, adds, share, lambda k: chunks(ring, (place - k - adds) % n), ring)
+
+
+def one_ring(n: int, adds: bool) -> Phase:
+    """In step k, rank r sends piece r - k to its right; where it adds, piece r - k - 1."""
+    return rings(np.arange(n)[None], 1, adds, 1 / n, lambda ring, piece: piece[:, None])
+
+
+def exchange(n: int, d: int, adds: bool) -> Phase:
+    """Partners at distance d: each gives its own block of d chunks; where it adds, its partner's."""
+    r = np.arange(n)
+    block = (r ^ d if adds else r) // d * d
+    return phase(1, r, r ^ d, adds, d / n, lambda k: block[:, None] + np.arange(d))
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,17 +85,16 @@ class Outline:
 
     def schedule(self) -> Schedule:
         """Every message of every step."""
-        return self._schedule([step for phase in self for step in _messages(phase)])
+        return self._schedule(step for phase in self for step in _messages(phase))
 
-    def _schedule(self, steps: list[list[Message]]) -> Schedule:
+    def _schedule(self, steps: Iterable[list[Message]]) -> Schedule:
         return Schedule(self.collective, self.world_size, steps, self.chunks, name=self.name)
 
 
 def _messages(phase: Phase) -> Iterator[list[Message]]:
-    ends = phase.source.tolist(), phase.target.tolist()
-    adds = phase.adds.tolist()
+    source, target, adds = (column.tolist() for column in (phase.source, phase.target, phase.adds))
     for k in range(phase.times):
-        yield list(map(Message, *ends, map(tuple, phase.chunks(k).tolist()), adds))
+        yield list(map(Message, source, target, map(tuple, phase.chunks(k).tolist()), adds))
 
 
 def regular(algorithm: Callable[..., Outline]) -> Callable[..., Schedule]:

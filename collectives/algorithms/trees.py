@@ -4,8 +4,11 @@ What is added up goes the same edges upwards, in other steps.
 """
 
 from collections import defaultdict
+from itertools import count
+from typing import Iterable
 
-from ..draw.canvas import FAINT, INK, SOFT, Canvas, colour, heading, ink_on, text_width
+from ..draw.canvas import FAINT, INK, SOFT, WIDTH, Canvas, colour, heading, ink_on, text_width
+from ..draw.chips import along
 from .model import Schedule, said_chunks, title
 
 PITCH, LEVEL, RADIUS = 52, 62, 14  # pixels: between leaves, between levels, of a rank
@@ -33,83 +36,74 @@ def draw_trees(s: Schedule) -> tuple[list[Canvas], str]:
     """A sheet for each tree, after one with the title, or one sheet for title and tree; and the trees in words."""
     found = trees(s)
     top = Canvas()
-    adds, copies = (any(m.adds is kind for step in s.steps for m in step) for kind in (True, False))
-    ways = [words for words, there in (("sums go up", adds), ("copies go down", copies)) if there]
-    below = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; at each edge its steps; grey rim: a leaf")
+    kinds = {m.adds for step in s.steps for m in step}
+    ways = ["sums go up"] * (True in kinds) + ["copies go down"] * (False in kinds)
+    y = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; at each edge its steps; grey rim: a leaf")
     words = "\n".join(_said(s, *each) for each in found)
     if len(found) == 1:
-        _draw_tree(top, below, s, *found[0])
+        _draw_tree(top, y, s, *found[0])
         return [top], words
-    top.reach(859, 0)
-    return [top, *(_sheet(s, *each) for each in found)], words
+    top.reach(WIDTH - 1, 0)
+    sketches = [top]
+    for chunks, tree in found:
+        sketches.append(sketch := Canvas())
+        sketch.text(0, 8, f"chunk{'s' * (len(chunks) > 1)} {said_chunks(s, chunks)}", 13, align="left", bold=True)
+        _draw_tree(sketch, 24, s, chunks, tree)
+    return sketches, words
 
 
-def _sheet(s: Schedule, chunks: tuple[int, ...], tree: Tree) -> Canvas:
-    """A tree under the chunks that take it."""
-    sketch = Canvas()
-    sketch.text(0, 8, f"chunk{'s' * (len(chunks) > 1)} {said_chunks(s, chunks)}", 13, align="left", bold=True)
-    _draw_tree(sketch, 24, s, chunks, tree)
-    return sketch
+def _children(tree: Tree) -> dict[int, list[int]]:
+    """The ranks below each, of those that are no leaves."""
+    below = defaultdict(list)
+    for rank, parent in sorted(tree.items()):
+        below[parent].append(rank)
+    return below
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _said(s: Schedule, chunks: tuple[int, ...], tree: Tree) -> str:
-    below = defaultdict(list)
-    for rank, parent in sorted(tree.items()):
-        below[parent].append(str(rank))
-    words = "; ".join(f"below {parent}: {', '.join(ranks)}" for parent, ranks in sorted(below.items()))
-    return f"tree of {said_chunks(s, chunks)}: root {_root(tree)}; {words}; leaves: " + ", ".join(
-        map(str, _leaves(tree))
-    )
-
-
-def _root(tree: Tree) -> int:
-    (root,) = set(tree.values()) - set(tree)
-    return root
-
-
-def _leaves(tree: Tree) -> list[int]:
-    return sorted(set(tree) - set(tree.values()))
+    below = _children(tree)
+    (root,) = below.keys() - tree.keys()
+    words = "; ".join(f"below {parent}: {_listed(ranks)}" for parent, ranks in sorted(below.items()))
+    leaves = _listed(sorted(tree.keys() - below))
+    return f"tree of {said_chunks(s, chunks)}: root {root}; {words}; leaves: {leaves}"
 
 
 def _draw_tree(sketch: Canvas, top: float, s: Schedule, chunks: tuple[int, ...], tree: Tree) -> None:
     """Draws a tree, its root at the top."""
-    below: dict[int, list[int]] = defaultdict(list)
-    for rank, parent in sorted(tree.items()):
-        below[parent].append(rank)
-    places: dict[int, tuple[float, float]] = {}
-    leaves = 0
+    below, places = _children(tree), {}
+    columns = count()  # of leaves
 
     def place(rank: int, level: int) -> float:
-        nonlocal leaves
         y = top + RADIUS + level * LEVEL
-        if not below[rank]:
-            leaves += 1
-            x = (leaves - 0.5) * PITCH
-        else:
+        if rank in below:
             xs = [place(child, level + 1) for child in below[rank]]
             x = (xs[0] + xs[-1]) / 2
             while any(abs(x - px) < 2 * RADIUS + 4 and py == y for px, py in places.values()):
                 x += 6
+        else:
+            x = (next(columns) + 0.5) * PITCH
         places[rank] = x, y
         return x
 
-    place(_root(tree), 0)
-    at: dict[tuple[int, int], list[int]] = defaultdict(list)  # (rank, parent) -> steps
+    (root,) = below.keys() - tree.keys()
+    place(root, 0)
+    at: dict[frozenset, list[int]] = defaultdict(list)  # the two ranks of an edge -> steps
     for k, step in enumerate(s.steps, 1):
         for m in step:
             if set(m.chunks) & set(chunks):
-                edge = (m.source, m.target) if tree.get(m.source) == m.target else (m.target, m.source)
-                at[edge].append(k)
-    for rank, parent in tree.items():
-        (x0, y0), (x1, y1) = places[rank], places[parent]
-        sketch.line([(x0, y0), (x1, y1)], SOFT, 1.6)
-    for rank, parent in tree.items():
-        (x0, y0), (x1, y1) = places[rank], places[parent]
-        steps = at[rank, parent]
-        words = ", ".join(map(str, steps)) if len(steps) <= 2 else f"{steps[0]}…{steps[-1]}"
-        x, y = x0 + (x1 - x0) * 0.42, y0 + (y1 - y0) * 0.42
+                at[frozenset((m.source, m.target))].append(k)
+    for edge in tree.items():
+        sketch.line([places[rank] for rank in edge], SOFT, 1.6)
+    for edge in tree.items():
+        x, y = along(*(places[rank] for rank in edge), 0.42)
+        steps = at[frozenset(edge)]
+        words = _listed(steps) if len(steps) <= 2 else f"{steps[0]}…{steps[-1]}"
         sketch.box(x - text_width(words, 10) / 2 - 2, y - 7, text_width(words, 10) + 4, 14, "#ffffff", radius=2)
         sketch.text(x, y, words, 10, INK)
     for rank, (x, y) in places.items():
-        sketch.circle(x, y, RADIUS, colour(rank), None if below[rank] else FAINT, 3.0)
-        sketch.text(x, y, str(rank), 12, ink_on(colour(rank)), bold=bool(below[rank]))
+        sketch.circle(x, y, RADIUS, colour(rank), None if rank in below else FAINT, 3.0)
+        sketch.text(x, y, str(rank), 12, ink_on(colour(rank)), bold=rank in below)

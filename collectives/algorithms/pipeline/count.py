@@ -1,5 +1,6 @@
 """What a pipeline schedule costs: time, bubble, activations kept, messages."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable
 
@@ -60,20 +61,15 @@ def count(s: Pipeline, costs: Costs = Costs()) -> PipelineCount:
     """Time and bubble by costs, activations kept, messages.  Raises WrongPipeline where there is a deadlock."""
     lanes, stuck = plan(s, costs)
     if stuck:
-        from .proof import prove
-
-        prove(s)
-    sent = [0] * s.ranks
-    for a, rank in s.place.items():
-        if (source := s.source(a)) is not None:
-            sent[source] += 1
+        s.prove()
+    sent = Counter(map(s.source, s.place))
     return PipelineCount(
         s.name,
         costs,
         time=max(lane[-1].end for lane in lanes),
         work=max(sum(box.end - box.start for box in lane) for lane in lanes),
         peaks=[max(kept(s, rank)) for rank in range(s.ranks)],
-        messages=sent,
+        messages=[sent[rank] for rank in range(s.ranks)],
         parameters=max(len(s.held(rank)) for rank in range(s.ranks)) * s.share,
     )
 

@@ -1,7 +1,6 @@
 """A pipeline schedule on real ranks: torch.distributed's isend and recv, and whatever computes a stage.
 
-Needs torch alone, and collectives.algorithms.pipeline.model.  All sends are started and none is waited for before the end, so a rank
-is held up by nothing but an input that is not there yet.
+No send is waited for before the end, so a rank is held up by nothing but an input that is not there yet.
 """
 
 import time
@@ -9,10 +8,11 @@ from typing import Callable, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
-from .model import BACK, KINDS, Action, Costs, Pipeline
+from .model import KINDS, Action, Costs, Pipeline
 
-Compute = Callable[[Action, torch.Tensor | None], torch.Tensor | None]
+Compute = Callable[[Action, Tensor | None], Tensor | None]
 
 
 class Done(NamedTuple):
@@ -23,7 +23,7 @@ class Done(NamedTuple):
     end: float
 
 
-def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
+def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
     """The rank function of a schedule: call it on every rank with the same schedule.
 
     It takes `compute(action, arrived)`, which returns what goes to the next stage (of F: activations; of B and I: the
@@ -32,7 +32,7 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
     Returns what this rank did and when.
     """
 
-    def pipeline(compute: Compute, like: torch.Tensor) -> list[Done]:
+    def pipeline(compute: Compute, like: Tensor) -> list[Done]:
         rank, done, here, sending = dist.get_rank(), [], {}, []
         if dist.get_world_size() != s.ranks:
             raise ValueError(f"{s.name} is a schedule for {s.ranks} ranks, not {dist.get_world_size()}.")
@@ -42,7 +42,7 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
             if source is not None:
                 arrived = torch.empty_like(like)
                 dist.recv(arrived, source, tag=_tag(need))
-            elif need in here and a.kind != "W" and need.stage != a.stage:
+            elif need in here and need.stage != a.stage:
                 arrived = here.pop(need)  # the neighbouring stage is on this rank too
             start = time.perf_counter()
             result = compute(a, arrived)
@@ -61,14 +61,13 @@ def program(s: Pipeline) -> Callable[[Compute, torch.Tensor], list[Done]]:
 
 def _tag(a: Action) -> int:
     """A number of its own for each message: those of two chunks may cross."""
-    return (a.microbatch * 1000 + a.stage) * len(KINDS) + "FBIW".index(a.kind)
+    return (a.microbatch * 1000 + a.stage) * len(KINDS) + list(KINDS).index(a.kind)
 
 
 def asleep(s: Pipeline, costs: Costs) -> Compute:
-    """Compute that only takes its time, asleep: costs in seconds.  Sleeping needs no core, so ranks do not disturb each
-    other even where they are more than the cores."""
+    """Compute that only sleeps: costs in seconds.  That needs no core, so ranks may be more than the cores."""
 
-    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor:
+    def compute(a: Action, arrived: Tensor | None) -> Tensor:
         time.sleep(costs.of(a.kind) * s.share)
         return torch.zeros(1)
 
@@ -76,10 +75,7 @@ def asleep(s: Pipeline, costs: Costs) -> Compute:
 
 
 def modules(
-    stages: dict[int, torch.nn.Module],
-    last: int,
-    inputs: Sequence[torch.Tensor],
-    loss: Callable[[torch.Tensor, int], torch.Tensor],
+    stages: dict[int, nn.Module], last: int, inputs: Sequence[Tensor], loss: Callable[[Tensor, int], Tensor]
 ) -> Compute:
     """Compute with modules and autograd.
 
@@ -87,30 +83,25 @@ def modules(
     microbatches, for stage 0.  loss(output, k): of microbatch k, already divided by the number of microbatches.
     Gradients add up in `.grad`.  I and W each walk the graph: twice the work of a B that makes both at once.
     """
-    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output
+    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output, the output's gradient
 
-    def compute(a: Action, arrived: torch.Tensor | None) -> torch.Tensor | None:
+    def compute(a: Action, arrived: Tensor | None) -> Tensor | None:
         module, key = stages[a.stage], (a.stage, a.microbatch)
         if a.kind == "F":
-            x = inputs[a.microbatch] if a.stage == 0 else arrived.detach().requires_grad_()
+            x = arrived.detach().requires_grad_() if a.stage else inputs[a.microbatch]
             y = module(x)
             if a.stage == last:
                 y = loss(y, a.microbatch)
             graphs[key] = x, y, None
             return None if a.stage == last else y.detach()
         x, y, gradient = graphs.pop(key)
-        if a.kind in BACK:
-            gradient = arrived
         if a.kind == "I":
-            graphs[key] = x, y, gradient
-            if a.stage == 0:
-                return None
-            return torch.autograd.grad(y, x, gradient, retain_graph=True)[0]
+            graphs[key] = x, y, arrived
+            return torch.autograd.grad(y, x, arrived, retain_graph=True)[0] if a.stage else None
         if a.kind == "W":
-            parameters = [p for p in module.parameters() if p.requires_grad]
-            torch.autograd.backward(y, gradient, inputs=parameters)
+            torch.autograd.backward(y, gradient, inputs=[p for p in module.parameters() if p.requires_grad])
             return None
-        torch.autograd.backward(y, gradient)
+        torch.autograd.backward(y, arrived)
         return x.grad
 
     return compute

@@ -2,7 +2,8 @@
 
 import contextlib
 import io
-from collections import Counter, defaultdict
+from collections import Counter
+from itertools import groupby
 from typing import Any, Iterator
 
 from ...rank import torch_private
@@ -26,9 +27,7 @@ def from_torch(name: str, ranks: int, microbatches: int, chunks: int | None = No
 
 
 def _computed(order: list) -> Iterator[Action]:
-    for a in order:
-        if a is None:
-            continue
+    for a in filter(None, order):
         if a.sub_actions:
             yield from _computed(a.sub_actions)
         elif a.is_compute_op:
@@ -43,47 +42,33 @@ def recorded(seen: Any, microbatches: int | None = None, name: str = "the run") 
     microbatches: only the last so many of each; before its first step torch tries every stage once, to learn shapes.
     Raises ValueError for a run without modules that computed forward and backward, and for backwards in halves.
     """
-    order: dict[int, list[tuple[str, str]]] = {  # rank -> (kind, layer), in order
-        rank: [(f.phase[0].upper(), f.layer) for f in frames if f.phase in ("forward", "backward")]
-        for rank, frames in enumerate(seen.frames)
-    }
-    stage = _stages({rank: {layer for _, layer in moments} for rank, moments in order.items()})
+    orders = [  # a rank's (kind, layer)
+        [(f.phase[0].upper(), f.layer) for f in frames if f.phase in ("forward", "backward")] for frames in seen.frames
+    ]
+    owner = {layer: rank for rank, order in enumerate(orders) for _, layer in order}
+    stages = [list(layers) for _, layers in groupby(sorted(owner, key=_depth), owner.get)]
+    # A stage's forward is done with its last layer; its backward comes to its first layer last.
+    does = {("F", layers[-1]): (number, "F") for number, layers in enumerate(stages)}
+    does |= {("B", layers[0]): (number, "B") for number, layers in enumerate(stages)}
     rows = []
-    for moments in order.values():
-        # A stage's forward is done with its last layer; its backward comes to its first layer last.
-        done = [(stage[layer][0], kind) for kind, layer in moments if layer == stage[layer][2 if kind == "F" else 1]]
-        _whole_backwards(Counter(done))
-        skip = {what: count - (microbatches or count) for what, count in Counter(done).items()}
-        times: dict[tuple[int, str], int] = defaultdict(int)
+    for order in orders:
+        done = [does[moment] for moment in order if moment in does]
+        times = Counter(done)
+        for (number, kind), count in times.items():
+            if kind == "B" and count > times[number, "F"]:
+                raise ValueError(
+                    f"stage {number} went backward {count} times for {times[number, 'F']} forwards: in halves, as "
+                    "in zero bubble, or in pieces. Which is which cannot be read from a run; from_torch() has "
+                    "torch's orders."
+                )
+        microbatch = {what: (microbatches or count) - count for what, count in times.items()}  # below 0: a trial
         row = []
         for what in done:
-            microbatch = times[what] - skip[what]
-            times[what] += 1
-            if microbatch >= 0:
-                row.append(Action(*what, microbatch))
+            if microbatch[what] >= 0:
+                row.append(Action(*what, microbatch[what]))
+            microbatch[what] += 1
         rows.append(row)
     return Pipeline(rows, name)
-
-
-def _whole_backwards(counts: Counter) -> None:
-    for (number, kind), times in counts.items():
-        if kind == "B" and times > counts[number, "F"]:
-            raise ValueError(
-                f"stage {number} went backward {times} times for {counts[number, 'F']} forwards: in halves, as in zero "
-                "bubble, or in pieces. Which is which cannot be read from a run; from_torch() has torch's orders."
-            )
-
-
-def _stages(of_rank: dict[int, set[str]]) -> dict[str, tuple[int, str, str]]:
-    """layer -> (its stage, the stage's first layer, the stage's last)."""
-    owner = {layer: rank for rank, mine in of_rank.items() for layer in mine}
-    runs: list[list[str]] = []
-    for layer in sorted(owner, key=_depth):
-        if runs and owner[runs[-1][-1]] == owner[layer]:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return {layer: (number, run[0], run[-1]) for number, run in enumerate(runs) for layer in run}
 
 
 def _depth(layer: str) -> tuple[int, int]:

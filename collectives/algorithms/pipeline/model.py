@@ -6,8 +6,9 @@ stand on different ranks there is a message.  What can be done with a schedule h
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Iterable, NamedTuple, Sequence
 
 from ...lazy import Later
@@ -32,7 +33,7 @@ class Action(NamedTuple):
     microbatch: int
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.microbatch}"
+        return f"{self.stage}{self.short}"
 
     @property
     def short(self) -> str:
@@ -64,7 +65,7 @@ class Costs(NamedTuple):
         return {"F": self.forward, "B": self.input + self.weight, "I": self.input, "W": self.weight}[kind]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False)
 class Pipeline:
     """The order of what each rank computes: the data that proof, count, program and picture read.
 
@@ -76,19 +77,15 @@ class Pipeline:
     """
 
     rows: Sequence[Iterable[Action | str]]
-    name: str = "schedule"
+    name: str = field(default="schedule", compare=False)
 
     def __post_init__(self) -> None:
         rows = [[action(what, rank) for what in row] for rank, row in enumerate(self.rows)]
-        if not rows or not all(rows):
-            idle = [rank for rank, row in enumerate(rows) if not row]
-            raise ValueError(f"rank {idle[0]} has nothing to do." if idle else "a pipeline has at least one rank.")
+        if not rows:
+            raise ValueError("a pipeline has at least one rank.")
+        if [] in rows:
+            raise ValueError(f"rank {rows.index([])} has nothing to do.")
         object.__setattr__(self, "rows", rows)
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Pipeline) and self.rows == other.rows
-
-    __hash__ = None
 
     @property
     def ranks(self) -> int:
@@ -124,15 +121,14 @@ class Pipeline:
             return Action(a.stage, "I", a.microbatch)
         if a.stage == self.stages - 1:
             return Action(a.stage, "F", a.microbatch)
-        later = (Action(a.stage + 1, kind, a.microbatch) for kind in BACK)
-        return next((b for b in later if b in self.place), Action(a.stage + 1, "B", a.microbatch))
+        whole, half = (Action(a.stage + 1, kind, a.microbatch) for kind in BACK)
+        return half if half in self.place and whole not in self.place else whole
 
     def source(self, a: Action) -> int | None:
         """The rank that sends this action its input; None: nobody, it is here already."""
         if a.kind == "W" or a.kind in BACK and a.stage == self.stages - 1:
             return None
-        need = self.needs(a)
-        rank = None if need is None else self.place.get(need)
+        rank = self.place.get(self.needs(a))
         return None if rank == self.place[a] else rank
 
     def targets(self) -> dict[Action, int]:
@@ -148,8 +144,8 @@ class Pipeline:
     @property
     def title(self) -> str:
         stages = f", {self.stages} stages" * (self.stages != self.ranks)
-        ranks, microbatches = self.ranks, self.microbatches
-        return f"{self.name}: {ranks} rank{'s' * (ranks > 1)}{stages}, {microbatches} microbatch{'es' * (microbatches > 1)}"
+        microbatches = f"{self.microbatches} microbatch{'es' * (self.microbatches > 1)}"
+        return f"{self.name}: {self.ranks} rank{'s' * (self.ranks > 1)}{stages}, {microbatches}"
 
     def __repr__(self) -> str:
         """A line a rank; the stage before an action where a rank has several."""
@@ -168,13 +164,11 @@ class Pipeline:
 
 def _cut(words: list[str]) -> str:
     """The words, or as many first and last ones as there is room for."""
-    fits = len(words)
-    while (
-        len(" ".join(shown := words[: -(-fits // 2)] + ["..."] * (fits < len(words)) + words[len(words) - fits // 2 :]))
-        > MAX_CHARACTERS
-    ):
+    shown, fits = " ".join(words), len(words)
+    while len(shown) > MAX_CHARACTERS:
         fits -= 1
-    return " ".join(shown)
+        shown = " ".join([*words[: -(-fits // 2)], "...", *words[len(words) - fits // 2 :]])
+    return shown
 
 
 class Box(NamedTuple):
@@ -198,30 +192,20 @@ def plan(s: Pipeline, costs: Costs = Costs()) -> tuple[list[list[Box]], list[Sta
 
     A message is under way while both ranks compute on.  A stage costs its share of a rank's layers.
     """
-    ended: dict[Action, float] = {}
+    ended: dict[Action | None, float] = {None: 0.0}
     lanes: list[list[Box]] = [[] for _ in s.rows]
-    free = [0.0] * s.ranks
-    moved = True
-    while moved:
-        moved = False
-        for rank, row in enumerate(s.rows):
-            while len(lanes[rank]) < len(row):
-                a = row[len(lanes[rank])]
-                need = s.needs(a)
-                if need is not None and need not in ended:
+    before, at = -1, [0.0] * s.ranks  # actions that were planned a round ago; when each rank is free
+    while before < len(ended):
+        before = len(ended)
+        for rank, (row, lane) in enumerate(zip(s.rows, lanes)):
+            for a in row[len(lane) :]:
+                if (need := s.needs(a)) not in ended:
                     break
-                ready = 0.0 if need is None else ended[need] + costs.message * (s.source(a) is not None)
-                start = max(free[rank], ready)
-                end = start + costs.of(a.kind) * s.share
-                lanes[rank].append(Box(a, start, end))
-                ended[a] = free[rank] = end
-                moved = True
-    stuck = [
-        Starved(rank, row[len(lane)], s.needs(row[len(lane)]))
-        for rank, (row, lane) in enumerate(zip(s.rows, lanes))
-        if len(lane) < len(row)
-    ]
-    return lanes, stuck
+                start = max(at[rank], ended[need] + costs.message * (s.source(a) is not None))
+                ended[a] = at[rank] = start + costs.of(a.kind) * s.share
+                lane.append(Box(a, start, at[rank]))
+    left = [(rank, row[len(lane)]) for rank, (row, lane) in enumerate(zip(s.rows, lanes)) if len(lane) < len(row)]
+    return lanes, [Starved(rank, a, s.needs(a)) for rank, a in left]
 
 
 def kept(s: Pipeline, rank: int) -> list[float]:
@@ -229,8 +213,4 @@ def kept(s: Pipeline, rank: int) -> list[float]:
 
     They are kept from the forward until the weights' gradient is made.
     """
-    now, after = 0, []
-    for a in s.rows[rank]:
-        now += (a.kind == "F") - (a.kind in LAST)
-        after.append(now * s.share)
-    return after
+    return [now * s.share for now in accumulate((a.kind == "F") - (a.kind in LAST) for a in s.rows[rank])]

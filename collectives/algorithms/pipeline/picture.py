@@ -6,7 +6,7 @@ from ...draw.canvas import AMOUNT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Pictu
 from ...draw.labels import RankLabels, legend
 from ...format import number
 from .count import count
-from .model import Action, Box, Costs, Pipeline, kept, plan
+from .model import Box, Costs, Pipeline, kept, plan
 
 TINTS = {"F": SERIES[1], "B": SERIES[0], "I": SERIES[4], "W": SERIES[2]}
 PALE = {kind: pale(tint) for kind, tint in TINTS.items()}  # of a rank's second stage, third, ...
@@ -14,6 +14,7 @@ WORDS = {"F": "forward", "B": "backward", "I": "backward, input half", "W": "wei
 HATCH = "#dde1e5"
 LANE, STAIR, GAP = 24, 26, 10  # pixels: a lane's height, the curve below it, to the next lane
 NOTE = 78  # pixels at the right
+STROKE = 7.0  # pixels from one of the hatching to the next
 SMALLEST = 6.5  # of a number in a box
 
 
@@ -24,29 +25,24 @@ def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
     Where there is a deadlock, the picture ends at it.
     """
     lanes, stuck = plan(s, costs)
-    sketch = Canvas()
     if stuck:
         words = "; ".join(f"rank {w.rank} is at {w.action} and needs {w.needs}" for w in stuck[:3])
         subtitle = f"a deadlock: {words}"
     else:
         c = count(s, costs)
+        most = max(c.peaks)
         subtitle = (
-            f"bubble {c.of_work:.1%} of the work, {c.of_time:.1%} of the time; a rank keeps at most {number(max(c.peaks))} "
-            f"microbatch{'es' * (max(c.peaks) != 1)}"
+            f"bubble {c.of_work:.1%} of the work, {c.of_time:.1%} of the time; a rank keeps at most {number(most)} "
+            f"microbatch{'es' * (most != 1)}"
         )
-    y = heading(sketch, s.title, subtitle)
-    y = _legend(sketch, s, y, "number: microbatch; grey curve: activations kept")
-    labels = RankLabels(range(s.ranks))
-    left = labels.width + 14
     until = max((lane[-1].end for lane in lanes if lane), default=1.0)
-    scale = (WIDTH - left - NOTE) / until
+    sheet = _Sheet(s, subtitle, "number: microbatch; grey curve: activations kept", until, NOTE)
     for rank, lane in enumerate(lanes):
-        labels.draw(sketch, left - 14, y + LANE / 2, rank)
-        _lane(sketch, s, rank, lane, left, scale, y, until)
-        _stairs(sketch, lane, kept(s, rank), s.microbatches, left, scale, y + LANE + 2, until)
-        y += LANE + STAIR + GAP
-    sketch.reach(WIDTH, y)
-    return Picture([sketch], repr(s), f"Picture: {s.title}, in time")
+        sheet.lane(rank, lane, until)
+        sheet.stairs(lane, kept(s, rank), until)
+        sheet.below += LANE + STAIR + GAP
+    sheet.reach(WIDTH, sheet.below)
+    return Picture([sheet], repr(s), f"Picture: {s.title}, in time")
 
 
 def draw_beside(s: Pipeline, run, costs: Costs) -> Picture:
@@ -57,74 +53,79 @@ def draw_beside(s: Pipeline, run, costs: Costs) -> Picture:
     planned, _ = plan(s, costs)
     origin = min(done.start for mine in run.results for done in mine)
     measured = [[Box(d.action, d.start - origin, d.end - origin) for d in mine] for mine in run.results]
-    until = max(lane[-1].end for lanes in (planned, measured) for lane in lanes)
-    sketch = Canvas()
-    labels = RankLabels(range(s.ranks))
-    left = labels.width + 14
-    scale = (WIDTH - left - 8) / until
-    y = heading(sketch, s.title, "above as drawn, below as it ran, to one scale")
-    y = _legend(sketch, s, y, "number: microbatch")
+    ends = [max(lane[-1].end for lane in lanes) for lanes in (planned, measured)]
+    sheet = _Sheet(s, "above as drawn, below as it ran, to one scale", "number: microbatch", max(ends), 8)
     lines = [s.title]
-    for what, lanes in (("planned", planned), ("ran", measured)):
-        end = max(lane[-1].end for lane in lanes)
+    for what, lanes, end in zip(("planned", "ran"), (planned, measured), ends):
         words = f"{what}: {end * 1e3:.0f} ms"
-        sketch.text(left, y + 4, words, 11.5, SOFT, align="left")
+        sheet.text(sheet.left, sheet.below + 4, words, 11.5, SOFT, align="left")
         lines.append(f"  {words}")
-        y += 16
+        sheet.below += 16
         for rank, lane in enumerate(lanes):
-            labels.draw(sketch, left - 14, y + LANE / 2, rank)
-            _lane(sketch, s, rank, lane, left, scale, y, end)
-            y += LANE + 4
-        y += 10
-    return Picture([sketch], "\n".join(lines), f"Picture: {s.title}, as planned and as it ran")
+            sheet.lane(rank, lane, end)
+            sheet.below += LANE + 4
+        sheet.below += 10
+    return Picture([sheet], "\n".join(lines), f"Picture: {s.title}, as planned and as it ran")
 
 
-def _legend(sketch: Canvas, s: Pipeline, y: float, also: str) -> float:
-    kinds = [kind for kind in TINTS if any(a.kind == kind for a in s.place)]
-    entries = [*((TINTS[kind], WORDS[kind]) for kind in kinds), (_hatched, "waits")]
-    x = legend(sketch, 0.0, y + 3.5, entries, sample=(14, 11), between=19)
-    sketch.text(x, y + 3.5, also, 11, SOFT, align="left")
-    return y + 22
+class _Sheet(Canvas):
+    """Lanes to one scale, under a heading and a legend.
 
+    .left: where time 0 is.  .scale: pixels a unit of time.  .below: where the next lane is.
+    """
 
-def _lane(sketch: Canvas, s: Pipeline, rank: int, lane: Sequence[Box], left, scale, y, until) -> None:
-    at, stages = 0.0, s.held(rank)
-    for box in [*lane, Box(Action(0, "F", 0), until, until)]:
-        if (box.start - at) * scale > 1:
-            _hatched(sketch, left + at * scale, y, (box.start - at) * scale, LANE)
-        at = box.end
-    for box in lane:
-        tint = (TINTS if box.action.stage == stages[0] else PALE)[box.action.kind]
-        x, wide = left + box.start * scale, (box.end - box.start) * scale
-        sketch.box(x + 0.4, y, max(wide - 0.8, 0.6), LANE, tint, radius=1.5)
-        words = str(box.action.microbatch)
-        size = min(11.0, 11.0 * (wide - 2) / max(text_width(words, 11), 1))
-        if size >= SMALLEST:
-            sketch.text(x + wide / 2, y + LANE / 2, words, size, ink_on(tint))
+    def __init__(self, s: Pipeline, subtitle: str, note: str, until: float, margin: float) -> None:
+        """until: when the last action ends.  margin: pixels to the right of it."""
+        super().__init__()
+        self.s, self.labels = s, RankLabels(range(s.ranks))
+        self.left = self.labels.width + 14
+        self.scale = (WIDTH - self.left - margin) / until
+        y = heading(self, s.title, subtitle)
+        kinds = [kind for kind in TINTS if any(a.kind == kind for a in s.place)]
+        entries = [*((TINTS[kind], WORDS[kind]) for kind in kinds), (_hatched, "waits")]
+        x = legend(self, 0.0, y + 3.5, entries, sample=(14, 11), between=19)
+        self.text(x, y + 3.5, note, 11, SOFT, align="left")
+        self.below = y + 22
+
+    def x(self, time: float) -> float:
+        return self.left + time * self.scale
+
+    def lane(self, rank: int, lane: Sequence[Box], until: float) -> None:
+        y, stages = self.below, self.s.held(rank)
+        self.labels.draw(self, self.left - 14, y + LANE / 2, rank)
+        for begin, end in zip([0.0, *(box.end for box in lane)], [*(box.start for box in lane), until]):
+            if (end - begin) * self.scale > 1:
+                _hatched(self, self.x(begin), y, (end - begin) * self.scale, LANE)
+        for box in lane:
+            tint = (TINTS if box.action.stage == stages[0] else PALE)[box.action.kind]
+            x, wide = self.x(box.start), (box.end - box.start) * self.scale
+            self.box(x + 0.4, y, max(wide - 0.8, 0.6), LANE, tint, radius=1.5)
+            words = str(box.action.microbatch)
+            size = min(11.0, 11.0 * (wide - 2) / max(text_width(words, 11), 1))
+            if size >= SMALLEST:
+                self.text(x + wide / 2, y + LANE / 2, words, size, ink_on(tint))
+
+    def stairs(self, lane: Sequence[Box], after: Sequence[float], until: float) -> None:
+        """Activations kept: they appear when a forward begins, and go when a backward ends."""
+        foot = self.below + LANE + 2 + STAIR
+        changes = [
+            (box.start if now > before else box.end, now)
+            for box, before, now in zip(lane, [0, *after], after)
+            if now != before
+        ]
+        for (start, held), (end, _) in zip(changes, [*changes[1:], (until, 0.0)]):
+            if tall := held / self.s.microbatches * (STAIR - 4):
+                self.box(self.x(start), foot - tall, (end - start) * self.scale, tall, AMOUNT, radius=0)
+        self.line([(self.left, foot), (self.x(until), foot)], SOFT, 0.8)
+        most = number(max(after, default=0))
+        self.text(self.x(until) + 8, foot - 9, f"keeps {most}", 11.5, INK, align="left")
 
 
 def _hatched(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
     sketch.box(x, y, wide, high, TRAY, radius=0)
-    step = 7.0
     at = x - high
     while at < x + wide:
         start, end = max(at, x), min(at + high, x + wide)
         if end > start:
             sketch.line([(start, y + high - (start - at)), (end, y + high - (end - at))], HATCH, 0.9, butt=True)
-        at += step
-
-
-def _stairs(sketch: Canvas, lane: Sequence[Box], after: Sequence[float], highest, left, scale, y, until) -> None:
-    """Activations kept: they appear when a forward begins, and go when a backward ends."""
-    foot, before = y + STAIR, 0.0
-    changes = []
-    for box, now in zip(lane, after):
-        if now != before:
-            changes.append((box.start if now > before else box.end, now))
-        before = now
-    for (start, held), (end, _) in zip(changes, [*changes[1:], (until, 0.0)]):
-        tall = held / highest * (STAIR - 4)
-        if tall:
-            sketch.box(left + start * scale, foot - tall, (end - start) * scale, tall, AMOUNT, radius=0)
-    sketch.line([(left, foot), (left + until * scale, foot)], SOFT, 0.8)
-    sketch.text(left + until * scale + 8, foot - 9, f"keeps {number(max(after, default=0))}", 11.5, INK, align="left")
+        at += STROKE

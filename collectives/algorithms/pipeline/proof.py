@@ -1,6 +1,7 @@
 """Whether a pipeline schedule trains the whole model on the whole batch, for any model: a proof, or the reason why not."""
 
 from collections import Counter
+from itertools import product
 from typing import NamedTuple
 
 from .model import BACK, KINDS, Action, Pipeline, Starved, plan
@@ -47,18 +48,14 @@ def _complete(s: Pipeline) -> None:
     times = Counter(a for row in s.rows for a in row)
     if twice := [a for a, count in times.items() if count > 1]:
         raise WrongPipeline(f"{s.name}: {twice[0]} is done {times[twice[0]]} times.")
-    for stage in range(s.stages):
-        for k in range(s.microbatches):
-            kinds = "".join(kind for kind in KINDS if Action(stage, kind, k) in s.place)
-            if kinds in ("FB", "FIW"):
-                continue
-            where = f"stage {stage} and microbatch {k}"
-            if "F" not in kinds:
-                raise WrongPipeline(f"{s.name}: there is no forward of {where}.")
-            if "B" in kinds:
-                raise WrongPipeline(f"{s.name}: {where} have a whole backward B, and {kinds[2:]} besides.")
-            missing = "backward" if kinds == "F" else KINDS["I" if kinds == "FW" else "W"]
-            raise WrongPipeline(f"{s.name}: there is no {missing} of {where}.")
+    for stage, k in product(range(s.stages), range(s.microbatches)):
+        kinds = "".join(kind for kind in KINDS if Action(stage, kind, k) in s.place)
+        where = f"stage {stage} and microbatch {k}"
+        if "FB" in kinds and kinds != "FB":
+            raise WrongPipeline(f"{s.name}: {where} have a whole backward B, and {kinds[2:]} besides.")
+        if kinds not in ("FB", "FIW"):
+            missing = "F" if "F" not in kinds else {"F": "B", "FW": "I", "FI": "W"}[kinds]
+            raise WrongPipeline(f"{s.name}: there is no {KINDS[missing]} of {where}.")
 
 
 def _in_place(s: Pipeline) -> None:
@@ -82,12 +79,8 @@ def _deadlock(s: Pipeline, stuck: list[Starved]) -> str:
     path = [stuck[0].rank]
     while (then := s.place[of[path[-1]].needs]) not in path:
         path.append(then)
-    circle = path[path.index(then) :]
-    lines = []
-    for rank in circle:
-        w = of[rank]
-        kind = "the gradient" if w.action.kind in BACK else "the activation"
-        lines.append(
-            f"  rank {rank} is at {w.action} and waits for {kind} that {w.needs} makes on rank {s.place[w.needs]}"
-        )
-    return f"{s.name} can never finish: these ranks wait for each other.\n" + "\n".join(lines)
+    lines = [f"{s.name} can never finish: these ranks wait for each other."]
+    for rank, action, needs in (of[rank] for rank in path[path.index(then) :]):
+        kind = "the gradient" if action.kind in BACK else "the activation"
+        lines.append(f"  rank {rank} is at {action} and waits for {kind} that {needs} makes on rank {s.place[needs]}")
+    return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Pipeline schedules, each a few lines: from one microbatch at a time to both ends at once."""
 
-from collections import defaultdict
+from collections import Counter, deque
 from typing import Callable
 
 from .model import Action, Pipeline
@@ -52,20 +52,16 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Pipeline:
         raise ValueError(
             f"interleaved 1F1B sends microbatches round in groups of {ranks}, one a rank; {microbatches} are no multiple."
         )
-    total, rows = microbatches * chunks, []
+
+    def turn(rank: int, kind: str, k: int) -> Action:
+        group, place = divmod(k, ranks * chunks)
+        chunk, within = divmod(place, ranks)
+        return Action((chunk if kind == "F" else chunks - 1 - chunk) * ranks + rank, kind, group * ranks + within)
+
+    rows = []
     for rank in range(ranks):
-
-        def turn(kind: str, k: int) -> Action:
-            group, place = divmod(k, ranks * chunks)
-            chunk, within = divmod(place, ranks)
-            chunk = chunk if kind == "F" else chunks - 1 - chunk
-            return Action(chunk * ranks + rank, kind, group * ranks + within)
-
-        warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, total)
-        row = [turn("F", k) for k in range(warm)]
-        for k in range(total - warm):
-            row += [turn("F", warm + k), turn("B", k)]
-        rows.append(row + [turn("B", k) for k in range(total - warm, total)])
+        most = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
+        rows.append([turn(rank, a[0], int(a[1:])) for a in one_f_one_b_row(most, microbatches * chunks)])
     return Pipeline(rows, f"interleaved, {chunks} stages a rank")
 
 
@@ -75,38 +71,24 @@ def zero_bubble(ranks: int, microbatches: int) -> Pipeline:
     Keeps no more than the first rank of 1F1B does, on any rank.
     """
     _need(ranks, microbatches)
-
-    def next_kind(rank: int, done: dict[str, int], ready: dict[str, bool]) -> str:
-        ahead = done["F"] - done["I"]
-        if ready["I"] and (ahead >= ranks - rank or done["F"] == microbatches):
-            return "I"
-        if ready["F"] and ahead < ranks - rank and done["F"] - done["W"] < ranks:
-            return "F"
-        if ready["I"]:
-            return "I"
-        return "W"
-
-    return Pipeline(_greedy(ranks, microbatches, next_kind), "zero bubble (ZB-H1)")
-
-
-def _greedy(ranks: int, microbatches: int, next_kind: Callable) -> list[list[Action]]:
-    """Orders from a rule that is asked, time unit after time unit, what a rank does next; F, I and W take one each."""
     done = [dict.fromkeys("FIW", 0) for _ in range(ranks)]
     rows: list[list[Action]] = [[] for _ in range(ranks)]
-    while any(mine["W"] < microbatches for mine in done):
+    while any(mine["W"] < microbatches for mine in done):  # time unit after time unit; F, I and W take one each
         before = [dict(mine) for mine in done]
         for rank, mine in enumerate(before):
-            f, i, w = (mine[kind] for kind in "FIW")
-            ready = {
-                "F": f < microbatches and (rank == 0 or before[rank - 1]["F"] > f),
-                "I": i < f and (rank == ranks - 1 or before[rank + 1]["I"] > i),
-                "W": w < i,
-            }
-            kind = next_kind(rank, mine, ready)
-            if ready[kind]:
-                rows[rank].append(Action(rank, kind, mine[kind]))
-                done[rank][kind] += 1
-    return rows
+            f, i, w = mine.values()
+            arrived = rank == 0 or before[rank - 1]["F"] > f
+            if f < microbatches and arrived and f - i < ranks - rank and f - w < ranks:
+                kind = "F"
+            elif i < f and (rank == ranks - 1 or before[rank + 1]["I"] > i):
+                kind = "I"
+            elif w < i:
+                kind = "W"
+            else:
+                continue
+            rows[rank].append(Action(rank, kind, mine[kind]))
+            done[rank][kind] += 1
+    return Pipeline(rows, "zero bubble (ZB-H1)")
 
 
 def dualpipe(ranks: int, microbatches: int) -> Pipeline:
@@ -126,46 +108,27 @@ def dualpipe(ranks: int, microbatches: int) -> Pipeline:
 def _dual_row(rank: int, ranks: int, each: int) -> list[Action]:
     """A rank's order. each: microbatches that enter at one end.  Way 0 is the one whose start is nearer to this rank."""
     near, half = min(rank, ranks - 1 - rank), ranks // 2
+    inner = half - 1 - near  # ranks from this one to the middle
+    order = ["F0"] * (2 * inner) + ["F0", "F1"] * (near + 1) + ["I1", "W", "F1"] * inner
+    order += ["F0", "B1", "F1", "B0"] * (each - ranks + near + 1) + ["B1", "F1", "B0"] * inner
+    both = ["1", "0"] * (near + 1)
+    order += ["B" + way for way in both[: near + 1]] + ["I" + way for way in both[near + 1 :]] + ["W", "I0"] * inner
     stage = near, ranks - 1 - near  # of a microbatch on way 0 and 1
-    times: dict[tuple[str, int], int] = defaultdict(int)  # (kind, way) -> microbatches done
+    times: Counter[str] = Counter()  # "F0": forwards done on way 0; "B0": backwards, whole or halves
     row: list[Action] = []
-    owed: list[Action] = []  # the weights' halves
-
-    def do(kind: str, way: int, split: bool = False) -> None:
-        microbatch = times[kind, way] + each * (way ^ (rank >= half))
-        times[kind, way] += 1
-        row.append(Action(stage[way], "I" if split else kind, microbatch))
-        if split:
+    owed: deque[Action] = deque()  # the weights' halves
+    for step in order:
+        if step == "W":
+            row.append(owed.popleft())
+            continue
+        kind, way = step[0], int(step[1])
+        what = step.replace("I", "B")
+        microbatch = times[what] + each * (way ^ (rank >= half))
+        times[what] += 1
+        row.append(Action(stage[way], kind, microbatch))
+        if kind == "I":
             owed.append(Action(stage[way], "W", microbatch))
-
-    for _ in range(2 * (half - 1 - near)):
-        do("F", 0)
-    for _ in range(near + 1):
-        do("F", 0)
-        do("F", 1)
-    for _ in range(half - 1 - near):
-        do("B", 1, split=True)
-        row.append(owed.pop(0))
-        do("F", 1)
-    for _ in range(each - ranks + near + 1):
-        do("F", 0)
-        do("B", 1)
-        do("F", 1)
-        do("B", 0)
-    for _ in range(half - 1 - near):
-        do("B", 1)
-        do("F", 1)
-        do("B", 0)
-    split = False
-    for k in range(near + 1):
-        split = split or k == (near + 1) // 2 and near % 2 == 1
-        do("B", 1, split)
-        split = split or k == (near + 1) // 2 and near % 2 == 0
-        do("B", 0, split)
-    for _ in range(half - 1 - near):
-        row.append(owed.pop(0))
-        do("B", 0, split=True)
-    return row + owed
+    return [*row, *owed]
 
 
 def _need(ranks: int, microbatches: int) -> None:
