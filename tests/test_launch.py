@@ -71,7 +71,7 @@ def said_by(kernel, code):
     )
 
 
-def script(folder, code, timeout=60, **options):
+def script(folder, code, timeout=180, **options):
     """What a program prints that ends well and says nothing else."""
     file = Path(folder, "script.py")
     file.write_text(IN_KERNEL + textwrap.dedent(code))
@@ -441,7 +441,7 @@ def test_a_forked_child_runs_ranks_of_its_own_and_does_not_keep_its_parents_serv
     with subprocess.Popen(
         [sys.executable, str(file)], env={**os.environ, "PYTHONPATH": str(HERE)}, stdout=subprocess.PIPE, text=True
     ) as process:
-        said, _ = process.communicate(timeout=60)  # until the child ends, too
+        said, _ = process.communicate(timeout=180)  # until the child ends, too
     assert "[0, 1, 2]" in said.splitlines() and said.endswith("its server is gone\n")
 
 
