@@ -6,10 +6,9 @@ Included is what says its machine, its collective and its sizes, and forces noth
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
+from typing import NamedTuple
 
 from .figures import HERE, at, records
 from .model import Machine
@@ -17,14 +16,11 @@ from .presets import machine
 
 FITTED = "fitted"  # a constant was taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
-HELD_OUT = (
-    "held out"  # kept back until the model stood; the crossings in Nccl._waits alone came after they had been seen
-)
+HELD_OUT = "held out"  # kept back until the model stood; only the crossings in Nccl._waits came after it was seen
 SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Measurements of one collective on one machine: a row of sweeps.csv with its figures."""
 
     sweep: str  # its name
@@ -42,8 +38,8 @@ class Sweep:
     figures: tuple[tuple[int, float], ...]  # (bytes, figure) for each size
 
 
-COLUMNS = get_type_hints(Sweep)
-COLUMNS |= {"machine": str, "unit": ("µs", "GB/s"), "role": ("", FITTED, FORM, HELD_OUT, SUSPECT)}
+ROLES = ("", FITTED, FORM, HELD_OUT, SUSPECT)
+COLUMNS = Sweep.__annotations__ | {"machine": str, "unit": ("µs", "GB/s"), "role": ROLES}
 del COLUMNS["figures"]
 
 
