@@ -73,7 +73,7 @@ def bill(
     larger: S on the machine / S as recorded.
 
     Sends and receives pass each other: a rank waits for the more of the two.  Raises ValueError for a grid that is not
-    of these ranks, a group that is no part of it though it should grow, a machine too small, or one NCCL does not run on.
+    of these ranks, a group that is no part of it though it should grow, a machine too small, or one without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)

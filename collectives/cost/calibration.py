@@ -1,7 +1,7 @@
 """NCCL's choice and its price (tuner.py) beside every figure of machines/sweeps.csv.
 
-One figure is fitted, LAUNCH_SECONDS; everything else is NCCL's own.  The model errs most beside NCCL of 2021 (A100, 0.5
-to 8 MiB: it chose other protocols); where a plug-in replaces NCCL's choice (RoCE on Google's machines); where NCCL turns
+One figure is fitted, LAUNCH_SECONDS; all else is NCCL's own.  The model errs most beside NCCL of 2021 (A100, 0.5 to
+8 MiB: it chose other protocols); where a plug-in replaces NCCL's choice (RoCE on Google's machines); where NCCL turns
 from one algorithm to another; and over 20 racks of GB200, which take twice to three times as long.
 """
 
@@ -18,15 +18,15 @@ MIB = 2**20
 
 # Seconds until a kernel runs, where one thread starts those of all eight GPUs (nccl-tests -g 8), or each call waits for
 # the one before (ml-engineering's all_reduce_bench.py).  Where each GPU has its process and calls are queued, as in
-# training, they hide behind the call before.  Fitted: the median of what three sweeps take for 32 KiB beyond the model's
-# time (A100, H200, B200: 28, 24 and 32 µs).
+# training, they hide behind the call before.  Fitted: the median of what three sweeps take for 32 KiB beyond the
+# model's time (A100, H200, B200: 28, 24 and 32 µs).
 LAUNCH_SECONDS = 28.4e-6
 
 GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, below 64 MiB", "64 MiB and more")
 
 
 class CalibrationPoint:
-    """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol, as the model has it."""
+    """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol in the model."""
 
     def __init__(self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str) -> None:
         self.what, self.collective, self.source = sweep.what, sweep.collective, sweep.source

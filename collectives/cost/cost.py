@@ -82,7 +82,7 @@ class Price:
         self.steps = sum(times for times, _ in self.phases)
 
     def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
-        """The Cost of S = nbytes by a protocol, or by the fastest.  Raises ValueError for an unknown one, or S below 0."""
+        """The Cost of S = nbytes by a protocol, or the fastest.  Raises ValueError for an unknown one, or S below 0."""
         check_bytes(nbytes)
         names = [p.name for p in self.machine.protocols]
         if protocol not in (None, *names):
@@ -211,7 +211,7 @@ UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 3
 
 
 def training_flops(parameters: float, tokens: float) -> float:
-    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward (arXiv 2001.08361, 2.1).
+    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward (arXiv 2001.08361).
 
     Without attention's own products, which count where sequences are long.
     """

@@ -91,7 +91,7 @@ def draw_seconds(
 
 
 def draw_errors(table: Calibration) -> Shown:
-    """Model / published of every row over its bytes: full dots count, hollow ones were held out, crosses do not count."""
+    """Model / published of every row over its bytes: full dots count, hollow were held out, crosses do not count."""
     alt = "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group"
     chart = Chart(alt, height=430)
     (ax,) = chart.panels

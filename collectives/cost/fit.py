@@ -68,7 +68,7 @@ def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[i
 def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[int, float]]:
     """A rank function: every rank sends every size to the next one and receives from the one before, all at once.
 
-    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  The sizes take turns.  Each time
+    Returns (bytes, seconds), the fastest of `repeats`, each of the slowest rank.  The sizes take turns.  Each time
     another part of two large buffers is sent and filled: the same part again would be in the processor's cache.
     """
     rank, n, best = dist.get_rank(), dist.get_world_size(), dict.fromkeys(sizes, float("inf"))

@@ -99,9 +99,9 @@ class Nccl:
             start, steps = BASE_SECONDS["Ring"][SIMPLE], way.chunks.rounds(nbytes) + way.chunks.stages - 1
         else:
             latency, transfer = self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes)
-        what = f"{self.collective} by {way.algorithm}, {self.world_size} ranks"
-        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps,
-                    start + latency + transfer, start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
+        what, seconds = f"{self.collective} by {way.algorithm}, {self.world_size} ranks", start + latency + transfer
+        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps, seconds,
+                    start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
 
     def _waits(self, way: Way, nbytes: float) -> float:
         """Seconds of all hops of a ring or a tree as they pass, not as NCCL reckons with them."""
@@ -167,7 +167,7 @@ class Nccl:
         return [w for w in ways if w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
 
     def _ring(self, p: int) -> Way:
-        bus = min(self.ring.bandwidth * tuning.RATES[p], self.caps[p])
+        bus = min(self.ring.count * self.ring.between * tuning.RATES[p], self.caps[p])
         limit = self.wire if bus < self.caps[p] else f"protocol {PROTOCOLS[p]}"
         if self.collective in ROOTED:
             latency = (NVLINK_HOP_SECONDS if self.nodes == 1 else NETWORK_HOP_SECONDS)["Ring"][p]

@@ -118,7 +118,7 @@ def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
 
 
 def gpu_nodes(ranks: int, node: int) -> Machine:
-    """Nodes of `node` GPUs: NVLink inside, and one network card for each GPU.  Round figures, to compare schedules by."""
+    """Nodes of `node` GPUs: NVLink inside, a network card for each GPU.  Round figures, to compare schedules by."""
     levels = []
     for name, size, port in (("NVLink", node, "NVLink"), ("network", ranks, "network card")):
         latency, bandwidth = (_link(f"round {name}", figure) for figure in ("latency", "bandwidth"))

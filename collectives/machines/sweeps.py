@@ -1,8 +1,7 @@
 """What nccl-tests and its kin measured, published sweep by sweep: the figures that calibration() holds the model to.
 
-sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size.  Microseconds or
-GB/s of bus bandwidth, as the source has them; where it has two columns, out of place and in place, the faster.
-Included is what says its machine, its collective and its sizes, and forces nothing but the algorithm.
+sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size, the faster of out of
+place and in place.  Included is what says its machine, collective and sizes, and forces nothing but the algorithm.
 """
 
 from collections import defaultdict

@@ -63,10 +63,6 @@ class Channels(NamedTuple):
     inside: float = 0.0  # bytes/s of one channel, inside a node
     between: float = 0.0  # and between nodes
 
-    @property
-    def bandwidth(self) -> float:
-        return self.count * self.between
-
 
 def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
     """The channels of rings and trees: `node` GPUs in each node that take part, nic bytes/s of each one's card."""
@@ -82,7 +78,7 @@ def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
             if node > 1:
                 count = min(count, int(gpu.nvlink * node / (node - 1) / speed + ROUNDING))
         count = min(count, MAX_CHANNELS)
-        if count * speed > best.bandwidth:
+        if count * speed > best.count * best.between:
             best = Channels(count, speed, speed)
     enough = gpu.generation.compute_capability >= 90 and best.between < 50e9 and best.count > 4
     if best.between >= 25e9 and not enough:  # ncclTopoDupChannels

@@ -1,7 +1,7 @@
 """Published training runs (machines/training_runs.csv), and what the planner predicts for them.
 
-Three figures are fitted, on the eight rows marked so: the share of the peak that products reach on A100 and on H100, and
-how often memory carries what a layer keeps.  All else is a data sheet's, NCCL's own, or assumed, as notes and comments say.
+Three figures are fitted, on the eight rows marked so: the share of the peak that products reach on A100 and on H100,
+and how often memory carries what a layer keeps.  All else is a data sheet's, NCCL's own, or assumed, as notes say.
 """
 
 import statistics

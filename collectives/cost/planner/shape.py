@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def matrices(self) -> int:
-        """Parameters of a layer that are multiplied by every token: attention's four matrices, the block's two or three."""
+        """Parameters of a layer that multiply every token: attention's four matrices, the block's two or three."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_width
         return attention + (3 if self.gated else 2) * self.hidden * self.width
 
@@ -64,16 +64,16 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All; of GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) (arXiv 2104.04473, equation 2) and a norm's 2 h."""
+        """All; of GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) (arXiv 2104.04473, eq. 2) and a norm's 2 h."""
         positions, norm = (self.length * self.hidden, 2 * self.hidden) if self.biases else (0, self.hidden)
         return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + positions + norm
 
     def attention_flops(self, causal: bool = False) -> float:
-        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half that it may look at."""
+        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half it may look at."""
         return 4.0 * self.length * self.hidden / (2 if causal else 1)
 
     def flops(self, causal: bool = False) -> float:
-        """Of a token, forward and backward, nothing computed twice: 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) / s for GPT's make.
+        """Of a token, forward and backward, nothing computed twice: 72 l h^2 (1 + s/(6 h) + V/(12 l h)) for GPT's make.
 
         Korthikanti et al. 2022, arXiv 2205.05198, appendix A.  MFU counts these.
         """

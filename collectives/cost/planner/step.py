@@ -1,9 +1,8 @@
 """The price of an optimizer step: what a division sends, how long it computes, and what it waits for.
 
-Every figure is for one GPU of the fullest pipeline rank.  Computing is a roofline (Williams et al. 2009): a matrix
-product takes its floating-point operations at a share of the peak, or its bytes at the memory's bandwidth, whichever
-is longer; everything between the products takes the memory's time for what a layer keeps for backward.  Messages take
-what NCCL takes for them (cost/tuner.py).
+Every figure is for one GPU of the fullest pipeline rank.  Computing is a roofline (Williams et al. 2009): a product
+takes its operations at a share of the peak, or its bytes at the memory's bandwidth, whichever is longer; all between
+takes the memory's time for what a layer keeps for backward.  Messages take what NCCL takes for them (cost/tuner.py).
 """
 
 from functools import lru_cache, partial
