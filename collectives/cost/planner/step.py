@@ -100,7 +100,7 @@ class Step:
         compute = self._layers * (3 * layer + again) + ends / d.pipeline
         self._forward = self._layers * layer
         self._backward = compute - self._forward  # and what is recomputed
-        prices = self._tensor, self._context, self._pipeline, self._data
+        prices = self._tensor, self._context, self._pipeline, self._data  # in the order of _groups
         messages = [price() if ranks > 1 else Messages() for price, (ranks, _) in zip(prices, self._groups.values())]
         tensor, context, pipeline, data = (each.rounds * each.exposed for each in messages)
         self.sent = {kind: each.sent for kind, each in zip(self._groups, messages)}
