@@ -1,10 +1,10 @@
 """The bill of a run: what the calls that were recorded here would take on a machine that is elsewhere.
 
-r = run(training_step, world_size=4)
-bill(r, rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)
+bill(run(training_step), rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)
 """
 
 from collections import defaultdict
+from functools import cache
 from math import prod
 from typing import Iterable, Mapping, NamedTuple
 
@@ -16,7 +16,7 @@ from ..machines.model import Machine
 from ..record.calls import Call
 from ..record.collectives import of
 from .cost import Cost
-from .tuner import Nccl, nccl
+from .tuner import nccl
 
 BARRIER_BYTES = 4  # ProcessGroupNCCL's barrier is an all_reduce of one element
 
@@ -41,17 +41,14 @@ class Bill(list):
     def __init__(self, items: Iterable[Item], rank: int, machine: Machine, world_size: int) -> None:
         super().__init__(items)
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
-        # One call after the other; what overlaps, with another call or with computing, costs less.
-        self.seconds = sum(item.seconds for item in self)
+        self.seconds = sum(item.seconds for item in self)  # one call after the other; what overlaps costs less
         self.latency = sum(item.latency for item in self)
 
     def __repr__(self) -> str:
         rows = [("op", "over", "ranks", "nodes", "calls", "bytes", "seconds", "latency", "by")]
-        for item in self:
-            share = item.latency / item.seconds if item.seconds else 0.0
-            counts = (f"{number:,}" for number in (item.ranks, item.nodes, item.calls))
-            times = (duration(item.seconds), f"{share:.0%}")
-            rows.append((item.op, item.over, *counts, size(item.nbytes), *times, item.by))
+        for op, over, *counts, nbytes, seconds, latency, by in self:
+            share = latency / seconds if seconds else 0.0
+            rows.append((op, over, *map("{:,}".format, counts), size(nbytes), duration(seconds), f"{share:.0%}", by))
         table = aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))
         share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
         calls = f"rank {self.rank}'s calls, as one of {self.world_size:,} on {self.machine.name}"
@@ -72,43 +69,38 @@ def bill(
     grid: how the recorded ranks are laid out, the last dimension fastest, as in init_device_mesh:
         {"dp": 2, "tp": 4} are ranks 0 to 3 and 4 to 7 for tp.  None: one row of all.
     scale: how many times as long each dimension is in the real job, one number for all or one each.  Its ranks are
-        placed on the machine in the same order, node by node; neighbours in a dimension stay neighbours.  A call
-        keeps its S, the whole buffer, whatever the ranks.
+        placed on the machine in the same order, node by node; neighbours stay neighbours.  S, a call's buffer, stays.
     larger: S on the machine / S as recorded.
 
-    Messages count as sends and receives that pass each other: a rank waits for the more of the two.
-    Raises ValueError for a grid that is not of these ranks, a group that is no row, plane ... of it though it should
-    grow, a machine that is too small, or one that NCCL does not run on.
+    Sends and receives pass each other: a rank waits for the more of the two.  Raises ValueError for a grid that is not
+    of these ranks, a group that is no part of it though it should grow, a machine too small, or one without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)
     layout = _Layout(grid or {"all": recorded}, scale, recorded, machine)
-    prices: dict[tuple, Nccl] = {}
-    paid: dict[int, dict[tuple, list]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> (S, Cost)
+    price_of = cache(lambda op, ranks: nccl(op, machine, np.frombuffer(ranks, np.int64)))
+    paid: dict[int, dict[tuple, list[Cost]]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> costs
     for call in calls:
         if len(call.group) == 1:
             continue
         over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
         op, nbytes = _collective(call, larger)
-        key = op, ranks.tobytes()
-        if key not in prices:
-            prices[key] = nccl(op, machine, ranks)
-        price = prices[key]
+        price = price_of(op, ranks.tobytes())
         cost = price(nbytes)
         for e in call:
-            paid[e.rank][e.op, over, price.world_size, price.nodes].append((nbytes, cost))
+            paid[e.rank][e.op, over, price.world_size, price.nodes].append(cost)
     bills = {rank: _items(kinds) for rank, kinds in paid.items()}
     rank = max(bills, key=lambda r: (sum(item.seconds for item in bills[r]), -r), default=0)
     return Bill(bills.get(rank, []), rank, machine, prod(layout.real))
 
 
-def _items(paid: dict[tuple, list[tuple[float, Cost]]]) -> list[Item]:
+def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:
     items = []
     for kind, costs in paid.items():
-        ways = dict.fromkeys(f"{cost.algorithm}/{cost.protocol}" for _, cost in costs)
-        seconds = sum(cost.seconds for _, cost in costs)
-        latency = sum(cost.start + cost.latency for _, cost in costs)
-        items.append(Item(*kind, len(costs), sum(nbytes for nbytes, _ in costs), seconds, latency, ", ".join(ways)))
+        nbytes, seconds = sum(cost.nbytes for cost in costs), sum(cost.seconds for cost in costs)
+        latency = sum(cost.start + cost.latency for cost in costs)
+        ways = dict.fromkeys(f"{cost.algorithm}/{cost.protocol}" for cost in costs)
+        items.append(Item(*kind, len(costs), nbytes, seconds, latency, ", ".join(ways)))
     sends, receives = (sum(item.seconds for item in items if item.op == op) for op in ("send", "recv"))
     hidden = "send" if sends < receives else "recv"
     return sorted((item for item in items if item.op != hidden), key=lambda item: -item.seconds)
@@ -134,12 +126,12 @@ class _Layout:
     def __init__(self, grid: Mapping[str, int], scale: int | Mapping[str, int], ranks: int, machine: Machine) -> None:
         if prod(grid.values()) != ranks:
             raise ValueError(f"the grid {dict(grid)} has {prod(grid.values())} ranks, and {ranks} were recorded.")
-        by = dict(scale) if isinstance(scale, Mapping) else dict.fromkeys(grid, scale)
+        by = scale if isinstance(scale, Mapping) else dict.fromkeys(grid, scale)
         if unknown := sorted(set(by) - set(grid)):
             raise ValueError(f"scale names {', '.join(unknown)}, the grid only {', '.join(grid)}.")
-        if min(by.values(), default=1) < 1:
-            raise ValueError(f"a dimension is scaled by 1 or more, not by {min(by.values())}.")
-        self.names, self.recorded = tuple(grid), tuple(grid.values())
+        if (least := min(by.values(), default=1)) < 1:
+            raise ValueError(f"a dimension is scaled by 1 or more, not by {least}.")
+        self.grid, self.recorded = dict(grid), tuple(grid.values())
         self.real = tuple(n * by.get(name, 1) for name, n in grid.items())
         if (most := machine.most_ranks) < prod(self.real):
             raise ValueError(f"{machine.name} has {most:,} ranks, and the job would have {prod(self.real):,}.")
@@ -147,24 +139,22 @@ class _Layout:
     def group(self, ranks: tuple[int, ...]) -> tuple[str, np.ndarray]:
         """(which dimensions a group varies in, its ranks on the machine)."""
         at = [np.unique(c) for c in np.unravel_index(np.array(ranks), self.recorded)]
-        varies = [len(c) > 1 for c in at]
-        whole = all(len(c) in (1, n) for c, n in zip(at, self.recorded)) and prod(map(len, at)) == len(ranks)
-        if not whole and self.real == self.recorded:
-            return f"{len(ranks)} of {prod(self.recorded)}", np.array(ranks)
-        if not whole:
+        if any(len(c) not in (1, n) for c, n in zip(at, self.recorded)) or prod(map(len, at)) != len(ranks):
+            if self.real == self.recorded:
+                return f"{len(ranks)} of {prod(self.recorded)}", np.array(ranks)
             raise ValueError(
                 f"the group of ranks {', '.join(map(str, ranks))} is no row, plane or block of the grid "
-                f"{dict(zip(self.names, self.recorded))}: how it grows is not known. Give the grid that it is a row of."
+                f"{self.grid}: how it grows is not known. Give the grid that it is a row of."
             )
-        over = " x ".join(name for name, v in zip(self.names, varies) if v)
-        axes = [np.arange(n) if v else c for c, n, v in zip(at, self.real, varies)]
+        axes = [np.arange(n) if len(c) > 1 else c for c, n in zip(at, self.real)]
+        over = " x ".join(name for name, c in zip(self.grid, at) if len(c) > 1)
         return over, np.ravel_multi_index(np.meshgrid(*axes, indexing="ij"), self.real).ravel()
 
     def message(self, source: int, target: int) -> tuple[str, np.ndarray]:
         """(which dimensions a message goes along, its two ranks on the machine)."""
         at, to = np.transpose(np.unravel_index([source, target], self.recorded))
         n, real, way = np.array(self.recorded), np.array(self.real), to - at
-        over = " x ".join(name for name, d in zip(self.names, way) if d)
+        over = " x ".join(name for name, d in zip(self.grid, way) if d)
         round_ = (n > 2) & (np.abs(way) == n - 1)  # from an end to the other, which are neighbours
         at = np.where(round_ & (at > 0), real - 1, at)
         to = (at + np.where(round_, -np.sign(way), way)) % real

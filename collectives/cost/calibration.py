@@ -1,14 +1,12 @@
-"""What the model says beside what was measured and published, row by row.
+"""NCCL's choice and its price (tuner.py) beside every figure of machines/sweeps.csv.
 
-NCCL's choice and its price (tuner.py) are compared with every figure of machines/sweeps.csv.  One figure is
-fitted, LAUNCH_SECONDS; everything else is NCCL's own.
-
-Where the model errs most: beside NCCL of 2021 (A100, 0.5 to 8 MiB: it chose other protocols); where a plug-in replaces
-NCCL's choice (RoCE on Google's machines); at the sizes where NCCL turns from one algorithm to another; and over 20 racks
-of GB200, which take twice to three times as long.
+One figure is fitted, LAUNCH_SECONDS; all else is NCCL's own.  The model errs most beside NCCL of 2021 (A100, 0.5 to
+8 MiB: it chose other protocols); where a plug-in replaces NCCL's choice (RoCE on Google's machines); where NCCL turns
+from one algorithm to another; and over 20 racks of GB200, which take twice to three times as long.
 """
 
 import statistics
+from functools import partial
 from itertools import groupby
 
 from ..format import size
@@ -18,17 +16,17 @@ from .tuner import nccl
 
 MIB = 2**20
 
-# Seconds until a kernel runs, where nothing hides them: one thread starts the kernels of all eight GPUs
-# (nccl-tests -g 8), or each call waits for the one before (ml-engineering's all_reduce_bench.py).  Where every GPU has
-# its process and calls are queued, as in training, a launch hides behind the call before.  Fitted: the median of what
-# three sweeps take for 32 KiB beyond the model's time (A100, H200, B200: 28, 24 and 32 µs).
+# Seconds until a kernel runs, where one thread starts those of all eight GPUs (nccl-tests -g 8), or each call waits for
+# the one before (ml-engineering's all_reduce_bench.py).  Where each GPU has its process and calls are queued, as in
+# training, they hide behind the call before.  Fitted: the median of what three sweeps take for 32 KiB beyond the
+# model's time (A100, H200, B200: 28, 24 and 32 µs).
 LAUNCH_SECONDS = 28.4e-6
 
 GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, below 64 MiB", "64 MiB and more")
 
 
 class CalibrationPoint:
-    """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol, as the model has it."""
+    """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol in the model."""
 
     def __init__(self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str) -> None:
         self.what, self.collective, self.source = sweep.what, sweep.collective, sweep.source
@@ -64,14 +62,13 @@ class Calibration(Errors):
         line = "  {:<50} {:>16} {:>19} {:>7} {:>6} {:>5} {}".format
         lines = [line("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst", "", "")]
         for (what, role), sweep in groupby(self, lambda row: (f"{row.what}, {row.collective}", row.role)):
-            rows = list(sweep)
-            sizes = _ends([size(row.nbytes) for row in rows])
-            published = _ends([f"{row.published / 1e9:.3g}" for row in rows])
-            errors = [row.error for row in rows]
+            first, *rest = sweep
+            errors, ends = [row.error for row in (first, *rest)], (first, *rest[-1:])
+            sizes = " to ".join(dict.fromkeys(size(row.nbytes) for row in ends))
+            published = " to ".join(dict.fromkeys(f"{row.published / 1e9:.3g}" for row in ends))
             median, worst = f"{statistics.median(map(abs, errors)):.0%}", f"{max(errors, key=abs):+.0%}"
-            lines.append(line(what, sizes, published, median, worst, f"[{sources.index(rows[0].source) + 1}]", role))
-        lines = [each.rstrip() for each in lines]
-        lines += ["", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
+            lines.append(line(what, sizes, published, median, worst, f"[{sources.index(first.source) + 1}]", role))
+        lines = [*map(str.rstrip, lines), "", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
         if suspect := self.of(role=SUSPECT):
             notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in suspect)
             lines += ["", "  Suspect, counted nowhere:", *(f"  {note}" for note in notes)]
@@ -86,11 +83,6 @@ class Calibration(Errors):
         return "\n".join(lines)
 
 
-def _ends(words: list[str]) -> str:
-    """The first and the last; one of them where they are alike."""
-    return " to ".join(dict.fromkeys((words[0], words[-1])))
-
-
 def calibration() -> Calibration:
     """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source."""
     rows = Calibration()
@@ -98,11 +90,10 @@ def calibration() -> Calibration:
         priced = nccl(sweep.collective, sweep.machine, version=sweep.version)
         for nbytes, figure in sweep.figures:
             cost = priced(nbytes, sweep.algorithm)
-            unit = busbw(sweep.collective, nbytes, cost.world_size, 1.0)  # of a second
-            measured = figure * 1e-6 if sweep.unit == "µs" else unit / (figure * 1e9)
-            expected = cost.seconds + sweep.exposed * LAUNCH_SECONDS
-            both = [busbw(sweep.collective, nbytes, cost.world_size, t) for t in (measured, expected)]
+            of_seconds = partial(busbw, sweep.collective, nbytes, cost.world_size)
+            published = of_seconds(figure * 1e-6) if sweep.unit == "µs" else figure * 1e9
+            model = of_seconds(cost.seconds + sweep.exposed * LAUNCH_SECONDS)
             large = 3 if nbytes >= 64 * MIB else 2 if priced.nodes > 1 else int(nbytes >= MIB)
             way = f"{cost.algorithm}/{cost.protocol}"
-            rows.append(CalibrationPoint(sweep, nbytes, *both, way, GROUPS[large]))
+            rows.append(CalibrationPoint(sweep, nbytes, published, model, way, GROUPS[large]))
     return rows

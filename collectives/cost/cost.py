@@ -5,14 +5,14 @@ The model is α-β with contention.  All messages of a step start together; each
 where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
 The step takes as long as its slowest message, and the next begins after it.
 
-One exception, where that would be wrong by a factor: a step repeated round a ring, or round several.  There each rank
-waits for its neighbour only, so differing hops are paid once a round: a step takes the mean of its ring's hops, but never
-less than its slowest link needs for the bytes alone.  What NCCL itself would run on GPUs is priced by tuner.py.
+Only in a step repeated round a ring, or round several, each rank waits for its neighbour alone, so differing hops are
+paid once a round: a step takes the mean of its ring's hops, but never less than its slowest link needs for the bytes.
+What NCCL itself would run on GPUs is priced by tuner.py.
 """
 
-from dataclasses import dataclass, field
+from collections import namedtuple
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,17 +21,12 @@ from ..algorithms.outline import outline
 from ..algorithms.rounds import Outline, Phase
 from ..format import duration, size
 from ..machines.gpu import gpu as gpu_of
-from ..machines.model import Machine
+from ..machines.model import Level, Machine, Port
 from ..record.collectives import COLLECTIVES, least
+from .fit import Fit
 
-
-class StepTime(NamedTuple):
-    """Seconds of a step as a straight line over the buffer's bytes."""
-
-    latency: float
-    transfer: float  # a byte
-    addition: float  # a byte
-    limit: str  # what the bytes wait for
+# Seconds of a step as a straight line over the buffer's bytes, two of them a byte; limit: what the bytes wait for.
+StepTime = namedtuple("StepTime", ("latency", "transfer", "addition", "limit"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,12 +45,8 @@ class Cost:
     latency: float
     transfer: float
     addition: float
-    limits: dict[str, float] = field(default_factory=dict)  # port or link -> seconds of transfer it decided
+    limits: dict[str, float]  # port or link -> seconds of transfer it decided
     algorithm: str = ""  # NCCL's name for it, where NCCL chose
-
-    @property
-    def algbw(self) -> float:
-        return algbw(self.nbytes, self.seconds)
 
     @property
     def busbw(self) -> float:
@@ -91,16 +82,16 @@ class Price:
         self.steps = sum(times for times, _ in self.phases)
 
     def __call__(self, nbytes: float, protocol: str | None = None) -> Cost:
-        """The Cost of S = nbytes by a protocol, or by the fastest.  Raises ValueError for an unknown one, or S below 0."""
+        """The Cost of S = nbytes by a protocol, or the fastest.  Raises ValueError for an unknown one, or S below 0."""
         check_bytes(nbytes)
         names = [p.name for p in self.machine.protocols]
         if protocol not in (None, *names):
             raise ValueError(f"{self.machine.name} has no protocol {protocol!r}, only {', '.join(names)}.")
-        costs = [self._by(k, nbytes) for k, name in enumerate(names) if protocol in (None, name)]
+        costs = (self._by(k, nbytes) for k, name in enumerate(names) if protocol in (None, name))
         return min(costs, key=lambda c: c.seconds)
 
     def _by(self, k: int, nbytes: float) -> Cost:
-        how = self.machine.protocols[k]
+        what, how = self.what, self.machine.protocols[k]
         parts = [how.start, 0.0, 0.0, 0.0]
         limits: dict[str, float] = {}
         for times, lines in self.phases:
@@ -109,7 +100,6 @@ class Price:
             parts[2] += times * line.transfer * nbytes
             parts[3] += times * line.addition * nbytes
             limits[line.limit] = limits.get(line.limit, 0.0) + times * line.transfer * nbytes
-        what = self.what
         return Cost(repr(what), self.machine.name, what.collective, what.world_size, nbytes, how.name, self.steps,
                     float(sum(parts)), *map(float, parts), limits)  # fmt: skip
 
@@ -130,47 +120,36 @@ def _lines(phase: Phase, machine: Machine, n: int) -> list[list[StepTime]]:
     source, target, share = phase.source, phase.target, phase.share
     level = machine.level_of(source, target)
     transfer, limit = _transfer(phase, machine, level, n)
-    addition = np.zeros(len(source))
-    if machine.addition:
-        addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
+    addition = np.bincount(target, share * phase.adds, n)[target] * machine.addition
     handled = _busiest(source, target, None, n) if machine.overhead else np.ones(len(source), int)
     busiest, latencies = _busiest(source, target, share, n), np.array(machine.latencies)
     per_protocol = []
     for k, protocol in enumerate(machine.protocols):
         hop, wire = latencies[level, k] + machine.overhead * handled, transfer / protocol.rate
         slope = np.maximum(wire, busiest / protocol.cap)
-
-        def line(i: int, latency: float, addition: float) -> StepTime:
-            slowest = f"protocol {protocol.name}" if slope[i] > wire[i] else limit[i]
-            return StepTime(latency, float(slope[i]), addition, slowest)
-
+        parts, limits = [hop, slope, addition], np.where(slope > wire, f"protocol {protocol.name}", limit)
         if phase.ring is None:
-            kind = level * (handled.max() + 1) + handled
-            lines = [line(i, hop[i], float(addition[i])) for i in _steepest(kind, slope + addition)]
+            lines, kind = [], level * (handled.max() + 1) + handled
         else:
-            lines = [line(int(np.argmax(slope)), 0.0, 0.0)]
-            means = [np.bincount(phase.ring, v) / np.bincount(phase.ring) for v in (hop, slope, addition)]
-            kind = np.unique(np.round(means[0], 15), return_inverse=True)[1]  # rings with the same mix of hops
-            steepest = _steepest(kind, means[1] + means[2])
-            lines += [StepTime(*(float(mean[j]) for mean in means), lines[0].limit) for j in steepest]
+            slowest = np.argmax(slope)
+            lines = [StepTime(0.0, float(slope[slowest]), 0.0, limits[slowest])]
+            parts = [np.bincount(phase.ring, part) / np.bincount(phase.ring) for part in parts]  # a ring's means
+            kind = np.unique(np.round(parts[0], 15), return_inverse=True)[1]  # rings with the same mix of hops
+            limits = np.full(len(kind), limits[slowest], object)
+        slope = parts[1] + parts[2]
+        for alike in (np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind))):
+            i = alike[np.argmax(slope[alike])]  # of parallel lines the top one
+            lines.append(StepTime(*(float(part[i]) for part in parts), limits[i]))
         per_protocol.append(lines)
     return per_protocol
 
 
-def _busiest(
-    source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n: int, duplex: bool = True
-) -> np.ndarray:
+def _busiest(source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n: int, duplex=True) -> np.ndarray:
     """Per message, the load (None: the number) that its sender sends or its receiver gets; if not duplex, both ways."""
     out, into = np.bincount(source, load, n), np.bincount(target, load, n)
     if not duplex:
         out = into = out + into
     return np.maximum(out[source], into[target])
-
-
-def _steepest(kind: np.ndarray, slope: np.ndarray) -> list[int]:
-    """For each kind (small whole numbers), the index of the largest slope: of parallel lines the top one."""
-    alike = (np.flatnonzero(kind == k) for k in np.flatnonzero(np.bincount(kind)))
-    return [int(here[np.argmax(slope[here])]) for here in alike]
 
 
 def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -199,9 +178,6 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
     return slowest, limit
 
 
-# --- bandwidths ---------------------------------------------------------------------------
-
-
 def algbw(nbytes: float, seconds: float) -> float:
     """Algorithm bandwidth in bytes/s: the buffer's size over the time."""
     return nbytes / seconds if seconds else inf
@@ -220,13 +196,22 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     return algbw(nbytes, seconds) * (1.0 if collective == "send" else least(collective, world_size))
 
 
-# --- computing: a collective can hide behind it, and behind no more than it --------------------
+def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> Machine:
+    """This machine, as measured: ranks are processes that share its cores and its memory.
+
+    pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
+    (exchange on `ranks` ranks).  addition: seconds to add a byte.
+    """
+    port = Port("socket", max(pair.bandwidth, crowd.bandwidth))
+    level = Level("loopback", ranks, crowd.latency, port, bus=crowd.bandwidth * ranks)
+    return Machine("this machine", (level,), addition=addition, source="fitted to measurements")
+
 
 UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)
 
 
 def training_flops(parameters: float, tokens: float) -> float:
-    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward (arXiv 2001.08361, 2.1).
+    """Floating point operations of a training step: 2 a parameter and token forward, 4 backward (arXiv 2001.08361).
 
     Without attention's own products, which count where sequences are long.
     """
@@ -234,7 +219,7 @@ def training_flops(parameters: float, tokens: float) -> float:
 
 
 def compute_seconds(flops: float, gpu: str = "H100", utilisation: float = UTILISATION) -> float:
-    """Seconds that one GPU takes for so many floating point operations in bf16.
+    """Seconds that one GPU takes for so many floating point operations in bf16: as much of a collective can hide.
 
     utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
     """

@@ -1,17 +1,20 @@
-"""Pictures of times and machines, for notebooks: each with its text twin, as a separate output.
-
-Apart from the package's front door, because matplotlib is slow to import and ranks do not draw.
-"""
+"""Pictures of times and machines, each with its text twin; loaded late, as matplotlib is slow to import."""
 
 from itertools import cycle, groupby
+from math import isfinite
 from typing import Callable, Mapping, Sequence
 
+import numpy as np
+
+from ..algorithms import ring_all_reduce, tree_all_reduce
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
 from ..format import aligned, duration, size
 from ..frontend import Shown
+from ..machines.model import flat
 from ..machines.sweeps import HELD_OUT
 from .calibration import GROUPS, Calibration
+from .cost import cost
 from .fit import Fit
 from .tuner import Nccl
 
@@ -20,22 +23,19 @@ LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERI
 GROUP_COLOURS = dict(zip(GROUPS, SERIES))
 
 
-# --- curves -------------------------------------------------------------------------------
-
-
 def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
     """Seconds of one message over its bytes: measured as dots, and the fitted α + β n as a line with its two parts."""
     alt = "Picture: seconds of a message against its bytes, log axes: flat up to some KiB, then a straight rise"
     chart = Chart(alt)
     (ax,) = chart.panels
-    x = [nbytes for nbytes, _ in measured]
+    x, times = zip(*measured)
     fine = [x[0] * (x[-1] / x[0]) ** (k / 100) for k in range(101)]
     equal = line.latency * line.bandwidth  # bytes that take as long as α
     rising = [n for n in fine if equal / 6 < n]
     ax.loglog(fine, [line.latency] * len(fine), color=SOFT, lw=1.2, ls="--")
     ax.loglog(rising, [n / line.bandwidth for n in rising], color=SOFT, lw=1.2, ls="--")
     ax.loglog(fine, [line.seconds(n) for n in fine], color=SERIES[0], lw=2)
-    ax.loglog(x, [t for _, t in measured], "o", color=INK, ms=6)
+    ax.loglog(x, times, "o", color=INK, ms=6)
     ax.loglog([equal], [2 * line.latency], "o", mfc="white", mec=INK, ms=8)
     note(ax, "α/β: here both parts are equal", (equal, 2 * line.latency), (-12, 12), "right")
     note(ax, "α, what every message costs", (x[-1], line.latency), (6, 0), "left")
@@ -66,8 +66,8 @@ def draw_seconds(
     panels: title -> name of a curve -> seconds at x.
     every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
     """
-    titles = "; ".join(panels)
-    chart = Chart(f"Picture: seconds against {unit}, log axes: {titles}", len(panels), 370 * len(panels))
+    alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
+    chart = Chart(alt, len(panels), 370 * len(panels))
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     styles = dict(zip(names, cycle(LINES)))
     said = said_bytes if unit == "bytes" else "{:,}".format
@@ -91,7 +91,7 @@ def draw_seconds(
 
 
 def draw_errors(table: Calibration) -> Shown:
-    """Model / published of every row over its bytes: full dots count, hollow ones were held out, crosses do not count."""
+    """Model / published of every row over its bytes: full dots count, hollow were held out, crosses do not count."""
     alt = "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group"
     chart = Chart(alt, height=430)
     (ax,) = chart.panels
@@ -118,7 +118,50 @@ def draw_errors(table: Calibration) -> Shown:
     return Shown(chart, repr(table))
 
 
-# --- NCCL's choices -----------------------------------------------------------------------
+def ring_and_tree(n: int, nbytes: float, alpha: float, beta: float) -> tuple[float, float]:
+    """Seconds of the ring and of the binomial tree of n ranks.  alpha: seconds of latency.  beta: seconds a byte."""
+    machine = flat(alpha, 1 / beta)
+    return cost(ring_all_reduce(n), nbytes, machine).seconds, cost(tree_all_reduce(n), nbytes, machine).seconds
+
+
+def in_bytes(nbytes: float) -> str:
+    return f"{nbytes:,.0f} bytes" if isfinite(nbytes) and abs(nbytes) >= 10 else f"{nbytes:.3g} bytes"
+
+
+class Crossover:
+    """Picture of ring and tree all_reduce over the size of the buffer, log axes: two lines that cross.
+
+    marks: sizes in bytes, by name.  measured: (bytes, seconds of the ring, seconds of the tree), drawn as dots.
+    """
+
+    def __init__(
+        self, n: int, alpha: float, beta: float, marks: dict[str, float], measured: Sequence[tuple[float, ...]] = ()
+    ) -> None:
+        self.n, self.alpha, self.beta, self.marks, self.measured = n, alpha, beta, marks, measured
+
+    def draw(self) -> Chart:
+        dots = list(zip(*self.measured))
+        sizes = dots[0] if dots else (self.alpha / self.beta / 100, self.alpha / self.beta * 100)
+        sizes = np.geomspace(min(sizes), max(sizes), 41)
+        lines = zip(*(ring_and_tree(self.n, nbytes, self.alpha, self.beta) for nbytes in sizes))
+        chart = Chart(f"Picture: seconds of ring and tree all_reduce over bytes, {self.n} ranks")
+        (ax,) = chart.panels
+        ends = []
+        for k, (name, times, tint) in enumerate(zip(("ring", "tree"), lines, SERIES), 1):
+            ax.loglog(sizes, times, color=tint, lw=2)
+            if dots:
+                ax.loglog(dots[0], dots[k], "o", color=tint, ms=5)
+            ends.append((name, sizes[-1], times[-1], tint))
+        ticks(ax.xaxis, sizes[::20], in_bytes)
+        seconds_axis(ax)
+        titled(ax, f"all_reduce of {self.n} ranks", "bytes")
+        inside = {name: nbytes for name, nbytes in self.marks.items() if sizes[0] <= nbytes <= sizes[-1]}
+        for row, (name, nbytes) in enumerate(inside.items()):
+            ax.axvline(nbytes, color=SOFT, lw=1.2, ls="--")
+            by, side = (-4, "right") if len(inside) > 1 and nbytes == min(inside.values()) else (4, "left")
+            note(ax, f"{name} {in_bytes(nbytes)}", (nbytes, ax.get_ylim()[1]), (by, -8 - 13 * row), side)
+        label_ends(ax, ends)
+        return chart
 
 
 def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
@@ -131,27 +174,21 @@ def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
     for row, (count, price) in enumerate(prices.items()):
         y = top + row * (high + 4)
         sketch.text(left - 10, y + high / 2, f"{count:,}", 12, SOFT, align="right")
-        spans, at = [], 0
-        for (algorithm, protocol), same in groupby(price.choice(nbytes) for nbytes in sizes):
-            wide = len(list(same))
-            name = f"{algorithm} {protocol}"
-            sketch.box(left + at * step, y, wide * step - 1, high, TINTS.get(algorithm, "#e8ebee"), radius=2)
-            if wide * step > 58:
-                short = algorithm if wide * step < 8 * len(name) else name
-                sketch.text(left + (at + wide / 2) * step, y + high / 2, short, 11.5)
+        spans = []
+        for (algorithm, protocol), (at, *more) in groupby(range(len(sizes)), lambda k: price.choice(sizes[k])):
+            x, wide, name = left + at * step, (1 + len(more)) * step, f"{algorithm} {protocol}"
+            sketch.box(x, y, wide - 1, high, TINTS.get(algorithm, "#e8ebee"), radius=2)
+            if wide > 58:
+                sketch.text(x + wide / 2, y + high / 2, algorithm if wide < 8 * len(name) else name, 11.5)
             spans += [said_bytes(sizes[at])] * bool(at) + [name]
-            at += wide
         rows.append((f"{count:,}", " | ".join(spans)))
     y = top + len(prices) * (high + 4)
-    for k, nbytes in enumerate(sizes):
-        if k % 4 == 0:
-            sketch.line([(left + k * step, y), (left + k * step, y + 5)], FAINT, 1)
-            sketch.text(left + k * step, y + 14, said_bytes(nbytes), 11, SOFT)
+    for k in range(0, len(sizes), 4):
+        sketch.line([(left + k * step, y), (left + k * step, y + 5)], FAINT, 1)
+        sketch.text(left + k * step, y + 14, said_bytes(sizes[k]), 11, SOFT)
     words = aligned(rows, gap="", least=(8,))
     return Shown(Picture([sketch], words, "Picture: NCCL's algorithm and protocol by number of GPUs and bytes"), words)
 
-
-# --- machines -----------------------------------------------------------------------------
 
 OWN_WIDTH, SHARED_WIDTH = 1.5, 5.0  # pixels, of a link that one GPU has, and of one that several share
 RAILS = SERIES[:4]
@@ -165,42 +202,49 @@ def draw_machines() -> Shown:
         "rail-optimised   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
         "fat tree         all cards of a node at one leaf switch; they share the links above it"
     )
-    sketches = [_nvlink(), _pcie(), _rail(), _tree()]
+    sketches = [
+        _sketch(_nvlink, "NVLink node", "any two of 8 GPUs are one switch apart,\n"
+                "450 GB/s each way, nothing shared (H100)"),
+        _sketch(_pcie, "PCIe node", "four GPUs share (thick) one link of 55 GB/s\nto the other four"),
+        _sketch(_rail, "Rail-optimised", "card i of every node is at rail switch i; a message to\n"
+                "another place changes rails inside the node, by NVLink"),
+        _sketch(_tree, "Fat tree", "all cards of a node are at one leaf switch, and share\n"
+                "(thick) the links above it, which may be too few"),
+    ]  # fmt: skip
     return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimised cluster, fat tree"), words)
 
 
-def _nvlink() -> Canvas:
-    first, second = "any two of 8 GPUs are one switch apart,", "450 GB/s each way, nothing shared (H100)"
-    sketch = _named("NVLink node", first, second)
-    _switch(sketch, 0, 70, 300, "NVSwitch")
-    _gpus(sketch, range(8), 14, 39, 90, 122, 3)
+def _sketch(draw: Callable[[Canvas], None], name: str, note: str) -> Canvas:
+    sketch = Canvas()
+    sketch.text(0, 8, name, 13.5, align="left", bold=True)
+    for k, line in enumerate(note.splitlines()):
+        sketch.text(0, 28 + 16 * k, line, 11, SOFT, align="left")
+    draw(sketch)
     return sketch
 
 
-def _pcie() -> Canvas:
-    sketch = _named("PCIe node", "four GPUs share (thick) one link of 55 GB/s", "to the other four")
+def _nvlink(sketch: Canvas) -> None:
+    _switch(sketch, 0, 70, 300, "NVSwitch")
+    _gpus(sketch, range(8), 14, 39, 90, 122, 3)
+
+
+def _pcie(sketch: Canvas) -> None:
     _switch(sketch, 100, 62, 100, "host")
     for half in range(2):
         left = half * 160
         sketch.line([(left + 70, 98), (124 + half * 52, 82)], INK, SHARED_WIDTH)
         _switch(sketch, left, 98, 140, "PCIe switch")
         _gpus(sketch, range(half * 4, half * 4 + 4), left + 14, 37, 118, 136, OWN_WIDTH)
-    return sketch
 
 
-def _rail() -> Canvas:
-    first = "card i of every node is at rail switch i; a message to"
-    sketch = _named("Rail-optimised", first, "another place changes rails inside the node, by NVLink")
+def _rail(sketch: Canvas) -> None:
     for i in range(4):
         _switch(sketch, 20 + i * 92, 62, 66, f"rail {i}", RAILS[i])
     for node in range(3):
         _node(sketch, node * 128, [(20 + i * 92 + 16 * (node + 1), 82) for i in range(4)], RAILS)
-    return sketch
 
 
-def _tree() -> Canvas:
-    first = "all cards of a node are at one leaf switch, and share"
-    sketch = _named("Fat tree", first, "(thick) the links above it, which may be too few")
+def _tree(sketch: Canvas) -> None:
     _switch(sketch, 134, 60, 100, "spine")
     for node in range(3):
         left = node * 128
@@ -208,15 +252,6 @@ def _tree() -> Canvas:
             sketch.line([(left + 56 + k, 96), (184 + (node - 1) * 30 + k * 0.6, 80)], INK, SHARED_WIDTH / 2)
         _switch(sketch, left, 96, 112, "leaf switch")
         _node(sketch, left, [(left + 17 + i * 26, 116) for i in range(4)], [SOFT] * 4)
-    return sketch
-
-
-def _named(name: str, *note: str) -> Canvas:
-    sketch = Canvas()
-    sketch.text(0, 8, name, 13.5, align="left", bold=True)
-    for k, line in enumerate(note):
-        sketch.text(0, 28 + 16 * k, line, 11, SOFT, align="left")
-    return sketch
 
 
 def _switch(sketch: Canvas, x: float, y: float, wide: float, words: str, fill: str = "#e8ebee") -> None:

@@ -1,24 +1,17 @@
-"""α and β from measurements, and the machine that they make."""
-
-from __future__ import annotations
+"""α and β from measurements."""
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Iterable
+from typing import Iterable, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from ..machines.model import Machine
-
 SIZES = tuple(4**k for k in range(2, 13))  # bytes, 16 B to 16 MiB
 COLD = 2**25  # bytes: more than a core's share of the cache
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """seconds = latency + bytes / bandwidth."""
 
     latency: float  # α, seconds
@@ -34,19 +27,18 @@ def fit(measurements: Iterable[tuple[float, float]]) -> Fit:
 
     Raises ValueError for fewer than two sizes, or a time that is not positive.
     """
-    pairs = [(float(b), float(s)) for b, s in measurements]
-    if len({b for b, _ in pairs}) < 2:
+    sizes, seconds = np.array(list(measurements), float).reshape(-1, 2).T
+    if len(np.unique(sizes)) < 2:
         raise ValueError("a line needs measurements of two sizes at least.")
-    if min(s for _, s in pairs) <= 0:
+    if seconds.min() <= 0:
         raise ValueError("every measured time must be more than 0 seconds.")
-    sizes, seconds = np.array(pairs).T
-    scale = sizes.max()
+    scale, ones = sizes.max(), np.ones(len(sizes))
     rows = np.stack([1 / seconds, sizes / scale / seconds], 1)
-    (latency, slope), *_ = np.linalg.lstsq(rows, np.ones(len(pairs)), rcond=None)
+    (latency, slope), *_ = np.linalg.lstsq(rows, ones, rcond=None)
     if latency < 0:
-        latency, slope = 0.0, float(rows[:, 1] @ np.ones(len(pairs)) / (rows[:, 1] @ rows[:, 1]))
+        latency, slope = 0.0, rows[:, 1] @ ones / (rows[:, 1] @ rows[:, 1])
     elif slope <= 0:
-        latency, slope = float(rows[:, 0] @ np.ones(len(pairs)) / (rows[:, 0] @ rows[:, 0])), 0.0
+        latency, slope = rows[:, 0] @ ones / (rows[:, 0] @ rows[:, 0]), 0.0
     bandwidth = scale / slope if slope > 0 else np.inf
     error = float(np.median(np.abs((latency + sizes / bandwidth) / seconds - 1)))
     return Fit(float(latency), float(bandwidth), error)
@@ -76,7 +68,7 @@ def ping_pong(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[i
 def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[int, float]]:
     """A rank function: every rank sends every size to the next one and receives from the one before, all at once.
 
-    Returns (bytes, seconds), the fastest of `repeats`, each taken by the slowest rank.  The sizes take turns.  Each time
+    Returns (bytes, seconds), the fastest of `repeats`, each of the slowest rank.  The sizes take turns.  Each time
     another part of two large buffers is sent and filled: the same part again would be in the processor's cache.
     """
     rank, n, best = dist.get_rank(), dist.get_world_size(), dict.fromkeys(sizes, float("inf"))
@@ -96,16 +88,3 @@ def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[in
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             best[nbytes] = min(best[nbytes], taken.item())
     return list(best.items())
-
-
-def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> Machine:
-    """This machine, as measured: ranks are processes that share its cores and its memory.
-
-    pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
-    (exchange on `ranks` ranks).  addition: seconds to add a byte.
-    """
-    from ..machines.model import Level, Machine, Port  # ranks measure, and need no machine
-
-    port = Port("socket", max(pair.bandwidth, crowd.bandwidth))
-    level = Level("loopback", ranks, crowd.latency, port, bus=crowd.bandwidth * ranks)
-    return Machine("this machine", (level,), addition=addition, source="fitted to measurements")

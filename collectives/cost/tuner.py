@@ -1,11 +1,9 @@
 """What NCCL would run for a collective on a machine, and what that takes.
 
 NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and takes the least
-(src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime): `Nccl.estimates`, `Nccl.choice`.
-
-Called, a Nccl gives the seconds of the choice: NCCL's estimate but for four things that it leaves out.  Where the switch
-adds, a pipeline of chunks (machines/tuning.py); in a ring inside a node, one handshake for each of a chunk's two slices;
-in a ring over several nodes, one crossing a round; in a chain, every hop of it.
+(src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime).  The choice takes the seconds of that estimate and of
+four things that it leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a
+node, one handshake for each of a chunk's two slices; in a ring over nodes, one crossing a round; in a chain, every hop.
 """
 
 from math import inf, log2
@@ -23,6 +21,7 @@ from .cost import Cost, check_bytes
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
 IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
 COLLECTIVES = (*NATIVE, *IN_PAIRS)
+ROOTED, CUT = ("broadcast", "reduce"), ("all_gather", "reduce_scatter")
 OLD = VERSIONS[0]
 SLICE_BYTES = 32 * 2**10  # larger chunks have two slices: stepSize x sliceSteps / 32, src/device/prims_simple.h
 
@@ -40,14 +39,15 @@ class Way(NamedTuple):
     chunks: tuning.Chunking | None = None
 
 
+ALONE = Way("none", "none", 0.0, 0.0, inf, "nothing", 0)  # of one rank
+
+
 class Nccl:
     """What NCCL runs for one collective among some ranks of a machine (by default all); called with bytes, the Cost.
 
     collective: one of COLLECTIVES; "send" is one message between two ranks.
     version: "2.30", or "2.26" for what is older than 2.28 (it turns to NVLSTree for smaller buffers).
-
-    Raises ValueError for a collective that NCCL has not, a version there are no figures for, a machine that is not of
-    GPUs, or ranks that it does not have.
+    Raises ValueError for another collective or version, a machine that is not of GPUs, or ranks that it does not have.
     """
 
     def __init__(
@@ -58,16 +58,13 @@ class Nccl:
         if version not in VERSIONS:
             raise ValueError(f"no figures for NCCL {version!r}, only for {', '.join(VERSIONS)}.")
         if machine.gpus is None:
-            raise ValueError(
-                f"{machine.name} does not say which GPUs it has, so NCCL's figures are unknown. "
-                "Take nvlink_node(), nvl72(), rails(), fat_tree() or efa()."
-            )
+            known = "Take nvlink_node(), nvl72(), rails(), fat_tree() or efa()."
+            raise ValueError(f"{machine.name} does not say which GPUs it has, so NCCL's figures are unknown. {known}")
         self.collective, self.machine, self.version = collective, machine, version
-        gpus = machine.gpus
-        at = np.arange(gpus.count) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
+        at = np.arange(machine.gpus.count) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
         if not len(at) or at[0] < 0 or at[-1] >= machine.most_ranks:
             raise ValueError(f"{machine.name} has the ranks 0 to {machine.most_ranks - 1}; at least one takes part.")
-        members = np.unique(at // gpus.node, return_counts=True)[1]
+        members = np.unique(at // machine.gpus.node, return_counts=True)[1]
         self.world_size, self.nodes = len(at), len(members)
         self.node = int(members.min())  # GPUs of the node that has fewest: its cards are the bottleneck
         self.a_node = self.world_size / self.nodes
@@ -76,12 +73,12 @@ class Nccl:
     def estimates(self, nbytes: float) -> dict[tuple[str, str], float]:
         """(algorithm, protocol) -> the seconds that NCCL itself reckons with, for S = nbytes."""
         check_bytes(nbytes)
-        return {(w.algorithm, w.protocol): self._estimate(w, nbytes) for w in self.ways}
+        return {w[:2]: w.start + self._latency(w, nbytes) + nbytes / self._bandwidth(w, nbytes) for w in self.ways}
 
     def choice(self, nbytes: float) -> tuple[str, str]:
         """The algorithm and the protocol that NCCL takes for S = nbytes; ("none", "none") for one rank alone."""
         estimates = self.estimates(nbytes)
-        return min(estimates, key=estimates.get, default=("none", "none"))
+        return min(estimates, key=estimates.get, default=ALONE[:2])
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
         """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw).
@@ -89,30 +86,32 @@ class Nccl:
         algorithm, protocol: as NCCL_ALGO and NCCL_PROTO force them; None leaves the choice to NCCL.
         Raises ValueError for a negative size, or one that cannot run here.
         """
-        check_bytes(nbytes)
-        if not self.ways:
-            return self._cost(Way("none", "none", 0.0, 0.0, inf, "nothing", 0), nbytes, 0.0, 0.0)
+        estimates = self.estimates(nbytes)
         ways = [w for w in self.ways if algorithm in (None, w.algorithm) and protocol in (None, w.protocol)]
-        if not ways:
+        if self.ways and not ways:
+            asked = f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}"
             can = ", ".join(sorted({f"{w.algorithm}/{w.protocol}" for w in self.ways}))
-            raise ValueError(
-                f"{self.collective} on {self.machine.name} does not run by "
-                f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}, only by {can}."
-            )
-        way = min(ways, key=lambda way: self._estimate(way, nbytes))
-        if way.chunks:
-            return self._cost(way, nbytes, *way.chunks.seconds(nbytes))
-        return self._cost(way, nbytes, self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes))
+            raise ValueError(f"{self.collective} on {self.machine.name} does not run by {asked}, only by {can}.")
+        way = min(ways, key=lambda way: estimates[way[:2]], default=ALONE)
+        start, steps = way.start, way.steps
+        if way.chunks:  # NCCL counts NVLS's start among its hops
+            latency, transfer = way.chunks.seconds(nbytes)
+            start, steps = BASE_SECONDS["Ring"][SIMPLE], way.chunks.rounds(nbytes) + way.chunks.stages - 1
+        else:
+            latency, transfer = self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes)
+        what, seconds = f"{self.collective} by {way.algorithm}, {self.world_size} ranks", start + latency + transfer
+        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps, seconds,
+                    start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
 
     def _waits(self, way: Way, nbytes: float) -> float:
         """Seconds of all hops of a ring or a tree as they pass, not as NCCL reckons with them."""
+        if way.algorithm != "Ring":
+            return self._latency(way, nbytes)
         p = PROTOCOLS.index(way.protocol)
-        if self.collective in ("broadcast", "reduce"):  # what NCCL itself reckons with where its channels differ
+        if self.collective in ROOTED:  # what NCCL itself reckons with where its channels differ
             kind = "Tree" if p == SIMPLE else "Ring"
             inside, between = NVLINK_HOP_SECONDS[kind][p], NETWORK_HOP_SECONDS[kind][p]
             return (way.steps - self.nodes + 1) * inside + (self.nodes - 1) * between
-        if way.algorithm != "Ring":
-            return self._latency(way, nbytes)
         # A round skips one hop of the ring, and for most chunks it is one inside a node: they leave every node once a
         # round, where NCCL counts one crossing fewer and one hop inside more.
         inside, between = self._ring_hops(p)
@@ -129,36 +128,17 @@ class Nccl:
             inside = max(inside, tuning.POST_SECONDS * (3 if p == SIMPLE else 1))
         return inside, NETWORK_HOP_SECONDS["Ring" if self.a_node > 1 else "Tree"][p]
 
-    def _cost(self, way: Way, nbytes: float, latency: float, transfer: float) -> Cost:
-        start, steps = way.start, way.steps
-        if way.chunks:  # NCCL counts NVLS's start among its hops
-            start, steps = BASE_SECONDS["Ring"][SIMPLE], way.chunks.rounds(nbytes) + way.chunks.stages - 1
-        what = f"{self.collective} by {way.algorithm}, {self.world_size} ranks"
-        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps,
-                    start + latency + transfer, start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
-
-    # --- NCCL's estimate ----------------------------------------------------------------------
-
-    def _estimate(self, way: Way, nbytes: float) -> float:
-        return way.start + self._latency(way, nbytes) + nbytes / self._bandwidth(way, nbytes)
-
     def _latency(self, way: Way, nbytes: float) -> float:
-        slow = (
-            self.collective == "all_reduce" and self.nodes > 1 and (way.algorithm, way.protocol) == ("Ring", "Simple")
-        )
+        slow = self.collective == "all_reduce" and self.nodes > 1 and way[:2] == ("Ring", "Simple")
         if slow and nbytes >= 64 * 2 * self.ring.count * self.world_size:
             return tuning.PLATEAU * (way.start + way.latency) - way.start
         return way.latency
 
     def _bandwidth(self, way: Way, nbytes: float) -> float:
         in_switch = way.algorithm == "NVLSTree" and self.gpu.blackwell and self.gpu.value("host", NCCL) == "x86"
-        corrected = way.algorithm == "Tree" or in_switch
-        place = int(log2(nbytes / 64)) if nbytes >= 64 else -1
-        if self.collective == "all_reduce" and corrected and 0 <= place < 23:
-            return way.bandwidth * tuning.TREE_CORRECTION[way.protocol][place]
+        if (way.algorithm == "Tree" or in_switch) and 64 <= nbytes < 64 * 2**23:
+            return way.bandwidth * tuning.TREE_CORRECTION[way.protocol][int(log2(nbytes / 64))]
         return way.bandwidth
-
-    # --- what can run ---------------------------------------------------------------------------
 
     def _ways(self) -> list[Way]:
         gpus = self.machine.gpus
@@ -170,7 +150,7 @@ class Nccl:
         nic = gpus.nic if self.nodes > 1 else inf
         self.ring = tuning.ring_channels(self.gpu, self.node, self.nodes, nic)
         self.caps = tuning.bus_caps(self.gpu, self.ring, self.nodes)
-        self.tree = tuning.tree_channels(self.ring, self.gpu, self.node, self.nodes)
+        self.tree = self.ring.count * tuning.tree_speed(self.ring, self.gpu, self.node, self.nodes)  # bytes/s
         self.heads = tuning.nvls_channels(self.gpu, self.node, self.nodes, nic)
         if not self.ring.count:
             raise ValueError(f"cards of {gpus.nic / 1e9:g} GB/s are too slow for any channel of NCCL.")
@@ -179,13 +159,17 @@ class Nccl:
         ways = [self._ring(p) for p in range(len(PROTOCOLS))]
         if self.collective == "all_reduce":
             ways += [self._tree(p) for p in range(len(PROTOCOLS))]
-        ways += [self._pat(), self._nvls()]
-        return [w for w in ways if w and w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
+        if self.collective in CUT and self.a_node == 1:
+            ways.append(self._pat())
+        inside = self.nodes == 1 and self.collective in CUT and self.node <= 32
+        if self.heads.count and (self.collective == "all_reduce" or inside):
+            ways.append(self._nvls())
+        return [w for w in ways if w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]
 
     def _ring(self, p: int) -> Way:
-        bus = min(self.ring.bandwidth * tuning.RATES[p], self.caps[p])
+        bus = min(self.ring.count * self.ring.between * tuning.RATES[p], self.caps[p])
         limit = self.wire if bus < self.caps[p] else f"protocol {PROTOCOLS[p]}"
-        if self.collective in ("broadcast", "reduce"):
+        if self.collective in ROOTED:
             latency = (NVLINK_HOP_SECONDS if self.nodes == 1 else NETWORK_HOP_SECONDS)["Ring"][p]
             return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bus, limit, self.world_size)
         inside, between = self._ring_hops(p)
@@ -194,9 +178,8 @@ class Nccl:
         return Way("Ring", PROTOCOLS[p], BASE_SECONDS["Ring"][p], latency, bandwidth, limit, steps)
 
     def _tree(self, p: int) -> Way:
-        kind, count = self.gpu.generation, self.tree.count
-        wire = count * (self.tree.inside if self.nodes <= 2 else self.tree.between)
-        bus = min(wire * tuning.TREE_RATE, count * kind.tree[self.column])
+        kind, count = self.gpu.generation, self.ring.count
+        bus = min(self.tree * tuning.TREE_RATE, count * kind.tree[self.column])
         if PROTOCOLS[p] == "LL":
             bus = min(bus * tuning.TREE_LL_RATE, self.caps[p])
         elif PROTOCOLS[p] == "LL128":
@@ -205,56 +188,53 @@ class Nccl:
         steps = 2 * (self.node - 1 + self.levels)
         return Way("Tree", PROTOCOLS[p], BASE_SECONDS["Tree"][p], 2 * hops, bus / 2, self.wire, steps)
 
-    def _pat(self) -> Way | None:
+    def _pat(self) -> Way:
         """Parallel trees, one GPU in each node."""
-        if self.collective not in ("all_gather", "reduce_scatter") or self.a_node > 1:
-            return None
         latency = self.levels * NETWORK_HOP_SECONDS["Tree"][SIMPLE] / 3.5 + self.world_size * tuning.PAT_STEP_SECONDS
-        bandwidth = self.tree.count * (self.tree.inside if self.nodes == 2 else self.tree.between) * tuning.PAT_RATE
-        return Way("PAT", "Simple", BASE_SECONDS["PAT"][SIMPLE], latency, bandwidth, "network card", self.levels)
+        start, bandwidth = BASE_SECONDS["PAT"][SIMPLE], self.tree * tuning.PAT_RATE
+        return Way("PAT", "Simple", start, latency, bandwidth, "network card", self.levels)
 
-    def _nvls(self) -> Way | None:
-        """In the switch: NVLS in one node, NVLSTree between nodes."""
+    def _nvls(self) -> Way:
+        """In the switch: NVLS in one node, which scatters, reduces and gathers; NVLSTree between nodes."""
         node, heads, every = self.node, self.heads, self.collective == "all_reduce"
-        reducing = every or self.nodes == 1 and self.collective in ("all_gather", "reduce_scatter") and node <= 32
-        if not heads.count or not reducing:
-            return None
         each = heads.inside * self.gpu.generation.nvls * (heads.count - 1) / heads.count
         each *= 2 if every else (node - 1) / node  # bytes/s of a head
-        channels = self.gpu.generation.nvls_channels[self.column]
+        lanes = self.gpu.generation.nvls_channels[self.column] * heads.count
         if self.nodes > 1:
-            return self._nvls_tree(each, channels)
+            return self._nvls_tree(each, lanes)
         bandwidth = heads.count * each * (node / (2 * (node - 1)) if every else 1.0)
-        chunks = tuning.chunks_in_a_node(channels, heads.count, bandwidth) if every else None
+        handshake = NVLINK_HOP_SECONDS["Tree"][SIMPLE]
+        chunks = tuning.Chunking(lanes, tuning.LARGEST_CHUNK_BYTES, 3, handshake, tuning.IN_A_NODE, bandwidth)
         if self.version == OLD:
             bandwidth = heads.count * heads.inside * (tuning.OLD_NVLS_RATE if every else 1.0)
-        return Way("NVLS", "Simple", 0.0, NVLINK_HOP_SECONDS["NVLS"][SIMPLE], bandwidth, "NVLink", 3, chunks)
+        latency = NVLINK_HOP_SECONDS["NVLS"][SIMPLE]
+        return Way("NVLS", "Simple", 0.0, latency, bandwidth, "NVLink", 3, chunks if every else None)
 
-    def _nvls_tree(self, each: float, channels: int) -> Way:
+    def _nvls_tree(self, each: float, lanes: int) -> Way:
+        """Up and down each level of the tree, at the network's pace; scatter and gather, on NVLink, are one turn."""
         heads, n = self.heads, self.world_size
         crossing = heads.between * (2 if self.nodes == 2 else 1)
         limit = "network card" if crossing < each else "NVLink"
         bandwidth = heads.count * min(each, crossing, self.gpu.generation.nvls_tree[self.column]) * n / (2 * (n - 1))
-        small = self.nodes >= 4 or self.gpu.blackwell
+        small, stages = self.nodes >= 4 or self.gpu.blackwell, 1 + 2 * self.levels
         largest = tuning.SMALLER_CHUNK_BYTES if small else tuning.LARGEST_CHUNK_BYTES
-        chunks = tuning.chunks_between_nodes(channels, heads.count, self.levels, largest, bandwidth)
-        hop = NETWORK_HOP_SECONDS["NVLSTree"][SIMPLE]
+        handshake, hop = (NETWORK_HOP_SECONDS[algorithm][SIMPLE] for algorithm in ("NVLS", "NVLSTree"))
+        chunks = tuning.Chunking(lanes, largest, stages, handshake, tuning.BETWEEN_NODES, bandwidth)
         if self.version == OLD:
             hop = tuning.OLD_NVLS_TREE_HOP_SECONDS
             bandwidth = heads.count * min(heads.inside, crossing / 2) * tuning.OLD_NVLS_RATE
         latency = NVLINK_HOP_SECONDS["NVLSTree"][SIMPLE] + 2 * self.levels * hop
-        return Way("NVLSTree", "Simple", 0.0, latency, bandwidth, limit, chunks.stages, chunks)
+        return Way("NVLSTree", "Simple", 0.0, latency, bandwidth, limit, stages, chunks)
 
     def _pairs(self) -> Way:
         """Sends and receives, all at once, by protocol Simple; each that leaves the node is posted on its own."""
         n, card = self.world_size, self.machine.gpus.nic * tuning.CARD_RATE
-        messages = n - 1
-        away = messages if self.a_node == 1 else n - self.a_node
+        away = n - self.a_node  # of a rank's messages
         each = 1.0 if self.collective == "send" else 1 / n  # of S
-        near, far = (messages - away) * each / self.gpu.nvlink, away * each / card if away else 0.0
+        near, far = (n - 1 - away) * each / self.gpu.nvlink, away * each / card if away else 0.0
         hop = (NETWORK_HOP_SECONDS if away else NVLINK_HOP_SECONDS)["Ring"][SIMPLE]
         limit, latency = "network card" if far > near else "NVLink", hop + away * tuning.POST_SECONDS
-        return Way("pairs", "Simple", BASE_SECONDS["Ring"][SIMPLE], latency, 1 / max(near, far), limit, messages)
+        return Way("pairs", "Simple", BASE_SECONDS["Ring"][SIMPLE], latency, 1 / max(near, far), limit, n - 1)
 
 
 nccl = Nccl  # as one asks for it: nccl("all_reduce", rails(8))(2**30)

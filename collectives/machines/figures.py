@@ -1,7 +1,7 @@
-"""Figures read from this package's CSV files, each checked, and kept with its source.
+"""Figures of this package's CSV files, each checked, and kept with its source.
 
-`data_sheets` reads files that have a figure a row, with its unit: gpus.csv, links.csv and machines.csv.  `records` reads
-the others, which have a record a row.  A mistake in a file is a ValueError that names the file and the line.
+`data_sheets` reads files with a figure a row, and its unit: gpus.csv, links.csv, machines.csv.  `records` reads the
+others, with a record a row.  A mistake is a ValueError that names the file and the line.
 """
 
 import csv
@@ -64,10 +64,8 @@ class DataSheet:
     def value(self, figure: str, needed_by: str) -> Value:
         """One figure.  Raises ValueError where the file has none: it names who needs it, and the file to add it to."""
         if figure not in self.figures:
-            raise ValueError(
-                f"the {self.kind} {self.name} has no figure {figure!r}, and {needed_by} needs it: "
-                f"add its row, with unit and source, to {short(self.file)}."
-            )
+            need = f"{needed_by} needs it: add its row, with unit and source, to {short(self.file)}."
+            raise ValueError(f"the {self.kind} {self.name} has no figure {figure!r}, and {need}")
         return self.figures[figure].value
 
 
@@ -120,20 +118,20 @@ def short(file: Path) -> str:
 
 def _value(figure: str, words: str, unit: str, dimension: Dimension) -> Value:
     """What the words of a figure say, in SI units."""
-    measures, size = UNITS.get(unit, ("nothing known", None))
-    if measures != dimension.measures:
-        units = " or ".join(repr(unit) for unit, (what, _) in UNITS.items() if what == dimension.measures)
-        raise ValueError(f"{figure} needs the unit {units}, not {unit!r}.")
+    measures, many = dimension
+    units = {unit: size for unit, (what, size) in UNITS.items() if what == measures}
+    if unit not in units:
+        raise ValueError(f"{figure} needs the unit {' or '.join(map(repr, units))}, not {unit!r}.")
     if measures == "words":
         return words
     try:  # decimal, so that 87.7 GB/s is 87.7e9 to the last bit
-        numbers = [Decimal(word) * size for word in words.split()]
+        numbers = [Decimal(word) * units[unit] for word in words.split()]
     except InvalidOperation:
         raise ValueError(f"{words!r} is not a number, nor several between spaces.") from None
-    if len(numbers) != (dimension.numbers or len(numbers)):
-        raise ValueError(f"{figure} needs {dimension.numbers} numbers, not {len(numbers)}.")
+    if many and len(numbers) != many:
+        raise ValueError(f"{figure} needs {many} numbers, not {len(numbers)}.")
     values = tuple(map(int if measures == "count" else float, numbers))
-    return values if dimension.numbers != 1 else values[0]
+    return values[0] if many == 1 else values
 
 
 def _cell(column: str, cell: str, kind: Column) -> str | int | float | bool | None:

@@ -22,7 +22,7 @@ class Port:
 class Level:
     """Ranks that reach each other without leaving a group: a node, a switch, a whole cluster.
 
-    With rails, the i-th of every `rails` ranks are joined.  So are the network cards of a rail-optimised cluster: card i
+    With rails, the i-th of every `rails` ranks are joined, as are the network cards of a rail-optimised cluster: card i
     of every node at switch i.  Two nodes of four, size 8, rails 4, make four groups of two:
 
             switch    0     1     2     3
@@ -34,9 +34,7 @@ class Level:
 
     name: str
     size: int  # ranks in a group; with rails, in all groups that share their nodes
-    latency: (
-        float | tuple[float, ...]
-    )  # seconds of the smallest message; or one figure for each of the machine's protocols
+    latency: float | tuple[float, ...]  # seconds of the smallest message, by any protocol or by each of the machine's
     port: Port  # through which a rank's messages at this level go; levels may share one
     rails: int = 1
     uplink: float = inf  # bytes/s, each way, between one group of this level and everything outside it
@@ -88,21 +86,19 @@ class Machine:
     addition: float = 0.0  # seconds to add one received byte to one's own (γ)
     source: str = ""  # of the figures
     gpus: Gpus | None = None  # for machines that NCCL runs on; None where it does not, or is not described
+    with_ = replace  # a machine like this one but for the fields named
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise ValueError("a machine needs at least one level.")
         for level, latencies in zip(self.levels, self.latencies):
             if len(latencies) != len(self.protocols):
-                raise ValueError(
-                    f"level {level.name} has {len(latencies)} latencies for {len(self.protocols)} protocols: "
-                    "give one number, or one for each."
-                )
+                counts = f"{len(latencies)} latencies for {len(self.protocols)} protocols"
+                raise ValueError(f"level {level.name} has {counts}: give one number, or one for each.")
             bandwidths = level.port.bandwidth, level.uplink, level.bus
             if min(latencies) < 0 or min(bandwidths) <= 0 or level.size % level.rails:
-                raise ValueError(
-                    f"level {level.name}: latencies are 0 or more, bandwidths more than 0, and rails divide its size."
-                )
+                allowed = "latencies are 0 or more, bandwidths more than 0, and rails divide its size."
+                raise ValueError(f"level {level.name}: {allowed}")
         sizes = [level.size for level in self.levels]
         if any(outer % inner for inner, outer in zip(sizes, sizes[1:])):
             raise ValueError(f"each level's size must be a multiple of the one inside it, not {sizes}.")
@@ -121,10 +117,6 @@ class Machine:
         """For each message, the index of the first level that holds both its ranks."""
         together = [level.group(source) == level.group(target) for level in self.levels[:-1]]
         return np.argmax([*together, np.ones(len(source), bool)], axis=0)
-
-    def with_(self, **changes) -> "Machine":
-        """A machine like this one but for the fields named."""
-        return replace(self, **changes)
 
 
 def flat(latency: float, bandwidth: float, addition: float = 0.0, duplex: bool = True, name: str = "flat") -> Machine:

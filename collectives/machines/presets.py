@@ -1,11 +1,11 @@
 """Machines to choose from: by name, from machines.csv, or made of GPUs and links.  GB/s is 10^9 bytes/s, each way.
 
-Nothing is fitted: bandwidths, latencies and caps are those of NCCL's own cost model (tuning.py, gpus.csv),
-and what is written on the box.  cost/calibration.py shows how far that carries.
+Nothing is fitted: figures are of NCCL's own cost model (tuning.py, gpus.csv), and what is written on the box.
 """
 
 from dataclasses import replace
 from functools import cache
+from itertools import compress
 from math import inf
 
 from . import tuning
@@ -49,7 +49,6 @@ def machine(name: str, gpus: int | None = None) -> Machine:
     """
     if name not in machines():
         raise ValueError(f"no machine is called {name!r}, only {', '.join(machines())}; more go into machines.csv.")
-
     sheet, needed_by = machines()[name], "machine()"
     node, kind = sheet.value("node", needed_by), sheet.value("gpu", needed_by)
     if gpus is None or gpus == node:
@@ -66,7 +65,7 @@ def machine(name: str, gpus: int | None = None) -> Machine:
 
 def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:
     """One node whose GPUs are joined by NVSwitch.  gpu: a name in gpus.csv.  Raises ValueError for another."""
-    return _of_gpus(f"{ranks} x {gpu}", Gpus(gpu, ranks))
+    return _of_gpus(Gpus(gpu, ranks))
 
 
 def nvl72() -> Machine:
@@ -79,8 +78,9 @@ def rails(nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, swit
 
     nic: bytes/s of a card as sold: 400 Gb/s are 50e9.  switch: nodes whose cards share rail switches.
     """
-    shared = Level("rail switch", ranks * min(switch, nodes), _NETWORK_HOP, _card(nic), rails=ranks)
-    return _networked("rails", Gpus(gpu, ranks, nodes, nic), shared)
+    port = Port("network card", nic * tuning.CARD_RATE)
+    shared = Level("rail switch", ranks * min(switch, nodes), _NETWORK_HOP, port, rails=ranks)
+    return _of_gpus(Gpus(gpu, ranks, nodes, nic), "rails", shared)
 
 
 def fat_tree(
@@ -90,41 +90,41 @@ def fat_tree(
 
     oversubscribed: 2.0 is half as much bandwidth up from a leaf as down.  NCCL's own model, and so nccl(), ignores it.
     """
-    leaf, port = ranks * min(switch, nodes), _card(nic)
+    leaf, port = ranks * min(switch, nodes), Port("network card", nic * tuning.CARD_RATE)
     shared = Level("leaf switch", leaf, _NETWORK_HOP, port, uplink=leaf * port.bandwidth / oversubscribed)
-    return _networked(f"fat tree {oversubscribed:g}:1", Gpus(gpu, ranks, nodes, nic), shared)
+    return _of_gpus(Gpus(gpu, ranks, nodes, nic), f"fat tree {oversubscribed:g}:1", shared)
 
 
 def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
     """Nodes on AWS's network, which restricts algorithms and protocols between them: links.csv has the reasons."""
     algorithms, protocols = (tuple(_link("EFA", figure).split()) for figure in ("algorithms", "protocols"))
     ordered = rails(nodes, gpu, nic, ranks)
-    kept = [k for k, protocol in enumerate(ordered.protocols) if protocol.name in protocols]
+    kept = [protocol.name in protocols for protocol in ordered.protocols]
     return ordered.with_(
         name=f"{nodes} nodes of {ranks} x {gpu}, EFA",
-        gpus=Gpus(gpu, ranks, nodes, nic, algorithms if nodes > 2 else (), protocols),
-        protocols=tuple(ordered.protocols[p] for p in kept),
-        levels=tuple(replace(level, latency=tuple(level.latency[p] for p in kept)) for level in ordered.levels),
+        gpus=replace(ordered.gpus, algorithms=algorithms if nodes > 2 else (), protocols=protocols),
+        protocols=tuple(compress(ordered.protocols, kept)),
+        levels=tuple(replace(level, latency=tuple(compress(level.latency, kept))) for level in ordered.levels),
     )
 
 
 def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
     """GPUs without NVLink: `pair` of them below one PCIe 5 switch, whose one link leads to the others."""
-    bandwidth = _link("PCIe 5 x16", "bandwidth")
-    port = Port("PCIe", bandwidth)
-    levels = (
-        Level("PCIe switch", min(pair, ranks), _NVLINK_HOP, port, uplink=bandwidth),
-        Level("host", ranks, tuple(2 * seconds for seconds in _NVLINK_HOP), port),
-    )
+    port = Port("PCIe", _link("PCIe 5 x16", "bandwidth"))
+    switch = Level("PCIe switch", min(pair, ranks), _NVLINK_HOP, port, uplink=port.bandwidth)
+    host = Level("host", ranks, tuple(2 * seconds for seconds in _NVLINK_HOP), port)
     source = "PCIe 5 x16 copy of 55 GB/s; latencies as NVLink's"
-    return Machine(f"{ranks} GPUs on PCIe 5", levels, _protocols(), source=source)
+    return Machine(f"{ranks} GPUs on PCIe 5", (switch, host), _protocols(), source=source)
 
 
 def gpu_nodes(ranks: int, node: int) -> Machine:
-    """Nodes of `node` GPUs: NVLink inside, and one network card for each GPU.  Round figures, to compare schedules by."""
-    levels = _round("NVLink", node, "NVLink"), _round("network", ranks, "network card")
-    overhead = _link("round network", "overhead")
-    return Machine(f"{ranks // node} nodes of {node} GPUs", levels, overhead=overhead, source="round figures")
+    """Nodes of `node` GPUs: NVLink inside, a network card for each GPU.  Round figures, to compare schedules by."""
+    levels = []
+    for name, size, port in (("NVLink", node, "NVLink"), ("network", ranks, "network card")):
+        latency, bandwidth = (_link(f"round {name}", figure) for figure in ("latency", "bandwidth"))
+        levels.append(Level(name, size, latency, Port(port, bandwidth)))
+    name, overhead = f"{ranks // node} nodes of {node} GPUs", _link("round network", "overhead")
+    return Machine(name, tuple(levels), overhead=overhead, source="round figures")
 
 
 NETWORKS = {"rails": rails, "fat tree": fat_tree, "EFA": efa}
@@ -134,32 +134,20 @@ def _link(name: str, figure: str) -> Value:
     return links()[name].value(figure, "a preset")
 
 
-def _round(name: str, size: int, port: str) -> Level:
-    return Level(name, size, _link(f"round {name}", "latency"), Port(port, _link(f"round {name}", "bandwidth")))
-
-
-def _networked(network: str, gpus: Gpus, shared: Level) -> Machine:
-    """Nodes below switches, which are below a spine."""
-    name = f"{gpus.nodes} nodes of {gpus.node} x {gpus.name}, {network}"
-    further = tuple(hop + 2 * _link("switch", "latency") for hop in _NETWORK_HOP)
-    full_switches = -(-gpus.count // shared.size)
-    spine = Level("spine", full_switches * shared.size, further, shared.port)
-    return _of_gpus(name, gpus, shared, spine)
-
-
-def _of_gpus(name: str, gpus: Gpus, *further: Level) -> Machine:
-    """Nodes of GPUs, and the levels beyond a node."""
-    kind = gpu(gpus.name)
-    nvlink = Level("NVLink", gpus.node, _NVLINK_HOP, Port("NVLink", kind.nvlink))
+def _of_gpus(gpus: Gpus, network: str = "", shared: Level | None = None) -> Machine:
+    """A node of GPUs; or several below the switches of a network, which are below a spine."""
+    kind, name = gpu(gpus.name), f"{gpus.node} x {gpus.name}"
+    levels = [Level("NVLink", gpus.node, _NVLINK_HOP, Port("NVLink", kind.nvlink))]
+    if shared:
+        name = f"{gpus.nodes} nodes of {name}, {network}"
+        further = tuple(hop + 2 * _link("switch", "latency") for hop in _NETWORK_HOP)
+        full_switches = -(-gpus.count // shared.size)
+        levels += [shared, Level("spine", full_switches * shared.size, further, shared.port)]
     ring = tuning.ring_channels(kind, gpus.node, gpus.nodes, gpus.nic)
     protocols = _protocols(tuning.bus_caps(kind, ring, gpus.nodes))
-    return Machine(name, (nvlink, *further), protocols, source=_SOURCE, gpus=gpus)
+    return Machine(name, tuple(levels), protocols, source=_SOURCE, gpus=gpus)
 
 
 def _protocols(caps: tuple[float, ...] = (inf, inf, inf)) -> tuple[Protocol, ...]:
     """LL sends a flag with every 4 bytes, LL128 with every 120; Simple waits for a fence instead."""
     return tuple(map(Protocol, tuning.PROTOCOLS, tuning.BASE_SECONDS["Ring"], tuning.RATES, caps))
-
-
-def _card(nic: float) -> Port:
-    return Port("network card", nic * tuning.CARD_RATE)

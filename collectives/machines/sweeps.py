@@ -1,15 +1,13 @@
 """What nccl-tests and its kin measured, published sweep by sweep: the figures that calibration() holds the model to.
 
-sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size.  Microseconds or
-GB/s of bus bandwidth, as the source has them; where it has two columns, out of place and in place, the faster.
-Included is what says its machine, its collective and its sizes, and forces nothing but the algorithm.
+sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size, the faster of out of
+place and in place.  Included is what says its machine, collective and sizes, and forces nothing but the algorithm.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import get_type_hints
+from typing import NamedTuple
 
 from .figures import HERE, at, records
 from .model import Machine
@@ -17,14 +15,11 @@ from .presets import machine
 
 FITTED = "fitted"  # a constant was taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
-HELD_OUT = (
-    "held out"  # kept back until the model stood; the crossings in Nccl._waits alone came after they had been seen
-)
+HELD_OUT = "held out"  # kept back until the model stood; only the crossings in Nccl._waits came after it was seen
 SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Measurements of one collective on one machine: a row of sweeps.csv with its figures."""
 
     sweep: str  # its name
@@ -42,8 +37,8 @@ class Sweep:
     figures: tuple[tuple[int, float], ...]  # (bytes, figure) for each size
 
 
-COLUMNS = get_type_hints(Sweep)
-COLUMNS |= {"machine": str, "unit": ("µs", "GB/s"), "role": ("", FITTED, FORM, HELD_OUT, SUSPECT)}
+ROLES = ("", FITTED, FORM, HELD_OUT, SUSPECT)
+COLUMNS = Sweep.__annotations__ | {"machine": str, "unit": ("µs", "GB/s"), "role": ROLES}
 del COLUMNS["figures"]
 
 

@@ -19,9 +19,7 @@ BASE_SECONDS = {  # before the first hop
     "Tree": (6.8e-6, 14.0e-6, 8.4e-6),
     "Ring": (6.6e-6, 14.0e-6, 8.4e-6),
     "PAT": (8.0e-6, 8.0e-6, 8.0e-6),
-    "NVLS": (0.0, 0.0, 0.0),
-    "NVLSTree": (0.0, 0.0, 0.0),
-}
+}  # of NVLS and NVLSTree 0
 NVLINK_HOP_SECONDS = {
     "Tree": (0.6e-6, 1.25e-6, 4.0e-6),
     "Ring": (0.6e-6, 1.9e-6, 3.4e-6),
@@ -31,7 +29,6 @@ NVLINK_HOP_SECONDS = {
 NETWORK_HOP_SECONDS = {
     "Tree": (5.0e-6, 8.5e-6, 14.0e-6),
     "Ring": (2.7e-6, 4.0e-6, 14.0e-6),
-    "PAT": (0.0, 0.0, 14.0e-6),
     "NVLS": (0.0, 0.0, 18.0e-6),
     "NVLSTree": (0.0, 0.0, 20.9e-6),
 }
@@ -62,19 +59,15 @@ ROUNDING = 1e-6
 
 
 class Channels(NamedTuple):
-    count: int
-    inside: float  # bytes/s of one channel, inside a node
-    between: float  # and between nodes
-
-    @property
-    def bandwidth(self) -> float:
-        return self.count * self.between
+    count: int = 0
+    inside: float = 0.0  # bytes/s of one channel, inside a node
+    between: float = 0.0  # and between nodes
 
 
 def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
     """The channels of rings and trees: `node` GPUs in each node that take part, nic bytes/s of each one's card."""
     one_node = nodes == 1
-    best = Channels(0, 0.0, 0.0)
+    best = Channels()
     for speed in gpu.generation.speeds if one_node else gpu.generation.network_speeds:
         if best.count and speed < 0.49 * best.between:
             break
@@ -85,13 +78,13 @@ def ring_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
             if node > 1:
                 count = min(count, int(gpu.nvlink * node / (node - 1) / speed + ROUNDING))
         count = min(count, MAX_CHANNELS)
-        if count * speed > best.bandwidth:
+        if count * speed > best.count * best.between:
             best = Channels(count, speed, speed)
     enough = gpu.generation.compute_capability >= 90 and best.between < 50e9 and best.count > 4
     if best.between >= 25e9 and not enough:  # ncclTopoDupChannels
         count = min(2 * best.count, MAX_CHANNELS)
         speed = best.between * best.count / count
-        best = Channels(count, speed, speed)
+        return Channels(count, speed, speed)
     return best
 
 
@@ -101,13 +94,13 @@ def bus_caps(gpu: Gpu, ring: Channels, nodes: int) -> tuple[float, float, float]
     return ll, ring.count * gpu.generation.ring_ll128, inf
 
 
-def tree_channels(ring: Channels, gpu: Gpu, node: int, nodes: int) -> Channels:
-    """As many as rings have; between two nodes a channel may be up to twice as fast inside as between them."""
+def tree_speed(ring: Channels, gpu: Gpu, node: int, nodes: int) -> float:
+    """Bytes/s of a tree's channel, of which there are as many as a ring's; two nodes may have up to twice a ring's."""
     if nodes != 2 or not ring.count:
-        return ring
+        return ring.between
     fits = gpu.nvlink * node / max(node - 1, 1) / ring.count
     faster = [s for s in gpu.generation.network_speeds if s <= min(fits, 2 * ring.between) + ROUNDING]
-    return ring._replace(inside=max(faster, default=ring.inside))
+    return max(faster, default=ring.between)
 
 
 def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
@@ -116,7 +109,7 @@ def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
     speeds = gpu.generation.speeds if nodes == 1 else [s for s in gpu.generation.network_speeds if s <= nic]
     inside = max((s for s in speeds if s * (heads + 1) <= gpu.nvlink + ROUNDING), default=0.0)
     if not gpu.generation.nvls or heads < 2 or not inside:
-        return Channels(0, 0.0, 0.0)
+        return Channels()
     between = inside if nodes == 1 else max(s for s in speeds if s < 2 * inside or s == inside)
     return Channels(heads, inside, between)
 
@@ -131,6 +124,9 @@ def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
 KIB = 2**10
 LARGEST_CHUNK_BYTES = 128 * KIB  # NCCL_NVLS_CHUNKSIZE
 SMALLER_CHUNK_BYTES = 64 * KIB  # src/transport/nvls.cc: between nodes from 4 on, and on Blackwell
+# (rounds, bytes): with fewer rounds than that, chunks are at most so large.
+IN_A_NODE = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+BETWEEN_NODES = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
 
 
 class Chunking(NamedTuple):
@@ -140,7 +136,7 @@ class Chunking(NamedTuple):
     largest: int  # bytes of the largest chunk
     stages: int
     handshake: float  # seconds a turn
-    smaller: tuple[tuple[int, int], ...]  # (rounds, bytes): with fewer rounds than that, chunks are at most so large
+    smaller: tuple[tuple[int, int], ...]  # IN_A_NODE or BETWEEN_NODES
     bandwidth: float  # S a second with the largest chunks, their handshakes in it: NCCL's own figure
 
     def chunk(self, nbytes: float) -> int:
@@ -158,19 +154,5 @@ class Chunking(NamedTuple):
         """(handshakes and filling, transfer) in seconds."""
         whole = self.lanes * self.largest
         slope = max(1 / self.bandwidth - self.handshake / whole, 0.0)
-        rounds = self.rounds(nbytes)
         filling = (self.stages - 1) * slope * min(nbytes, self.lanes * self.chunk(nbytes))
-        return (rounds + self.stages - 1) * self.handshake + filling, slope * nbytes
-
-
-def chunks_in_a_node(channels: int, heads: int, bandwidth: float) -> Chunking:
-    """Scatter, reduce, gather."""
-    smaller = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
-    return Chunking(channels * heads, LARGEST_CHUNK_BYTES, 3, NVLINK_HOP_SECONDS["Tree"][SIMPLE], smaller, bandwidth)
-
-
-def chunks_between_nodes(channels: int, heads: int, levels: int, largest: int, bandwidth: float) -> Chunking:
-    """Each level of the tree up and down at the network's pace; scatter and gather, on NVLink, are one turn of that."""
-    smaller = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
-    handshake = NETWORK_HOP_SECONDS["NVLS"][SIMPLE]
-    return Chunking(channels * heads, largest, 1 + 2 * levels, handshake, smaller, bandwidth)
+        return (self.rounds(nbytes) + self.stages - 1) * self.handshake + filling, slope * nbytes

@@ -1,9 +1,9 @@
 """What a division of a model over a cluster costs: memory, bytes and seconds, held to published training runs.
 
 from collectives.cost.planner import Division, check, cluster, plan, shape, step
-step(shape("Llama 3 405B"), Division(64, 8, 16, chunks=8), 2048, cluster("H100", 8192))   # one division
-plan(shape("Llama 3 8B"), cluster("H100", 64), 512)                                       # all that fit, the fastest first
-check()                                                                                   # beside what was published
+step(shape("Llama 3 405B"), Division(64, 8, 16, chunks=8), 2048, cluster("H100", 8192))  # one division
+plan(shape("Llama 3 8B"), cluster("H100", 64), 512)                                      # all that fit, fastest first
+check()                                                                                  # beside what was published
 """
 
 from ...lazy import lazy

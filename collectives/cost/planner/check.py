@@ -1,19 +1,13 @@
-"""Published training runs, and what the planner predicts for them.
+"""Published training runs (machines/training_runs.csv), and what the planner predicts for them.
 
-The runs are machines/training_runs.csv, a published figure a row, each with the table it is from.  Where the source leaves
-out what the planner must know, the note says what is assumed.
-
-Fitted are three figures, on the eight rows marked so: the share of the peak that products reach on A100 and on H100, and
-how often the memory carries what a layer keeps.  Everything else is a data sheet's, NCCL's own, or said to be assumed.
+Three figures are fitted, on the eight rows marked so: the share of the peak that products reach on A100 and on H100,
+and how often memory carries what a layer keeps.  All else is a data sheet's, NCCL's own, or assumed, as notes say.
 """
-
-from __future__ import annotations
 
 import statistics
 import textwrap
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Callable, NamedTuple, get_type_hints
+from itertools import groupby, islice
+from typing import Callable, NamedTuple
 
 from ...format import aligned, duration
 from ...frontend import show
@@ -27,7 +21,6 @@ from .division import Division, Memory, memory
 from .shape import Shape, shape
 from .step import Overlap, Step, step
 
-WIDE = 118  # characters of a line
 GOAL = 0.2  # of the median row that nothing was fitted to
 
 WHY = (  # what the planner does not know, where it errs most
@@ -38,9 +31,6 @@ WHY = (  # what the planner does not know, where it errs most
     "[9] An H100 of 500 W with slower memory, which the planner takes for one of 700 W.",
     "[6] [10] One share of the peak for all of H100: programs of 2024 and 2025 reach more of it than those of 2023.",
 )
-
-
-# --- what was published --------------------------------------------------------------------
 
 
 class Framework(NamedTuple):
@@ -60,8 +50,7 @@ FRAMEWORKS = {
 }
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """One run.  seconds: of a step, as published or as it follows from what is."""
 
     what: str
@@ -80,8 +69,7 @@ class Published:
         return step(self.model, self.division, self.batch, self.machine, **self.framework._asdict(), products=products)
 
 
-@dataclass(frozen=True)
-class Allocated:
+class Allocated(NamedTuple):
     """What a run's log says of a GPU's memory: bytes between the steps, and at most."""
 
     what: str
@@ -104,7 +92,7 @@ COUNTED: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
 }
 BETWEEN, MOST = "B between steps", "B at most"  # of a GPU's memory
 
-SHARING = {name: kind for name, kind in get_type_hints(Division).items() if name != "data"}
+SHARING = {name: kind for name, kind in Division.__annotations__.items() if name != "data"}
 COLUMNS = dict(run=str, model=str, length=int, machine=str, gpus=int, batch=int) | SHARING
 COLUMNS |= dict(framework=tuple(FRAMEWORKS), value=float, unit=("s/step", *COUNTED, BETWEEN, MOST))
 COLUMNS |= dict(role=("", FITTED), note=str | None, source=str)
@@ -135,9 +123,6 @@ def _read() -> tuple[tuple[Published, ...], tuple[Allocated, ...]]:
 RUNS, ALLOCATED = _read()
 
 
-# --- beside the planner --------------------------------------------------------------------
-
-
 class ValidatedRun:
     """A published step beside the planner's."""
 
@@ -152,45 +137,39 @@ class Validation(Errors):
     """ValidatedRuns; those that nothing was fitted to count."""
 
     @property
-    def sources(self) -> dict[str, Validation]:
+    def sources(self) -> dict[str, "Validation"]:
         """Source -> its rows."""
         return {source: Validation(rows) for source, rows in groupby(self, lambda row: row.published.source)}
 
-    def of(self, gpu: str) -> Validation:
+    def of(self, gpu: str) -> "Validation":
         """The rows on this GPU."""
         return Validation(row for row in self if row.gpu == gpu)
 
     def __repr__(self) -> str:
         notes = list(dict.fromkeys(row.published.note for row in self if row.published.note))
-        head, *table = self._table(notes).splitlines()
-        lines = [head]
-        for k, (source, rows) in enumerate(self.sources.items(), 1):
-            lines += ["", f"  [{k}] {source}", *table[: len(rows)]]
-            del table[: len(rows)]
-        lines += ["", *(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
-        if len(self) == len(RUNS):
-            reasons = (textwrap.fill(why, WIDE, initial_indent="  ", subsequent_indent=" " * 6) for why in WHY)
-            lines += ["  Where it errs most, and why:", *reasons, "", *_memories(), ""]
-        for gpu in dict.fromkeys(row.gpu for row in self):
-            lines.append(f"  median error on {gpu}: {self.of(gpu).median:.1%}")
-        counted = self.counted
-        close = sum(abs(row.error) <= GOAL for row in counted)
-        # The medians of the sources' medians: many rows alike weigh no more than few.
-        sources = statistics.median(rows.median for rows in self.sources.values() if rows.counted)
-        lines.append(f"  median error of the {len(counted)} rows that nothing was fitted to: {self.median:.1%}; of the sources' medians: {sources:.1%}")  # fmt: skip
-        lines.append(f"  within {GOAL:.0%}: {close} of {len(counted)} rows")
-        return "\n".join(lines)
-
-    def _table(self, notes: list[str]) -> str:
-        """A line for each row, below the heads."""
-        rows = [("", "GPU", "GPUs", "  divided", "published", "planner", "error")]
+        cells = [("", "GPU", "GPUs", "  divided", "published", "planner", "error")]
         for row in self:
             run = row.published
             mark = f" ({notes.index(run.note) + 1})" if run.note else ""
             of = (run.what, row.gpu, f"{run.division.gpus:,}", f"  {run.division.short}")
             times = (duration(run.seconds), duration(row.step.time), f"{row.error:+.0%}")
-            rows.append((*of, *times, f" {run.role}{mark}"))
-        return aligned(rows, right=(2, 4, 5, 6), indent="  ", gap="", least=(20, 6, 6, 52, 10, 10, 7))
+            cells.append((*of, *times, f" {run.role}{mark}"))
+        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(20, 6, 6, 52, 10, 10, 7)).splitlines()
+        lines, table = table[:1], iter(table[1:])
+        for k, (source, rows) in enumerate(self.sources.items(), 1):
+            lines += ["", f"  [{k}] {source}", *islice(table, len(rows))]
+        lines += ["", *(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
+        if len(self) == len(RUNS):
+            reasons = (textwrap.fill(why, 118, initial_indent="  ", subsequent_indent=" " * 6) for why in WHY)
+            lines += ["  Where it errs most, and why:", *reasons, "", _memories(), ""]
+        for gpu in dict.fromkeys(row.gpu for row in self):
+            lines.append(f"  median error on {gpu}: {self.of(gpu).median:.1%}")
+        many, close = len(self.counted), sum(abs(row.error) <= GOAL for row in self.counted)
+        # Of the sources' medians: many rows alike weigh no more than few.
+        sources = statistics.median(rows.median for rows in self.sources.values() if rows.counted)
+        both = f"{self.median:.1%}; of the sources' medians: {sources:.1%}"
+        lines.append(f"  median error of the {many} rows that nothing was fitted to: {both}")
+        return "\n".join([*lines, f"  within {GOAL:.0%}: {close} of {many} rows"])
 
     draw = Later(".picture", "draw_check")
 
@@ -198,7 +177,7 @@ class Validation(Errors):
         show(self.draw(), repr(self))
 
 
-def _memories() -> list[str]:
+def _memories() -> str:
     """What logs say of memory, beside the planner."""
     line = "  {:<36}{:>14}{:>9}{:>7}{:>10}{:>9}{:>7}".format
     lines = [line("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
@@ -207,7 +186,7 @@ def _memories() -> list[str]:
         for published, predicted in ((log.between, held.states), (log.most, held.total)):
             cells += [f"{published / 2**30:.1f}", f"{predicted / 2**30:.1f}", f"{predicted / published - 1:+.0%}"]
         lines.append(line(f"{log.what}: {log.division.short}", *cells))
-    return lines
+    return "\n".join(lines)
 
 
 def check() -> Validation:

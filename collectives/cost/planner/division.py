@@ -1,6 +1,4 @@
-"""A division: how many GPUs share what, and the bytes that each then holds.  An impossible one is refused, with the reason."""
-
-from __future__ import annotations
+"""A division: how many GPUs share what, and the bytes that each then holds; an impossible one is refused."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,8 +14,8 @@ RECOMPUTE = ("none", "selective", "full")
 class Division:
     """Degrees of parallelism; GPUs are numbered with tensor fastest, then context, data, pipeline.
 
-    shard: ZeRO's stage, what the data ranks shard: 0 nothing, 1 the optimizer's state, 2 the gradients too,
-        3 the parameters too, which is fully sharded data parallel.  Context ranks hold shards as data ranks do.
+    shard: ZeRO's stage, what the data and context ranks shard: 0 nothing, 1 the optimizer's state, 2 the gradients
+        too, 3 the parameters too, which is fully sharded data parallel.
     """
 
     data: int = 1
@@ -29,6 +27,7 @@ class Division:
     chunks: int = 1  # stages per pipeline rank: one for 1F1B, more for the interleaved schedule
     microbatch: int = 1  # sequences
     recompute: str = "none"  # or "selective", attention's scores and weights; or "full", every layer from its input
+    with_ = replace  # a division like this one but for the fields named
 
     @property
     def gpus(self) -> int:
@@ -40,62 +39,52 @@ class Division:
         kinds = tuple(kind for kind in KINDS if getattr(self, kind) > 1)
         return kinds + ("sharded",) * (self.shard == 3 and self.data * self.context > 1)
 
-    def with_(self, **changes) -> Division:
-        """A division like this one but for the fields named."""
-        return replace(self, **changes)
-
     def microbatches(self, batch: int) -> int:
         """Microbatches that each replica of the model computes in a step of `batch` sequences."""
         return batch // (self.data * self.microbatch)
 
-    def layers(self, model: Shape) -> int:
-        """Layers of the fullest pipeline rank."""
+    def layers(self, model: Shape, stage: int = 1) -> int:
+        """Layers of the second pipeline rank (1), the fullest, or of the first (0), where the embedding may be one."""
         stages = self.pipeline * self.chunks
-        return -(-(model.layers + self._ends(model)) // stages) * self.chunks
-
-    def layers_of(self, model: Shape, stage: int) -> int:
-        """Layers of the first (0) or second (1) pipeline rank: the embedding may take the place of one of the first."""
-        return self.layers(model) - (stage == 0 and self._ends(model) > 0)
-
-    def _ends(self, model: Shape) -> int:
-        """Embedding and output, where each takes the place of a layer: 0 or 2."""
-        return 0 if model.layers % (self.pipeline * self.chunks) == 0 else 2
+        ends = 2 if model.layers % stages else 0  # embedding and output, where each takes the place of a layer
+        return -(-(model.layers + ends) // stages) * self.chunks - (stage == 0 and ends > 0)
 
     def check(self, model: Shape, batch: int) -> None:
         """Raise ValueError, which says what must divide what, where the model cannot be divided like this."""
-        stages, batched = self.pipeline * self.chunks, self.data * self.microbatch
+        if reason := self.obstacle(model, batch):
+            raise ValueError(reason)
+
+    def obstacle(self, model: Shape, batch: int) -> str | None:
+        """What must divide what, where the model cannot be divided like this; None where it can."""
         for name in (*KINDS, "chunks", "microbatch"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is 1 or more, not {getattr(self, name)}.")
+                return f"{name} is 1 or more, not {getattr(self, name)}."
+        tensor, stages, batched = self.tensor, self.pipeline * self.chunks, self.data * self.microbatch
         if self.shard not in range(4):
-            raise ValueError(f"shard is a stage of ZeRO, 0 to 3, not {self.shard}.")
+            return f"shard is a stage of ZeRO, 0 to 3, not {self.shard}."
         if self.recompute not in RECOMPUTE:
-            raise ValueError(f"recompute is one of {', '.join(RECOMPUTE)}, not {self.recompute!r}.")
-        if model.heads % self.tensor:
-            raise ValueError(f"tensor {self.tensor} must divide the {model.heads} heads of {model.name}: a rank computes whole heads.")  # fmt: skip
-        if model.kv % self.tensor and self.tensor % model.kv:
-            raise ValueError(f"tensor {self.tensor} must divide the {model.kv} key/value heads of {model.name}, or be a multiple of them.")  # fmt: skip
-        if model.width % self.tensor:
-            raise ValueError(f"tensor {self.tensor} must divide the feed-forward width of {model.name}, {model.width}.")
+            return f"recompute is one of {', '.join(RECOMPUTE)}, not {self.recompute!r}."
+        if model.heads % tensor:
+            return f"tensor {tensor} must divide the {model.heads} heads of {model.name}: a rank computes whole heads."
+        heads = f"{model.kv} key/value heads of {model.name}"
+        if model.kv % tensor and tensor % model.kv:
+            return f"tensor {tensor} must divide the {heads}, or be a multiple of them."
+        if model.width % tensor:
+            return f"tensor {tensor} must divide the feed-forward width of {model.name}, {model.width}."
         if self.chunks > 1 and self.pipeline == 1:
-            raise ValueError("chunks are stages of a pipeline rank: one where pipeline is 1.")
+            return "chunks are stages of a pipeline rank: one where pipeline is 1."
         if model.layers % stages and (model.layers + 2) % stages:
-            raise ValueError(
-                f"pipeline x chunks, {stages}, must divide the {model.layers} layers of {model.name}, "
-                "or two more, where embedding and output take the place of a layer each."
-            )
-        if model.length % (2 * self.context if self.context > 1 else 1):
-            raise ValueError(
-                f"2 x context, {2 * self.context}, must divide the sequence of {model.length} tokens: "
-                "a rank takes a piece from its front and one from its back, so that all look at as much."
-            )
+            rest = "or two more, where embedding and output take the place of a layer each."
+            return f"pipeline x chunks, {stages}, must divide the {model.layers} layers of {model.name}, {rest}"
+        if self.context > 1 and model.length % (2 * self.context):
+            why = "a rank takes a piece from its front and one from its back, so that all look at as much."
+            return f"2 x context, {2 * self.context}, must divide the sequence of {model.length} tokens: {why}"
         if batch < 1 or batch % batched:
-            raise ValueError(f"data x microbatch, {batched}, must divide the batch of {batch} sequences.")
-        if self.chunks > 1 and self.microbatches(batch) % self.pipeline:
-            raise ValueError(
-                f"pipeline {self.pipeline} must divide the {self.microbatches(batch)} microbatches of a replica: "
-                "the interleaved schedule takes them in groups of so many."
-            )
+            return f"data x microbatch, {batched}, must divide the batch of {batch} sequences."
+        if self.chunks > 1 and (many := self.microbatches(batch)) % self.pipeline:
+            why = "the interleaved schedule takes them in groups of so many."
+            return f"pipeline {self.pipeline} must divide the {many} microbatches of a replica: {why}"
+        return None
 
     def __str__(self) -> str:
         """'data 8, tensor 8, pipeline 16 x 4', without what is 1."""
@@ -114,9 +103,6 @@ class Division:
         return " ".join(words + [self.recompute] * (self.recompute != "none"))
 
 
-# --- memory: of a GPU of the pipeline's first ranks, the fullest -------------------------------
-
-
 class Bytes(NamedTuple):
     """Bytes per parameter."""
 
@@ -129,8 +115,7 @@ MIXED = Bytes(2, 2, 12)  # half precision, and Adam's copy, mean and square in f
 FLOAT32 = Bytes(4, 4, 8)  # everything in float32, as torch trains by default
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes per GPU, by part.  gathered: two layers of sharded parameters, whole while they are used."""
 
     parameters: float
@@ -140,12 +125,8 @@ class Memory:
     gathered: float = 0.0
 
     @property
-    def parts(self) -> dict[str, float]:
-        return dict(vars(self))
-
-    @property
     def total(self) -> float:
-        return sum(vars(self).values())
+        return sum(self)
 
     @property
     def states(self) -> float:
@@ -153,7 +134,7 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer
 
     def __repr__(self) -> str:
-        parts = [f"{name} {size(nbytes)}" for name, nbytes in self.parts.items() if nbytes]
+        parts = [f"{name} {size(nbytes)}" for name, nbytes in self._asdict().items() if nbytes]
         return f"{size(self.total)} a GPU: {', '.join(parts)}"
 
 
@@ -161,28 +142,34 @@ def held_parameters(model: Shape, division: Division, stage: int = 0) -> float:
     """Parameters that a GPU of the first (0) or second (1) pipeline rank computes with."""
     if division.pipeline == 1:
         return model.parameters / division.tensor
-    own = division.layers_of(model, stage) * model.layer
+    own = division.layers(model, stage) * model.layer
     return (own + model.embedding * (stage == 0)) / division.tensor
 
 
 def memory(model: Shape, division: Division, batch: int, bytes_: Bytes = MIXED, flash: bool = True) -> Memory:
     """The Memory of a GPU of the first pipeline rank, or of the second where that is more: it may have one more layer.
 
-    Parameters, gradients and the optimizer's state: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3).
-    Activations: Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.  The allocator's losses and the
-    kernels' workspace aren't counted.  Raises ValueError for an impossible division.
+    Parameters, gradients, optimizer: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3).  Activations:
+    Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.  Without the allocator's losses and the kernels'
+    workspace.  Raises ValueError for an impossible division.
     """
     division.check(model, batch)
-    ranks = division.data * division.context
+    p, v, ranks = division.pipeline, division.chunks, division.data * division.context
     gathered = 2 * model.layer / division.tensor * bytes_.parameter if division.shard == 3 and ranks > 1 else 0.0
 
     def of(stage: int) -> Memory:
         count = held_parameters(model, division, stage)
-        parameters, gradients, optimizer = (count / ranks if division.shard >= least else count for least in (3, 2, 1))
-        sizes = parameters * bytes_.parameter, gradients * bytes_.gradient, optimizer * bytes_.optimizer
-        return Memory(*sizes, activations(model, division, batch, flash, stage), gathered)
+        sizes = (count / (ranks if division.shard >= k else 1) * each for each, k in zip(bytes_, (3, 2, 1)))
+        # In flight: p - stage microbatches by 1F1B, p (1 + (p - 1) / (p v)) - 2 stage / v by v interleaved chunks.
+        flying = min(division.microbatches(batch), p - stage if v == 1 else p + (p - 1 - 2 * stage) / v)
+        kept = flying * division.layers(model, stage) * layer_activations(model, division, division.recompute, flash)
+        if division.recompute == "full":  # and the layer that is being computed again
+            kept += layer_activations(model, division, "none", flash)
+        if p == 1:  # and the logits
+            kept += 4 * model.vocabulary / division.tensor * model.length / division.context * division.microbatch
+        return Memory(*sizes, kept, gathered)
 
-    return max((of(stage) for stage in range(min(2, division.pipeline))), key=lambda memory: memory.total)
+    return max((of(stage) for stage in range(min(2, p))), key=lambda memory: memory.total)
 
 
 def layer_activations(model: Shape, division: Division, recompute: str, flash: bool = True) -> float:
@@ -200,19 +187,3 @@ def layer_activations(model: Shape, division: Division, recompute: str, flash: b
     mlp = (6 if model.gated else 4) * model.width
     scores = 0.0 if flash or recompute == "selective" else (4 + model.dropout) * model.heads * model.length
     return tokens * (outside + attention + mlp + scores) / t
-
-
-def activations(model: Shape, division: Division, batch: int, flash: bool = True, stage: int = 0) -> float:
-    """Bytes that a pipeline rank keeps at most, for all microbatches in flight; without a pipeline, the logits too.
-
-    In flight are p - stage microbatches by 1F1B, and p (1 + (p - 1) / (p v)) - 2 stage / v by v interleaved chunks.
-    """
-    p, v = division.pipeline, division.chunks
-    flying = p - stage if v == 1 else p + (p - 1 - 2 * stage) / v
-    flying = min(division.microbatches(batch), flying)
-    kept = flying * division.layers_of(model, stage) * layer_activations(model, division, division.recompute, flash)
-    if division.recompute == "full":  # and the layer that is being computed again
-        kept += layer_activations(model, division, "none", flash)
-    if p == 1:
-        kept += 4 * model.vocabulary / division.tensor * model.length / division.context * division.microbatch
-    return kept

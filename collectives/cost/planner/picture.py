@@ -13,17 +13,11 @@ from .search import Plans
 from .step import Step
 
 MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
-SECONDS = {
-    "compute": FAINT,
-    "tensor": SERIES[1],
-    "context": SERIES[4],
-    "bubble": "#dde1e5",
-    "pipeline": SERIES[5],
-    "data": SERIES[0],
-    "optimizer": SERIES[2],
-}
+SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "bubble": "#dde1e5", "pipeline": SERIES[5],
+           "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
 GPUS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
+LEAST = 0.002  # of a bar, that a part is named
 Parts = Mapping[str, float]
 
 
@@ -36,7 +30,7 @@ def draw_step(s: Step) -> Picture:
     most = max(held, s.capacity) * 1.02
     limit = left + s.capacity * (wide / most)
     rows = [
-        ("memory", s.memory.parts, MEMORY, size, most, f"{size(held)} of {size(s.capacity)}"),
+        ("memory", s.memory._asdict(), MEMORY, size, most, f"{size(held)} of {size(s.capacity)}"),
         ("step", s.seconds, SECONDS, duration, s.time, f"{duration(s.time)}, MFU {s.mfu:.0%}"),
         ("sends", s.sent, SECONDS, size, sent, f"{size(sent)} a step"),
     ]
@@ -49,7 +43,8 @@ def draw_step(s: Step) -> Picture:
             sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
         raised = 7 if name == "memory" and not s.fits else 0
         sketch.text(left + wide + 8, y + HIGH / 2 - raised, words, 11.5, align="left")
-        shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if _counts(value, parts)]
+        least = LEAST * sum(parts.values())
+        shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if value > least]
         legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
         y += HIGH + 44
     sketch.reach(WIDTH, y - 16)
@@ -61,7 +56,7 @@ def draw_plans(plans: Plans) -> Picture:
     sketch, steps, first = Canvas(), plans.shown, plans[0]
     title = f"{first.model.name} on {first.division.gpus:,} x {first.machine.gpus.name}"
     y = heading(sketch, title, "the fastest way that fits of each mixture of kinds")
-    y = _kinds(sketch, "memory", MEMORY, [s.memory.parts for s in steps], y)
+    y = _kinds(sketch, "memory", MEMORY, [s.memory._asdict() for s in steps], y)
     y = _kinds(sketch, "step", SECONDS, [s.seconds for s in steps], y) + 6
     label, memory_wide = 300.0, 190.0
     middle = label + memory_wide + 24
@@ -70,7 +65,7 @@ def draw_plans(plans: Plans) -> Picture:
     for s in steps:
         sketch.text(0, y + 8, s.division.short, 10.5, align="left")
         sketch.box(label, y, memory_wide, 16, TRAY, radius=1)
-        _bar(sketch, s.memory.parts, MEMORY, label, y, memory_wide / s.capacity, 16)
+        _bar(sketch, s.memory._asdict(), MEMORY, label, y, memory_wide / s.capacity, 16)
         _bar(sketch, s.seconds, SECONDS, middle, y, time_wide / longest, 16)
         sketch.text(middle + s.time * time_wide / longest + 6, y + 8, duration(s.time), 11, align="left")
         y += 22
@@ -93,14 +88,10 @@ def _bar(sketch: Canvas, parts: Parts, tints: Mapping, x: float, y: float, scale
 def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y: float) -> float:
     """The tints of all parts that count in some step; returns the y of the next line."""
     sketch.text(0, y, name, 11, align="left", bold=True)
-    shown = ((tint, part) for part, tint in tints.items() if any(_counts(parts[part], parts) for parts in steps))
+    counted = {part for parts in steps for part, value in parts.items() if value > LEAST * sum(parts.values())}
+    shown = ((tint, part) for part, tint in tints.items() if part in counted)
     legend(sketch, 60.0, y, shown, between=17)
     return y + 18
-
-
-def _counts(value: float, parts: Parts) -> bool:
-    """Whether a part is large enough to be named."""
-    return value > 0.002 * sum(parts.values())
 
 
 def draw_check(rows: Validation) -> Picture:

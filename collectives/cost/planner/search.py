@@ -1,15 +1,15 @@
 """plan(): every way to divide a model over a cluster that fits, the fastest first."""
 
 from itertools import product
-from typing import Iterable, Iterator
+from typing import Iterable, Iterator, Sequence
 
 from ...format import aligned, duration, size
 from ...frontend import show
 from ...lazy import Later
 from ...machines.model import Machine
-from .division import KINDS, MIXED, RECOMPUTE, Bytes, Division, memory
+from .division import KINDS, RECOMPUTE, Division
 from .shape import Shape
-from .step import Overlap, Step, capacity, step
+from .step import Step, capacity, step
 
 MICROBATCHES = (1, 2, 4, 8)
 SHOWN = 12
@@ -21,8 +21,7 @@ class Plans(list):
     """Steps that fit in memory, the fastest first: for each choice of degrees and sharding, the one with the best
     microbatch, chunks and recomputation.  Where times agree to three digits, fewer kinds of parallelism come first.
 
-    tried: number of possible divisions.  too_large: of those that don't fit.  smallest: of these the one that needs the
-    least memory; None where all fit.
+    tried: possible divisions.  too_large: those that don't fit.  smallest: which of these needs least memory, or None.
     """
 
     def __init__(self, steps: Iterable[Step], tried: int, too_large: int, smallest: Step | None) -> None:
@@ -37,17 +36,18 @@ class Plans(list):
             fewest = self.smallest and f"; {self.smallest.division} needs least, {size(self.smallest.memory.total)}"
             return f"none of {self.tried:,} divisions fits{fewest or ''}"
         first, last = self[0], self[-1]
-        lines = [
-            f"{first.model.name}, {first.batch:,} sequences of {first.model.length:,} tokens, {first.machine.name}",
-            f"  {self.too_large:,} of {self.tried:,} divisions do not fit; the fastest of each mixture of kinds:",
-        ]
+        batch = f"{first.batch:,} sequences of {first.model.length:,} tokens"
+        lines = [f"{first.model.name}, {batch}, {first.machine.name}"]
+        lines += [f"  {self.too_large:,} of {self.tried:,} divisions do not fit; the fastest of each mixture of kinds:"]
         rows = [HEAD]
         for s in self.shown:
             d = s.division
-            pipe = f"{d.pipeline} x {d.chunks}" if d.chunks > 1 else str(d.pipeline)
-            degrees = (str(d.data), str(d.tensor), pipe, str(d.context), str(d.shard), str(d.microbatch))
+            pipe = f"{d.pipeline} x {d.chunks}".removesuffix(" x 1")
+            degrees = map(str, (d.data, d.tensor, pipe, d.context, d.shard, d.microbatch))
             figures = (size(s.memory.total), duration(s.time), f"{s.mfu:.1%}", f"{s.seconds['bubble'] / s.time:.0%}")
-            rows.append((*degrees, f" {d.recompute}", *figures, f" {waits(s)}"))
+            part = max((part for part in s.seconds if part != "compute"), key=s.seconds.get)
+            waits = f" {part} {s.seconds[part] / s.time:.0%}" if s.seconds[part] > s.time / 200 else " nothing"
+            rows.append((*degrees, f" {d.recompute}", *figures, waits))
         right = [*range(6), *range(7, 11)]
         lines.append(aligned(rows, right, indent="  ", gap=" ", least=(6, 6, 9, 4, 5, 3, 11, 10, 8, 6, 7)))
         if (more := len(self.mixtures) - SHOWN) > 0:
@@ -65,65 +65,42 @@ def _order(s: Step) -> tuple:
     return float(f"{s.time:.3g}"), len(s.division.kinds), s.time
 
 
-def waits(s: Step) -> str:
-    """The part besides computing that takes longest, in words: 'tensor 8%'."""
-    part = max((p for p in s.seconds if p != "compute"), key=s.seconds.get)
-    return f"{part} {s.seconds[part] / s.time:.0%}" if s.seconds[part] > s.time / 200 else "nothing"
-
-
 def plan(
-    model: Shape,
-    machine: Machine,
-    batch: int,
-    *,
-    without: tuple[str, ...] = (),
-    shards: tuple[int, ...] = (1, 2, 3),
-    flash: bool = True,
-    overlap: Overlap = Overlap(),
-    bytes_: Bytes = MIXED,
+    model: Shape, machine: Machine, batch: int, *, without: Sequence[str] = (), shards: Sequence[int] = (1, 2, 3), **how
 ) -> Plans:
     """The Plans of a model on a cluster: the divisions that fit into its memory, the fastest first.
 
     batch: sequences per step.  without: kinds of parallelism to leave out.  shards: the stages of ZeRO to try.
+    how: flash, overlap and bytes_, as `step` takes them.
     Degrees of tensor and context are powers of two, and tensor ranks stay in a node.
     Raises ValueError for an unknown kind, or a machine whose GPUs there are no figures for.
     """
     if unknown := sorted(set(without) - set(KINDS)):
         raise ValueError(f"kinds of parallelism are data, tensor, pipeline and context, not {', '.join(unknown)}.")
-    available = capacity(machine)
-    possible = divisions(model, machine, batch, shards, flash)
-    needed = {d: memory(model, d, batch, bytes_, flash).total for d in possible if not set(d.kinds) & set(without)}
-    too_large = [division for division, nbytes in needed.items() if nbytes > available]
-
-    def price(division: Division) -> Step:
-        return step(model, division, batch, machine, flash=flash, overlap=overlap, bytes_=bytes_)
-
+    capacity(machine)  # which refuses a machine without GPUs
+    possible = divisions(model, machine, batch, shards, how.get("flash", True))
+    steps = [step(model, d, batch, machine, **how) for d in possible if not set(d.kinds) & set(without)]
+    too_large = [s for s in steps if not s.fits]
     best: dict[tuple, Step] = {}
-    for division, nbytes in needed.items():
-        if nbytes <= available:
-            priced = price(division)
-            key = (division.data, division.tensor, division.pipeline, division.context, division.shard)
-            if key not in best or priced.time < best[key].time:
-                best[key] = priced
-    smallest = price(min(too_large, key=needed.get)) if too_large else None
-    return Plans(best.values(), len(needed), len(too_large), smallest)
+    for s in sorted(steps, key=lambda s: s.time):
+        if s.fits:
+            best.setdefault((*(getattr(s.division, kind) for kind in KINDS), s.division.shard), s)
+    smallest = min(too_large, key=lambda s: s.memory.total, default=None)
+    return Plans(best.values(), len(steps), len(too_large), smallest)
 
 
-def divisions(model: Shape, machine: Machine, batch: int, shards: tuple[int, ...], flash: bool) -> Iterator[Division]:
-    """All divisions that Division.check allows."""
+def divisions(model: Shape, machine: Machine, batch: int, shards: Sequence[int], flash: bool) -> Iterator[Division]:
+    """All divisions that are possible."""
     gpus = machine.gpus.count
-    recompute = RECOMPUTE if not flash else ("none", "full")
+    recompute = ("none", "full") if flash else RECOMPUTE
     for tensor, context in product(_powers(machine.gpus.node), _powers(gpus)):
         for pipeline in (k for k in range(1, gpus + 1) if gpus % (tensor * context * k) == 0):
             data = gpus // (tensor * context * pipeline)
             stages = shards if data * context > 1 else (1,)
             for how in product(stages, (True,), _chunks(model, pipeline), MICROBATCHES, recompute):
                 division = Division(data, tensor, pipeline, context, *how)
-                try:
-                    division.check(model, batch)
-                except ValueError:
-                    continue
-                yield division
+                if not division.obstacle(model, batch):
+                    yield division
 
 
 def _chunks(model: Shape, pipeline: int) -> list[int]:

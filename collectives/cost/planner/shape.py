@@ -1,9 +1,6 @@
 """A transformer's shape as data: its parameters, and the floating point operations that a token costs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import get_type_hints
 
 from ...machines.figures import HERE, records
 
@@ -25,6 +22,7 @@ class Shape:
     tied: bool = True  # embedding and output are one matrix
     dropout: bool = True  # training drops out, for which masks are kept
     source: str = field(default="", repr=False)
+    with_ = replace  # a shape like this one but for the fields named
 
     def __post_init__(self) -> None:
         if min(self.layers, self.hidden, self.heads, self.vocabulary, self.length) < 1:
@@ -33,10 +31,6 @@ class Shape:
             raise ValueError(f"{self.name}: {self.heads} heads must divide the hidden size, {self.hidden}.")
         if self.heads % self.kv:
             raise ValueError(f"{self.name}: {self.kv} key/value heads must divide {self.heads} heads.")
-
-    def with_(self, **changes) -> Shape:
-        """A shape like this one but for the fields named."""
-        return replace(self, **changes)
 
     @property
     def kv(self) -> int:
@@ -51,11 +45,9 @@ class Shape:
     def width(self) -> int:
         return self.ffn or 4 * self.hidden
 
-    # --- parameters -----------------------------------------------------------------------
-
     @property
     def matrices(self) -> int:
-        """Parameters of a layer that are multiplied by every token: attention's four matrices, the block's two or three."""
+        """Parameters of a layer that multiply every token: attention's four matrices, the block's two or three."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_width
         return attention + (3 if self.gated else 2) * self.hidden * self.width
 
@@ -72,18 +64,16 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All; of GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) (arXiv 2104.04473, equation 2) and a norm's 2 h."""
+        """All; of GPT's make 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)) (arXiv 2104.04473, eq. 2) and a norm's 2 h."""
         positions, norm = (self.length * self.hidden, 2 * self.hidden) if self.biases else (0, self.hidden)
         return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + positions + norm
 
-    # --- floating point operations --------------------------------------------------------
-
     def attention_flops(self, causal: bool = False) -> float:
-        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half that it may look at."""
+        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half it may look at."""
         return 4.0 * self.length * self.hidden / (2 if causal else 1)
 
     def flops(self, causal: bool = False) -> float:
-        """Of a token, forward and backward, nothing computed twice: 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) / s for GPT's make.
+        """Of a token, forward and backward, nothing computed twice: 72 l h^2 (1 + s/(6 h) + V/(12 l h)) for GPT's make.
 
         Korthikanti et al. 2022, arXiv 2205.05198, appendix A.  MFU counts these.
         """
@@ -99,7 +89,7 @@ class Shape:
 
 
 # Published models by name; the columns of machines/models.csv are Shape's fields.
-SHAPES = {row["name"]: Shape(**row) for _, row in records(HERE / "models.csv", get_type_hints(Shape), ("name",))}
+SHAPES = {row["name"]: Shape(**row) for _, row in records(HERE / "models.csv", Shape.__annotations__, ("name",))}
 
 
 def shape(name: str) -> Shape:

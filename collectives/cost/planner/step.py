@@ -1,12 +1,11 @@
 """The price of an optimizer step: what a division sends, how long it computes, and what it waits for.
 
-Every figure is for one GPU of the fullest pipeline rank.  Computing is a roofline (Williams et al. 2009): a matrix
-product takes its floating-point operations at a share of the peak, or its bytes at the memory's bandwidth, whichever
-is longer; everything between the products takes the memory's time for what a layer keeps for backward.  Messages take
-what NCCL takes for them (cost/tuner.py).
+Every figure is for one GPU of the fullest pipeline rank.  Computing is a roofline (Williams et al. 2009): a product
+takes its operations at a share of the peak, or its bytes at the memory's bandwidth, whichever is longer; all between
+takes the memory's time for what a layer keeps for backward.  Messages take what NCCL takes for them (cost/tuner.py).
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +26,8 @@ PLANNER = "the planner"  # who needs a GPU's figures
 # Times that the memory carries what a layer keeps for backward: in a forward; in a backward twice as often.  Fitted on
 # the rows of machines/training_runs.csv that say so, as is the share of a GPU's peak in gpus.csv.
 PASSES = 2.25
-
-# Assumed.  FLASH: of what products reach, what flash attention does; on A100 it is 50 to 73 % of the peak at best
-# (arXiv 2307.08691).
-FLASH = 0.6
+# Assumed are:
+FLASH = 0.6  # of what products reach, what flash attention does; on A100 at best 50 to 73 % (arXiv 2307.08691)
 USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
 ADAM_BYTES = 30  # of a parameter, read and written by an update: copy, mean, square both, gradient and parameter one
 
@@ -51,21 +48,14 @@ class Messages(NamedTuple):
     exposed: float = 0.0  # seconds per round that no computing hides
     rounds: int = 1  # per step: a round is a microbatch, or the whole step
 
-    @property
-    def seconds(self) -> float:
-        """Seconds per step that no computing hides."""
-        return self.rounds * self.exposed
-
 
 class Step:
     """The price of an optimizer step of `batch` sequences, for one GPU of the fullest pipeline rank.
 
     flash: attention in one kernel that never writes the scores, and computes only the causal half.
     products: the share of the peak that matrix products reach, 0 to 1; None for gpus.csv's.
+    .sent: bytes per step of each kind of parallelism.  .seconds: of each part; they add up to .time.
     Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
-
-    .memory has the bytes of a GPU, .sent the bytes per step of each kind of parallelism, .seconds those of each part:
-    they add up to .time.
     """
 
     def __init__(
@@ -84,15 +74,12 @@ class Step:
         self.memory: Memory = memory(model, division, batch, bytes_, flash)
         self.capacity = capacity(machine)
         if division.gpus != machine.gpus.count:
-            raise ValueError(
-                f"data x tensor x pipeline x context is {division.gpus}, and {machine.name} has "
-                f"{machine.gpus.count} GPUs: the product must be the number of GPUs."
-            )
-        d, gpu = division, gpu_of(machine.gpus.name)
+            there = f"{machine.name} has {machine.gpus.count} GPUs: the product must be the number of GPUs."
+            raise ValueError(f"data x tensor x pipeline x context is {division.gpus}, and {there}")
+        d, figure = division, partial(gpu_of(machine.gpus.name).value, needed_by=PLANNER)
         self._flash, self._overlap = flash, overlap
-        peak = gpu.value("peak", PLANNER)
-        self._rate = peak * (products or gpu.value("products", PLANNER))
-        self._bandwidth = gpu.value("memory_bandwidth", PLANNER)
+        self._rate = figure("peak") * (products or figure("products"))
+        self._bandwidth = figure("memory_bandwidth")
         self._layers, self._microbatches = d.layers(model), d.microbatches(batch)
         self._parameters = max(held_parameters(model, d, stage) for stage in (0, 1))
         self._bytes = Bytes(*(self._parameters * each for each in bytes_))
@@ -103,37 +90,41 @@ class Step:
             "pipeline": (d.pipeline, d.tensor * d.context * d.data),
             "data": (d.context * d.data, d.tensor),
         }
-        layer = self._layer()
+        # Seconds per microbatch: of a layer forward, with what the memory carries between its products; of the output's
+        # product, forward and backward, and the logits in float32.
+        between = layer_activations(model, d, "selective") * PASSES / self._bandwidth
+        layer = self._product(model.matrices / d.tensor) + self._attention() + between
+        logits = 4 * model.vocabulary * self._tokens / d.tensor
+        ends = 3 * (self._product(model.embedding / d.tensor) + PASSES * logits / self._bandwidth)
         again = {"none": 0.0, "selective": self._attention(), "full": layer}[d.recompute]
-        compute = self._layers * (3 * layer + again) + self._ends() / d.pipeline  # seconds per microbatch
+        compute = self._layers * (3 * layer + again) + ends / d.pipeline
         self._forward = self._layers * layer
         self._backward = compute - self._forward  # and what is recomputed
-        prices = {"tensor": self._tensor, "context": self._context, "pipeline": self._pipeline, "data": self._data}
-        messages = {kind: price() if self._groups[kind][0] > 1 else Messages() for kind, price in prices.items()}
-        microbatch = compute + messages["tensor"].exposed + messages["context"].exposed
-        self.sent = {kind: each.sent for kind, each in messages.items()}
+        prices = self._tensor, self._context, self._pipeline, self._data  # in the order of _groups
+        messages = [price() if ranks > 1 else Messages() for price, (ranks, _) in zip(prices, self._groups.values())]
+        tensor, context, pipeline, data = (each.rounds * each.exposed for each in messages)
+        self.sent = {kind: each.sent for kind, each in zip(self._groups, messages)}
+        updated = self._parameters / (self._groups["data"][0] if d.shard else 1)
         self.seconds = {
             "compute": self._microbatches * compute,
-            "tensor": messages["tensor"].seconds,
-            "context": messages["context"].seconds,
-            "bubble": (d.pipeline - 1) / d.chunks * microbatch,
-            "pipeline": messages["pipeline"].seconds,
-            "data": messages["data"].seconds,
-            "optimizer": self._optimizer(),
+            "tensor": tensor,
+            "context": context,
+            "bubble": (d.pipeline - 1) / d.chunks * (compute + messages[0].exposed + messages[1].exposed),
+            "pipeline": pipeline,
+            "data": data,
+            "optimizer": updated * ADAM_BYTES / self._bandwidth,
         }
         self.time = sum(self.seconds.values())  # seconds per step
         self.tokens = model.length * batch / (self.time * d.gpus)  # per second and GPU
-        # Floating-point operations per second and GPU that the model needs; as a share of the peak, 0 to 1, they are MFU.
-        self.flops = model.flops() * model.length * batch / (self.time * d.gpus)
-        self.mfu = self.flops / peak
+        self.flops = model.flops() * model.length * batch / (self.time * d.gpus)  # that are needed, per second and GPU
+        self.mfu = self.flops / figure("peak")
         self.fits = self.memory.total <= self.capacity
 
     def __repr__(self) -> str:
-        gpu = self.machine.gpus.name
         sent = [f"{kind} {size(nbytes)}" for kind, nbytes in self.sent.items() if nbytes]
         parts = [f"{part} {duration(seconds)}" for part, seconds in self.seconds.items() if seconds > self.time / 1e4]
         return (
-            f"{self.model.name} on {self.division.gpus:,} x {gpu}: {self.division}\n"
+            f"{self.model.name} on {self.division.gpus:,} x {self.machine.gpus.name}: {self.division}\n"
             f"  step     {duration(self.time)}, {self.flops / 1e12:.0f} TFLOP/s a GPU, MFU {self.mfu:.1%}\n"
             f"           {', '.join(parts)}\n"
             f"  memory   {self.memory!r}; {'fits' if self.fits else 'does not fit'} into {size(self.capacity)}\n"
@@ -145,36 +136,17 @@ class Step:
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))
 
-    # --- computing: seconds per microbatch, but for the optimizer ---------------------------
-
-    def _layer(self) -> float:
-        """A layer forward: its products, its attention, and what the memory carries between them."""
-        between = layer_activations(self.model, self.division, "selective") * PASSES / self._bandwidth
-        return self._product(self.model.matrices / self.division.tensor) + self._attention() + between
-
     def _product(self, parameters: float) -> float:
-        """All tokens times a matrix of so many parameters."""
+        """Seconds of all tokens times a matrix of so many parameters."""
         return max(2 * parameters * self._tokens / self._rate, 2 * parameters / self._bandwidth)
 
     def _attention(self) -> float:
-        """A layer's attention forward: scores, softmax, the sum of values."""
+        """Seconds of a layer's attention forward: scores, softmax, the sum of values."""
         flops = self._tokens * self.model.attention_flops(causal=self._flash) / self.division.tensor
         if self._flash:
             return flops / (self._rate * FLASH)
         kept = (4 + self.model.dropout) * self.model.heads * self.model.length * self._tokens / self.division.tensor
         return flops / self._rate + PASSES * kept / self._bandwidth
-
-    def _ends(self) -> float:
-        """The output's product, forward and backward, and the logits in float32."""
-        logits = 4 * self.model.vocabulary * self._tokens / self.division.tensor
-        return 3 * (self._product(self.model.embedding / self.division.tensor) + PASSES * logits / self._bandwidth)
-
-    def _optimizer(self) -> float:
-        """Seconds per step: the update of the parameters that this rank updates."""
-        ranks = self._groups["data"][0] if self.division.shard else 1
-        return self._parameters / ranks * ADAM_BYTES / self._bandwidth
-
-    # --- sending ----------------------------------------------------------------------------
 
     def _seconds(self, op: str, nbytes: float, kind: str) -> float:
         """Seconds of one call in one group."""
@@ -182,7 +154,7 @@ class Step:
         return _price(op, self.machine, 2 if op == "send" else ranks, apart)(nbytes).seconds
 
     def _sent(self, op: str, nbytes: float, kind: str, calls: int = 1) -> float:
-        """Bytes that a rank sends for so many calls with a whole buffer of `nbytes`, as record.traffic has it."""
+        """Bytes that a rank sends for so many calls, as record.traffic has it."""
         return calls * least(op, self._groups[kind][0]) * nbytes
 
     def _tensor(self) -> Messages:
@@ -213,8 +185,7 @@ class Step:
 
     def _data(self) -> Messages:
         """Gradients, and parameters where they are sharded; one microbatch's forward and backward hide them."""
-        shard = self.division.shard
-        gradients, parameters = self._bytes.gradient, self._bytes.parameter
+        shard, gradients, parameters = self.division.shard, self._bytes.gradient, self._bytes.parameter
         forward, backward = self._overlap.data * self._forward, self._overlap.data * self._backward  # that hide
         if shard == 0:
             exposed = max(0.0, self._seconds("all_reduce", gradients, "data") - backward)
