@@ -4,19 +4,16 @@ Each rank has a socket and two pipes here, as a local rank has. A thread serves 
 means of calling a function on an engine will do.
 """
 
-from __future__ import annotations
-
 import os
-import select
 import socket
 import threading
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Callable, NamedTuple, Protocol
 
 from ..launch.workers import Output, Patience, WorkerGroup
 from ..rank.protocol import Job, Message, RankSpec, frame
-from .engine import Heard
+from .engine import Heard, end, exchange, read_now, start
 
 ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
 POLL_SECONDS = 0.002
@@ -30,31 +27,34 @@ class Answer(Protocol):
     def get(self) -> Any: ...
 
 
-class Engines(Protocol):
-    """Processes that engine.perform can be called on.
+class Engines:
+    """Processes that call functions of engine.py for us: a subclass has the way to ask them.
 
     names: what the learner knows them by, in the order of their ranks.
+    ahead: seconds by which the clocks of those that were used before are ahead of ours.
     """
 
-    names: list[str]
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.ahead: dict[int, float] = {}
 
-    def ask(self, engine: int, function: str, *args: Any) -> Answer: ...
+    def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
+        raise NotImplementedError
 
 
 class Seat(NamedTuple):
-    """Where a rank is.  name: of engine and host.  ahead: seconds, of its perf_counter."""
+    """Where a rank is.  name: of engine and host."""
 
     engine: int
     name: str
     environ: dict[str, str]
-    ahead: float
 
 
 class EngineWorkers(WorkerGroup):
     """A WorkerGroup whose ranks are on engines."""
 
     def __init__(self, engines: Engines, seats: list[Seat], specs: list[RankSpec], patience: Patience) -> None:
-        self._engines, self._seats, self._ranks = engines, seats, []
+        self.engines, self.seats, self._ranks = engines, seats, []
         self._over, self._thread = threading.Event(), threading.Thread(target=self._relay, daemon=True)
         super().__init__(engines, specs, patience)
         self.reusable = False
@@ -63,23 +63,21 @@ class EngineWorkers(WorkerGroup):
     def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        theirs.setblocking(False)
         self.socks.append(ours)
         (out, out_to), (err, err_to) = os.pipe(), os.pipe()
         self.out.append(Output(out))
         self.err.append(Output(err))
-        seat = self._seats[spec.rank]
-        sinks = Sink(theirs.detach()), Sink(out_to), Sink(err_to), Sink(os.dup(waking))
-        self._ranks.append(_Remote(self._engines, seat, f"{os.getpid()}.{id(self)}.{spec.rank}", spec, sinks, self))
+        self._ranks.append(_Remote(self, spec, [theirs.detach(), out_to, err_to, os.dup(waking)]))
 
     def tell(self, message: Message) -> None:
-        for rank, seat in enumerate(self._seats):
-            shifted = message._replace(began=message.began + seat.ahead) if isinstance(message, Job) else message
+        for rank, seat in enumerate(self.seats):
+            ahead = self.engines.ahead[seat.engine]
+            shifted = message._replace(began=message.began + ahead) if isinstance(message, Job) else message
             self.queue(rank, frame(shifted))
 
     def ask_for_stacks(self) -> None:
         for rank in self._ranks:
-            rank.to_ask.append("stacks")
+            rank.stack_wanted = True
 
     def _end_ranks(self) -> None:
         self._over.set()
@@ -102,20 +100,22 @@ class EngineWorkers(WorkerGroup):
 
 
 class _Remote:
-    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session."""
+    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session.
 
-    def __init__(
-        self, engines: Engines, seat: Seat, key: str, spec: RankSpec, sinks: tuple[Sink, ...], group: EngineWorkers
-    ) -> None:
-        self._engines, self._seat, self._key, self._rank, self._group = engines, seat, key, spec.rank, group
-        self._messages, self._out, self._err, self._wakeup = self._sinks = sinks
-        self.to_ask: list[str] = []
+    descriptors: where its messages, output and errors go, and what wakes the session.
+    """
+
+    def __init__(self, group: EngineWorkers, spec: RankSpec, descriptors: list[int]) -> None:
+        self._group, self._rank, self._seat = group, spec.rank, group.seats[spec.rank]
+        self._key = f"{os.getpid()}.{id(group)}.{spec.rank}"
+        self._messages, self._out, self._err, self._wakeup = self._sinks = [Sink(d) for d in descriptors]
+        self.stack_wanted = False
         self._ended = False
-        self._ask("start", spec.rank, spec.world_size, spec.rendezvous, seat.environ)
+        self._ask(start, spec.rank, spec.world_size, spec.rendezvous, self._seat.environ)
 
-    def _ask(self, function: str, *args: Any) -> None:
+    def _ask(self, function: Callable, *args: Any) -> None:
         self._since = time.monotonic()
-        self._answer = self._engines.ask(self._seat.engine, function, self._key, *args)
+        self._answer = self._group.engines.ask(self._seat.engine, function, self._key, *args)
 
     def step(self) -> bool:
         """Pass on what there is. Return whether there was something."""
@@ -125,42 +125,41 @@ class _Remote:
             return False
         if not self._answer.ready():
             if time.monotonic() - self._since > ANSWER_SECONDS:
-                self._lost(f"which has not answered for {ANSWER_SECONDS:g} s")
+                self._finish(f"was lost with {self._seat.name}, which has not answered for {ANSWER_SECONDS:g} s")
             return False
         try:
             heard = self._answer.get()
         except Exception:
-            self._lost("which is gone")
+            self._finish(f"was lost with {self._seat.name}, which is gone")
             return True
-        something = isinstance(heard, Heard) and self._take(heard)
+        if heard is not None:
+            self._take(heard)
         if not self._ended:
-            self._ask(*(self.to_ask.pop(),) if self.to_ask else ("exchange", self._messages.received()))
-        return something
+            if stack := self.stack_wanted:
+                self.stack_wanted = False
+            self._ask(exchange, self._messages.received(), stack)
+        return heard is not None and bool(heard.data)
 
-    def _take(self, heard: Heard) -> bool:
+    def _take(self, heard: Heard) -> None:
         if heard.refused:
-            self._group.refused = self._rank, heard.refused[1]
+            self._group.refused = self._rank, heard.refused
         self._messages.add(heard.data)
         self._out.add(heard.out)
         self._err.add(heard.err)
+        if heard.data:
+            self._wakeup.add(b"!")
         if heard.ended and heard.status is not None:
             self._finish(heard.status)
-        if heard.data or heard.ended:
-            self._wakeup.add(b"!")
-        return bool(heard.data)
-
-    def _lost(self, why: str) -> None:
-        self._finish(f"was lost with {self._seat.name}, {why}")
-        self._wakeup.add(b"!")
 
     def _finish(self, status: int | str) -> None:
         self._group.exits[self._rank] = status
         self._messages.finish()
+        self._wakeup.add(b"!")
         self._ended = True
 
     def close(self) -> None:
         with suppress(Exception):
-            self._engines.ask(self._seat.engine, "end", self._key)
+            self._group.engines.ask(self._seat.engine, end, self._key)
         for sink in self._sinks:
             sink.close()
 
@@ -189,9 +188,7 @@ class Sink:
 
     def received(self) -> bytes:
         """What the other end has sent."""
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        return os.read(self._descriptor, 1 << 20) if poll.poll(0) else b""
+        return read_now(self._descriptor)
 
     def finish(self) -> None:
         """Close the descriptor once all is written."""
