@@ -15,7 +15,7 @@ from functools import partial
 from ..record.event import Line
 from . import lines, words
 from .judge import Judge
-from .line_socket import LineSocket, say, write
+from .link import LineSocket, say
 from .words import Where
 from .writer import Writer
 
@@ -72,7 +72,6 @@ class Collector:
         self._listener, self._token, self._size, self._began = listener, way["token"], world_size, way["began"]
         self._writer, self._judge = writer, judge
         self._ranks: dict[int, _Rank] = {}  # those that have said who they are
-        self._open: set[_Rank] = set()
         self._select = selectors.DefaultSelector()
         self._select.register(listener, selectors.EVENT_READ, self._accept)
         self._asked: float | None = None  # until when to wait for stacks
@@ -93,7 +92,7 @@ class Collector:
 
     @property
     def _over(self) -> bool:
-        if self._open:
+        if len(self._select.get_map()) > 1:  # connections beside the listener
             return False
         if len(self._ranks) == self._size:
             return True
@@ -108,7 +107,6 @@ class Collector:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         rank = _Rank(sock)
-        self._open.add(rank)
         self._select.register(sock, selectors.EVENT_READ, partial(self._read, rank))
 
     def _read(self, rank: _Rank) -> None:
@@ -146,7 +144,6 @@ class Collector:
     def _close(self, rank: _Rank) -> None:
         self._select.unregister(rank.sock)
         rank.sock.close()
-        self._open.discard(rank)
         self._quiet_since = time.monotonic()
         if rank.number is not None:
             rank.where.connected = False
@@ -184,10 +181,10 @@ class Collector:
             self._asked = time.monotonic() + STACK_SECONDS
             for rank in self._ranks.values():
                 rank.where.stack = None
-                if rank in self._open:
+                if rank.where.connected:
                     rank.send({"stack": True})
-        told = all(r.where.stack is not None for r in self._ranks.values() if r in self._open and not r.ended)
-        if told or time.monotonic() > self._asked:
+        awaited = [r for r in self._ranks.values() if r.where.connected and r.where.stack is None and not r.ended]
+        if not awaited or time.monotonic() > self._asked:
             self._asked = None
             self._announce()
 
@@ -195,7 +192,7 @@ class Collector:
         if verdict := self._judge.conclude():
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text)
-            write(text)
+            say(text, by="")
 
     def _finish(self) -> None:
         self._finished = True

@@ -11,12 +11,13 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
 from ..launch.pool import server
 from ..launch.workers import Patience, WorkerGroup
-from ..rank.protocol import Place, ProcessContext, RankSpec
+from ..rank.protocol import ProcessContext, RankSpec
 
 ANSWER_SECONDS = 0.02  # in which a rank may still say something
 MAX_ANSWER_BYTES = 1 << 24
@@ -37,12 +38,12 @@ class About(NamedTuple):
 class Heard(NamedTuple):
     """What a rank has said since it was asked last."""
 
-    data: bytes  # of its messages
-    out: bytes
-    err: bytes
-    ended: bool  # nothing more will come
-    status: int | None  # its exit status
-    refused: int | None  # the errno, if the system gave no process for it
+    data: bytes = b""  # of its messages
+    out: bytes = b""
+    err: bytes = b""
+    ended: bool = False  # nothing more will come
+    status: int | None = None  # its exit status
+    refused: int | None = None  # the errno, if the system gave no process for it
 
 
 def describe() -> About:
@@ -62,10 +63,11 @@ def _store():
     return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
 
 
-def start(number: str, rank: int, world_size: int, rendezvous: str, environ: dict[str, str]) -> None:
-    """Have a rank forked."""
-    spec = RankSpec(rank, world_size, ProcessContext.here(), rendezvous, Place((), environ))
+def start(number: str, spec: RankSpec) -> Heard:
+    """Have a rank forked, in this process's context."""
+    spec = spec._replace(context=ProcessContext.here())
     _ranks[number] = server().start([spec], Patience(time.monotonic() + START_SECONDS))
+    return Heard()
 
 
 def exchange(number: str, data: bytes, stack: bool) -> Heard:
@@ -123,10 +125,9 @@ def _interface() -> tuple[str, str]:
     told = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if told and told != "lo":
         return told, _address_of(told)
-    try:
+    address = "127.0.0.1"
+    with suppress(OSError):
         address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "", ""
     if address.startswith("127."):
         return "", ""
     return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), ""), address
@@ -135,9 +136,7 @@ def _interface() -> tuple[str, str]:
 def _address_of(interface: str) -> str:
     if sys.platform != "linux":
         return ""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return ""

@@ -11,10 +11,10 @@ from typing import Any, Iterable
 
 from ..launch.ranks import Ranks
 from ..launch.workers import Patience
-from ..rank.protocol import ProcessContext, RankSpec
+from ..rank.protocol import Place, ProcessContext, RankSpec
 from ..rank.work import LOOPBACK
 from .engine import About, describe, open_store
-from .relay import ANSWER_SECONDS, POLL_SECONDS, Answer, Engines, EngineWorkers, Seat
+from .relay import ANSWER_SECONDS, POLL_SECONDS, Answer, Engines, EngineWorkers
 
 FIRST_ANSWER_SECONDS = 60.0  # an engine that is asked for the first time imports this package
 STORE_SECONDS = 120.0  # and one of them loads torch
@@ -36,11 +36,9 @@ class _NoServer:
     def __init__(self) -> None:
         self.sock, self._other = socket.socketpair()  # nothing is ever sent
 
-    def read(self) -> None: ...
+    def read(self, *_: Any) -> None: ...
 
-    def learn(self, modules: list[str]) -> None: ...
-
-    def close(self, patience_seconds: float = 0.0) -> None: ...
+    learn = close = read
 
     def last_words(self) -> tuple[None, str]:
         return None, ""
@@ -82,24 +80,24 @@ class EngineRanks(Ranks):
         first = engine_of[0]
         port = self._get(first, self._engines.ask(first, open_store), STORE_SECONDS)
         store = f"tcp://{found[first].address}:{port}/run{next(_numbers)}"
-        seats = []
+        specs = []
         for rank, (engine, host) in enumerate(zip(engine_of, host_of)):
             environ = dict(
                 LOCAL_RANK=str(host_of[:rank].count(host)), LOCAL_WORLD_SIZE=str(host_of.count(host)),
                 GROUP_RANK=str(hosts.index(host)), GLOO_SOCKET_IFNAME=found[engine].interface,
             )  # fmt: skip
-            seats.append(Seat(engine, f"{self._engines.names[engine]} on {host}", environ))
-        specs = [RankSpec(rank, world_size, context, store) for rank in range(world_size)]
-        return EngineWorkers(self._engines, seats, specs, patience)
+            specs.append(RankSpec(rank, world_size, context, store, Place((), environ)))
+        return EngineWorkers(self._engines, engine_of, specs, patience)
 
     def _about(self, used: Iterable[int]) -> dict[int, About]:
-        """What the engines say of themselves. The first time, it is measured by how much their clocks are ahead."""
-        found, ahead = {}, self._engines.ahead
+        """What the engines say of themselves; their clocks are compared with ours the first time only."""
+        known = self._engines.known
         asked = {engine: (time.perf_counter(), self._engines.ask(engine, describe)) for engine in used}
         for engine, (before, answer) in asked.items():
-            found[engine] = self._get(engine, answer, ANSWER_SECONDS if engine in ahead else FIRST_ANSWER_SECONDS)
-            ahead.setdefault(engine, found[engine].clock - (before + time.perf_counter()) / 2)
-        return found
+            about = self._get(engine, answer, ANSWER_SECONDS if engine in known else FIRST_ANSWER_SECONDS)
+            ahead = known[engine].clock if engine in known else about.clock - (before + time.perf_counter()) / 2
+            known[engine] = about._replace(clock=ahead)
+        return {engine: known[engine] for engine in used}
 
     def _get(self, engine: int, answer: Answer, seconds: float) -> Any:
         name, until = self._engines.names[engine], time.monotonic() + seconds

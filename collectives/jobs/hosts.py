@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -35,10 +34,8 @@ CONTAINER = (
     "Inside a container, start the container with --security-opt seccomp=unconfined --device /dev/net/tun; on Ubuntu "
     "23.10 or newer, `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows it until the next start."
 )
-REASONS = {  # of the call that was refused
-    "tun": "this system has no /dev/net/tun that this user may open, and hosts are connected by it",
-    "": "this system does not let this user make network namespaces, of which hosts are made",
-}
+NO_TUN = "this system has no /dev/net/tun that this user may open, and hosts are connected by it"
+NO_NAMESPACES = "this system does not let this user make network namespaces, of which hosts are made"
 
 
 class HostsUnavailable(RuntimeError):
@@ -188,7 +185,7 @@ def _end(wire: subprocess.Popen, folder: Path, started: list[subprocess.Popen]) 
     try:
         wire.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
-        wire.send_signal(signal.SIGKILL)
+        wire.kill()
         wire.wait()
     for process in started:
         process.wait()  # it ended with its host
@@ -205,7 +202,7 @@ def _check(count: Any, latency: float, bandwidth: float) -> None:
 
 
 def _reason(number: int, what: str) -> str:
-    reason = REASONS["tun" if "tun" in what or number == errno.ENODEV else ""]
+    reason = NO_TUN if "tun" in what or number == errno.ENODEV else NO_NAMESPACES
     error = f"{what}: {os.strerror(number)}" if number else what
     return f"{reason} ({error}). {CONTAINER} {MOVING}"
 

@@ -24,7 +24,6 @@ import torch.distributed as dist
 
 from ..launch.source import with_text
 from ..rank.protocol import Message
-from .line_socket import LineSocket, say
 from .lines import written
 
 BATCH_SECONDS = 0.02  # between two looks at the queue
@@ -58,6 +57,28 @@ def key() -> str:
     """Where the store holds the collector's address: each restart of the ranks has a collector of its own."""
     environ = os.environ
     return f"collectives/{environ.get('TORCHELASTIC_RUN_ID')}/{environ.get('TORCHELASTIC_RESTART_COUNT')}/collector"
+
+
+class LineSocket:
+    """A connection that carries lines: of a record, or a JSON object each."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.unread = b""  # the beginning of a line
+
+    def send(self, what: dict) -> None:
+        self.sock.sendall(json.dumps(what).encode() + b"\n")
+
+    def receive(self) -> list[bytes] | None:
+        """The lines that have come to their ends, of at most 256 KiB; None once the connection has ended."""
+        data = self.sock.recv(1 << 18)
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        return lines if data else None
+
+
+def say(words: str, by: str = "collectives.jobs: ") -> None:
+    """To the job's standard error in one piece: unbuffered, print would let a rank come between text and line end."""
+    print(f"{by}{words}\n", end="", file=sys.stderr, flush=True)
 
 
 class Link:

@@ -83,7 +83,6 @@ def _collector(options: argparse.Namespace, began: float) -> dict:
         os.waitpid(child, 0)
         listener.close()
         return way
-    status = 1
     try:
         os.setsid()  # a launcher that ends its ranks ends their sessions
         if os.fork():
@@ -91,12 +90,11 @@ def _collector(options: argparse.Namespace, began: float) -> dict:
         from .collector import collect
 
         collect(listener, way, size, folder, options)
-        status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(0)  # nobody waits for it
 
 
 def _folder(wanted: str | None, script: str) -> str:

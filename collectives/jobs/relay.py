@@ -5,15 +5,14 @@ means of calling a function on an engine will do.
 """
 
 import os
-import socket
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Callable, NamedTuple, Protocol
+from typing import Any, Callable, Protocol
 
-from ..launch.workers import Output, Patience, WorkerGroup
-from ..rank.protocol import Job, Message, RankSpec, frame
-from .engine import Heard, end, exchange, read_now, start
+from ..launch.workers import Patience, WorkerGroup
+from ..rank.protocol import Fork, Job, Message, RankSpec, frame
+from .engine import About, Heard, end, exchange, read_now, start
 
 ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
 POLL_SECONDS = 0.002
@@ -31,48 +30,34 @@ class Engines:
     """Processes that call functions of engine.py for us: a subclass has the way to ask them.
 
     names: what the learner knows them by, in the order of their ranks.
-    ahead: seconds by which the clocks of those that were used before are ahead of ours.
+    known: those that were used before, with `clock` as the seconds by which theirs is ahead of ours.
     """
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.ahead: dict[int, float] = {}
+        self.known: dict[int, About] = {}
 
     def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
         raise NotImplementedError
 
 
-class Seat(NamedTuple):
-    """Where a rank is.  name: of engine and host."""
-
-    engine: int
-    name: str
-    environ: dict[str, str]
-
-
 class EngineWorkers(WorkerGroup):
-    """A WorkerGroup whose ranks are on engines."""
+    """A WorkerGroup whose ranks are on engines.  engine_of: by rank."""
 
-    def __init__(self, engines: Engines, seats: list[Seat], specs: list[RankSpec], patience: Patience) -> None:
-        self.engines, self.seats, self._ranks = engines, seats, []
+    def __init__(self, engines: Engines, engine_of: list[int], specs: list[RankSpec], patience: Patience) -> None:
+        self.engines, self.engine_of, self._ranks = engines, engine_of, []
         self._over, self._thread = threading.Event(), threading.Thread(target=self._relay, daemon=True)
-        super().__init__(engines, specs, patience)
-        self.reusable = False
+        super().__init__(self, specs, patience)  # with itself in the place of the server that ranks are asked of
         self._thread.start()
 
-    def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self.socks.append(ours)
-        (out, out_to), (err, err_to) = os.pipe(), os.pipe()
-        self.out.append(Output(out))
-        self.err.append(Output(err))
-        self._ranks.append(_Remote(self, spec, [theirs.detach(), out_to, err_to, os.dup(waking)]))
+    def request(self, message: Fork, descriptors: list[int], patience: Patience) -> None:
+        self._ranks.append(_Remote(self, message.spec, list(map(os.dup, descriptors))))
 
     def tell(self, message: Message) -> None:
-        for rank, seat in enumerate(self.seats):
-            ahead = self.engines.ahead[seat.engine]
-            shifted = message._replace(began=message.began + ahead) if isinstance(message, Job) else message
+        for rank, engine in enumerate(self.engine_of):
+            shifted = message
+            if isinstance(message, Job):
+                shifted = message._replace(began=message.began + self.engines.known[engine].clock)
             self.queue(rank, frame(shifted))
 
     def ask_for_stacks(self) -> None:
@@ -106,16 +91,16 @@ class _Remote:
     """
 
     def __init__(self, group: EngineWorkers, spec: RankSpec, descriptors: list[int]) -> None:
-        self._group, self._rank, self._seat = group, spec.rank, group.seats[spec.rank]
+        self._group, self._rank, self._engine = group, spec.rank, group.engine_of[spec.rank]
         self._key = f"{os.getpid()}.{id(group)}.{spec.rank}"
         self._messages, self._out, self._err, self._wakeup = self._sinks = [Sink(d) for d in descriptors]
         self.stack_wanted = False
         self._ended = False
-        self._ask(start, spec.rank, spec.world_size, spec.rendezvous, self._seat.environ)
+        self._ask(start, spec._replace(context=None))  # its context is the engine's own
 
     def _ask(self, function: Callable, *args: Any) -> None:
         self._since = time.monotonic()
-        self._answer = self._group.engines.ask(self._seat.engine, function, self._key, *args)
+        self._answer = self._group.engines.ask(self._engine, function, self._key, *args)
 
     def step(self) -> bool:
         """Pass on what there is. Return whether there was something."""
@@ -125,20 +110,19 @@ class _Remote:
             return False
         if not self._answer.ready():
             if time.monotonic() - self._since > ANSWER_SECONDS:
-                self._finish(f"was lost with {self._seat.name}, which has not answered for {ANSWER_SECONDS:g} s")
+                self._lost(f"has not answered for {ANSWER_SECONDS:g} s")
             return False
         try:
             heard = self._answer.get()
         except Exception:
-            self._finish(f"was lost with {self._seat.name}, which is gone")
+            self._lost("is gone")
             return True
-        if heard is not None:
-            self._take(heard)
+        self._take(heard)
         if not self._ended:
             if stack := self.stack_wanted:
                 self.stack_wanted = False
-            self._ask(exchange, self._messages.received(), stack)
-        return heard is not None and bool(heard.data)
+            self._ask(exchange, read_now(self._messages.descriptor), stack)
+        return bool(heard.data)
 
     def _take(self, heard: Heard) -> None:
         if heard.refused:
@@ -151,6 +135,10 @@ class _Remote:
         if heard.ended and heard.status is not None:
             self._finish(heard.status)
 
+    def _lost(self, why: str) -> None:
+        name, about = self._group.engines.names[self._engine], self._group.engines.known[self._engine]
+        self._finish(f"was lost with {name} on {about.host}, which {why}")
+
     def _finish(self, status: int | str) -> None:
         self._group.exits[self._rank] = status
         self._messages.finish()
@@ -159,7 +147,7 @@ class _Remote:
 
     def close(self) -> None:
         with suppress(Exception):
-            self._group.engines.ask(self._seat.engine, end, self._key)
+            self._group.engines.ask(self._engine, end, self._key)
         for sink in self._sinks:
             sink.close()
 
@@ -168,7 +156,7 @@ class Sink:
     """A descriptor that is written to as it has room, and the bytes that wait for room."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._waiting, self._finished = descriptor, bytearray(), False
+        self.descriptor, self._waiting, self._finished = descriptor, bytearray(), False
         os.set_blocking(descriptor, False)
 
     def add(self, data: bytes) -> None:
@@ -177,8 +165,8 @@ class Sink:
 
     def push(self) -> None:
         try:
-            while self._waiting and self._descriptor >= 0:
-                del self._waiting[: os.write(self._descriptor, self._waiting)]
+            while self._waiting and self.descriptor >= 0:
+                del self._waiting[: os.write(self.descriptor, self._waiting)]
         except BlockingIOError:
             return
         except OSError:  # nobody reads any more
@@ -186,16 +174,12 @@ class Sink:
         if self._finished:
             self.close()
 
-    def received(self) -> bytes:
-        """What the other end has sent."""
-        return read_now(self._descriptor)
-
     def finish(self) -> None:
         """Close the descriptor once all is written."""
         self._finished = True
         self.push()
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
