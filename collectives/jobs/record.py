@@ -67,20 +67,13 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     events = reader.events()
     hosts = dict(json.loads(line)[:2] for line in _lines(folder / "ranks.jsonl"))
     return Record(
-        world_size=n,
-        results=[None] * n,
-        events=events,
-        stdout=[""] * n,
+        world_size=n, events=events, name=Path(about["script"]).name,
         seconds=max((e.end or e.start for mine in events for e in mine), default=0.0),
-        sent=[None] * n,
-        received=[None] * n,
-        name=Path(about["script"]).name,
-        hosts=[hosts.get(rank, "") for rank in range(n)],
-        totals=account.totals,
+        results=[None] * n, stdout=[""] * n, sent=[None] * n, received=[None] * n,  # which no collector sees
+        hosts=[hosts.get(rank, "") for rank in range(n)], totals=account.totals,
         verdict=verdict.read_text() if verdict.exists() else "",
-        dropped=sum(account.calls) - sum(map(len, events)),
-        about=about,
-    )
+        dropped=sum(account.calls) - sum(map(len, events)), about=about,
+    )  # fmt: skip
 
 
 def _last(files: list[Path]) -> list[Path]:
