@@ -16,24 +16,26 @@ from .jobs import recorder
 
 
 def main() -> None:
-    options, script = arguments(sys.argv[1:])
+    options = arguments(sys.argv[1:])
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         sys.exit(
             f"{', '.join(missing)} not set: a launcher starts this program, once for each rank.\n"
             f"    torchrun --nproc-per-node 4 -m collectives.watch {' '.join(sys.argv[1:])}"
         )
-    if not options.module and not os.path.isfile(script[0]):
-        sys.exit(f"there is no script {script[0]} in {os.getcwd()}.")
-    with recorder.recording(options, script):
+    script = options.script[0]
+    if not options.module and not os.path.isfile(script):
+        sys.exit(f"there is no script {script} in {os.getcwd()}.")
+    with recorder.recording(options):
+        sys.argv = list(options.script)
         if options.module:
-            _run_module(script)
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
             _run_script(script)
 
 
-def arguments(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """This program's own options, and the script with its arguments."""
+def arguments(given: list[str]) -> argparse.Namespace:
+    """This program's own options, and `script`, with its arguments."""
     parser = argparse.ArgumentParser("torchrun ... -m collectives.watch", description=__doc__.splitlines()[0])
     parser.add_argument("--record", metavar="FOLDER", help="what is recorded (records/SCRIPT-TIME)")
     parser.add_argument("--values", action="store_true", help="record tensors' values too; of large ones a checksum")
@@ -47,18 +49,12 @@ def arguments(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
         parser.error("which script?")
     if options.last < 1 or options.patience <= 0:
         parser.error("--last and --patience are more than 0")
-    return options, options.script
+    return options
 
 
-def _run_module(script: list[str]) -> None:
-    sys.argv = list(script)
-    runpy.run_module(script[0], run_name="__main__", alter_sys=True)
-
-
-def _run_script(script: list[str]) -> None:
+def _run_script(path: str) -> None:
     """As `python script` does: in a module __main__ that stays, for what the script's classes are pickled by."""
-    path = script[0]
-    sys.argv, sys.path[0] = list(script), os.path.dirname(os.path.abspath(path))
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
     main = types.ModuleType("__main__")
     main.__dict__.update(
         __file__=path, __builtins__=builtins, __cached__=None, __loader__=SourceFileLoader("__main__", path)

@@ -3,20 +3,19 @@
 It runs on rank 0's host and outlives rank 0.  It only reads: no rank is ended or raised in by it.
 """
 
-from __future__ import annotations
-
+import argparse
 import json
 import selectors
 import signal
 import socket
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from ..record.event import Line
 from . import lines, words
 from .judge import Judge
-from .line_socket import LineSocket, say, write
+from .link import LineSocket, say
 from .words import Where
 from .writer import Writer
 
@@ -29,33 +28,50 @@ HELLO_BYTES = 4096
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 
-def collect(
-    listener: socket.socket,
-    token: str,
-    world_size: int,
-    began: float,
-    folder: str,
-    script: list[str],
-    last: int,
-    patience: float,
-) -> None:
-    """Collect until all ranks have ended. began: the perf_counter from which all times count."""
+def collect(listener: socket.socket, way: dict, world_size: int, folder: str, options: argparse.Namespace) -> None:
+    """Collect until all ranks have ended. way: what the ranks know of this process, see Link. options: of watch.py."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with Writer(folder, world_size, script, last) as writer:
-        Collector(listener, token, world_size, began, writer, Judge(world_size, patience)).serve()
+    with closing(Writer(folder, world_size, options.script, options.last)) as writer:
+        Collector(listener, way, world_size, writer, Judge(world_size, options.patience)).serve()
+
+
+class _Rank(LineSocket):
+    """A rank's connection, of which an error is the end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.number: int | None = None  # not known until its first line
+        self.where: Where | None = None
+        self.ended = False  # it has told all
+
+    def receive(self) -> list[bytes] | None:
+        with suppress(OSError):
+            return super().receive()
+        return None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection has ended, and all that came through it has been received."""
+        try:
+            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def send(self, what: dict) -> None:
+        with suppress(OSError):  # its end will be read
+            super().send(what)
 
 
 class Collector:
     """All ranks' connections, the record, and the judge."""
 
-    def __init__(
-        self, listener: socket.socket, token: str, world_size: int, began: float, writer: Writer, judge: Judge
-    ) -> None:
-        self._listener, self._token, self._size, self._began = listener, token, world_size, began
+    def __init__(self, listener: socket.socket, way: dict, world_size: int, writer: Writer, judge: Judge) -> None:
+        self._listener, self._token, self._size, self._began = listener, way["token"], world_size, way["began"]
         self._writer, self._judge = writer, judge
         self._ranks: dict[int, _Rank] = {}  # those that have said who they are
-        self._open: set[_Rank] = set()
         self._select = selectors.DefaultSelector()
         self._select.register(listener, selectors.EVENT_READ, self._accept)
         self._asked: float | None = None  # until when to wait for stacks
@@ -76,7 +92,7 @@ class Collector:
 
     @property
     def _over(self) -> bool:
-        if self._open:
+        if len(self._select.get_map()) > 1:  # connections beside the listener
             return False
         if len(self._ranks) == self._size:
             return True
@@ -91,7 +107,6 @@ class Collector:
             if hasattr(socket, name):
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         rank = _Rank(sock)
-        self._open.add(rank)
         self._select.register(sock, selectors.EVENT_READ, partial(self._read, rank))
 
     def _read(self, rank: _Rank) -> None:
@@ -129,7 +144,6 @@ class Collector:
     def _close(self, rank: _Rank) -> None:
         self._select.unregister(rank.sock)
         rank.sock.close()
-        self._open.discard(rank)
         self._quiet_since = time.monotonic()
         if rank.number is not None:
             rank.where.connected = False
@@ -140,7 +154,7 @@ class Collector:
         if "ping" in what:
             rank.send({"pong": [what["ping"], time.perf_counter()]})
         elif "stack" in what:
-            rank.where.stack = [Line(*line) for line in what["stack"]]
+            rank.where.stack = tuple(Line(*line) for line in what["stack"])
             self._judge.locate(rank.number, *words.innermost(rank.where.stack))
         elif "end" in what:
             if sum(r.ended for r in self._ranks.values()) == self._size - 1:
@@ -167,10 +181,10 @@ class Collector:
             self._asked = time.monotonic() + STACK_SECONDS
             for rank in self._ranks.values():
                 rank.where.stack = None
-                if rank in self._open:
+                if rank.where.connected:
                     rank.send({"stack": True})
-        told = all(r.where.stack is not None for r in self._ranks.values() if r in self._open and not r.ended)
-        if told or time.monotonic() > self._asked:
+        awaited = [r for r in self._ranks.values() if r.where.connected and r.where.stack is None and not r.ended]
+        if not awaited or time.monotonic() > self._asked:
             self._asked = None
             self._announce()
 
@@ -178,39 +192,10 @@ class Collector:
         if verdict := self._judge.conclude():
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text)
-            write(text)
+            say(text, by="")
 
     def _finish(self) -> None:
         self._finished = True
         self._judge.nothing_more()
         self._announce()
         say(self._writer.summary(time.perf_counter() - self._began))
-
-
-class _Rank(LineSocket):
-    """A rank's connection, of which an error is the end."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock)
-        self.number: int | None = None  # not known until its first line
-        self.where: Where | None = None
-        self.ended = False  # it has told all
-
-    def receive(self) -> list[bytes] | None:
-        with suppress(OSError):
-            return super().receive()
-        return None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the connection has ended, and all that came through it has been received."""
-        try:
-            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-
-    def send(self, what: dict) -> None:
-        with suppress(OSError):  # its end will be read
-            super().send(what)

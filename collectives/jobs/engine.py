@@ -4,21 +4,26 @@ The ranks are forked from a server of the engine's own, as the notebook's are, s
 the engine outlives whatever becomes of them.  No function here waits for a rank: the notebook asks again.
 """
 
+import fcntl
 import os
 import select
 import socket
 import struct
 import sys
 import time
-from typing import Any, NamedTuple
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple
 
 from ..launch.pool import server
 from ..launch.workers import Patience, WorkerGroup
-from ..rank.protocol import Place, ProcessContext, RankSpec
+from ..rank.protocol import ProcessContext, RankSpec
 
 ANSWER_SECONDS = 0.02  # in which a rank may still say something
 MAX_ANSWER_BYTES = 1 << 24
 START_SECONDS = 30.0  # for the fork server to have room for a request
+SIOCGIFADDR = 0x8915  # Linux's
+_ranks: dict[str, WorkerGroup] = {}  # of one rank each
 
 
 class About(NamedTuple):
@@ -33,58 +38,57 @@ class About(NamedTuple):
 class Heard(NamedTuple):
     """What a rank has said since it was asked last."""
 
-    data: bytes  # of its messages
-    out: bytes
-    err: bytes
-    ended: bool  # nothing more will come
-    status: int | None  # its exit status
-    refused: tuple[int, int] | None  # as WorkerGroup has it
+    data: bytes = b""  # of its messages
+    out: bytes = b""
+    err: bytes = b""
+    ended: bool = False  # nothing more will come
+    status: int | None = None  # its exit status
+    refused: int | None = None  # the errno, if the system gave no process for it
 
 
-def perform(name: str, *args: Any) -> Any:
-    """Call one of the functions below."""
-    return FUNCTIONS[name](*args)
-
-
-def about() -> About:
+def describe() -> About:
     interface, address = _interface()
     return About(socket.gethostname(), address, interface, time.perf_counter())
 
 
 def open_store() -> int:
     """The port of this engine's TCPStore, by which the ranks of a run find each other."""
+    return _store().port
+
+
+@cache
+def _store():
     from torch.distributed import TCPStore  # only one engine needs torch itself
 
-    global _store
-    _store = _store or TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
-    return _store.port
+    return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
 
 
-def start(number: str, rank: int, world_size: int, rendezvous: str, environ: dict[str, str]) -> None:
-    """Have a rank forked."""
-    spec = RankSpec(rank, world_size, ProcessContext.here(), rendezvous, Place((), environ))
+def start(number: str, spec: RankSpec) -> Heard:
+    """Have a rank forked, in this process's context."""
+    spec = spec._replace(context=ProcessContext.here())
     _ranks[number] = server().start([spec], Patience(time.monotonic() + START_SECONDS))
+    return Heard()
 
 
-def exchange(number: str, data: bytes) -> Heard:
-    """Send a rank these bytes, and return what it has said; at once if there is something, or a little later."""
+def exchange(number: str, data: bytes, stack: bool) -> Heard:
+    """Send a rank these bytes, and return what it has said; at once if there is something, or a little later.
+
+    stack: have the rank write its stack.
+    """
     rank = _ranks[number]
+    if stack:
+        rank.ask_for_stacks()
     rank.queue(0, data)
     rank.push(0)
-    sources = [rank.socks[0], rank.wakeup, rank.out[0].stream, rank.err[0].stream, rank.server.sock]
+    out, err = rank.out[0].stream, rank.err[0].stream
     poll = select.poll()
-    for source in sources:
+    for source in (rank.socks[0], rank.wakeup, out, err, rank.server.sock):
         poll.register(source, select.POLLIN)
     poll.poll(ANSWER_SECONDS * 1000)
     rank.server.read()
     said, ended = _received(rank.socks[0])
-    status = next(iter(rank.exits.values()), None)
-    return Heard(said, _read(rank.out[0].stream), _read(rank.err[0].stream), ended, status, rank.refused)
-
-
-def stacks(number: str) -> None:
-    """Have a rank write its stack."""
-    _ranks[number].ask_for_stacks()
+    status, refused = next(iter(rank.exits.values()), None), rank.refused and rank.refused[1]
+    return Heard(said, read_now(out), read_now(err), ended, status, refused)
 
 
 def end(number: str) -> None:
@@ -93,31 +97,25 @@ def end(number: str) -> None:
         rank.end()
 
 
-FUNCTIONS = {f.__name__: f for f in (about, open_store, start, exchange, stacks, end)}
-
-_ranks: dict[str, WorkerGroup] = {}
-_store = None
-
-
 def _received(sock: socket.socket) -> tuple[bytes, bool]:
-    parts, size = [], 0
-    while size < MAX_ANSWER_BYTES:
-        try:
-            part = sock.recv(1 << 20)
-        except BlockingIOError:
-            return b"".join(parts), False
-        except ConnectionError:
-            part = b""
-        if not part:
-            return b"".join(parts), True
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts), False
-
-
-def _read(stream: int) -> bytes:
+    """What a rank has sent, and whether nothing more will come."""
+    data = bytearray()
     try:
-        return os.read(stream, 1 << 16)
+        while len(data) < MAX_ANSWER_BYTES:
+            if not (part := sock.recv(1 << 20)):
+                return bytes(data), True
+            data += part
+    except BlockingIOError:
+        pass
+    except ConnectionError:
+        return bytes(data), True
+    return bytes(data), False
+
+
+def read_now(descriptor: int) -> bytes:
+    """What there is to read from a descriptor that does not block."""
+    try:
+        return os.read(descriptor, 1 << 20)
     except BlockingIOError:
         return b""
 
@@ -127,10 +125,9 @@ def _interface() -> tuple[str, str]:
     told = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if told and told != "lo":
         return told, _address_of(told)
-    try:
+    address = "127.0.0.1"
+    with suppress(OSError):
         address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "", ""
     if address.startswith("127."):
         return "", ""
     return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), ""), address
@@ -139,12 +136,7 @@ def _interface() -> tuple[str, str]:
 def _address_of(interface: str) -> str:
     if sys.platform != "linux":
         return ""
-    import fcntl
-
-    SIOCGIFADDR = 0x8915
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        try:
-            answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        except OSError:
-            return ""
-    return socket.inet_ntoa(answer[20:24])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
+        answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()))
+        return socket.inet_ntoa(answer[20:24])
+    return ""

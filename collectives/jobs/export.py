@@ -56,10 +56,10 @@ def with_last_shown(source: str) -> str:
     last = body[-1].value
     if isinstance(last, ast.Call) and getattr(last.func, "id", "") in ("print", "display"):
         return source
-    lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
+    text = source.encode()  # ast counts columns in bytes
+    lines = text.splitlines(keepends=True)
     start = sum(map(len, lines[: last.lineno - 1])) + last.col_offset
     end = sum(map(len, lines[: last.end_lineno - 1])) + last.end_col_offset
-    text = source.encode()
     return (text[:start] + b"show(" + text[start:end] + b")" + text[end:]).decode()
 
 

@@ -4,23 +4,22 @@ They are Linux's own means of making a machine look like several: each host has 
 name, processes and /etc/hosts, and shares the files, the processor and the clock with the others.  See wire.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..rank.protocol import Place
 from ..rank.work import LOOPBACK
@@ -28,29 +27,22 @@ from ..rank.work import LOOPBACK
 MTU_BYTES = 16000  # large packets: the wire handles each one in Python
 END_SECONDS = 5.0  # for the wire to end by itself
 MAX_HOSTS = 64
-KINDS = (
-    "user",
-    "net",
-    "uts",
-    "mnt",
-)  # of namespaces, that a rank enters; user first, for it gives the right to the others
+KINDS = ("user", "net", "uts", "mnt")  # of namespaces that a rank enters; user first: it gives the right to the others
 HERE = Path(__file__).parent
 MOVING = "The rest of this page can be read with the outputs that are stored in it."
 CONTAINER = (
     "Inside a container, start the container with --security-opt seccomp=unconfined --device /dev/net/tun; on Ubuntu "
     "23.10 or newer, `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows it until the next start."
 )
-REASONS = {  # of the call that was refused
-    "tun": "this system has no /dev/net/tun that this user may open, and hosts are connected by it",
-    "": "this system does not let this user make network namespaces, of which hosts are made",
-}
+NO_TUN = "this system has no /dev/net/tun that this user may open, and hosts are connected by it"
+NO_NAMESPACES = "this system does not let this user make network namespaces, of which hosts are made"
 
 
 class HostsUnavailable(RuntimeError):
     """This machine cannot pretend to be several. The message says why, and what would help."""
 
 
-class Hosts:
+class Hosts(AbstractContextManager):
     """Several hosts on this machine.  They exist from here on until close(), or until this process ends.
 
     count: number of hosts, 1 to 64, named host0, host1, ... at 10.77.0.1, 10.77.0.2, ...
@@ -75,9 +67,9 @@ class Hosts:
         for host in range(count):
             self.write_etc_hosts(host, "127.0.0.1 localhost\n" + everyone)
             (self._folder / f"host{host}.resolv.conf").write_text("options timeout:1 attempts:1\n")
-        figures = map(str, (count, latency, bandwidth, MTU_BYTES))
+        settings = map(str, (count, latency, bandwidth, MTU_BYTES, self._folder))
         self._wire = subprocess.Popen(
-            [sys.executable, "-I", str(HERE / "wire.py"), *figures, str(self._folder)],
+            [sys.executable, "-I", str(HERE / "wire.py"), *settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -95,14 +87,14 @@ class Hosts:
     def places(self, world_size: int) -> list[Place]:
         """A host for each of world_size ranks: next to each other, and as many on each as can be."""
         host_of = [rank * self.count // world_size for rank in range(world_size)]
-        return [self._place(host, host_of[:rank].count(host), host_of.count(host)) for rank, host in enumerate(host_of)]
-
-    def _place(self, host: int, local_rank: int, local_world_size: int) -> Place:
-        environ = dict(
-            LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(local_world_size), GROUP_RANK=str(host),
-            GROUP_WORLD_SIZE=str(self.count), GLOO_SOCKET_IFNAME=self.interface,
-        )  # fmt: skip
-        return Place(self._namespaces[host], environ)
+        places = []
+        for rank, host in enumerate(host_of):
+            environ = dict(
+                LOCAL_RANK=str(host_of[:rank].count(host)), LOCAL_WORLD_SIZE=str(host_of.count(host)),
+                GROUP_RANK=str(host), GROUP_WORLD_SIZE=str(self.count), GLOO_SOCKET_IFNAME=self.interface,
+            )  # fmt: skip
+            places.append(Place(self._namespaces[host], environ))
+        return places
 
     def start(self, host: int, command: list[str], **options: Any) -> subprocess.Popen:
         """A process on a host.  options: as subprocess.Popen has them."""
@@ -154,9 +146,6 @@ class Hosts:
         """Remove the hosts, and end everything that runs on them."""
         self._close()
 
-    def __enter__(self) -> Hosts:
-        return self
-
     def __exit__(self, *_: Any) -> None:
         self.close()
 
@@ -196,7 +185,7 @@ def _end(wire: subprocess.Popen, folder: Path, started: list[subprocess.Popen]) 
     try:
         wire.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
-        wire.send_signal(signal.SIGKILL)
+        wire.kill()
         wire.wait()
     for process in started:
         process.wait()  # it ended with its host
@@ -213,7 +202,7 @@ def _check(count: Any, latency: float, bandwidth: float) -> None:
 
 
 def _reason(number: int, what: str) -> str:
-    reason = REASONS["tun" if "tun" in what or number == errno.ENODEV else ""]
+    reason = NO_TUN if "tun" in what or number == errno.ENODEV else NO_NAMESPACES
     error = f"{what}: {os.strerror(number)}" if number else what
     return f"{reason} ({error}). {CONTAINER} {MOVING}"
 
@@ -235,8 +224,11 @@ def main() -> None:
         hosts = Hosts(given.hosts, given.latency, given.bandwidth)
     except (HostsUnavailable, ValueError) as error:
         sys.exit(str(error))
-    with hosts:
-        sys.exit(_on_all(hosts, given.command) if given.command else _shell(hosts))
+    with ThreadPoolExecutor(hosts.count) as threads, hosts:
+        if given.command:
+            codes = list(threads.map(partial(_on_one, hosts, given.command), range(hosts.count)))
+            sys.exit(next(filter(None, codes), 0))
+        sys.exit(_shell(hosts))
 
 
 def _shell(hosts: Hosts) -> int:
@@ -247,25 +239,13 @@ def _shell(hosts: Hosts) -> int:
     return hosts.start(0, [os.environ.get("SHELL", "/bin/sh")]).wait()
 
 
-def _on_all(hosts: Hosts, command: list[str]) -> int:
-    """The first exit code that is not 0, by host."""
-    running = []
-    for host, name in enumerate(hosts.names):
-        words = [word.replace("{host}", str(host)).replace("{hosts}", str(hosts.count)) for word in command]
-        process = hosts.start(host, words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        reader = threading.Thread(target=_pass_on, args=(process.stdout, name))
-        reader.start()
-        running.append((process, reader))
-    codes = []
-    for process, reader in running:
-        codes.append(process.wait())
-        reader.join()
-    return next((code for code in codes if code), 0)
-
-
-def _pass_on(lines: IO[str], name: str) -> None:
-    for line in lines:
-        print(f"{name}| {line}", end="", flush=True)
+def _on_one(hosts: Hosts, command: list[str], host: int) -> int:
+    """Run a command on a host and print what it prints. Return its exit code."""
+    words = [word.replace("{host}", str(host)).replace("{hosts}", str(hosts.count)) for word in command]
+    with hosts.start(host, words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            print(f"{hosts.names[host]}| {line}", end="", flush=True)
+    return process.returncode
 
 
 if __name__ == "__main__":

@@ -1,23 +1,21 @@
 """Engines of ipyparallel, which starts them by itself, SSH, MPI, Slurm, PBS, LSF, Kubernetes and others."""
 
 import weakref
-from typing import Any
+from typing import Any, Callable
 
-from .engine import perform
 from .engines import EngineError
-from .relay import Answer
+from .relay import Answer, Engines
 
 
-class IpyparallelEngines:
+class IpyparallelEngines(Engines):
     """The engines of a client, or those of a view of it."""
 
     def __init__(self, client: Any, ids: list[int]) -> None:
-        self._client, self._ids = client, ids
+        super().__init__([f"engine {engine}" for engine in ids])
         self._views = [client[engine] for engine in ids]
-        self.names = [f"engine {engine}" for engine in ids]
 
-    def ask(self, engine: int, function: str, *args: Any) -> Answer:
-        return self._views[engine].apply_async(perform, function, *args)
+    def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
+        return self._views[engine].apply_async(function, *args)
 
 
 _made: weakref.WeakKeyDictionary[Any, dict[tuple, IpyparallelEngines]] = weakref.WeakKeyDictionary()
@@ -36,7 +34,6 @@ def engines_of(on: Any) -> IpyparallelEngines:
         ids = [targets] if isinstance(targets, int) else list(client.ids if targets in ("all", None) else targets)
     else:
         raise TypeError(f"ranks need Hosts, or a Client or view of ipyparallel, not a {type(on).__name__}.")
-    lost = [engine for engine in ids if engine not in client.ids]
-    if lost:
+    if lost := [engine for engine in ids if engine not in client.ids]:
         raise EngineError(f"engines {lost} are gone; those that are left: {list(client.ids)}.")
     return _made.setdefault(client, {}).setdefault(tuple(ids), IpyparallelEngines(client, ids))

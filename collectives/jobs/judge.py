@@ -23,14 +23,14 @@ class Judge:
 
     def __init__(self, world_size: int, patience: float) -> None:
         self._monitor = Monitor(world_size, grace=GRACE_SECONDS, keep=KEPT_CALLS)
-        self._patience, self._progress = patience, time.monotonic()
-        self._standstill_told = False  # the one that lasts
+        self._patience = patience
+        self._progress = time.monotonic()  # inf: the standstill since then has been told
         self._certain_told = False
 
     # --- what arrives ---------------------------------------------------------------------
 
     def take(self, rank: int, message: protocol.Message) -> None:
-        self._progress, self._standstill_told = time.monotonic(), False
+        self._progress = time.monotonic()
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
@@ -64,7 +64,7 @@ class Judge:
     @property
     def _is_late(self) -> bool:
         """Whether no rank has told anything for a long time, which has not been told yet."""
-        return not self._standstill_told and time.monotonic() - self._progress > self._patience
+        return time.monotonic() - self._progress > self._patience
 
     def conclude(self) -> Verdict | None:
         """The verdict, to be told: it is given once. None if there is nothing to tell."""
@@ -72,7 +72,6 @@ class Judge:
             return None
         if verdict := self._monitor.verdict():
             self._certain_told = True
-        elif self._is_late:
-            verdict = self._monitor.standstill(time.monotonic() - self._progress)
-            self._standstill_told = verdict is not None
+        elif self._is_late and (verdict := self._monitor.standstill(time.monotonic() - self._progress)):
+            self._progress = inf
         return verdict

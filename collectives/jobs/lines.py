@@ -22,12 +22,13 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from ..format import dtype_name
 from ..rank import protocol
 from ..record.event import Event, Failure, Line, Summary, Value
 
 PLAIN = ("src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting")
 LISTS = ("shape", "strides", "non_dense")
-LINES = ("line", "misused_at", "viewed_at")
+RETURNED = protocol.Returned(b"", (None, None), None, [])  # of a script, which has no result
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Event)}
 
 
@@ -35,37 +36,27 @@ _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Event)}
 
 
 def written(
-    rank: int, messages: list[protocol.Message], shift: float, with_text: Callable[[Line], Line]
+    rank: int, messages: list[protocol.Message], shift: float, with_text: Callable[[Line | None], Line | None]
 ) -> Iterator[bytes]:
     """The lines of a rank's messages. shift: what its times lack to the collector's clock."""
     ended = {m.index: m for m in messages if type(m) is protocol.Completed}
-    told: set[int] = set()  # calls whose line says all
     waits = {m.index: m.since for m in messages if type(m) is protocol.Waiting}
+    told = {m.event.index for m in messages if type(m) is protocol.Called} & ended.keys()  # by the line of the call
     for m in messages:
         if type(m) is protocol.Called:
-            index = m.event.index
-            if index in ended:
-                told.add(index)
-            line = _call(m.event, ended.get(index), waits.get(index), shift, with_text)
+            line = _call(m.event, ended.get(m.event.index), waits.get(m.event.index), shift, with_text)
         elif type(m) in (protocol.Waiting, protocol.Completed) and m.index in told:
             continue
         else:
             line = _WRITTEN[type(m)](m, shift, with_text)
-        yield json.dumps([rank, *line], separators=(",", ":"), default=_value).encode() + b"\n"
+        yield json.dumps([rank, *line], separators=(",", ":"), default=_as_json).encode() + b"\n"
 
 
 def _call(e: Event, done: protocol.Completed | None, since: float | None, shift: float, with_text) -> list:
     rest: dict[str, Any] = {"group": _ranks(e.group)}
-    for name in PLAIN:
+    for name in (*PLAIN, *LISTS, "dtype", "splits"):
         if (value := getattr(e, name)) != _DEFAULTS[name]:
             rest[name] = value
-    for name in LISTS:
-        if value := getattr(e, name):
-            rest[name] = value
-    if e.dtype is not None:
-        rest["dtype"] = str(e.dtype).removeprefix("torch.")
-    if e.splits is not None:
-        rest["splits"] = e.splits
     if e.line is not None:
         rest["line"] = with_text(e.line)
     if e.before is not None:
@@ -93,18 +84,16 @@ def _ranks(group: tuple[int, ...]) -> str | tuple[int, ...]:
     return group
 
 
-def _brief(value: Value, e: Event) -> Any:
+def _brief(value: Value, e: Event) -> Value | bool:
     """True for a value of which the event's own shape and dtype are all that is known."""
     known = isinstance(value, Summary) and not value.head and value.shape == e.shape and value.dtype == e.dtype
-    return True if known else _value(value)
+    return known or value
 
 
-def _value(value: Value) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_value(v) for v in value]
-    if value is None:
-        return None
-    about = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
+    if isinstance(value, torch.dtype):
+        return dtype_name(value)
+    about = {"shape": value.shape, "dtype": value.dtype}
     if not isinstance(value, Summary):
         exact = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         return about | {"data": exact.flatten().tolist()}
@@ -115,42 +104,35 @@ def _value(value: Value) -> Any:
 
 _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, shift, _: ["waiting", m.index, m.since + shift, m.limited, m.thread],
-    protocol.Completed: lambda m, shift, _: ["done", m.index, _at(m.end, shift), m.waited, m.src, _value(m.after)],
-    protocol.Misused: lambda m, _, text: ["misused", m.index, m.how, m.line and text(m.line)],
+    protocol.Completed: lambda m, shift, _: ["done", m.index, _at(m.end, shift), m.waited, m.src, m.after],
+    protocol.Misused: lambda m, _, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
-    protocol.WorkBegan: lambda m, *_: ["began", m.work, m.index],
-    protocol.WorkEnded: lambda m, *_: ["ended", m.work],
+    protocol.WorkBegan: lambda m, *_: ["began", *m],
+    protocol.WorkEnded: lambda m, *_: ["ended", *m],
     protocol.Joining: lambda m, *_: ["joining", list(m.threads)],
     protocol.Returned: lambda *_: ["returned"],
-    protocol.Failed: lambda m, _, text: ["failed", _failure(m.failure, text)],
+    protocol.Failed: lambda m, _, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
 }
-
-
-def _failure(failure: Failure, text) -> dict:
-    return vars(failure) | {"frames": [text(line) for line in failure.frames]}
 
 
 # --- read ---------------------------------------------------------------------------------
 
 
-def read(line: bytes | str) -> tuple[int, list[protocol.Message]]:
+def read(line: bytes) -> tuple[int, list[protocol.Message]]:
     """The rank of a line, and its messages. Raises ValueError for what is no line of a record."""
     try:
         rank, kind, *rest = json.loads(line)
         return rank, _called(rank, *rest) if kind == "call" else [_READ[kind](*rest)]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no line of a record: {bytes(line[:100])!r} ({error})") from error
+        raise ValueError(f"no line of a record: {line[:100]!r} ({error})") from error
 
 
 def _called(rank: int, index: int, op: str, start: float, rest: dict) -> list[protocol.Message]:
     fields = {name: rest[name] for name in PLAIN if name in rest}
-    fields |= {name: tuple(rest[name]) for name in LISTS if name in rest}
-    fields |= {name: _line(rest[name]) for name in LINES if name in rest}
-    if "dtype" in rest:
-        fields["dtype"] = _dtype(rest["dtype"])
-    if "splits" in rest:
-        fields["splits"] = tuple(map(tuple, rest["splits"]))
-    e = Event(rank, index, op, _group(rest["group"]), start=start, **fields)
+    fields |= {name: convert(rest[name]) for name, convert in _CONVERTED.items() if name in rest}
+    group = rest["group"]
+    ranks = range(*map(int, group.split(":"))) if isinstance(group, str) else group
+    e = Event(rank, index, op, tuple(ranks), start=start, **fields)
     e.before, after = (_read_brief(rest.get(name), e) for name in ("before", "after"))
     if "waited" not in rest:
         return [protocol.Called(e)]
@@ -158,15 +140,22 @@ def _called(rank: int, index: int, op: str, start: float, rest: dict) -> list[pr
 
 
 def _read_brief(value: Any, e: Event) -> Value:
-    return Summary(e.shape, e.dtype, e.nbytes, 0, (), ()) if value is True else _read_value(value)
+    return Summary(e.shape, e.dtype, e.nbytes, 0, (), ()) if value is True else _value(value)
 
 
-def _group(ranks: str | list[int]) -> tuple[int, ...]:
-    return tuple(range(*map(int, ranks.split(":")))) if isinstance(ranks, str) else tuple(ranks)
-
-
-def _line(line: list | None) -> Line | None:
-    return line and Line(*line)
+def _value(value: Any) -> Value:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_value(v) for v in value]
+    dtype, shape = _dtype(value["dtype"]), tuple(value["shape"])
+    if "data" in value:
+        if dtype.is_complex:
+            return torch.view_as_complex(torch.tensor(value["data"], dtype=dtype.to_real()).reshape(*shape, 2))
+        return torch.tensor(value["data"]).to(dtype).reshape(shape)
+    nbytes = torch.Size(shape).numel() * dtype.itemsize
+    head, tail = (tuple(value.get(end, ())) for end in ("head", "tail"))
+    return Summary(shape, dtype, nbytes, value.get("checksum", 0), head, tail)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -176,36 +165,28 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _read_value(value: Any) -> Value:
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [_read_value(v) for v in value]
-    dtype, shape = _dtype(value["dtype"]), tuple(value["shape"])
-    if "data" in value:
-        if dtype.is_complex:
-            return torch.view_as_complex(torch.tensor(value["data"], dtype=dtype.to_real()).reshape(*shape, 2))
-        return torch.tensor(value["data"]).to(dtype).reshape(shape)
-    nbytes = torch.Size(shape).numel() * dtype.itemsize
-    return Summary(
-        shape, dtype, nbytes, value.get("checksum", 0), tuple(value.get("head", ())), tuple(value.get("tail", ()))
-    )
+def _line(line: list | None) -> Line | None:
+    return line and Line(*line)
 
 
-def _named(thread: Any) -> Any:
-    return tuple(thread) if isinstance(thread, list) else thread
+def hashable(value: Any) -> Any:
+    """What was a tuple before JSON made a list of it, or a plain value."""
+    return tuple(value) if isinstance(value, list) else value
 
 
+_CONVERTED: dict[str, Callable] = dict.fromkeys(LISTS, tuple) | {
+    "dtype": _dtype,
+    "splits": lambda splits: tuple(map(tuple, splits)),
+    "line": _line,
+}
 _READ: dict[str, Callable[..., protocol.Message]] = {
-    "waiting": lambda index, since, limited, thread: protocol.Waiting(index, since, limited, _named(thread)),
-    "done": lambda index, end, waited, src, after: protocol.Completed(index, _read_value(after), end, waited, src),
+    "waiting": lambda index, since, limited, thread: protocol.Waiting(index, since, limited, hashable(thread)),
+    "done": lambda index, end, waited, src, after: protocol.Completed(index, _value(after), end, waited, src),
     "misused": lambda index, how, line: protocol.Misused(index, how, _line(line)),
     "resumed": protocol.Resumed,
-    "began": lambda work, index: protocol.WorkBegan(_named(work), index),
-    "ended": lambda work: protocol.WorkEnded(_named(work)),
-    "joining": lambda threads: protocol.Joining(set(map(_named, threads))),
-    "returned": lambda: protocol.Returned(b"", (None, None), None, []),
-    "failed": lambda fields: protocol.Failed(
-        Failure(**fields | {"frames": [_line(line) for line in fields["frames"]]})
-    ),
+    "began": lambda work, index: protocol.WorkBegan(hashable(work), index),
+    "ended": lambda work: protocol.WorkEnded(hashable(work)),
+    "joining": lambda threads: protocol.Joining(set(map(hashable, threads))),
+    "returned": lambda: RETURNED,
+    "failed": lambda fields: protocol.Failed(Failure(**fields | {"frames": [*map(_line, fields["frames"])]})),
 }

@@ -6,7 +6,6 @@ rank that cannot reach it says so in one line, and is not recorded from there on
 
 import _thread
 import json
-import linecache
 import os
 import select
 import socket
@@ -17,15 +16,14 @@ import traceback
 from collections import deque
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
+from ..launch.source import with_text
 from ..rank.protocol import Message
-from ..record.event import Line
-from .line_socket import LineSocket, say
 from .lines import written
 
 BATCH_SECONDS = 0.02  # between two looks at the queue
@@ -51,15 +49,36 @@ def store(rank: int) -> dist.TCPStore:
     """A client of the launcher's store, or of the one that init_process_group will use."""
     by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    here = rank == 0 and not by_agent
     wait = timedelta(seconds=FIND_SECONDS)
-    return dist.TCPStore(host, port, None, here, wait, wait_for_workers=False, multi_tenant=True)
+    return dist.TCPStore(host, port, None, rank == 0 and not by_agent, wait, wait_for_workers=False, multi_tenant=True)
 
 
 def key() -> str:
     """Where the store holds the collector's address: each restart of the ranks has a collector of its own."""
     environ = os.environ
     return f"collectives/{environ.get('TORCHELASTIC_RUN_ID')}/{environ.get('TORCHELASTIC_RESTART_COUNT')}/collector"
+
+
+class LineSocket:
+    """A connection that carries lines: of a record, or a JSON object each."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.unread = b""  # the beginning of a line
+
+    def send(self, what: dict) -> None:
+        self.sock.sendall(json.dumps(what).encode() + b"\n")
+
+    def receive(self) -> list[bytes] | None:
+        """The lines that have come to their ends, of at most 256 KiB; None once the connection has ended."""
+        data = self.sock.recv(1 << 18)
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        return lines if data else None
+
+
+def say(words: str, by: str = "collectives.jobs: ") -> None:
+    """To the job's standard error in one piece: unbuffered, print would let a rank come between text and line end."""
+    print(f"{by}{words}\n", end="", file=sys.stderr, flush=True)
 
 
 class Link:
@@ -75,12 +94,11 @@ class Link:
         self._held = 0.0
         self._off = False  # nothing is recorded any more
         self._over = False  # the script has ended
-        self._up, self._ending, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._up, self._ended = threading.Event(), threading.Event()
         self._socket: LineSocket | None = None
-        self._store: dist.TCPStore | None = None
         self._pings: deque[tuple[float, float]] = deque(maxlen=PINGS)  # (round trip, what to add to this clock)
         self._next_ping = 0.0
-        self._lines: dict[Line, Line] = {}
+        self._with_text = cache(with_text)
         self._main = threading.main_thread().ident
         os.register_at_fork(after_in_child=self._in_child)
         _thread.start_new_thread(self._run, ())
@@ -101,7 +119,6 @@ class Link:
         """Send what is left, and wait until it has been read."""
         if not self._off:
             self._over = True
-            self._ending.set()
             self._ended.wait(END_SECONDS)
 
     def _in_child(self) -> None:
@@ -125,25 +142,26 @@ class Link:
     def _run(self) -> None:
         try:
             self._connect()
-            while not self._off and not self._ended.is_set():
-                ending = self._ending.is_set()
+            told = False  # the collector, that this is all
+            while not self._off:
+                over = self._over
                 self._send_queue()
-                if ending:
+                if over and not told:
                     self._socket.send({"end": True})
-                    self._ending.clear()
+                    told = True
                 self._listen(BATCH_SECONDS)
         except Exception as error:
             self._give_up(f"the collector is not reachable ({error or type(error).__name__})")
 
     def _connect(self) -> None:
-        self._store = store(self._rank)
+        self._store = store(self._rank)  # kept: the others may ask it
         if self._collector:
             self._store.set(key(), json.dumps(self._collector))
         about = self._collector or json.loads(self._store.get(key()))
         self._socket = LineSocket(_reach(about["addresses"], about["port"]))
         self._socket.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        here = {"token": about["token"], "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid()}
-        self._socket.send(here)
+        hello = {"token": about["token"], "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid()}
+        self._socket.send(hello)
         self._zero = about["began"]
         if about["clock"] == clock():
             self._pings.append((0.0, 0.0))
@@ -156,17 +174,13 @@ class Link:
         self._next_ping = time.perf_counter() + PING_SECONDS
         self._socket.send({"ping": time.perf_counter()})
 
-    @property
-    def _shift(self) -> float:
-        """What the times of this rank lack to the collector's."""
-        return self._began - self._zero + min(self._pings, default=(0.0, 0.0))[1]
-
     def _send_queue(self) -> None:
         if self._next_ping and time.perf_counter() > self._next_ping:
             self._ping()
         if self._queue:
             messages = [self._queue.popleft() for _ in range(len(self._queue))]
-            self._socket.sock.sendall(b"".join(written(self._rank, messages, self._shift, self._with_text)))
+            shift = self._began - self._zero + min(self._pings, default=(0.0, 0.0))[1]
+            self._socket.sock.sendall(b"".join(written(self._rank, messages, shift, self._with_text)))
 
     def _listen(self, seconds: float) -> None:
         if not select.select([self._socket.sock], [], [], seconds)[0]:
@@ -190,11 +204,6 @@ class Link:
             self._off = True
             self._ended.set()
 
-    def _with_text(self, line: Line) -> Line:
-        if line not in self._lines:
-            self._lines[line] = line._replace(text=linecache.getline(line.file, line.number).strip())
-        return self._lines[line]
-
 
 def _reach(addresses: list[str], port: int) -> socket.socket:
     for address in addresses:
@@ -209,10 +218,9 @@ def _reach(addresses: list[str], port: int) -> socket.socket:
 
 def stack(thread: int) -> list[list]:
     """What a thread executes now, the innermost call last: [file, line, function, source], without this package."""
-    frame: FrameType | None = sys._current_frames().get(thread)
-    frames = traceback.extract_stack(frame) if frame else []
+    frame = sys._current_frames().get(thread)
     return [
         [f.filename, f.lineno, f.name, f.line or ""]
-        for f in frames
+        for f in (traceback.extract_stack(frame) if frame else ())
         if not f.filename.startswith((_PACKAGE, "<frozen runpy"))
     ]

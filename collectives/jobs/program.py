@@ -12,21 +12,20 @@ import sys
 from base64 import b64decode
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch.distributed as dist
 
 from .. import frontend
 from ..launch import run as launch
-from .engine import perform
 from .engines import EngineRanks
-from .relay import Answer
+from .relay import Answer, Engines
 
 LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what it sets
 FOREVER = timedelta(days=365)
 QUIT = b""
 
-_pictures: Path | None = None
+_pictures = Path()
 _numbers = itertools.count(1)
 
 
@@ -80,41 +79,28 @@ def _display(value: Any, raw: bool = False, **_: Any) -> None:
         print(repr(value), flush=True)
 
 
-class StoreEngines:
-    """The launcher's processes, reached through its key-value store."""
+class StoreEngines(Engines):
+    """The launcher's processes, reached through its key-value store. The first of them is this one."""
 
     def __init__(self, store: dist.Store, count: int) -> None:
-        self.names = [f"torchrun's rank {rank}" for rank in range(count)]
+        super().__init__([f"torchrun's rank {rank}" for rank in range(count)])
         self._store, self._asked = store, [itertools.count() for _ in range(count)]
 
-    def ask(self, engine: int, function: str, *args: Any) -> Answer:
-        if engine == 0:
-            return _Done(function, args)
-        key = f"{engine}/{next(self._asked[engine])}"
-        self._store.set(f"ask/{key}", pickle.dumps((function, args)))
+    def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
+        key, question = f"{engine}/{next(self._asked[engine])}", pickle.dumps((function, args))
+        if engine:
+            self._store.set(f"ask/{key}", question)
+        else:
+            self._store.set(f"answer/{key}", _answer(question))
         return _Awaited(self._store, f"answer/{key}")
 
     def quit(self) -> None:
-        for engine, asked in enumerate(self._asked):
-            if engine:
-                self._store.set(f"ask/{engine}/{next(asked)}", QUIT)
-
-
-class _Done:
-    """The answer of this process itself."""
-
-    def __init__(self, function: str, args: tuple) -> None:
-        self._outcome = _outcome(function, args)
-
-    def ready(self) -> bool:
-        return True
-
-    def get(self) -> Any:
-        return _value(self._outcome)
+        for engine, asked in enumerate(self._asked[1:], 1):
+            self._store.set(f"ask/{engine}/{next(asked)}", QUIT)
 
 
 class _Awaited:
-    """The answer of another one."""
+    """An answer that will be in the store."""
 
     def __init__(self, store: dist.Store, key: str) -> None:
         self._store, self._key = store, key
@@ -123,30 +109,26 @@ class _Awaited:
         return self._store.check([self._key])
 
     def get(self) -> Any:
-        outcome = pickle.loads(self._store.get(self._key))
+        value, error = pickle.loads(self._store.get(self._key))
         self._store.delete_key(self._key)
-        return _value(outcome)
+        if error:
+            raise RuntimeError(error)
+        return value
 
 
 def _serve(store: dist.Store, rank: int) -> None:
     for number in itertools.count():
-        asked = store.get(f"ask/{rank}/{number}")
+        question = store.get(f"ask/{rank}/{number}")
         store.delete_key(f"ask/{rank}/{number}")
-        if asked == QUIT:
+        if question == QUIT:
             return
-        store.set(f"answer/{rank}/{number}", pickle.dumps(_outcome(*pickle.loads(asked))))
+        store.set(f"answer/{rank}/{number}", _answer(question))
 
 
-def _outcome(function: str, args: tuple) -> tuple[Any, str]:
-    """(result, "") or (None, what went wrong): an exception may not be picklable."""
+def _answer(question: bytes) -> bytes:
+    """(result, "") or (None, what went wrong), pickled: an exception may not be picklable."""
+    function, args = pickle.loads(question)
     try:
-        return perform(function, *args), ""
+        return pickle.dumps((function(*args), ""))
     except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
-
-
-def _value(outcome: tuple[Any, str]) -> Any:
-    value, error = outcome
-    if error:
-        raise RuntimeError(error)
-    return value
+        return pickle.dumps((None, f"{type(error).__name__}: {error}"))

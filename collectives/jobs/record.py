@@ -1,15 +1,13 @@
 """Opens the record of a job (its format: writer.py, lines.py) as a Run."""
 
-from __future__ import annotations
-
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Iterator
 
 from ..judge.run import Run
 from ..judge.state import note
+from ..lazy import Later
 from ..rank import protocol
 from ..record.calls import lane_of
 from ..record.event import Event
@@ -32,28 +30,19 @@ class Record(Run):
     dropped: int = 0  # calls of all ranks that came before `.calls`, and are only in `.totals`
     about: dict = field(default_factory=dict)  # script, arguments, ...
 
+    timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
+    bill = Later("..cost.bill", "bill")  # what these calls would take on a machine
+
     @property
     def traffic(self) -> Traffic:
         """Bytes and messages of the calls that are here."""
         return count(self.events)
 
-    def part(self, which: slice) -> Record:
+    def part(self, which: slice) -> "Record":
         """The record of some of its calls, for a picture, a timeline or a bill of them."""
         chosen = {id(e) for call in self.chosen(which) for e in call}
         events = [[e for e in mine if id(e) in chosen] for mine in self.events]
         return replace(self, events=events, dropped=self.dropped + sum(map(len, self.events)) - sum(map(len, events)))
-
-    def timeline(self):
-        """When it happened; `.save(path)` writes a file for ui.perfetto.dev."""
-        from ..play.timeline import timeline
-
-        return timeline(self)
-
-    def bill(self, machine, **options: Any):
-        """What these calls would take on a machine, see cost.bill."""
-        from ..cost.bill import bill
-
-        return bill(self, machine, **options)
 
 
 def load(folder: str | Path, beginning: bool = False) -> Record:
@@ -71,68 +60,47 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     files = sorted(folder.glob("[0-9]*.jsonl"))
     if not files:
         raise ValueError(f"{folder} holds no calls: the job ended before its ranks were connected.")
-    parts = files[:1] if beginning else _last(files)
     n = about["world_size"]
-    reader = _RecordReader(n, _before(parts[0]))
-    for part in parts:
-        for line in _lines(part):
-            reader.take(line)
-    totals = reader if parts[-1] == files[-1] else _RecordReader(n, _before(files[-1])).through(files[-1])
+    reader = _Reader(n, files[:1] if beginning else _last(files))
+    account = _Reader(n, files[-1:]).account if beginning else reader.account
     verdict = folder / "verdict.txt"
     events = reader.events()
-    dropped = sum(totals.account.calls) - sum(map(len, events))
-    hosts = dict(json.loads(line)[:2] for line in _lines_of(folder / "ranks.jsonl"))
-    last = max((e.end or e.start for mine in events for e in mine), default=0.0)
+    hosts = dict(json.loads(line)[:2] for line in _lines(folder / "ranks.jsonl"))
     return Record(
-        n,
-        [None] * n,
-        events,
-        [""] * n,
-        last,
-        [None] * n,
-        [None] * n,
-        Path(about["script"]).name,
-        [hosts.get(rank, "") for rank in range(n)],
-        totals.account.totals,
-        verdict.read_text() if verdict.exists() else "",
-        dropped,
-        about,
-    )
+        world_size=n, events=events, name=Path(about["script"]).name,
+        seconds=max((e.end or e.start for mine in events for e in mine), default=0.0),
+        results=[None] * n, stdout=[""] * n, sent=[None] * n, received=[None] * n,  # which no collector sees
+        hosts=[hosts.get(rank, "") for rank in range(n)], totals=account.totals,
+        verdict=verdict.read_text() if verdict.exists() else "",
+        dropped=sum(account.calls) - sum(map(len, events)), about=about,
+    )  # fmt: skip
 
 
 def _last(files: list[Path]) -> list[Path]:
     """Of all files, those that follow each other up to the last."""
-    numbers = [int(file.stem) for file in files]
-    start = len(files) - 1
-    while start and numbers[start - 1] == numbers[start] - 1:
-        start -= 1
-    return files[start:]
+    missing = [int(file.stem) - place for place, file in enumerate(files)]  # before each of them
+    return files[missing.index(missing[-1]) :]
 
 
-def _lines_of(path: Path) -> list[bytes]:
+def _lines(path: Path) -> list[bytes]:
     """Lines of a file; one that a kill has cut short is left out."""
     data = path.read_bytes() if path.exists() else b""
     return data.split(b"\n")[:-1]
 
 
-def _before(path: Path) -> dict | None:
-    first = next(iter(_lines_of(path)), None)
-    return json.loads(first)["before"] if first else None
+class _Reader:
+    """What files that follow each other hold."""
 
-
-def _lines(path: Path) -> Iterator[bytes]:
-    yield from _lines_of(path)[1:]
-
-
-class _RecordReader:
-    """Takes the lines of a record in. before: what had come when they begin."""
-
-    def __init__(self, world_size: int, before: dict | None) -> None:
-        self.account = Account(world_size, before)
-        self._made = dict(self.account.made)
+    def __init__(self, world_size: int, files: list[Path]) -> None:
+        head = _lines(files[0])[:1]
+        self.account = Account(world_size, json.loads(head[0])["before"] if head else None)
+        self._before = Counter(self.account.made)
         self._events: list[dict[int, Event]] = [{} for _ in range(world_size)]
+        for file in files:
+            for line in _lines(file)[1:]:
+                self._take(line)
 
-    def take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> None:
         rank, messages = lines.read(line)
         for message in messages:
             self.account.add(rank, message)
@@ -141,24 +109,18 @@ class _RecordReader:
             elif event := self._events[rank].get(getattr(message, "index", None)):
                 note(event, message)
 
-    def through(self, path: Path) -> _RecordReader:
-        for line in _lines(path):
-            self.take(line)
-        return self
-
     def events(self) -> list[list[Event]]:
         """Per rank, the events from where on no partner of theirs is missing."""
         first: dict[tuple, int] = defaultdict(int)  # lane without its rank -> where all its ranks begin
-        for lane, n in self._made.items():
+        for lane, n in self._before.items():
             first[lane[1:]] = max(first[lane[1:]], n)
         kept = []
+        made = self._before.copy()  # no two ranks share a lane
         for mine in self._events:
-            made = dict(self._made)
             kept.append([])
             for e in mine.values():
                 lane = lane_of(e)
-                place = made.get(lane, 0)
-                made[lane] = place + 1
-                if place >= first[lane[1:]]:
+                if made[lane] >= first[lane[1:]]:
                     kept[-1].append(e)
+                made[lane] += 1
         return kept

@@ -8,21 +8,23 @@ import socket
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Iterator
 
 from ..rank import threads, torch_private
-from ..rank.protocol import Called, Completed, Failed, Joining, Message, Returned
+from ..rank.protocol import Called, Completed, Failed, Joining, Message
 from ..rank.tracer import Tracer
 from ..rank.work import failure
 from ..record.event import Value
 from . import link
+from .lines import RETURNED
 
 
 @contextmanager
-def recording(options: argparse.Namespace, script: list[str]) -> Iterator[None]:
-    """Record what runs inside, and until the process ends."""
+def recording(options: argparse.Namespace) -> Iterator[None]:
+    """Record what runs inside, and until the process ends. options: of watch.py."""
     rank, began = int(os.environ["RANK"]), time.perf_counter()
-    way = link.Link(rank, began, _collector(options, script, began) if rank == 0 else None)
+    way = link.Link(rank, began, _collector(options, began) if rank == 0 else None)
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
@@ -34,7 +36,7 @@ def recording(options: argparse.Namespace, script: list[str]) -> Iterator[None]:
             return
         tracer.finish()
         if not failed:
-            way.emit(Returned(b"", (None, None), None, []))
+            way.emit(RETURNED)
         way.end()
 
     pid = os.getpid()
@@ -42,13 +44,9 @@ def recording(options: argparse.Namespace, script: list[str]) -> Iterator[None]:
     tracer.__enter__()
     try:
         yield
-    except SystemExit as error:
-        if failed := error.code not in (None, 0):
-            way.emit(Failed(failure(error, True)))
-        raise
     except BaseException as error:
-        failed = True
-        way.emit(Failed(failure(error, True)))
+        if failed := not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            way.emit(Failed(failure(error, True)))
         raise
     finally:
         if not failed and threads.to_join:
@@ -70,7 +68,7 @@ def _copy(value: Value) -> Value:
     return value.clone() if hasattr(value, "clone") else value
 
 
-def _collector(options: argparse.Namespace, script: list[str], began: float) -> dict:
+def _collector(options: argparse.Namespace, began: float) -> dict:
     """Start the collector, in a process that outlives this one. Return how it is reached."""
     size = int(os.environ["WORLD_SIZE"])
     one_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
@@ -78,32 +76,29 @@ def _collector(options: argparse.Namespace, script: list[str], began: float) -> 
     addresses = ["127.0.0.1"] if one_host else [os.environ["MASTER_ADDR"], socket.gethostname()]
     way = {"addresses": addresses, "port": listener.getsockname()[1], "token": secrets.token_hex(16)}
     way |= {"began": began, "clock": link.clock()}
-    folder = _folder(options.record, script[0])
+    folder = _folder(options.record, options.script[0])
     sys.stdout.flush()
     sys.stderr.flush()
     if child := os.fork():
         os.waitpid(child, 0)
         listener.close()
         return way
-    status = 1
     try:
         os.setsid()  # a launcher that ends its ranks ends their sessions
         if os.fork():
             os._exit(0)
         from .collector import collect
 
-        collect(listener, way["token"], size, began, folder, script, options.last, options.patience)
-        status = 0
+        collect(listener, way, size, folder, options)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(0)  # nobody waits for it
 
 
 def _folder(wanted: str | None, script: str) -> str:
-    name = os.path.splitext(os.path.basename(script))[0]
-    folder = wanted or os.path.join("records", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = wanted or os.path.join("records", f"{Path(script).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     folder += f"-restart{restart}" if restart != "0" else ""
     if os.path.isdir(folder) and os.listdir(folder):

@@ -4,19 +4,15 @@ Each rank has a socket and two pipes here, as a local rank has. A thread serves 
 means of calling a function on an engine will do.
 """
 
-from __future__ import annotations
-
 import os
-import select
-import socket
 import threading
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Callable, Protocol
 
-from ..launch.workers import Output, Patience, WorkerGroup
-from ..rank.protocol import Job, Message, RankSpec, frame
-from .engine import Heard
+from ..launch.workers import Patience, WorkerGroup
+from ..rank.protocol import Fork, Job, Message, RankSpec, frame
+from .engine import About, Heard, end, exchange, read_now, start
 
 ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
 POLL_SECONDS = 0.002
@@ -30,56 +26,43 @@ class Answer(Protocol):
     def get(self) -> Any: ...
 
 
-class Engines(Protocol):
-    """Processes that engine.perform can be called on.
+class Engines:
+    """Processes that call functions of engine.py for us: a subclass has the way to ask them.
 
     names: what the learner knows them by, in the order of their ranks.
+    known: those that were used before, with `clock` as the seconds by which theirs is ahead of ours.
     """
 
-    names: list[str]
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.known: dict[int, About] = {}
 
-    def ask(self, engine: int, function: str, *args: Any) -> Answer: ...
-
-
-class Seat(NamedTuple):
-    """Where a rank is.  name: of engine and host.  ahead: seconds, of its perf_counter."""
-
-    engine: int
-    name: str
-    environ: dict[str, str]
-    ahead: float
+    def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
+        raise NotImplementedError
 
 
 class EngineWorkers(WorkerGroup):
-    """A WorkerGroup whose ranks are on engines."""
+    """A WorkerGroup whose ranks are on engines.  engine_of: by rank."""
 
-    def __init__(self, engines: Engines, seats: list[Seat], specs: list[RankSpec], patience: Patience) -> None:
-        self._engines, self._seats, self._ranks = engines, seats, []
+    def __init__(self, engines: Engines, engine_of: list[int], specs: list[RankSpec], patience: Patience) -> None:
+        self.engines, self.engine_of, self._ranks = engines, engine_of, []
         self._over, self._thread = threading.Event(), threading.Thread(target=self._relay, daemon=True)
-        super().__init__(engines, specs, patience)
-        self.reusable = False
+        super().__init__(self, specs, patience)  # with itself in the place of the server that ranks are asked of
         self._thread.start()
 
-    def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        self.socks.append(ours)
-        (out, out_to), (err, err_to) = os.pipe(), os.pipe()
-        self.out.append(Output(out))
-        self.err.append(Output(err))
-        seat = self._seats[spec.rank]
-        sinks = Sink(theirs.detach()), Sink(out_to), Sink(err_to), Sink(os.dup(waking))
-        self._ranks.append(_Remote(self._engines, seat, f"{os.getpid()}.{id(self)}.{spec.rank}", spec, sinks, self))
+    def request(self, message: Fork, descriptors: list[int], patience: Patience) -> None:
+        self._ranks.append(_Remote(self, message.spec, list(map(os.dup, descriptors))))
 
     def tell(self, message: Message) -> None:
-        for rank, seat in enumerate(self._seats):
-            shifted = message._replace(began=message.began + seat.ahead) if isinstance(message, Job) else message
+        for rank, engine in enumerate(self.engine_of):
+            shifted = message
+            if isinstance(message, Job):
+                shifted = message._replace(began=message.began + self.engines.known[engine].clock)
             self.queue(rank, frame(shifted))
 
     def ask_for_stacks(self) -> None:
         for rank in self._ranks:
-            rank.to_ask.append("stacks")
+            rank.stack_wanted = True
 
     def _end_ranks(self) -> None:
         self._over.set()
@@ -102,20 +85,22 @@ class EngineWorkers(WorkerGroup):
 
 
 class _Remote:
-    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session."""
+    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session.
 
-    def __init__(
-        self, engines: Engines, seat: Seat, key: str, spec: RankSpec, sinks: tuple[Sink, ...], group: EngineWorkers
-    ) -> None:
-        self._engines, self._seat, self._key, self._rank, self._group = engines, seat, key, spec.rank, group
-        self._messages, self._out, self._err, self._wakeup = self._sinks = sinks
-        self.to_ask: list[str] = []
+    descriptors: where its messages, output and errors go, and what wakes the session.
+    """
+
+    def __init__(self, group: EngineWorkers, spec: RankSpec, descriptors: list[int]) -> None:
+        self._group, self._rank, self._engine = group, spec.rank, group.engine_of[spec.rank]
+        self._key = f"{os.getpid()}.{id(group)}.{spec.rank}"
+        self._messages, self._out, self._err, self._wakeup = self._sinks = [Sink(d) for d in descriptors]
+        self.stack_wanted = False
         self._ended = False
-        self._ask("start", spec.rank, spec.world_size, spec.rendezvous, seat.environ)
+        self._ask(start, spec._replace(context=None))  # its context is the engine's own
 
-    def _ask(self, function: str, *args: Any) -> None:
+    def _ask(self, function: Callable, *args: Any) -> None:
         self._since = time.monotonic()
-        self._answer = self._engines.ask(self._seat.engine, function, self._key, *args)
+        self._answer = self._group.engines.ask(self._engine, function, self._key, *args)
 
     def step(self) -> bool:
         """Pass on what there is. Return whether there was something."""
@@ -125,42 +110,44 @@ class _Remote:
             return False
         if not self._answer.ready():
             if time.monotonic() - self._since > ANSWER_SECONDS:
-                self._lost(f"which has not answered for {ANSWER_SECONDS:g} s")
+                self._lost(f"has not answered for {ANSWER_SECONDS:g} s")
             return False
         try:
             heard = self._answer.get()
         except Exception:
-            self._lost("which is gone")
+            self._lost("is gone")
             return True
-        something = isinstance(heard, Heard) and self._take(heard)
+        self._take(heard)
         if not self._ended:
-            self._ask(*(self.to_ask.pop(),) if self.to_ask else ("exchange", self._messages.received()))
-        return something
+            if stack := self.stack_wanted:
+                self.stack_wanted = False
+            self._ask(exchange, read_now(self._messages.descriptor), stack)
+        return bool(heard.data)
 
-    def _take(self, heard: Heard) -> bool:
+    def _take(self, heard: Heard) -> None:
         if heard.refused:
-            self._group.refused = self._rank, heard.refused[1]
+            self._group.refused = self._rank, heard.refused
         self._messages.add(heard.data)
         self._out.add(heard.out)
         self._err.add(heard.err)
+        if heard.data:
+            self._wakeup.add(b"!")
         if heard.ended and heard.status is not None:
             self._finish(heard.status)
-        if heard.data or heard.ended:
-            self._wakeup.add(b"!")
-        return bool(heard.data)
 
     def _lost(self, why: str) -> None:
-        self._finish(f"was lost with {self._seat.name}, {why}")
-        self._wakeup.add(b"!")
+        name, about = self._group.engines.names[self._engine], self._group.engines.known[self._engine]
+        self._finish(f"was lost with {name} on {about.host}, which {why}")
 
     def _finish(self, status: int | str) -> None:
         self._group.exits[self._rank] = status
         self._messages.finish()
+        self._wakeup.add(b"!")
         self._ended = True
 
     def close(self) -> None:
         with suppress(Exception):
-            self._engines.ask(self._seat.engine, "end", self._key)
+            self._group.engines.ask(self._engine, end, self._key)
         for sink in self._sinks:
             sink.close()
 
@@ -169,7 +156,7 @@ class Sink:
     """A descriptor that is written to as it has room, and the bytes that wait for room."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor, self._waiting, self._finished = descriptor, bytearray(), False
+        self.descriptor, self._waiting, self._finished = descriptor, bytearray(), False
         os.set_blocking(descriptor, False)
 
     def add(self, data: bytes) -> None:
@@ -178,8 +165,8 @@ class Sink:
 
     def push(self) -> None:
         try:
-            while self._waiting and self._descriptor >= 0:
-                del self._waiting[: os.write(self._descriptor, self._waiting)]
+            while self._waiting and self.descriptor >= 0:
+                del self._waiting[: os.write(self.descriptor, self._waiting)]
         except BlockingIOError:
             return
         except OSError:  # nobody reads any more
@@ -187,18 +174,12 @@ class Sink:
         if self._finished:
             self.close()
 
-    def received(self) -> bytes:
-        """What the other end has sent."""
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLIN)
-        return os.read(self._descriptor, 1 << 20) if poll.poll(0) else b""
-
     def finish(self) -> None:
         """Close the descriptor once all is written."""
         self._finished = True
         self.push()
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -1,7 +1,5 @@
 """`run()` on ranks of other machines, or of hosts that this machine pretends to be."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Callable
 
@@ -15,6 +13,17 @@ from .hosts import Hosts
 from .ipp import engines_of
 
 RANKS_PER_HOST = 2
+
+
+class HostRanks(Ranks):
+    """Ranks on hosts made of namespaces, as many on each."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts, self.usual = hosts, RANKS_PER_HOST * hosts.count
+
+    def workers(self, server: Any, world_size: int, *how: Any) -> WorkerGroup:
+        self._places = self._hosts.places(world_size)
+        return super().workers(server, world_size, *how)
 
 
 def run(
@@ -53,14 +62,3 @@ def use(on: Any = None) -> None:
 def ranks_on(on: Any) -> HostRanks | EngineRanks:
     """The ranks of Hosts, or of ipyparallel's engines. Raises TypeError for anything else."""
     return HostRanks(on) if isinstance(on, Hosts) else EngineRanks(engines_of(on))
-
-
-class HostRanks(Ranks):
-    """Ranks on hosts made of namespaces, as many on each."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts, self.usual = hosts, RANKS_PER_HOST * hosts.count
-
-    def workers(self, server: Any, world_size: int, *how: Any) -> WorkerGroup:
-        self._places = self._hosts.places(world_size)
-        return super().workers(server, world_size, *how)

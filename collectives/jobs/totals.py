@@ -1,12 +1,12 @@
 """What the calls of a job come to, also of those that its record no longer holds."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
-from ..format import aligned, duration, size
+from ..format import aligned, dtype_name, duration, size
 from ..rank import protocol
 from ..record.calls import lane_of
-from ..record.event import Event
+from .lines import hashable
 
 Kind = tuple[str, int, str]  # op, ranks of its group, dtype
 
@@ -23,10 +23,6 @@ class Total:
 class Totals(dict[Kind, Total]):
     """What all calls of a job come to, also of those that the record no longer holds."""
 
-    def add(self, e: Event) -> None:
-        total = self.setdefault(_kind(e), Total())
-        total.calls, total.nbytes = total.calls + 1, total.nbytes + e.nbytes
-
     def __repr__(self) -> str:
         rows = [("op", "ranks", "dtype", "calls", "bytes", "seconds")]
         rows += [
@@ -34,10 +30,6 @@ class Totals(dict[Kind, Total]):
             for (op, ranks, dtype), t in sorted(self.items(), key=lambda item: -item[1].nbytes)
         ]
         return aligned(rows)
-
-
-def _kind(e: Event) -> Kind:
-    return e.op, len(e.group), "" if e.dtype is None else str(e.dtype).removeprefix("torch.")
 
 
 class Account:
@@ -48,28 +40,30 @@ class Account:
 
     def __init__(self, world_size: int, before: dict | None = None) -> None:
         before = before or {"made": [], "totals": [], "calls": [0] * world_size}
-        made = {tuple(tuple(i) if isinstance(i, list) else i for i in lane): n for lane, n in before["made"]}
-        self.made: dict[tuple, int] = defaultdict(int, made)
+        self.made = defaultdict(int, {tuple(map(hashable, lane)): n for lane, n in before["made"]})
         self.totals = Totals({(op, ranks, dtype): Total(*rest) for op, ranks, dtype, *rest in before["totals"]})
         self.calls: list[int] = before["calls"]
-        self._started: dict[tuple[int, int], tuple[Kind, float]] = {}  # calls that are not complete
+        self._started: dict[tuple[int, int], tuple[Total, float]] = {}  # calls that are not complete
 
     def add(self, rank: int, message: protocol.Message) -> None:
         if type(message) is protocol.Called:
             e = message.event
+            kind = e.op, len(e.group), "" if e.dtype is None else dtype_name(e.dtype)
+            total = self.totals.setdefault(kind, Total())
+            total.calls += 1
+            total.nbytes += e.nbytes
             self.calls[rank] += 1
-            self.totals.add(e)
-            self._started[rank, e.index] = _kind(e), e.start
+            self._started[rank, e.index] = total, e.start
             if e.op != "recv" or e.src is not None:
                 self.made[lane_of(e)] += 1
         elif type(message) is protocol.Completed and (begun := self._started.pop((rank, message.index), None)):
-            kind, start = begun
-            self.totals[kind].seconds += 0.0 if message.end is None else message.end - start
+            total, start = begun
+            total.seconds += 0.0 if message.end is None else message.end - start
 
     def so_far(self) -> dict:
         """The same as plain data, for the first line of a file."""
         return {
-            "made": [[list(lane), n] for lane, n in self.made.items()],
-            "totals": [[*kind, t.calls, t.nbytes, t.seconds] for kind, t in self.totals.items()],
-            "calls": list(self.calls),
+            "made": list(self.made.items()),
+            "totals": [[*kind, *astuple(total)] for kind, total in self.totals.items()],
+            "calls": self.calls,
         }

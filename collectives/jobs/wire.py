@@ -9,6 +9,7 @@ Needs Linux, the right to make user namespaces, and /dev/net/tun; not root.  A s
 nothing of this package.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -174,7 +175,6 @@ def obey(wire: Wire, hosts: list[int], command: str, *args):
             return wire.sent
         case "end":
             os.kill(hosts[args[0]], signal.SIGKILL)
-    return None
 
 
 def serve(wire: Wire, tuns: list[int], hosts: list[int], control: socket.socket) -> None:
@@ -194,11 +194,8 @@ def serve(wire: Wire, tuns: list[int], hosts: list[int], control: socket.socket)
 
 
 def _answer(connection: socket.socket, wire: Wire, hosts: list[int]) -> None:
-    with connection:
-        try:
-            connection.send(json.dumps(obey(wire, hosts, *json.loads(connection.recv(1 << 12)))).encode())
-        except OSError:
-            pass  # whoever asked has gone
+    with connection, contextlib.suppress(OSError):  # whoever asked may have gone
+        connection.send(json.dumps(obey(wire, hosts, *json.loads(connection.recv(1 << 12)))).encode())
 
 
 def main(count: int, latency: float, bandwidth: float, mtu: int, folder: str) -> None:

@@ -1,9 +1,9 @@
 """What the collector prints: a verdict, where each rank is, and who will end the job."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Sequence
 
-from ..format import name_ranks
 from ..judge import wording
 from ..judge.verdict import Standstill, Verdict
 from ..rank.callers import is_learners
@@ -21,19 +21,7 @@ class Where:
     host: str
     pid: int
     connected: bool = True
-    stack: list[Line] | None = None  # outermost first; empty: the script has ended; None: not told
-
-    def __str__(self) -> str:
-        return f"host {self.host}, process {self.pid}"
-
-
-@dataclass
-class _Alike:
-    """Ranks whose stacks are the same."""
-
-    stack: tuple[Line, ...] | None
-    connected: bool
-    ranks: list[int] = field(default_factory=list)
+    stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: not told
 
 
 def told(verdict: Verdict, where: dict[int, Where]) -> str:
@@ -44,34 +32,34 @@ def told(verdict: Verdict, where: dict[int, Where]) -> str:
 
 def stacks(where: dict[int, Where]) -> list[str]:
     """Every rank's host, process and stack; a stack that several ranks share is written once."""
-    alike: dict[tuple, _Alike] = {}
+    alike: dict[tuple, list[int]] = {}
     for rank, place in sorted(where.items()):
-        stack = None if place.stack is None else tuple(place.stack)
-        alike.setdefault((stack, place.connected), _Alike(stack, place.connected)).ranks.append(rank)
+        alike.setdefault((place.connected, place.stack), []).append(rank)
     lines = []
-    for group in alike.values():
-        lines += [f"{name_ranks([rank])}, {where[rank]}" for rank in group.ranks]
-        lines += _written(group)
+    for ranks in alike.values():
+        lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
+        lines += [f"    {line}" for line in _written(where[ranks[0]])]
     return lines
 
 
-def _written(group: _Alike) -> list[str]:
-    if not group.connected:
-        return ["    has ended"]
-    if group.stack is None:
-        return ["    gives no answer: stopped, or inside C++ that holds the interpreter"]
-    if not group.stack:
-        return ["    has come to the end of its script"]
+def _written(place: Where) -> list[str]:
+    if not place.connected:
+        return ["has ended"]
+    if place.stack is None:
+        return ["gives no answer: stopped, or inside C++ that holds the interpreter"]
+    if not place.stack:
+        return ["has come to the end of its script"]
     return [
-        f"    {line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}"
-        + f":  {line.text}" * bool(line.text)
-        for line in group.stack
+        f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
+        for line in place.stack
     ]
 
 
-def innermost(stack: list[Line]) -> tuple[Line | None, list[str]]:
+def innermost(stack: Sequence[Line]) -> tuple[Line | None, list[str]]:
     """The program's own innermost line, and the functions that it is inside of, innermost first."""
-    for place, line in reversed(list(enumerate(stack))):
+    inside = []
+    for line in reversed(stack):
         if is_learners(line.file):
-            return line, [inner.function for inner in reversed(stack[place + 1 :])]
+            return line, inside
+        inside.append(line.function)
     return None, []

@@ -10,14 +10,12 @@ The first line of a file of lines says what came before it: {"before": {"made", 
 A job that is killed leaves all but its last tenths of a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import sys
+import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import torch
 
@@ -30,37 +28,30 @@ FORMAT = 1
 class Writer:
     """Writes a record. last: calls of each rank that it keeps, at least; its files hold half as many each."""
 
-    def __init__(self, folder: str | Path, world_size: int, script: list[str], last: int) -> None:
+    def __init__(self, folder: str, world_size: int, script: list[str], last: int) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        about = {"format": FORMAT, "script": script[0], "arguments": script[1:], "world_size": world_size}
-        about |= {
-            "collector": os.getpid(),
-            "began": time.time(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-        }
+        about = dict(
+            format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
+            began=time.time(), torch=torch.__version__, python=platform.python_version(),
+        )  # fmt: skip
         (self.folder / "about.json").write_text(json.dumps(about, indent=1))
         self._most = last * world_size  # lines of a file
         self._account = Account(world_size)
-        self._number, self._lines = 0, 0
+        self._number = 0
         self._file = self._next()
 
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._file.close()
-
-    def _next(self):
-        path = self.folder / f"{self._number:05}.jsonl"
-        file, self._lines = open(path, "wb"), 0
+    def _next(self) -> BinaryIO:
+        file, self._lines = open(self.folder / f"{self._number:05}.jsonl", "wb"), 0
         file.write(json.dumps({"before": self._account.so_far()}).encode() + b"\n")
         return file
 
+    def _append(self, name: str, text: str) -> None:
+        with open(self.folder / name, "a") as file:
+            file.write(text + "\n")
+
     def arrived(self, rank: int, host: str, pid: int) -> None:
-        with open(self.folder / "ranks.jsonl", "a") as file:
-            file.write(json.dumps([rank, host, pid]) + "\n")
+        self._append("ranks.jsonl", json.dumps([rank, host, pid]))
 
     def add(self, rank: int, line: bytes, messages: list[protocol.Message]) -> None:
         """Write a line, whose messages are these."""
@@ -78,14 +69,14 @@ class Writer:
     def flush(self) -> None:
         self._file.flush()
 
+    def close(self) -> None:
+        self._file.close()
+
     def verdict(self, text: str) -> None:
         self.flush()
-        with open(self.folder / "verdict.txt", "a") as file:
-            file.write(text + "\n")
+        self._append("verdict.txt", text)
 
     def summary(self, seconds: float) -> str:
         self.flush()
-        folder = os.path.relpath(self.folder)
-        return (
-            f'{sum(self._account.calls):,} calls in {seconds:.1f} s; in a notebook, collectives.jobs.load("{folder}")'
-        )
+        calls, folder = sum(self._account.calls), os.path.relpath(self.folder)
+        return f'{calls:,} calls in {seconds:.1f} s; in a notebook, collectives.jobs.load("{folder}")'
