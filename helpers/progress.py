@@ -3,9 +3,9 @@
     from helpers.progress import progress
     progress()
 
-The file maps the name of each exercise that was graded to a record, "cells" to the ids of a
-chapter's cells that were run, "practice" to the short tasks solved, by chapter and function, and
-"predictions" to those made, by chapter, function and question:
+The file maps the name of each exercise that was graded to a record, "cells" to the ids of a chapter's cells that were
+run, "practice" to the short tasks solved, by chapter and function, and "predictions" to those made, by chapter,
+function and question:
 
     {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
      "cells": {"03_one_to_many": ["3c8f2a61", "90d1e4b7"]},
@@ -13,14 +13,15 @@ chapter's cells that were run, "practice" to the short tasks solved, by chapter 
      "predictions": {"03_one_to_many, share: How does it end?":
                      {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
-points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points
-were last gained; of a prediction, how often it was made.  first: right at the first try.
-`forget()` begins anew.  A file that cannot be read is kept beside the new one.
+points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points were last gained; of a
+prediction, how often it was made.  first: right at the first try.  `forget()` begins anew.  A file that cannot be read
+is kept beside the new one.
 """
 
 import json
 import os
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -29,36 +30,32 @@ from collectives import frontend
 from . import course
 
 FILE = Path(os.environ.get("COLLECTIVES_PROGRESS") or course.ROOT / ".progress.json")
-_PREDICTIONS, _CELLS, _PRACTICE = "predictions", "cells", "practice"
-_KEYS = ("points", "best", "of", "tries")
-_PREDICTED = ("first", "best", "of", "tries")
+_KEYS, _PREDICTED = ("points", "best", "of", "tries"), ("first", "best", "of", "tries")
 
 
 def recall(file: Path | None = None) -> dict[str, dict[str, float]]:
     """The exercises' records; none if there is no file, or none that can be read."""
-    return _of_keys(_read(file or FILE), _KEYS)
+    return _of_keys(_read(file), _KEYS)
 
 
 def predictions(file: Path | None = None) -> dict[str, dict[str, float]]:
     """The records of the predictions made, by function and question."""
-    return _of_keys(_read(file or FILE).get(_PREDICTIONS), _PREDICTED)
+    return _of_keys(_read(file).get("predictions"), _PREDICTED)
 
 
 def remember(exercise: str, points: float, of: float, file: Path | None = None) -> dict[str, float]:
     """Notes one grading, and returns the exercise's record."""
-    with _changing(file or FILE) as everything:
-        old = _of_keys(everything, _KEYS).get(exercise, {})
-        best = old.get("best", 0)
-        tries = 0 if points > best else old.get("tries", 0) + 1
-        record = {"points": points, "best": max(points, best), "of": of, "tries": tries}
-        everything[exercise] = record
-    return record
+    with _changing(file) as everything:
+        old = _of_keys(everything, _KEYS).get(exercise, {"best": 0, "tries": 0})
+        tries = 0 if points > old["best"] else old["tries"] + 1
+        everything[exercise] = {"points": points, "best": max(points, old["best"]), "of": of, "tries": tries}
+    return everything[exercise]
 
 
 def predicted(name: str, question: str, right: int, of: int, file: Path | None = None) -> None:
     """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
-    with suppress(OSError), _changing(file or FILE) as everything:
-        made = everything[_PREDICTIONS] = _dict(everything.get(_PREDICTIONS))
+    with suppress(OSError), _changing(file) as everything:
+        made = everything["predictions"] = _dict(everything.get("predictions"))
         key = ", ".join(filter(None, [frontend.notebook(), f"{name}: {question}"]))
         old = _of_keys(made, _PREDICTED).get(key, {"first": right, "best": 0, "tries": 0})
         made[key] = {"first": old["first"], "best": max(right, old["best"]), "of": of, "tries": old["tries"] + 1}
@@ -66,26 +63,26 @@ def predicted(name: str, question: str, right: int, of: int, file: Path | None =
 
 def cells_run(file: Path | None = None) -> dict[str, list[str]]:
     """The ids of the cells that were run, by chapter."""
-    return _lists(_read(file or FILE).get(_CELLS))
+    return _lists(_read(file).get("cells"))
 
 
 def ran(chapter: str, cell: str, file: Path | None = None) -> None:
     """Notes that a cell of a chapter was run."""
-    _add(_CELLS, chapter, cell, file or FILE)
+    _add("cells", chapter, cell, file)
 
 
 def practice(file: Path | None = None) -> dict[str, list[str]]:
     """The short tasks solved, by chapter."""
-    return _lists(_read(file or FILE).get(_PRACTICE))
+    return _lists(_read(file).get("practice"))
 
 
 def practised(name: str, file: Path | None = None) -> None:
     """Notes that a short task of the notebook at hand was solved."""
     if chapter := frontend.notebook():
-        _add(_PRACTICE, chapter, name, file or FILE)
+        _add("practice", chapter, name, file)
 
 
-def _add(kind: str, chapter: str, entry: str, file: Path) -> None:
+def _add(kind: str, chapter: str, entry: str, file: Path | None) -> None:
     """Notes an entry once.  A course that cannot be written to is no hindrance."""
     if entry in _lists(_read(file).get(kind)).get(chapter, ()):
         return
@@ -96,14 +93,13 @@ def _add(kind: str, chapter: str, entry: str, file: Path) -> None:
 
 def follow() -> None:
     """In a chapter that somebody works in: notes from now on which cells are run."""
-    if frontend.notebook() in _chapters():
-        frontend.shell().events.register("post_run_cell", _note)
 
+    def note(result: Any) -> None:
+        if (cell := getattr(result.info, "cell_id", None)) and (chapter := frontend.notebook()):
+            ran(chapter, cell)
 
-def _note(result: Any) -> None:
-    cell, name = getattr(result.info, "cell_id", None), frontend.notebook()
-    if cell and name:
-        ran(name, cell)
+    if frontend.notebook() in [path.stem for path in course.chapters()]:
+        frontend.shell().events.register("post_run_cell", note)
 
 
 def forget(file: Path | None = None) -> None:
@@ -131,17 +127,17 @@ def _dict(value: Any) -> dict:
     return value if isinstance(value, dict) else {}
 
 
-def _read(file: Path) -> dict:
+def _read(file: Path | None) -> dict:
     try:
-        everything = json.loads(file.read_text(encoding="utf-8"))
+        return _dict(json.loads((file or FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return {}
-    return _dict(everything)
 
 
 @contextmanager
-def _changing(file: Path) -> Iterator[dict]:
+def _changing(file: Path | None) -> Iterator[dict]:
     """All there is, to be changed; two notebooks and the grader may do so at once."""
+    file = file or FILE
     with open(file.with_name(f"{file.name}.lock"), "w") as lock:
         with suppress(ImportError):  # Windows
             import fcntl
@@ -159,10 +155,6 @@ def _changing(file: Path) -> Iterator[dict]:
             beside.unlink(missing_ok=True)  # cut short: the disk is full
 
 
-def _chapters() -> list[str]:
-    return [path.stem for path in course.chapters()]
-
-
 class Progress(dict):
     """The records of the exercises, `.cells` run, `.practice` done and `.predictions` made, which show themselves as a table."""
 
@@ -175,10 +167,8 @@ class Progress(dict):
     def __repr__(self) -> str:
         parts = self._parts()
         width = max((len(name) for part in parts.values() for name in part), default=0)
-        lines = []
-        for title, part in parts.items():
-            lines += [title, *(f"  {name:<{width}}   {state}" for name, state in part.items()), ""]
-        return "\n".join([*lines, *self._predicted()]).rstrip()
+        tables = [[title, *(f"  {name:<{width}}   {part[name]}" for name in part), ""] for title, part in parts.items()]
+        return "\n".join([*chain(*tables), *self._predicted()]).rstrip()
 
     def page(self) -> str:
         """The same in Markdown, whose links open the notebooks."""
@@ -191,10 +181,9 @@ class Progress(dict):
 
     def _parts(self) -> dict[str, dict[str, str]]:
         """How far each chapter and each exercise is, by its name."""
-        exercises = sorted(path.stem for path in course.EXERCISES.glob("*.ipynb"))
         return {
-            "Chapters": {name: self._read(name) for name in _chapters()},
-            "Exercises": {name: _state(self.get(name)) for name in exercises},
+            "Chapters": {path.stem: self._chapter(path) for path in course.chapters()},
+            "Exercises": {path.stem: self._exercise(path.stem) for path in sorted(course.EXERCISES.glob("*.ipynb"))},
         }
 
     def _predicted(self) -> list[str]:
@@ -202,31 +191,29 @@ class Progress(dict):
         made = len(self.predictions)
         return [f"{made} predictions made, {right} right at the first try"] if made else []
 
-    def _read(self, name: str) -> str:
+    def _chapter(self, path: Path) -> str:
         """How much of a chapter was run and predicted."""
-        path = course.NOTEBOOKS / f"{name}.ipynb"
         try:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
         except (OSError, ValueError, RecursionError, LookupError, TypeError):  # merge marks, cut short, no notebook
             return f"cannot be read: is it damaged? git diff notebooks/{path.name} shows what was changed"
-        run = code & set(self.cells.get(name, ()))
-        made = sum(key.startswith(f"{name}, ") for key in self.predictions)
-        practised = name in self.practice
+        run = code & set(self.cells.get(path.stem, ()))
+        made = sum(key.startswith(f"{path.stem}, ") for key in self.predictions)
+        practised = path.stem in self.practice
         if not run and not made and not practised:
             return "not begun"
         state = "all cells run" if run == code else f"{len(run)} of {len(code)} cells run"
-        state += f", {made} prediction{'s' * (made > 1)} made" if made else ""
-        return state + ", practice done" * practised
+        return state + f", {made} prediction{'s' * (made > 1)} made" * bool(made) + ", practice done" * practised
+
+    def _exercise(self, name: str) -> str:
+        if name not in self:
+            return "not begun"
+        best, of = self[name]["best"], self[name]["of"]
+        return "solved" if best == of else f"{best:g} of {of:g} points"
 
     def _repr_pretty_(self, printer, cycle: bool) -> None:
         printer.text(repr(self))
-
-
-def _state(record: dict[str, float] | None) -> str:
-    if record is None:
-        return "not begun"
-    return "solved" if record["best"] == record["of"] else f"{record['best']:g} of {record['of']:g} points"
 
 
 def progress() -> Progress:

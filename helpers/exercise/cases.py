@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -82,18 +83,15 @@ def literal(value: Any) -> str:
         return _tensor(value)
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
-    if value is None or isinstance(value, (bool, int, str)):
-        return repr(value)
-    if isinstance(value, float) and value == value and abs(value) != float("inf"):
+    if value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and isfinite(value):
         return repr(value)
     raise ValueError(f"{type(value).__name__} has no short literal")
 
 
 def _tensor(value: torch.Tensor) -> str:
-    usual = torch.float32 if value.is_floating_point() else torch.int64
-    dtype = "" if value.dtype in (usual, torch.bool) else f", dtype=torch.{dtype_name(value.dtype)}"
+    usual = [torch.float32] if value.is_floating_point() or not value.numel() else [torch.int64, torch.bool]
+    dtype = "" if value.dtype in usual else f", dtype=torch.{dtype_name(value.dtype)}"
     if not value.numel():
-        dtype = "" if value.dtype == torch.float32 else f", dtype=torch.{dtype_name(value.dtype)}"
         return f"torch.zeros({', '.join(map(str, value.shape))}{dtype})"
     return f"torch.tensor({_numbers(value)}{dtype})"
 

@@ -1,15 +1,12 @@
 """The functions of an exercise's check cells:
 
-    from helpers.exercise import check_budget, check_values
+    from helpers.exercise import check_budget, check_practice, check_values
     check_values(distributed_mean)  # is it right?
     check_budget(distributed_mean)  # ... and does it move no more than it must?
-
     check_practice(in_sync)  # both at once, for a chapter's short task
 
 An answer runs on real ranks, at six world sizes, on inputs it has not seen.
 """
-
-from __future__ import annotations
 
 import contextlib
 import io
@@ -26,7 +23,7 @@ from collectives.record.event import Event
 
 from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
-from .feedback import broken, explain, spent, to_write, too_slow, unwritten
+from .feedback import broken, explain, not_again, spent, to_write, too_slow, unwritten
 from .judge import judge
 from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
@@ -36,6 +33,7 @@ from .tasks import EXERCISES, TASKS
 TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
 LEAST_RANKS_FOLLOWED = 4  # in a picture of what became of each chunk
+Tried = tuple[Case, list[tuple], Attempt]
 
 
 class CheckFailed(AssertionError):
@@ -46,8 +44,7 @@ class CheckFailed(AssertionError):
         self.verdict = verdict
 
     def _render_traceback_(self) -> list[str]:
-        # Jupyter shows this in place of a traceback through our own code.
-        return f"{type(self).__name__}: {self}".splitlines()
+        return f"{type(self).__name__}: {self}".splitlines()  # instead of a traceback through our own code
 
 
 class NotWritten(CheckFailed):
@@ -57,8 +54,8 @@ class NotWritten(CheckFailed):
 def check_values(answer: Callable) -> None:
     """Check that a function gives what its exercise asks for, by the calls it allows.
 
-    answer: named as the exercise says.  Prints a line if all is well, raises CheckFailed
-    with the reason otherwise, and TypeError or ValueError for what is no answer at all.
+    answer: named as the exercise says.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
+    TypeError or ValueError for what is no answer at all.
     """
     task = task_of(answer)
     tried = attempt_all(task, answer, budget=False)
@@ -73,13 +70,12 @@ def check_budget(answer: Callable) -> None:
     if isinstance(task, Puzzle):
         case, inputs, attempt = tried[-1]
         print(f"Right, in {_tried(task)}. {task.praise(case, inputs[0], attempt.results[0])}")
-        _earned(task, "budget", tried)
-        return
-    case, inputs, attempt = max(tried, key=lambda each: (each[0].world_size, each[2].traffic.busiest))
-    traffic, budget = attempt.traffic, task.budget(case, inputs)
-    best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
-    print(f"Right and within its budget, in {_tried(task)}.")
-    print(f"With {ranks(case.world_size)}, {spent(traffic)}{best}. The budget: {budget.words}.")
+    else:
+        case, inputs, attempt = max(tried, key=lambda each: (each[0].world_size, each[2].traffic.busiest))
+        budget = task.budget(case, inputs)
+        best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
+        print(f"Right and within its budget, in {_tried(task)}.")
+        print(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}. The budget: {budget.words}.")
     _earned(task, "budget", tried)
 
 
@@ -99,26 +95,22 @@ def check_practice(answer: Callable) -> None:
 
 def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
     """Print the points of this check and what comes next; after a function's last check show one of its runs."""
-    exercise = next((name for name in exercises() if task in EXERCISES.get(name, ())), "")
-    checks = [check for check in checks_of(exercise) if check.function == task.name] if exercise else []
-    for check in checks:
-        if check.aspect == aspect:
+    for exercise in (name for name in exercises() if task in EXERCISES.get(name, ())):
+        checks = [check for check in checks_of(exercise) if check.function == task.name]
+        for check in (check for check in checks if check.aspect == aspect):
             print(f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}")
             if check is checks[-1] and not isinstance(task, Puzzle):
                 _show_one(task, tried)
 
 
 def _show_one(task: Task, tried: list[Tried]) -> None:
-    """Show the run of a right answer that tells most."""
-    telling = [each for each in tried if _fits_a_picture(*each)]
+    """Show the run of a right answer that tells most, of those that fit a picture."""
+    fitting = [each for each in tried if 1 < each[0].world_size <= MOST_RANKS_SHOWN and each[0].size > 0]
+    runs = [Run(case.world_size, [], attempt.events, name=task.name) for case, _, attempt in fitting]
+    counted = [(run, sum(map(len, run.events))) for run in runs]
+    telling = [each for each in counted if 0 < each[1] <= MOST_EVENTS_SHOWN]
     if telling and frontend.shell() is not None:
-        case, _, attempt = max(telling, key=lambda each: (each[0].world_size, -sum(map(len, each[2].events))))
-        _display(Run(case.world_size, [], attempt.events, name=task.name))
-
-
-def _fits_a_picture(case: Case, inputs: list[tuple], attempt: Attempt) -> bool:
-    events = sum(map(len, attempt.events))
-    return 1 < case.world_size <= MOST_RANKS_SHOWN and case.size > 0 and 0 < events <= MOST_EVENTS_SHOWN
+        _display(max(telling, key=lambda each: (each[0].world_size, -each[1]))[0])
 
 
 def _tried(task: Task | Puzzle) -> str:
@@ -138,52 +130,46 @@ def task_of(answer: Any) -> Task | Puzzle:
     return TASKS[name]
 
 
-Tried = tuple[Case, list[tuple], Attempt]
-
-
-def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool, seed: str = "") -> list[Tried]:
+def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tried]:
     """Tries every case and returns what came out; raises CheckFailed for the first case that fails."""
     tried: list[Tried] = []
-    kept = _kept.pop(_key(answer, seed), {}) if budget else {}
+    kept = _kept.pop(_key(answer), {}) if budget else {}
     _kept.clear()
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
-        inputs = [task.arguments(case, seed) for case in cases]
-        ended = None
+        if not cases:
+            continue
+        inputs, ended = [task.arguments(case) for case in cases], None
         try:
-            attempts = kept.get(world_size) or attempt(answer, cases, inputs)
+            attempts = kept.get(world_size) or attempts_of(_run(answer, cases, inputs), len(cases))
             fine = not any(judge(task, *each, budget) for each in zip(cases, inputs, attempts))
         except RunError as error:
             fine, ended = False, error
         if not fine:
-            _alone(task, answer, cases, inputs, budget, [case for case, *_ in tried], ended)
+            _alone(task, answer, list(zip(cases, inputs)), budget, [case for case, *_ in tried])
+            late = isinstance(ended, Stuck) and ended.timed_out
+            raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS) if late else not_again(task, world_size))
         tried += zip(cases, inputs, attempts)
         kept[world_size] = attempts
     if not budget:
-        _kept[_key(answer, seed)] = kept
+        _kept[_key(answer)] = kept
     return tried
 
 
 # What check_values saw last, by world size: a check_budget that comes next judges the same runs.
-_kept: dict[tuple | None, dict[int, list[Attempt]]] = {}
+_kept: dict[Any, dict[int, list[Attempt]]] = {}
 
 
-def _key(answer: Callable, seed: str) -> tuple | None:
+def _key(answer: Callable) -> Any:
     """Differs when the answer does, or anything in the notebook that it uses."""
     try:
-        return pack(answer), seed
+        return pack(answer)
     except (pickle.PicklingError, TypeError, ValueError, AttributeError, RuntimeError):
         return None  # it cannot travel; run, which comes next, names the variable
 
 
-def attempt(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> list[Attempt]:
-    """Runs cases of one world size one after the other, on the same ranks."""
-    if not cases:
-        return []
-    return attempts_of(_run(answer, cases, inputs), len(cases))
-
-
 def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
+    """The run of cases of one world size one after the other, on the same ranks."""
     with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
         late = [case.late for case in cases]
         return run(perform, answer, late, inputs, world_size=cases[0].world_size, timeout=TIMEOUT_SECONDS)
@@ -191,16 +177,12 @@ def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:
     """A run of `perform`, taken apart into its cases."""
-    parts = [_split(events, count) for events in done.events]
-    return [
-        Attempt(
-            [r[k][0] for r in done.results],
-            [r[k][1] for r in done.results],
-            [part[k] for part in parts],
-            [[got for a in r[k][1] if isinstance(a, File) for got in a.reads] for r in done.results],
-        )
-        for k in range(count)
-    ]
+    attempts, parts = [], zip(*(_split(events, count) for events in done.events))
+    for came, events in zip(zip(*done.results), parts, strict=True):
+        results, arguments = map(list, zip(*came))
+        reads = [[got for a in own if isinstance(a, File) for got in a.reads] for own in arguments]
+        attempts.append(Attempt(results, arguments, list(events), reads))
+    return attempts
 
 
 def _split(events: list[Event], count: int) -> list[list[Event]]:
@@ -214,47 +196,25 @@ def _split(events: list[Event], count: int) -> list[list[Event]]:
     return parts
 
 
-# --- when it fails ------------------------------------------------------------------------
-
-
 def _alone(
-    task: Task | Puzzle,
-    answer: Callable,
-    cases: list[Case],
-    inputs: list[list[tuple]],
-    budget: bool,
-    passed: list[Case],
-    ended: RunError | None,
+    task: Task | Puzzle, answer: Callable, given: list[tuple[Case, list[tuple]]], budget: bool, passed: list[Case]
 ) -> None:
-    """Finds the case that fails, by trying each on ranks of its own, shows it and raises.
-
-    passed: cases before these.  ended: what ended their common run, if it did not return.
-    """
-    for case, arguments in zip(cases, inputs):
+    """Tries each case on ranks of its own, shows the one that fails and raises.  passed: the cases before these."""
+    for case, arguments in given:
         try:
             done = _run(answer, [case], [arguments])
         except RunError as error:
-            if not unwritten(error):
+            kind = NotWritten if unwritten(error) else CheckFailed
+            if kind is CheckFailed:
                 _show(error.run)
-            situation = case.kind if isinstance(task, Puzzle) else f"{ranks(case.world_size)} ({case})"
-            raise (NotWritten if unwritten(error) else CheckFailed)(
-                broken(task, situation, error, case, arguments, passed)
-            ) from None
-        (one,) = attempts_of(done, 1)
-        if verdict := judge(task, case, arguments, one, budget):
+            raise kind(broken(task, case.world_size, error, case, arguments, passed)) from None
+        if verdict := judge(task, case, arguments, *attempts_of(done, 1), budget):
             words, shows = "", verdict.shows
             if verdict.aspect == "values" and isinstance(task, Task) and task.follow:
                 words, shows = task.follow(answer, max(case.world_size, LEAST_RANKS_FOLLOWED)) or (words, shows)
             _show(done, shows)
             raise CheckFailed(explain(task, case, arguments, verdict, passed, words), verdict)
         passed = [*passed, case]
-    if isinstance(ended, Stuck) and ended.timed_out:
-        raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS))
-    many = "once" if isinstance(task, Puzzle) else f"once with {ranks(cases[0].world_size)}"
-    raise CheckFailed(
-        f"{task.name} works when it is called {many}, but not when it is called again and again.\n"
-        "Think: what does a call leave behind for the next one? A message that nobody received, a global variable?"
-    )
 
 
 def _show(done: Run, shows: Any = None) -> None:
@@ -270,9 +230,6 @@ def _display(what: Any) -> None:
     from IPython.display import display
 
     display(what)
-
-
-# --- when there is nothing to check ---------------------------------------------------------
 
 
 def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:

@@ -23,10 +23,7 @@ Passed = Collection[Case]
 def explain(
     task: Task | Puzzle, case: Case, inputs: list[tuple], verdict: Finding, passed: Passed = (), more: str = ""
 ) -> str:
-    """A verdict in words.
-
-    inputs: the arguments each rank got.  passed: the cases that the answer was right in.  more: what else is known of it.
-    """
+    """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: what else is known."""
     said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
     thought = verdict.thought or _THOUGHTS.get(verdict.aspect) or _thought_of(task, verdict)
     if verdict.aspect == "budget":
@@ -78,31 +75,25 @@ _THOUGHTS = {
 
 def _thought_of(task: Task | Puzzle, verdict: Finding) -> str:
     what = verdict.limit or verdict.aspect
-    both = task.thoughts.get("traffic", "") if what in ("sent", "received") else ""
+    if what in ("sent", "received"):
+        return task.thoughts.get(what) or task.thoughts.get("traffic", "")
     allowed = f"what is left is {', '.join(sorted(task.allowed or ()))}." if verdict.aspect == "calls" else ""
-    return task.thoughts.get(what) or both or allowed
-
-
-# --- a run that came to no good end -------------------------------------------------------
+    return task.thoughts.get(what) or allowed
 
 
 def broken(
-    task: Task | Puzzle,
-    situation: str,
-    error: RunError,
-    case: Case | None = None,
-    inputs: Any = (),
-    passed: Passed = (),
+    task: Task | Puzzle, n_ranks: int, error: RunError, case: Case | None = None, inputs: Any = (), passed: Passed = ()
 ) -> str:
-    """The message about a run that raised.
-
-    situation: the ranks and inputs, in words.  case, inputs, passed: as in explain, where one case is known to fail.
-    """
+    """The message about a run of so many ranks that raised.  case, inputs, passed: of the one case known to fail."""
     if unwritten(error):
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # what raised had no time to wait
     thought = _EARLY if early else forgotten or task.thoughts.get(type(error).__name__, "")
+    if isinstance(task, Puzzle):
+        situation = case.kind if case else "one of its cases"
+    else:
+        situation = ranks(n_ranks) + (f" ({case})" if case else "")
     said = f"{task.name} with {situation}: {type(error).__name__}\n{error}"
     if case is None:
         return _joined(said, _think(thought))
@@ -116,6 +107,15 @@ def too_slow(task: Task | Puzzle, cases: list[Case], seconds: float) -> str:
         f"{task.name}{many} is right in each of {len(cases)} cases by itself, but all of them took longer than {seconds:g} s.\n"
         "Think: does each call take longer than the one before? If not, close what else keeps this computer busy, and "
         "check again."
+    )
+
+
+def not_again(task: Task | Puzzle, world_size: int) -> str:
+    """The message about an answer that is right in each case by itself, but not in one after the other."""
+    many = "once" if isinstance(task, Puzzle) else f"once with {ranks(world_size)}"
+    return (
+        f"{task.name} works when it is called {many}, but not when it is called again and again.\n"
+        "Think: what does a call leave behind for the next one? A message that nobody received, a global variable?"
     )
 
 
@@ -139,41 +139,36 @@ def unwritten(error: RunError) -> bool:
 def _forgotten(run: Run) -> str:
     """An isend or irecv that nobody waits for: gloo may never carry it out."""
     for events in run.events:
-        if any(e.waiting is not None for e in events):  # it has not come so far
-            continue
-        for e in events:
-            if e.is_message and e.async_op and e.end is None and e.waiting is None:
-                return f"rank {e.rank} never waits for its i{e.op}. Keep what i{e.op} returns, and call its wait()."
+        begun = [e for e in events if e.is_message and e.async_op and e.end is None]
+        if begun and all(e.waiting is None for e in events):  # a rank that waits may not have come so far
+            op = f"i{begun[0].op}"
+            return f"rank {begun[0].rank} never waits for its {op}. Keep what {op} returns, and call its wait()."
     return ""
 
 
-# --- calls and waits ----------------------------------------------------------------------
-
-
-def _calls(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+def _call(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+    """A call that is not allowed, or that nobody waits for, and its line."""
     e = verdict.event
-    return f"{task.name} calls {e.within or e.op}, which this exercise does without.\n{_where(verdict)}"
-
-
-def _waits(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
-    e = verdict.event
-    return f"{task.name} never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}.\n{_where(verdict)}"
-
-
-def _where(verdict: Finding) -> str:
-    return f"  rank {verdict.event.rank}   {source(verdict.event.line)}"
-
-
-# --- values -------------------------------------------------------------------------------
+    if verdict.aspect == "calls":
+        fault = f"calls {e.within or e.op}, which this exercise does without"
+    else:
+        fault = f"never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}"
+    return f"{task.name} {fault}.\n  rank {e.rank}   {source(e.line)}"
 
 
 def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+    """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
     place = f"on rank {verdict.ranks[0]} of {ranks(case.world_size)}"
-    if verdict.argument is not None:
-        headline = f"{task.name} leaves the wrong numbers in {_argument(task, verdict)} {place}."
+    if verdict.aspect == "inputs":
+        fault = f"changes its input {place}."
+    elif verdict.argument is not None:
+        fault = f"leaves the wrong numbers in {_argument(task, verdict)} {place}."
     else:
-        headline = f"{task.name} is wrong {place}: {_differs(verdict.difference)}"
-    return f"{headline}\n{_wanted_and_got(task, case, inputs, verdict)}"
+        fault = f"is wrong {place}: {_differs(verdict.difference)}"
+    lines = [f"{task.name} {fault}", f"  input: {case}"]
+    for r, arguments in enumerate(inputs[:SHOWN_INPUTS]):
+        lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
+    return _joined(*lines, *_pairs(verdict), _other_ranks(verdict.ranks, case.world_size))
 
 
 def _argument(task: Task, verdict: Finding) -> str:
@@ -181,11 +176,6 @@ def _argument(task: Task, verdict: Finding) -> str:
     if len(task.parameters) == 1:
         return "its tensor"
     return task.parameters[verdict.argument] + "".join(f"[{k}]" for k, _ in verdict.difference.place)
-
-
-def _inputs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
-    headline = f"{task.name} changes its input on rank {verdict.ranks[0]} of {ranks(case.world_size)}."
-    return f"{headline}\n{_wanted_and_got(task, case, inputs, verdict)}"
 
 
 def _differs(difference: Difference) -> str:
@@ -197,23 +187,12 @@ def _differs(difference: Difference) -> str:
         return f"{within}{numbers} of {many} number{'s' * (many != 1)} differ{'s' * (many == 1)}."
     if isinstance(wanted, (tuple, list)):
         return f"{within}it must return {len(wanted)} things, not {kind(got)}."
-    if isinstance(wanted, torch.Tensor):
-        asked = kind(wanted) if isinstance(got, torch.Tensor) else "a tensor"
-        return f"{within}it must return {asked}, not {kind(got)}."
-    if type(got) is not type(wanted):
-        return f"{within}it must return {kind(wanted)}, not {kind(got)}."
+    if isinstance(wanted, torch.Tensor) or type(got) is not type(wanted):
+        any_tensor = isinstance(wanted, torch.Tensor) and not isinstance(got, torch.Tensor)
+        return f"{within}it must return {'a tensor' if any_tensor else kind(wanted)}, not {kind(got)}."
     if isinstance(wanted, float):
         return f"{within}it returned {got:g}, not {wanted:g}."
     return f"{within}it returned {got}, not {wanted}."
-
-
-def _wanted_and_got(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
-    """All ranks' inputs; wanted above got on the first rank that is wrong, marked where they differ; the other ranks."""
-    lines = [f"  input: {case}"]
-    for r, arguments in enumerate(inputs[:SHOWN_INPUTS]):
-        lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
-    lines += _pairs(verdict)
-    return "\n".join(filter(None, [*lines, _other_ranks(verdict.ranks, case.world_size)]))
 
 
 def _other_ranks(wrong: tuple[int, ...], world_size: int) -> str:
@@ -252,34 +231,25 @@ def _dense(value: Any) -> Any:
 def _pairs(verdict: Finding) -> list[str]:
     wanted, got, *_ = verdict.difference
     label = f"rank {verdict.ranks[0]}"
-    blank = " " * len(label)
-    tensors = [value for value in (wanted, got) if isinstance(value, torch.Tensor)]
-    if len(tensors) == 2 and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
+    tensors = isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor)
+    if tensors and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
         return _numbers(wanted, got, label)
-    return [f"  {label}   wanted   {_value(wanted)}", f"  {blank}   got      {_value(got)}"]
+    return [f"  {label}   wanted   {_value(wanted)}", f"  {' ' * len(label)}   got      {_value(got)}"]
 
 
 def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     flat_wanted, flat_got = wanted.flatten().tolist(), got.flatten().tolist()
     words = [(number(w), number(g)) for w, g in zip(flat_wanted, flat_got)]
-    differ = [w != g for w, g in words]
-    if not any(differ):  # the difference is smaller than what is shown
+    if all(w == g for w, g in words):  # the difference is smaller than what is shown
         words = [(str(w), str(g)) for w, g in zip(flat_wanted, flat_got)]
-        differ = [w != g for w, g in words]
-    first = max(0, min(differ.index(True) if True in differ else 0, len(words) - SHOWN_NUMBERS))
-    part = slice(first, first + SHOWN_NUMBERS)
-    marks = ["^" * len(g) if d else "" for (_, g), d in zip(words[part], differ[part])]
-    rows = [
-        [label, " wanted ", *(w for w, _ in words[part])],
-        ["", " got", *(g for _, g in words[part])],
-        ["", "", *marks],
-    ]
+    first = next((k for k, (w, g) in enumerate(words) if w != g), 0)
+    first = max(0, min(first, len(words) - SHOWN_NUMBERS))
+    shown = words[first : first + SHOWN_NUMBERS]
+    rows = [[label, " wanted ", *(w for w, _ in shown)], ["", " got", *(g for _, g in shown)]]
+    rows.append(["", "", *("^" * len(g) if w != g else "" for w, g in shown)])
     if len(words) > SHOWN_NUMBERS:
         rows[0].append(f" (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})")
     return [line for line in aligned(rows, right=range(2, len(rows[0])), indent="  ").splitlines() if line]
-
-
-# --- traffic ------------------------------------------------------------------------------
 
 
 def _budget(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
@@ -289,76 +259,71 @@ def _budget(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> st
     return "\n".join([headline, *dict.fromkeys(lines), _table(case, verdict.traffic, budget)])
 
 
+def _size(nbytes: float) -> str:
+    return size(round(nbytes, 1))
+
+
+_LIMITS = {  # on what each rank does, in the order of the table's columns: how it is said of a rank, how it is written
+    "read": ("reads {} of the file", _size),
+    "reads": ("makes {} read{s} of the file", str),
+    "sent": ("sends {}", _size),
+    "received": ("receives {}", _size),
+    "messages": ("sends {} messages", str),
+    "largest": ("has a buffer of {} in one call", _size),
+    "calls": ("makes {} call{s}", str),
+    "empty": ("makes {} calls that carry no number, and their tags, order and count can say as much as numbers", str),
+}
+
+
 def _exceeds(verdict: Finding) -> str:
     """In one sentence."""
-    wanted, got = verdict.wanted, verdict.got
-    match verdict.limit:
-        case "links":
-            return f"rank {got[0]} sends to rank {got[1]}, and may not."
-        case "steps":
-            return f"takes {got} steps; {wanted} are enough."
-        case "messages":
-            return f"rank {verdict.ranks[0]} sends {got} messages; {wanted} are enough."
-        case "largest":
-            return f"rank {verdict.ranks[0]} has a buffer of {_size(got)} in one call; {_size(wanted)} are enough."
-        case "calls":
-            return f"rank {verdict.ranks[0]} makes {_plural(got, 'call')}; {wanted} {'is' if wanted == 1 else 'are'} enough."
-        case "empty":
-            return (
-                f"rank {verdict.ranks[0]} makes {got} calls that carry no number, and their tags, order and count can say "
-                f"as much as numbers; {wanted} are enough."
-            )
-        case "together":
-            first, then = (f"{e.op} #{e.index + 1}" for e in (verdict.before, verdict.event))
-            return f"rank {verdict.ranks[0]} waits for {first} before it starts {then}."
-        case "reads":
-            return f"rank {verdict.ranks[0]} makes {_plural(got, 'read')} of the file; {wanted} are enough."
-        case "read":
-            return f"rank {verdict.ranks[0]} reads {_size(got)} of the file; {_size(wanted)} are enough."
-        case "sent" | "received":
-            verb = {"sent": "sends", "received": "receives"}[verdict.limit]
-            return f"rank {verdict.ranks[0]} {verb} {_size(got)}; {_size(wanted)} are enough."
-    has = f"rank {verdict.ranks[0]} has {'' if got > wanted else 'never more than '}{number(got)} {verdict.limit}"
+    limit, wanted, got = verdict.limit, verdict.wanted, verdict.got
+    if limit == "links":
+        return f"rank {got[0]} sends to rank {got[1]}, and may not."
+    if limit == "steps":
+        return f"takes {got} steps; {wanted} are enough."
+    rank = f"rank {verdict.ranks[0]}"
+    if limit == "together":
+        first, then = (f"{e.op} #{e.index + 1}" for e in (verdict.before, verdict.event))
+        return f"{rank} waits for {first} before it starts {then}."
+    if limit in _LIMITS:
+        does, written = _LIMITS[limit]
+        are = "is" if limit == "calls" and wanted == 1 else "are"
+        return f"{rank} {does.format(written(got), s='s' * (got != 1))}; {written(wanted)} {are} enough."
+    has = f"{rank} has {'' if got > wanted else 'never more than '}{number(got)} {limit}"
     return f"{has}; {'the limit is' if got > wanted else 'at some time it should have'} {number(wanted)}."
 
 
 def spent(traffic: Traffic) -> str:
     """'the busiest rank moves 24 B in 4 messages and 4 steps'; of collectives only the least is known"""
+
+    def plural(n: int, what: str) -> str:
+        return f"{n} {what}{'s' * (n != 1)}"
+
     moved = size(round(traffic.busiest))
     if any(traffic.messages):
-        words = f"the busiest rank moves {moved} in {_plural(max(traffic.messages), 'message')} and {_plural(traffic.steps, 'step')}"
+        moves = f"{plural(max(traffic.messages), 'message')} and {plural(traffic.steps, 'step')}"
+        words = f"the busiest rank moves {moved} in {moves}"
     else:
         words = f"the busiest rank has to move {moved} ({', '.join(sorted(traffic.ops))})"
     if any(traffic.reads):
-        words += f", and a rank reads at most {size(round(max(traffic.read)))} in {_plural(max(traffic.reads), 'read')}"
+        words += f", and a rank reads at most {size(round(max(traffic.read)))} in {plural(max(traffic.reads), 'read')}"
     return words
-
-
-def _plural(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _table(case: Case, moved: Traffic, budget: Budget) -> str:
     """Each rank's traffic beside its budget."""
-    columns = {
-        "read": _size, "reads": str, "sent": _size, "received": _size, "messages": str, "largest": _size, "calls": str,
-    }  # fmt: skip
-    kept = {k: show for k, show in columns.items() if getattr(budget, k) is not None}
-    rows = [["rank"] + [word for k in kept for word in (k, "budget")]]
+    limited = [limit for limit in _LIMITS if getattr(budget, limit, None) is not None]
+    rows = [["rank"] + [word for limit in limited for word in (limit, "budget")]]
     for r in range(case.world_size):
-        row = [str(r)]
-        for k, show in kept.items():
-            is_, may = getattr(moved, k)[r], getattr(budget, k)[r]
-            row += [show(is_) + " !" * (is_ > may + 1e-6), show(may)]
-        rows.append(row)
+        rows.append([str(r)])
+        for limit in limited:
+            did, may, (_, written) = getattr(moved, limit)[r], getattr(budget, limit)[r], _LIMITS[limit]
+            rows[-1] += [written(did) + " !" * (did > may + 1e-6), written(may)]
     lines = [aligned(rows, indent="  ", gap="   ")]
     if budget.steps is not None:
         lines.append(f"  steps  {moved.steps}{' !' * (moved.steps > budget.steps)}, budget {budget.steps}")
     return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])
 
 
-def _size(nbytes: float) -> str:
-    return size(round(nbytes, 1))
-
-
-_WORDS = {"calls": _calls, "values": _values, "inputs": _inputs, "waits": _waits, "budget": _budget}
+_WORDS = {"calls": _call, "values": _values, "inputs": _values, "waits": _call, "budget": _budget}

@@ -1,11 +1,11 @@
 """The judgement of an answer, its values and its cost: a pure function of what came out of a run.
 
-Nothing here runs an answer, and nothing puts what is wrong into words: a `Task` says what is
-wanted, an `Attempt` holds what came out of one case, `judge` compares them, and
-`feedback.explain` words the verdict.
+Nothing here runs an answer, and nothing puts what is wrong into words: a `Task` says what is wanted, an `Attempt` holds
+what came out of one case, `judge` compares them, and `feedback.explain` words the verdict.
 """
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Callable, Collection
 
 import torch
@@ -41,29 +41,27 @@ def untouched(argument: int) -> Suspect:
 def judge(
     task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True
 ) -> Finding | None:
-    """The first thing that is wrong, or None.
-
-    inputs: the arguments each rank got.  budget: whether what it costs counts.
-    """
+    """The first thing that is wrong, or None.  inputs: each rank's arguments.  budget: whether what it costs counts."""
     if isinstance(task, Puzzle):
         return task.verdict(case, inputs[0], attempt.results[0], budget)
-    traffic = attempt.traffic
+    allowed, traffic = task.allowed, attempt.traffic
     return (
-        _calls(task, attempt)
+        _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
         or _values(task, inputs, attempt, traffic)
         or _inputs(task, inputs, attempt, traffic)
-        or _waits(attempt)
+        or _first("waits", attempt, lambda e: not e.waited)
         or (_budget(task, case, inputs, traffic, attempt) if budget else None)
     )
 
 
-# --- values -------------------------------------------------------------------------------
+def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Finding | None:
+    """The finding about the first call that is at fault."""
+    return next((Finding(aspect, (e.rank,), event=e) for e in chain(*attempt.events) if at_fault(e)), None)
 
 
 def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic) -> Finding | None:
     wanted, got = task.reference(inputs), attempt.results
-    wrong = _wrong(task, inputs, wanted, got)
-    if not wrong:
+    if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
     first = next(iter(wrong))
     thought = _thought(task, inputs, got, wrong, [*task.suspects, NOTHING_RETURNED])
@@ -78,8 +76,7 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     if task.after is None:
         return None
     wanted, got = task.after(inputs), attempt.arguments
-    wrong = _wrong(task, inputs, wanted, got)
-    if not wrong:
+    if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
     first, scale = next(iter(wrong)), _scale(task, inputs)
     (k, _), *within = wrong[first].place
@@ -88,9 +85,8 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     )
     if not difference(wanted[first][k], inputs[first][k], scale):
         return verdict
-    thought = _thought(
-        task, inputs, [arguments[k] for arguments in got], wrong, [untouched(k), *task.suspects, NOTHING_RETURNED]
-    )
+    suspects = [untouched(k), *task.suspects, NOTHING_RETURNED]
+    thought = _thought(task, inputs, [arguments[k] for arguments in got], wrong, suspects)
     return replace(verdict, aspect="values", thought=thought)
 
 
@@ -143,8 +139,7 @@ def largest(inputs: Any) -> float:
         return max((largest(value) for value in inputs), default=1.0)
     if not isinstance(inputs, torch.Tensor):
         return 1.0
-    finite = inputs.double().abs()
-    finite = finite[finite.isfinite()]
+    finite = inputs[inputs.isfinite()].double().abs()
     return max(1.0, float(finite.max())) if finite.numel() else 1.0
 
 
@@ -164,9 +159,8 @@ def _dtype_only(difference: Difference, scale: float) -> str:
     wanted, got, *_ = difference
     if not all(isinstance(value, torch.Tensor) and value.layout == torch.strided for value in (wanted, got)):
         return ""
-    if wanted.dtype == got.dtype or wanted.shape != got.shape or got.is_complex():
-        return ""
-    if unequal(wanted, got.to(wanted.dtype), scale).any():
+    other = wanted.dtype != got.dtype and wanted.shape == got.shape and not got.is_complex()
+    if not other or unequal(wanted, got.to(wanted.dtype), scale).any():
         return ""
     name = dtype_name(wanted.dtype)
     return f"the numbers are right, their dtype is not. y.to(torch.{name}) gives the same numbers as {name}."
@@ -175,30 +169,10 @@ def _dtype_only(difference: Difference, scale: float) -> str:
 def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
     """The thought about a collective that gives its result to one rank, where that one alone is right."""
     right = set(range(len(attempt.results))) - set(wrong)
-    for e in (e for events in attempt.events for e in events):
+    for e in chain(*attempt.events):
         if of(e.op).root == "dst" and right == {e.dst}:
             return f"rank {e.dst} alone gets the result of {e.op}. Which collective gives it to all ranks?"
     return ""
-
-
-# --- calls and waits ----------------------------------------------------------------------
-
-
-def _calls(task: Task, attempt: Attempt) -> Finding | None:
-    allowed = task.allowed
-    return _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
-
-
-def _waits(attempt: Attempt) -> Finding | None:
-    return _first("waits", attempt, lambda e: not e.waited)
-
-
-def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Finding | None:
-    faults = (e for events in attempt.events for e in events if at_fault(e))
-    return next((Finding(aspect, (e.rank,), event=e) for e in faults), None)
-
-
-# --- budget -------------------------------------------------------------------------------
 
 
 def most_empty(world_size: int) -> int:

@@ -55,8 +55,7 @@ def released(solution: NotebookNode) -> NotebookNode:
 
 def stubbed(source: str) -> str:
     source += "\n"
-    stub = STUB.search(source)
-    if stub:
+    if stub := STUB.search(source):
         source = STUB.sub("", source)
         code = re.sub(r"^([ \t]*)# ?", r"\1", stub[1], flags=re.MULTILINE)
         code = re.sub(r"[ \t]+$", "", code, flags=re.MULTILINE)
@@ -87,15 +86,9 @@ def checks_of(exercise: str) -> list[CheckCell]:
 def after(exercise: str, check: CheckCell) -> str:
     """What comes after a check cell, in a sentence."""
     checks = checks_of(exercise)
-    following = checks[checks.index(check) + 1 :]
-    if not following:
-        return _exercise_after(exercise)
-    if following[0].function == check.function:
-        return "Next: the check in the cell below."
-    return f"Next: {following[0].function}, below."
-
-
-def _exercise_after(exercise: str) -> str:
+    if following := checks[checks.index(check) + 1 :]:
+        same = following[0].function == check.function
+        return "Next: the check in the cell below." if same else f"Next: {following[0].function}, below."
     name = next((name for name in exercises() if name > exercise), None)
     if name is None:
         return "That was the last exercise."

@@ -1,7 +1,5 @@
 """An exercise as data: what is asked for, what came out of an answer, and what is wrong with that."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, NamedTuple
 
@@ -11,9 +9,6 @@ from collectives.record.traffic import Traffic, count
 from .cases import Case, Draw
 
 ANY = object()  # a wanted result that does not matter
-
-
-# --- what is asked for --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -84,23 +79,19 @@ class Task:
 class Puzzle:
     """The task of a function that is called once, and judged by what it returns: a plan or a number, not a run.
 
-    It runs on a rank that is alone, like any answer, so that an endless one ends and nothing
-    of it runs in the process that judges.
+    It runs on a rank that is alone: an endless one ends, and nothing of it runs in the process that judges.
     """
 
     name: str  # of the function
     cases: tuple[Case, ...]  # of world size 1; the last one is the one to tell about
     draw: Callable[[Draw], tuple]  # the arguments
-    verdict: Callable[[Case, tuple, Any, bool], Finding | None]  # case, arguments, result, whether the budget counts
+    verdict: Callable[[Case, tuple, Any, bool], "Finding | None"]  # case, arguments, result, whether the budget counts
     praise: Callable[[Case, tuple, Any], str]  # what a right answer achieves
     thoughts: dict[str, str] = field(default_factory=dict)  # name of an error of the run -> one thing to think about
 
     def arguments(self, case: Case, seed: str = "") -> list[tuple]:
         """The arguments of the one call, in a list of one, as Task.arguments."""
         return [self.draw(Draw(seed, self.name, case, 0))]
-
-
-# --- what came out ------------------------------------------------------------------------
 
 
 @dataclass

@@ -18,17 +18,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C"
     )
     scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
-    scoring.add_argument("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
-    scoring.add_argument(
-        "--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it"
-    )
-    scoring.add_argument("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
-    scoring.add_argument("--jobs", type=int, help="submissions at a time (default: one a core)")
-    scoring.add_argument(
-        "--gradescope", action="store_true", help="also write Gradescope's results.json for each student"
-    )
-    scoring.add_argument("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
-    scoring.add_argument("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
+    add = scoring.add_argument
+    add("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
+    add("--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it")
+    add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
+    add("--jobs", type=int, help="submissions at a time (default: one a core)")
+    add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")
+    add("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
+    add("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.score:

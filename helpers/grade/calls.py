@@ -1,5 +1,6 @@
 """A call as a rank describes it, checked, since everything in the description may be a lie; and its result on each rank."""
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from collectives.record.event import Event
 
 from .inside.protocol import Malformed, numel, text
 
+Room = list[tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tensor to be filled
+
 
 class Ungradable(Exception):
     """An answer that does not play by the rules of the wire. The message says how."""
@@ -18,11 +21,8 @@ class Ungradable(Exception):
 def described_call(rank: int, index: int, op: str, header: dict[str, Any], world_size: int) -> Event:
     """The call as a rank describes it: to whom, not what. Raises Malformed."""
     group, collective = header.get("group"), of(op)
-    if (
-        not (op in ("send", "recv") or op in COLLECTIVES or op.endswith("_single") and collective.op)
-        or not isinstance(group, list)
-        or len(set(map(str, group))) != len(group)
-    ):
+    exists = op in ("send", "recv") or op in COLLECTIVES or op.endswith("_single") and collective.op
+    if not exists or not isinstance(group, list) or len(set(map(str, group))) != len(group):
         raise Malformed("a call that does not exist")
     if not all(type(r) is int and 0 <= r < world_size for r in group) or rank not in group:
         raise Malformed("a call in a group that does not exist")
@@ -61,33 +61,26 @@ def fits(op: str, given: Any) -> bool:
     return isinstance(given, torch.Tensor)
 
 
-_PAIRWISE = {
-    "SUM": torch.add,
-    "AVG": torch.add,  # and then divided
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
-    "BAND": torch.bitwise_and,
-    "BOR": torch.bitwise_or,
-    "BXOR": torch.bitwise_xor,
-}
+_PAIRWISE = {  # of AVG the sum is then divided
+    "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
+    "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+}  # fmt: skip
 
 
 class Impossible(Exception):
     """The tensors do not fit the call. The message says which."""
 
 
-def left_with(
-    event: Event, call: Call, given: dict[int, Any], room: list[tuple[torch.dtype, tuple[int, ...]]]
-) -> list[torch.Tensor]:
-    """The tensors this rank is left with, new ones, in the shapes it has room for.
-
-    given: per rank what it passed in.  room: dtype and shape of each tensor to be filled.
-    Raises Impossible where they do not fit.
-    """
+def left_with(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:
+    """New tensors, in the shapes there is room for, of what each rank passed in. Raises Impossible where none fit."""
     try:
-        if event.op == "reduce_scatter_single":
-            _check_rows(given[event.rank].shape, room[0][1], len(event.group))
+        if event.op == "reduce_scatter_single":  # gloo cuts the input by rows, and not by numbers
+            passed, wanted, parts = given[event.rank].shape, room[0][1], len(event.group)
+            if not passed or not wanted or wanted[0] * parts != passed[0]:
+                raise Impossible(
+                    f"reduce_scatter_single: an input of shape {list(passed)} for {parts} ranks needs an output with "
+                    f"1/{parts} of its rows, and got one of shape {list(wanted)}."
+                )
         came = _result(event, call, given)
     except Impossible:
         raise
@@ -98,12 +91,12 @@ def left_with(
     if len(came) != len(room):
         raise Impossible(f"{event.op} gives {len(came)} tensors, and there is room for {len(room)}.")
     for value, (dtype, shape) in zip(came, room):
-        if event.reduce_op == "AVG" and value.dtype != dtype and value.numel() == numel(shape):
+        gives, fits_in = value.numel(), numel(shape)
+        if event.reduce_op == "AVG" and value.dtype != dtype and gives == fits_in:
             raise Impossible(f"{event.op} by AVG gives fractions, which {dtype} cannot hold.")
-        if value.dtype != dtype or value.numel() != numel(shape):
-            raise Impossible(
-                f"{event.op} gives {value.numel()} numbers of {value.dtype}, and there is room for {numel(shape)} of {dtype}."
-            )
+        if value.dtype != dtype or gives != fits_in:
+            its = f"{event.op} gives {gives} numbers of {value.dtype}"
+            raise Impossible(f"{its}, and there is room for {fits_in} of {dtype}.")
     return [value.reshape(shape).clone() for value, (_, shape) in zip(came, room)]
 
 
@@ -121,29 +114,11 @@ def _result(event: Event, call: Call, given: dict[int, Any]) -> list[torch.Tenso
     values = [given[rank] for rank in ((event.src,) if collective.root == "src" else group)]
     if collective.personal and not listed:
         splits = {e.rank: e.splits[0] for e in call}
-        values = [
-            value.split(splits[rank] or value.shape[0] // len(group), dim=0)[me] for rank, value in zip(group, values)
-        ]
+        values = [v.split(splits[rank] or v.shape[0] // len(group), dim=0)[me] for rank, v in zip(group, values)]
     elif collective.gives == "all" and listed:
         values = [chunks[me] for chunks in values]
     if collective.reduces:
-        total = _combined(values, event.reduce_op)
+        total = reduce(_PAIRWISE[event.reduce_op], values)
+        total = total / len(values) if event.reduce_op == "AVG" else total
         return [total if listed or collective.in_place else total.reshape(-1).chunk(len(group))[me]]
     return values if listed else [torch.cat([value.reshape(-1) for value in values])]
-
-
-def _check_rows(passed: tuple[int, ...], room: tuple[int, ...], world_size: int) -> None:
-    """Raises Impossible where gloo refuses a reduce_scatter_single: it cuts the input by rows, and not by numbers."""
-    rows, wanted = passed[:1], room[:1]
-    if not rows or not wanted or wanted[0] * world_size != rows[0]:
-        raise Impossible(
-            f"reduce_scatter_single: an input of shape {list(passed)} for {world_size} ranks needs an output with "
-            f"1/{world_size} of its rows, and got one of shape {list(room)}."
-        )
-
-
-def _combined(values: list[torch.Tensor], reduce_op: str) -> torch.Tensor:
-    result = values[0]
-    for value in values[1:]:
-        result = _PAIRWISE[reduce_op](result, value)
-    return result / len(values) if reduce_op == "AVG" else result

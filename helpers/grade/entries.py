@@ -22,26 +22,20 @@ class Entry:
     problem: str = ""  # why it cannot be looked into; "" if it can
 
     def read(self) -> tuple[bytes, str]:
-        """The file's content, and the reason why it cannot be had; "" if it can.
-
-        The file is read once, so that the bytes graded are the bytes that name the record.
-        """
+        """The file's content, and the reason why it cannot be had; "" if it can. Its bytes also name the record."""
         if self.problem:
             return b"", self.problem
         try:
             # A pipe must not make the grader wait, nor a link lead it elsewhere.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return b"", f"{self.file} is a symbolic link, and is not followed. Hand in the notebook itself."
-            return b"", f"{self.file} cannot be read: {error.strerror}."
-        try:
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
                     return b"", f"{self.file} is no file."
                 content = file.read(MAX_NOTEBOOK_BYTES + 1)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return b"", f"{self.file} is a symbolic link, and is not followed. Hand in the notebook itself."
             return b"", f"{self.file} cannot be read: {error.strerror}."
         if len(content) > MAX_NOTEBOOK_BYTES:
             large = max(status.st_size, len(content)) / 1e6
@@ -53,21 +47,17 @@ def find(paths: list[Path]) -> list[Entry]:
     """Notebooks in files, in folders, and in folders of students; no links, nothing hidden."""
     entries = []
     for path in paths:
-        if os.path.isdir(path):  # Path.is_dir raises where it may not look
-            entries += _below(path)
-        else:
-            entries.append(_entry(path.parent, path))
+        # Path.is_dir raises where it may not look
+        entries += _below(path) if os.path.isdir(path) else [_entry(path.parent, path)]
     return sorted(entries, key=lambda entry: (entry.student, entry.file))
 
 
 def _below(root: Path) -> Iterator[Entry]:
     closed: list[OSError] = []
     for here, folders, files in os.walk(root, onerror=closed.append):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and not (Path(here) / name).is_symlink()
-        )
-        names = (name for name in sorted(files) if name.endswith(".ipynb") and not name.startswith("."))
-        yield from (_entry(root, Path(here) / name) for name in names)
+        folders[:] = [name for name in sorted(folders) if name[0] != "." and not Path(here, name).is_symlink()]
+        names = (name for name in sorted(files) if name.endswith(".ipynb") and name[0] != ".")
+        yield from (_entry(root, Path(here, name)) for name in names)
     for error in closed:  # who handed in this folder is not to be missing from the report
         entry = _entry(root, Path(error.filename))
         yield replace(entry, problem=f"{entry.file} cannot be read: {error.strerror}.")

@@ -3,14 +3,13 @@
 Whoever runs in the check's own process can fake the outcome, so it is no score.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Callable
 
@@ -44,7 +43,7 @@ def untried(submission: Submission, reason: str) -> Feedback:
     return Feedback(submission.exercise, checks, reason=reason)
 
 
-def tried(submission: Submission, progress: Callable[[int, int], None], kernel: Kernel | None = None) -> Feedback:
+def tried(submission: Submission, progress: Callable[[int, int], None], kernel: "Kernel | None" = None) -> Feedback:
     """The feedback of answers that are run.
 
     progress: called with the cells done, and how many there are.  kernel: one that is up already; it is closed.
@@ -57,23 +56,16 @@ def tried(submission: Submission, progress: Callable[[int, int], None], kernel: 
     with closing(kernel or Kernel()) as kernel:
         outcomes = kernel.run(cells, lambda done: progress(done, len(cells)))
     checks = tuple(_scored(cell, outcome) for cell, outcome in zip(cells, outcomes) if is_check(cell))
-    failed = [cell for cell, outcome in zip(cells, outcomes) if outcome]
     reason = next(filter(None, outcomes), "")  # the others may only follow from it
-    hints = _hints(notebook, next(filter(is_check, failed), None))
+    failed = next((check.name for check in checks if check.reason), None)
+    below = dropwhile(lambda cell: cell.id != failed, notebook.cells)
+    hints = next((count for cell in below if (count := cell.source.count("<details>"))), 0)
     return Feedback(submission.exercise, checks, reason=reason, hints=hints)
 
 
 def _scored(cell: NotebookNode, reason: str) -> CheckScore:
     points = cell.metadata.nbgrader.points
     return CheckScore(cell.id, cell.source, 0 if reason else points, points, reason)
-
-
-def _hints(notebook: NotebookNode, check: NotebookNode | None) -> int:
-    """The hints in the first cell after a check that has any."""
-    if check is None:
-        return 0
-    after = notebook.cells[[cell.id for cell in notebook.cells].index(check.id) :]
-    return next((n for cell in after if (n := cell.source.count("<details>"))), 0)
 
 
 CELL_SECONDS = 60
@@ -115,10 +107,7 @@ class Kernel:
             )  # fmt: skip
 
     def run(self, cells: list[NotebookNode], progress: Callable[[int], None]) -> list[str]:
-        """Per cell why it failed; "" if it did not.  progress: called with the cells done.
-
-        Raises OSError if the kernel does not come up.
-        """
+        """Per cell why it failed; "" if not.  progress: called with the cells done.  Raises OSError for no kernel."""
         self._client.nb.cells = cells
         try:
             self._client.start_new_kernel_client()
@@ -126,20 +115,17 @@ class Kernel:
             raise OSError(f"no kernel: {error}") from None
         outcomes: list[str] = []
         for k, cell in enumerate(cells, 1):
+            end = ""  # of the whole run
             try:
                 self._client.execute_cell(cell, k - 1)
             except DeadKernelError:
-                outcomes.append(f"code cell {k} ended the kernel that it ran in.")
+                end = f"code cell {k} ended the kernel that it ran in."
             except CellTimeoutError:
-                outcomes.append(
-                    f"code cell {k} took longer than {CELL_SECONDS} seconds. Is there a loop that does not end?"
-                )
-            else:
-                outcomes.append(_error(cell))
-                progress(k)
-                continue
+                end = f"code cell {k} took longer than {CELL_SECONDS} seconds. Is there a loop that does not end?"
+            outcomes.append(end or _error(cell))
             progress(k)
-            return outcomes + [f"code cell {j} did not run." for j in range(k + 1, len(cells) + 1)]
+            if end:
+                return outcomes + [f"code cell {j} did not run." for j in range(k + 1, len(cells) + 1)]
         return outcomes
 
     is_up = True  # until it is closed
@@ -157,6 +143,5 @@ class Kernel:
 
 def _error(cell: NotebookNode) -> str:
     """The traceback that a cell ended with; "" if it ended well."""
-    return "".join(
-        COLORS.sub("", "\n".join(out.traceback)).strip() or out.ename for out in cell.get("outputs", [])[-1:]
-    )
+    last = cell.get("outputs", [])[-1:]
+    return "".join(COLORS.sub("", "\n".join(out.traceback)).strip() or out.ename for out in last)

@@ -17,7 +17,6 @@ import sys
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from ..course import ROOT, SOLUTIONS, TASKS
 from .entries import Entry
@@ -42,12 +41,11 @@ class ReportFolder:
         except OSError as error:
             raise Unfit(f"{folder} cannot be used as a report folder: {error.strerror}.") from None
         try:
-            settings = self._own()
-            if settings and seed is not None and settings["seed"] != seed:
-                raise Unfit(
-                    f"{folder} holds gradings with another seed. Name another folder with --out, or leave --seed out."
-                )
-            self.seed: str = settings["seed"] if settings else seed if seed is not None else secrets.token_hex(16)
+            before = self._own_seed()
+            if None not in (before, seed) and before != seed:
+                another = "Name another folder with --out, or leave --seed out."
+                raise Unfit(f"{folder} holds gradings with another seed. {another}")
+            self.seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
             self.walls, self.pictures = walls, pictures
             self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
             write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
@@ -59,8 +57,8 @@ class ReportFolder:
     def close(self) -> None:
         self._lock.close()
 
-    def _own(self) -> dict[str, Any]:
-        """Takes the folder for this grader alone; the settings of the one before, {} if there was none."""
+    def _own_seed(self) -> str | None:
+        """The seed of the grader before, None if there was none; takes the folder for this one alone."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -70,14 +68,14 @@ class ReportFolder:
                 part.unlink()
         file = self.folder / "grading.json"
         try:
-            settings = json.loads(file.read_text(encoding="utf-8"))
+            match json.loads(file.read_text(encoding="utf-8")):
+                case {"seed": str(seed)}:
+                    return seed
         except FileNotFoundError:
-            return {}
+            return None
         except (OSError, ValueError):
-            settings = None
-        if not isinstance(settings, dict) or not isinstance(settings.get("seed"), str):
-            raise Unfit(f"{file} is damaged. Name another folder with --out.")
-        return settings
+            pass
+        raise Unfit(f"{file} is damaged. Name another folder with --out.")
 
     def place(self, entry: Entry, content: bytes) -> Path:
         """The path of the record of this content, graded in this way by this grader."""
@@ -101,11 +99,10 @@ def remember(place: Path, grading: Grading) -> None:
 def fingerprint(*folders: Path) -> str:
     """Differs where anything differs that a grade depends on: the grader, the exercises, torch, Python."""
     named = []
-    for folder in folders:
-        for file in sorted(folder.rglob("*")):
-            name = str(file.relative_to(folder))
-            if file.suffix in GRADED_BY and not f"/{name}".count("/."):  # nothing hidden, as Jupyter's checkpoints are
-                named += [name, file.read_bytes().hex()]
+    for folder, file in ((folder, file) for folder in folders for file in sorted(folder.rglob("*"))):
+        name = str(file.relative_to(folder))
+        if file.suffix in GRADED_BY and "/." not in f"/{name}":  # nothing hidden, as Jupyter's checkpoints are
+            named += [name, file.read_bytes().hex()]
     return digest(version("torch"), sys.version, *named)
 
 

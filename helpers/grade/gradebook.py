@@ -1,8 +1,7 @@
 """Gradings, what came out for one submission each, as data that travels as JSON; and a class's by student and by exercise."""
 
-from __future__ import annotations
-
 import statistics
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -50,10 +49,10 @@ class Grading:
         return {**asdict(self), "points": self.points, "of": self.of}
 
     @classmethod
-    def from_data(cls, data: Any) -> Grading:
+    def from_data(cls, data: Any) -> "Grading":
         """The grading again. Raises KeyError or TypeError for what is none."""
-        fields = {key: data[key] for key in cls.__dataclass_fields__}
-        return cls(**{**fields, "checks": tuple(CheckScore(**check) for check in fields["checks"])})
+        checks = tuple(CheckScore(**check) for check in data["checks"])
+        return cls(**{key: data[key] for key in cls.__dataclass_fields__} | {"checks": checks})
 
 
 @dataclass
@@ -103,10 +102,8 @@ def summary(people: list[Student]) -> dict[str, Any]:
     for exercise, of in (people[0].of if people else {}).items():
         best = [grading for student in people if (grading := student.best(exercise))]
         points = [grading.points for grading in best]
-        passed = {
-            check.what: sum(bool(grading.checks[k].points) for grading in best)
-            for k, check in enumerate(best[0].checks)
-        }
+        each_check = zip(*(grading.checks for grading in best))
+        passed = {same[0].what: sum(bool(check.points) for check in same) for same in each_check}
         rows[exercise] = {
             "of": of, "handed in": len(best), "mean": round(statistics.fmean(points), 2),
             "median": statistics.median(points), "all points": sum(p == of for p in points), "passed": passed,
@@ -117,9 +114,8 @@ def summary(people: list[Student]) -> dict[str, Any]:
 
 def reasons(gradings: list[Grading]) -> dict[str, int]:
     """The last lines of advice that several got, most frequent first."""
-    thoughts: dict[str, int] = {}
+    thoughts = Counter()
     for grading in gradings:
         lines = {line for check in grading.checks for line in check.reason.splitlines()}
-        for thought in {line.removeprefix("Think: ") for line in lines if line.startswith("Think: ")}:
-            thoughts[thought] = thoughts.get(thought, 0) + 1
+        thoughts.update(line.removeprefix("Think: ") for line in lines if line.startswith("Think: "))
     return dict(sorted(thoughts.items(), key=lambda item: (-item[1], item[0]))[:5])

@@ -29,34 +29,32 @@ def grade(
     folder.Unfit where a record cannot be written; what was graded before is kept.
     """
     gradings: dict[int, Grading] = {}
-    places: dict[int, Path] = {}  # of the records to come
+    places: dict[int, Path] = {}  # of the records
 
-    def of_entry(k: int, grading: Grading) -> Grading:
-        return replace(grading, student=entries[k].student, file=entries[k].file)
+    def graded(k: int, grading: Grading) -> Grading:
+        gradings[k] = replace(grading, student=entries[k].student, file=entries[k].file)
+        return gradings[k]
 
     def work() -> Iterator[WorkItem]:
         for k, entry in enumerate(entries):
             content, problem = entry.read()
-            place = folder.place(entry, content)
+            places[k] = folder.place(entry, content)
             if problem:
-                gradings[k] = of_entry(k, Grading(problem=problem))
-            elif record := recall(place):
+                graded(k, Grading(problem=problem))
+            elif record := recall(places[k]):
                 gradings[k] = record
             else:
-                places[k] = place
                 yield WorkItem(k, entry.file, content, folder.seed, folder.pictures)
 
     progress(0, len(entries), "")
     with closing(scored(work(), jobs, folder.walls)) as results:
         for item, grading in results:
-            k = item.number
             if grading:
-                gradings[k] = of_entry(k, grading)
-                remember(places[k], gradings[k])
+                remember(places[item.number], graded(item.number, grading))
             else:  # not remembered: it may have been the machine's fault, and not be so again
                 problem = f"{item.file} could not be graded: the grader itself failed over it, {TRIES} times."
-                gradings[k] = of_entry(k, Grading(problem=problem))
-            progress(len(gradings), len(entries), entries[k].student)
+                graded(item.number, Grading(problem=problem))
+            progress(len(gradings), len(entries), entries[item.number].student)
     return [gradings[k] for k in range(len(entries))]
 
 
@@ -71,25 +69,22 @@ def score(options: argparse.Namespace) -> int:
     try:
         if not options.no_sandbox:
             walls.check()
-        missing = [path for path in options.paths if not os.path.exists(path)]
-        if missing:
+        if missing := [path for path in options.paths if not os.path.exists(path)]:
             raise Unfit(f"There is no file or folder {missing[0]}.")
-        submissions = find(options.paths)
-        if not submissions:
+        if not (submissions := find(options.paths)):
             raise Unfit(f"There are no notebooks in {', '.join(map(str, options.paths))}.")
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
-    except walls.Unavailable as why:
-        print(f"No sandbox: {why}\n{NO_SANDBOX}", file=sys.stderr)
-        return 2
-    except Unfit as why:
-        print(why, file=sys.stderr)
+    except (walls.Unavailable, Unfit) as why:
+        print(f"No sandbox: {why}\n{NO_SANDBOX}" if isinstance(why, walls.Unavailable) else why, file=sys.stderr)
         return 2
     if options.no_sandbox:
         print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = cores if options.jobs is None else max(1, options.jobs)
     with closing(folder):
         kept = f"What is graded is kept in {options.out}; the same command goes on."
         try:
-            gradings = grade(submissions, folder, _jobs(options.jobs), _progress)
+            gradings = grade(submissions, folder, jobs, _progress)
             report.write_all(folder, gradings, options.gradescope)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)
@@ -104,13 +99,6 @@ def score(options: argparse.Namespace) -> int:
 
 
 def _progress(done: int, of: int, student: str) -> None:
-    if sys.stdout.isatty():
-        bar(printable(student), done, of)
-    else:
+    bar(printable(student), done, of)
+    if not sys.stdout.isatty():
         print(f"{done}/{of} {printable(student)}".rstrip(), flush=True)
-
-
-def _jobs(asked: int | None) -> int:
-    if asked is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, asked)

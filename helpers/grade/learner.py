@@ -4,6 +4,7 @@ import argparse
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ..progress import remember
@@ -20,7 +21,10 @@ def grade(options: argparse.Namespace) -> int:
     """Grades exercises. 0: all is graded, whatever came out. 2: a file cannot be graded. 130: stopped."""
     try:
         seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed
-        status = _grade_all(_notebooks(options.paths), options.progress)
+        notebooks = _notebooks(options.paths)
+        if not notebooks:
+            print(f"There are no notebooks in {', '.join(map(str, options.paths))}.", file=sys.stderr)
+        status = _grade_all(notebooks, options.progress)
         if options.watch:
             _watch(options.paths, options.progress, seen)
         return status
@@ -30,10 +34,7 @@ def grade(options: argparse.Namespace) -> int:
 
 
 def _notebooks(paths: list[Path]) -> list[Path]:
-    notebooks = [nb for path in paths for nb in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
-    if not notebooks:
-        print(f"There are no notebooks in {', '.join(map(str, paths))}.", file=sys.stderr)
-    return notebooks
+    return [found for path in paths for found in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
 
 
 def _grade_all(paths: list[Path], progress: Path) -> int:
@@ -74,19 +75,15 @@ def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback
 def _table(feedbacks: list[Feedback]) -> str:
     """The points of several exercises, one a line, their sum, and the first that is not solved."""
     wide = max(len(feedback.exercise) for feedback in feedbacks)
-    rows = [
-        (_mark(one), one.exercise, f"{one.points:g} of {one.of:g}", NOT_BEGUN * (one.reason == NOT_BEGUN))
-        for one in feedbacks
-    ]
-    total, of = (sum(getattr(feedback, what) for feedback in feedbacks) for what in ("points", "of"))
-    rows.append((" ", "all", f"{total:g} of {of:g} points", ""))
-    lines = [f"{mark} {name:<{wide}}  {points:>8}  {note}".rstrip() for mark, name, points, note in rows]
+    lines = []
+    for one in feedbacks:
+        begun, points = one.reason != NOT_BEGUN, f"{one.points:g} of {one.of:g}"
+        mark = "✓" if one.solved else "✗" if begun else "·"
+        lines.append(f"{mark} {one.exercise:<{wide}}  {points:>8}  {'' if begun else NOT_BEGUN}".rstrip())
+    total, of = sum(one.points for one in feedbacks), sum(one.of for one in feedbacks)
+    lines.append(f"  {'all':<{wide}}  {total:g} of {of:g} points")
     following = next((feedback.exercise for feedback in feedbacks if not feedback.solved), None)
     return "\n".join([*lines, f"Next: {following}." if following else "All solved."])
-
-
-def _mark(feedback: Feedback) -> str:
-    return "✓" if feedback.solved else "·" if feedback.reason == NOT_BEGUN else "✗"
 
 
 def _report(feedback: Feedback) -> str:
@@ -117,11 +114,10 @@ def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]])
         print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
         while True:
             now = _saved(paths)
-            for path in now:
-                if now[path] != seen.get(path):
-                    if feedback := _grade(path, progress, kernel):
-                        print(_report(feedback), end="\n\n", flush=True)
-                    kernel = kernel if kernel.is_up else Kernel()
+            for path in (path for path in now if now[path] != seen.get(path)):
+                if feedback := _grade(path, progress, kernel):
+                    print(_report(feedback), end="\n\n", flush=True)
+                kernel = kernel if kernel.is_up else Kernel()
             seen = now
             time.sleep(LOOK_SECONDS)
     finally:
@@ -131,11 +127,8 @@ def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]])
 def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
     """When each notebook was last saved, and its size."""
     times = {}
-    for path in paths:
-        for notebook in sorted(path.glob("*.ipynb")) if path.is_dir() else [path]:
-            try:
-                status = notebook.stat()
-            except OSError:
-                continue  # being replaced this very moment
+    for notebook in _notebooks(paths):
+        with suppress(OSError):  # being replaced this very moment
+            status = notebook.stat()
             times[notebook] = (status.st_mtime_ns, status.st_size)
     return times

@@ -83,9 +83,8 @@ def _junit(people: list[Student]) -> str:
                 if check.reason:
                     failure = ET.SubElement(case, "failure", message=printable(check.reason.partition("\n")[0]))
                     failure.text = "".join(c for c in check.reason if c == "\n" or c.isprintable())
-        failures = len(suite.findall("testcase/failure"))
         suite.set("tests", str(len(suite)))
-        suite.set("failures", str(failures))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
@@ -103,12 +102,9 @@ def _gradescope(student: Student) -> str:
         for check in grading.checks
     ]  # fmt: skip
     result = {
-        "score": student.total,
-        "output": "\n".join(student.problems),
-        "output_format": "text",
-        "visibility": "visible",
+        "score": student.total, "output": "\n".join(student.problems), "output_format": "text", "visibility": "visible",
         "tests": tests,
-    }
+    }  # fmt: skip
     return json.dumps(result, indent=1) + "\n"
 
 
@@ -124,10 +120,7 @@ def statistics(title: str, people: list[Student], summary: dict[str, Any], walls
 
 
 def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
-    """Each check with whether its reason was given before, and the picture that belongs below it.
-
-    A function's picture stands below its first check that fails, or else below its last.
-    """
+    """Each check, whether its reason was given before, and its function's picture: at its first that fails, or last."""
     reason, drawn = "", set()
     last = {check.function: check for check in grading.checks}
     for check in grading.checks:
@@ -138,11 +131,8 @@ def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
         reason = check.reason or reason
 
 
+_FILES = FileSystemLoader(Path(__file__).with_name("templates"))
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
+    loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
 _TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows}

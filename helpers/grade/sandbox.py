@@ -16,6 +16,8 @@ START = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('inside', run_name='__main__', alter_sys=True)"
 )
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/"}
+_ENVIRONMENT["PATH"] = os.environ.get("PATH", "/usr/bin")
 UP_SECONDS = 120.0  # to load torch, on a busy machine
 ANSWER_SECONDS = 20.0  # for a request to the first process
 
@@ -27,16 +29,18 @@ class Sandbox:
         self._walls = walls
         self._ours, theirs = socket.socketpair()
         with theirs:
+            outside, course = ([*around(), "--"], "/course") if walls else ([], str(INSIDE.parent))
+            there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
             self._process = subprocess.Popen(
-                _command(theirs.fileno(), walls), pass_fds=[theirs.fileno()], start_new_session=True, cwd="/",
-                env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in], pass_fds=[there],
+                env=_ENVIRONMENT, cwd="/", start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
         self._ours.settimeout(UP_SECONDS)
         try:
             self._reply()
         except (OSError, EOFError):
-            self.close()
-            raise Unavailable(f"the sandbox did not start: {self._words or 'it said nothing'}") from None
+            raise Unavailable(f"the sandbox did not start: {self.close() or 'it said nothing'}") from None
         self._ours.settimeout(ANSWER_SECONDS)
 
     @property
@@ -72,19 +76,20 @@ class Sandbox:
             for header, _ in reader.feed(data):
                 return header
 
-    def close(self) -> None:
-        """Ends everything in it: its processes cannot outlive the first one. Once more does nothing."""
+    def close(self) -> str:
+        """Ends everything in it: its processes cannot outlive the first one. The stderr of that; "" the second time."""
         if self._ours.fileno() == -1:
-            return
+            return ""
         self._ours.close()
         if not self._walls:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(ANSWER_SECONDS)  # without walls, only it knows its ranks
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
-        self._words = self._process.stderr.read().decode(errors="replace").strip()
-        self._process.stderr.close()
+        with self._process.stderr as stderr:
+            said = stderr.read().decode(errors="replace").strip()
         self._process.wait()
+        return said
 
 
 class SandboxPool:
@@ -113,20 +118,3 @@ class SandboxPool:
 
     def close(self) -> None:
         self._sandbox.close()
-
-
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "PYTHONHASHSEED": "0",
-    "LC_ALL": "C.UTF-8",
-    "HOME": "/",
-    "PATH": os.environ.get("PATH", "/usr/bin"),
-}
-
-
-def _command(descriptor: int, walls: bool) -> list[str]:
-    closed_in = "closed-in" if walls else "open"
-    python = [sys.executable, "-I", "-B", "-c", START]
-    if walls:
-        return [*around(), "--", *python, "/course", str(descriptor), closed_in]
-    return [*python, str(INSIDE.parent), str(descriptor), closed_in]

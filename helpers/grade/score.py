@@ -1,8 +1,7 @@
 """The score of one submission: its answers on sandboxed ranks, judged here on inputs they cannot know.
 
-This process never runs submitted code, and believes nothing it says about itself: what a
-rank was given comes from here, what it got from others came through here (switch.py), and
-what it returns is compared here.
+This process never runs submitted code, and believes nothing it says about itself: what a rank was given comes from
+here, what it got from others came through here (switch.py), and what it returns is compared here.
 """
 
 import base64
@@ -20,14 +19,14 @@ from collectives.judge.run import Run
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.feedback import broken, explain, spent
 from ..exercise.judge import judge
-from ..exercise.notebook import checks_of, is_answer, is_check, pristine
+from ..exercise.notebook import checks_of, is_check
 from ..exercise.task import Attempt, Puzzle, Task
 from ..exercise.tasks import TASKS
 from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .sandbox import SandboxPool
-from .submission import Submission
+from .submission import Submission, graft
 from .switch import Switch
 
 WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
@@ -36,8 +35,7 @@ UNTOUCHED = "The answer is still the empty one of the exercise."
 
 def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
     """Points with their reasons.  seed: what the inputs are drawn from."""
-    trials: dict[str, Trial] = {}
-    scores = []
+    trials, scores = {}, []
     for check in checks_of(submission.exercise):
         name = check.function
         if name not in trials:
@@ -46,8 +44,7 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
-    shown = {name: trial.shows for name, trial in trials.items() if trial.shows and pictures}
-    images, undrawn = drawn(shown)
+    images, undrawn = drawn({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
     return Grading(submission.exercise, tuple(scores), pictures=images, undrawn=undrawn)
 
 
@@ -72,34 +69,33 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
         inputs = [task.arguments(case, seed) for case in cases]
         try:
             attempts = _attempts(task, submission, sandboxes, cases, inputs)
-        except (RunError, Ungradable) as error:
-            trial.values = trial.budget = _broke(task, world_size, error)
-            trial.shows = getattr(error, "run", None)
-            return trial
+        except RunError as error:
+            reason = broken(task, world_size, error) + _output(error.run.stdout)
+            return Trial(reason, reason, shows=error.run)
+        except Ungradable as error:
+            situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
+            reason = f"{task.name} with {situation}: {error}"
+            return Trial(reason, reason)
         for case, arguments, (attempt, printed) in zip(cases, inputs, attempts):
+            done = Run(len(attempt.events), [], attempt.events, name=task.name)
             if verdict := judge(task, case, arguments, attempt, budget=False):
-                trial.values = trial.budget = explain(task, case, arguments, verdict, passed) + _output(printed)
-                trial.shows = verdict.shows or _run(task, attempt)
-                return trial
+                reason = explain(task, case, arguments, verdict, passed) + _output(printed)
+                return Trial(reason, reason, shows=verdict.shows or done)
             passed.append(case)
-            if not trial.budget and (verdict := judge(task, case, arguments, attempt)):
+            if trial.budget:
+                continue
+            if verdict := judge(task, case, arguments, attempt):
                 trial.budget = explain(task, case, arguments, verdict) + _output(printed)
-                trial.shows = verdict.shows or _run(task, attempt)
-            if not trial.budget:
-                _note_right(trial, task, case, arguments, attempt)
+                trial.shows = verdict.shows or done
+            elif isinstance(task, Puzzle):
+                if case is task.cases[-1]:
+                    trial.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
+            else:
+                if world_size == DRAWN_RANKS and case.size:
+                    trial.shows = trial.shows or done
+                if world_size == max(WORLD_SIZES):
+                    trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
     return trial
-
-
-def _note_right(trial: Trial, task: Task | Puzzle, case: Case, arguments: list[tuple], attempt: Attempt) -> None:
-    """Note, of an answer that is right so far, what it costs and a run to draw."""
-    if isinstance(task, Puzzle):
-        if case is task.cases[-1]:
-            trial.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
-        return
-    if case.world_size == DRAWN_RANKS and case.size:
-        trial.shows = trial.shows or _run(task, attempt)
-    if case.world_size == max(WORLD_SIZES):
-        trial.cost = f"With {ranks(case.world_size)}, {spent(attempt.traffic)}."
 
 
 def _attempts(
@@ -108,10 +104,13 @@ def _attempts(
     """Per case what came out, and what each rank printed."""
     if not cases:
         return []
+    cells = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
+    own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
+    cells += [(cell.id, cell.source) for cell in own]
     sandbox, socks = sandboxes.ranks(cases[0].world_size)
     try:
         switch = Switch(socks, submission.answers, task.name, sandbox.end_ranks)
-        return list(zip(switch.attempt(_cells(submission, task), cases, inputs), switch.printed))
+        return list(zip(switch.attempt(cells, cases, inputs), switch.printed))
     finally:
         for sock in socks:
             sock.close()
@@ -121,21 +120,6 @@ def _attempts(
             sandbox.close()  # the next ranks get another
 
 
-def _cells(submission: Submission, task: Task | Puzzle) -> list[tuple[str, str]]:
-    """Name and source of what a rank runs: for a Puzzle what a schedule is made of, then the notebook's cells."""
-    modules = shipped() if isinstance(task, Puzzle) else []
-    code = [cell for cell in pristine(submission.exercise).cells if cell.cell_type == "code" and not is_check(cell)]
-    own = [cell for cell in code if "try" not in cell.metadata.get("tags", ())]
-    return modules + [(cell.id, submission.answers[cell.id] if is_answer(cell) else cell.source) for cell in own]
-
-
-def _broke(task: Task | Puzzle, world_size: int, error: RunError | Ungradable) -> str:
-    situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
-    if isinstance(error, RunError):
-        return broken(task, situation, error) + _output(error.run.stdout)
-    return f"{task.name} with {situation}: {error}"
-
-
 def _output(printed: list[str]) -> str:
     """The ranks' output as the learner's own checks show it, each line with its rank; not too many lines."""
     lines = [f"[{rank}] {line}" for rank, text in enumerate(printed) for line in text.splitlines()]
@@ -143,47 +127,30 @@ def _output(printed: list[str]) -> str:
     return "".join(f"\n{line}" for line in lines[:MAX_PRINTED_LINES] + more)
 
 
-def _run(task: Task, attempt: Attempt) -> Run:
-    return Run(len(attempt.events), [], attempt.events, name=task.name)
-
-
 def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """By function, a PNG in base64, and where there is none because drawing it failed, how it did."""
+    """By function, a PNG in base64, "" of nothing; and where there is none because drawing it failed, how it did."""
     pictures, undrawn = {}, {}
     for name, what in shown.items():
         try:
-            pictures[name] = _picture(what)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                empty = isinstance(what, Run) and not any(what.events)
+                pictures[name] = "" if empty else base64.b64encode(what.draw().png()).decode()
         except Exception as error:  # a record odd enough to defeat the artist is still graded
             undrawn[name] = text(f"{type(error).__name__}: {error}", 300)
             print(f"The picture of {name} could not be drawn:\n{text(traceback.format_exc())}", file=sys.stderr)
     return pictures, undrawn
 
 
-def _picture(what: Run | Any) -> str:
-    """A PNG in base64; "" where there is nothing to be drawn."""
-    if isinstance(what, Run) and not any(what.events):
-        return ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return base64.b64encode(what.draw().png()).decode()
-
-
 # What a schedule is made of, and no algorithm. Each is executed as it is (inside/rank.py), in this order, so it may
 # import only what stands before it, torch and the standard library.
-MODULES = (
-    "collectives.format",
-    "collectives.lazy",
-    "collectives.record.collectives",
-    "collectives.algorithms.model",
-    "collectives.algorithms.proof",
-    "collectives.algorithms.count",
-)
+MODULES = ("format", "lazy", "record.collectives", "algorithms.model", "algorithms.proof", "algorithms.count")
 # collectives.algorithms as the sandbox has it
 SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
 
 
 def shipped() -> list[tuple[str, str]]:
     """Name and source of each module of the library that an answer to a Puzzle gets in the sandbox."""
-    paths = {name: Path(importlib.util.find_spec(name).origin) for name in MODULES}
-    sources = [(name, path.read_text(encoding="utf-8")) for name, path in paths.items()]
+    specs = [importlib.util.find_spec(f"collectives.{name}") for name in MODULES]
+    sources = [(spec.name, Path(spec.origin).read_text(encoding="utf-8")) for spec in specs]
     return [*sources, ("collectives.algorithms", SCHEDULE)]

@@ -1,7 +1,7 @@
 """Reads a submitted notebook and takes the answers out of it: the source of the answer cells, nothing else.
 
-A submission is never changed and never run as it is.  Its answers are put into the
-course's own notebook, whose checks, metadata and kernel stay what they are.
+A submission is never changed and never run as it is.  Its answers are put into the course's own notebook, whose checks,
+metadata and kernel stay what they are.
 """
 
 import ast
@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Collection
 
 from nbformat import NotebookNode
 
@@ -50,8 +50,8 @@ def slips(submission: Submission) -> str:
             return f"the answer cell cannot be read as Python: {error}"
         bound = {name for node in ast.walk(tree) if (name := _bound(node))}
         if missing := [name for name in names if name not in bound]:
-            defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-            also = f" It defines {', '.join(defined)}: keep the name that the statement gives." * bool(defined)
+            defined = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+            also = f" It defines {defined}: keep the name that the statement gives." if defined else ""
             return f"the answer cell must define {missing[0]}.{also}"
     return ""
 
@@ -82,15 +82,8 @@ def parse(path: Path, content: bytes) -> Submission:
     answers = {}
     for wanted in filter(is_answer, pristine(exercise).cells):
         matches = [cell for cell in cells if cell.get("id") == wanted.id]
-        if len(matches) != 1:
-            raise Unusable(
-                _missing(path, exercise, wanted, cells) if not matches else _twice(path, wanted, len(matches))
-            )
-        if matches[0].get("cell_type") != "code":
-            raise Unusable(
-                f"{path}: the answer cell of {_function(wanted)} is no code cell any more. "
-                "Select it in JupyterLab and press Y, which makes it one."
-            )
+        if flaw := _flaw(exercise, wanted, matches, cells):
+            raise Unusable(f"{path}: {flaw}")
         answers[wanted.id] = _source(matches[0])
     submission = Submission(path, exercise, answers)
     if submission.untouched and (elsewhere := _elsewhere(exercise, cells)):
@@ -149,30 +142,33 @@ def _function(cell: NotebookNode) -> str:
 def _elsewhere(exercise: str, cells: list[dict[str, Any]]) -> str:
     """The place of an answer in a cell that is not the answer cell; "" if there is none."""
     own = {str(cell.id) for cell in pristine(exercise).cells}
-    for wanted in filter(is_answer, pristine(exercise).cells):
-        name = _function(wanted)
-        for k, cell in enumerate(cells, 1):
-            if str(cell.get("id")) not in own and re.search(rf"^def {name}\b", _source(cell), re.MULTILINE):
-                return f"there is a {name} in cell {k}, and that is not the answer cell."
+    for name in map(_function, filter(is_answer, pristine(exercise).cells)):
+        if k := _defining(name, cells, own):
+            return f"there is a {name} in cell {k}, and that is not the answer cell."
     return ""
 
 
-def _missing(path: Path, exercise: str, wanted: NotebookNode, cells: list[dict[str, Any]]) -> str:
+def _defining(name: str, cells: list[dict[str, Any]], apart_from: Collection[str] = ()) -> int:
+    """The number, from 1, of the first cell that defines a function; 0 if none does.  apart_from: ids of cells."""
+    numbered = ((k, cell) for k, cell in enumerate(cells, 1) if str(cell.get("id")) not in apart_from)
+    return next((k for k, cell in numbered if re.search(rf"^def {name}\b", _source(cell), re.MULTILINE)), 0)
+
+
+def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
+    """The reason why there is not one answer cell, a code cell; "" if there is.  matches: the cells with its id."""
     name = _function(wanted)
-    elsewhere = [k for k, cell in enumerate(cells, 1) if re.search(rf"^def {name}\b", _source(cell), re.MULTILINE)]
-    said = f"{path}: the answer cell of {name} is missing (the cell with the id {wanted.id})."
-    if elsewhere:
-        said += f" There is a {name} in cell {elsewhere[0]}, but that is another cell: one that was copied or cut and pasted gets a new id."
-    return said + (
-        f" Take the exercise anew (git restore exercises/{exercise}.ipynb; keep a copy of yours) and put your code into its answer cell."
-    )
-
-
-def _twice(path: Path, wanted: NotebookNode, count: int) -> str:
-    return (
-        f"{path}: there are {count} cells with the id {wanted.id}, so it is not clear which is your answer to "
-        f"{_function(wanted)}. Delete all but one."
-    )
+    if len(matches) > 1:
+        several = f"there are {len(matches)} cells with the id {wanted.id}"
+        return f"{several}, so it is not clear which is your answer to {name}. Delete all but one."
+    if matches:
+        remedy = "Select it in JupyterLab and press Y, which makes it one."
+        is_code = matches[0].get("cell_type") == "code"
+        return "" if is_code else f"the answer cell of {name} is no code cell any more. {remedy}"
+    k, copied = _defining(name, cells), "one that was copied or cut and pasted gets a new id"
+    elsewhere = f" There is a {name} in cell {k}, but that is another cell: {copied}." if k else ""
+    anew = f"Take the exercise anew (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
+    missing = f"the answer cell of {name} is missing (the cell with the id {wanted.id}).{elsewhere}"
+    return f"{missing} {anew} and put your code into its answer cell."
 
 
 def _source(cell: dict[str, Any]) -> str:

@@ -1,12 +1,9 @@
 """The network between submitted ranks, in the scorer's own process.
 
-A rank hands over what it passes in, and gets what it is left with once the call is
-complete; collectives are computed here.  So the record of who sent what to whom is made by
-the wire, not told by the ranks: there is no other way between them, and nothing they could
-say to change it.  Times in it are each rank's own count of what happened to it, so a
-record does not depend on how fast the machine is.
-
-Completion follows gloo, as the course's own diagnosis has it (gloo.needs).
+A rank hands over what it passes in, and gets what it is left with once the call is complete; collectives are computed
+here.  So the record of who sent what to whom is made by the wire, not told by the ranks: there is no other way between
+them, and nothing they could say to change it.  Times in it are each rank's own count of what happened to it, not
+seconds of the machine.  Completion follows gloo, as the course's own diagnosis has it (gloo.needs).
 """
 
 import selectors
@@ -32,19 +29,9 @@ from collectives.record.event import MAIN, Event, Failure, Line, each
 from ..exercise.cases import Case
 from ..exercise.on_rank import File, content
 from ..exercise.task import Attempt
-from .calls import Impossible, Ungradable, described_call, fits, left_with
-from .inside.protocol import (
-    MAX_BODY_BYTES,
-    FrameReader,
-    Malformed,
-    Opened,
-    decode,
-    described,
-    encode,
-    frame,
-    numel,
-    text,
-)
+from .calls import Impossible, Room, Ungradable, described_call, fits, left_with
+from .inside import protocol
+from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, text
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
@@ -66,7 +53,7 @@ class Asked:
 
     event: Event
     given: Any  # a tensor, a list of tensors or None
-    room: list[tuple[torch.dtype, tuple[int, ...]]]  # of the tensors that will hold the result
+    room: Room  # of the tensors that will hold the result
 
 
 @dataclass
@@ -105,8 +92,7 @@ class Peer:
 class Switch:
     """Ranks of one worker group, and the calls between them.
 
-    socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks
-    and tells each one's exit status.
+    socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
     """
 
     def __init__(
@@ -115,23 +101,16 @@ class Switch:
         self._n, self._function, self._ended = len(socks), function, ended
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
-        self._monitor = Monitor(self._n)
-        self._asked: dict[int, Asked] = {}  # id(event) -> the call
-        # By group, target and tag: recvs from anyone that have no send; by source too: sends, received or not.
-        self._from_anyone: dict[tuple, deque[Event]] = defaultdict(deque)
-        self._sent: dict[tuple, deque[Event]] = defaultdict(deque)
-        self._deadline = inf
-        self._kept = 0  # bytes
+        self._begin()
+        self._deadline, self._kept = inf, 0  # the second in bytes
         for peer in self._peers:
             peer.sock.settimeout(2.0)  # never reached by a rank that reads
         self.printed: list[list[str]] = []
 
     def attempt(self, cells: list[tuple[str, str]], cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
-        """Runs cases of one world size one after the other.
+        """Runs cases of one world size one after the other; what was printed is in `.printed`, by case and rank.
 
-        cells: name and source of what comes before the answer, and the answer.
-        Raises RunError, as collectives.run does, and Ungradable. What was printed is in `.printed`,
-        a list over ranks for each case.
+        cells: names and sources, of the answer and before.  Raises RunError, as collectives.run does, and Ungradable.
         """
         job = {"cells": cells, "function": self._function, "world_size": self._n}
         for peer in self._peers:
@@ -143,24 +122,26 @@ class Switch:
             deadline = time.monotonic() + SECONDS
             return [self._case(*one, deadline) for one in zip(cases, given)]
 
-    def _case(self, case: Case, given: list[tuple], deadline: float) -> Attempt:
+    def _begin(self) -> None:
         self._monitor = Monitor(self._n)
-        for queues in (self._asked, self._from_anyone, self._sent):
-            queues.clear()
+        self._asked: dict[int, Asked] = {}  # id(event) -> the call
+        # By group, target and tag: recvs from anyone that have no send; by source too: sends, received or not.
+        self._from_anyone: dict[tuple, deque[Event]] = defaultdict(deque)
+        self._sent: dict[tuple, deque[Event]] = defaultdict(deque)
+
+    def _case(self, case: Case, given: list[tuple], deadline: float) -> Attempt:
+        self._begin()
         for peer, arguments in zip(self._peers, given):
             peer.calls.clear()
             peer.returned, peer.waiting, peer.ticks, peer.printed = None, None, 0, ""
             peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
-            header, body = encode(
-                [Opened(k, len(content(a))) if k in peer.files else a for k, a in enumerate(arguments)]
-            )
+            opened = {k: Opened(k, len(content(file))) for k, file in peer.files.items()}
+            header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
         return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
-
-    # --- listening ------------------------------------------------------------------------
 
     def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
         """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
@@ -253,13 +234,12 @@ class Switch:
         if not isinstance(room, list) or len(room) > self._n:
             raise Malformed("a call that says nothing of its result")
         asked = Asked(event, given, [described(r) for r in room])
-        if sum(dtype.itemsize * numel(shape) for dtype, shape in asked.room) > MAX_BODY_BYTES:
-            raise Ungradable(f"{op} would leave rank {peer.rank} with more than {MAX_BODY_BYTES >> 20} MiB.")
+        if _nbytes(asked.room) > (most := protocol.MAX_BODY_BYTES):
+            raise Ungradable(f"{op} would leave rank {peer.rank} with more than {most >> 20} MiB.")
         self._keep(given, CALL_BYTES)
-        first = [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room
-        if first:
-            event.dtype, event.shape = first[0]
-            event.nbytes = sum(dtype.itemsize * numel(shape) for dtype, shape in first)
+        if tensors := [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room:
+            event.dtype, event.shape = tensors[0]
+            event.nbytes = _nbytes(tensors)
         event.before = _kept(given)
         event.line = self._line(header.get("line"))
         event.async_op = event.is_message
@@ -284,14 +264,9 @@ class Switch:
     def _line(self, where: Any) -> Line | None:
         """The place in an answer cell, if there is one."""
         match where:
-            case [str(file), int(number), str(function)] if file in self._lines:
-                source = self._lines[file]
-                if 1 <= number <= len(source):
-                    words = source[number - 1].strip()
-                    return Line(file.strip("<>"), number, text(function, 60), text(words, 200))
+            case [str(file), int(number), str(function)] if 1 <= number <= len(source := self._lines.get(file, ())):
+                return Line(file.strip("<>"), number, text(function, 60), text(source[number - 1].strip(), 200))
         return None
-
-    # --- completing -----------------------------------------------------------------------
 
     def _match_any_source(self, event: Event) -> None:
         """Gives a recv from anyone the first send to its rank that nobody has received."""
@@ -325,13 +300,14 @@ class Switch:
 
     def _answer_all(self) -> None:
         for peer in self._peers:
-            if peer.waiting is not None:
+            if peer.waiting:
                 self._answer(peer, peer.waiting)
 
     def _answer(self, peer: Peer, asked: Asked) -> bool:
         """Hands a rank what a call leaves it with, if the call is complete."""
         event, call = asked.event, self._monitor.call_of(asked.event)
-        if peer.failure or not _complete(event, call):
+        everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
+        if peer.failure or not everybody or gloo.needs(event, call) or diagnose.mismatch(call):
             return False
         try:
             came = left_with(event, call, {e.rank: self._asked[id(e)].given for e in call}, asked.room)
@@ -348,8 +324,6 @@ class Switch:
         source = event.group.index(event.src) if event.op == "recv" else -1
         peer.say({"done": True, "value": header, "source": source}, body)
         return True
-
-    # --- the end --------------------------------------------------------------------------
 
     def _error(self, verdict: Verdict) -> Exception:
         results = [p.returned[0] if p.returned else None for p in self._peers]
@@ -370,9 +344,8 @@ class Switch:
         return self._monitor
 
 
-def _complete(event: Event, call: Call) -> bool:
-    everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
-    return everybody and not gloo.needs(event, call) and not diagnose.mismatch(call)
+def _nbytes(room: Room) -> int:
+    return sum(dtype.itemsize * numel(shape) for dtype, shape in room)
 
 
 def _kept(value: Any) -> Any:

@@ -8,12 +8,9 @@ WIDTH = 24  # characters of a bar
 def bar(what: str, done: int, of: int) -> None:
     """A progress bar; nothing where the output goes to a file. of: 0 takes it away."""
     if sys.stdout.isatty():
-        filled = WIDTH * done // of if of else 0
-        print(
-            f"\r\x1b[K{what} [{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{of}" if of else "\r\x1b[K",
-            end="",
-            flush=True,
-        )
+        filled = "#" * (WIDTH * done // of if of else 0)
+        shown = f"{what} [{filled:.<{WIDTH}}] {done}/{of}" if of else ""
+        print(f"\r\x1b[K{shown}", end="", flush=True)
 
 
 def printable(text: str) -> str:

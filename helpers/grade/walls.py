@@ -38,35 +38,29 @@ def check() -> None:
     if not shutil.which("bwrap"):
         raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
     if not seccomp.known():
-        raise Unavailable(
-            "there is no filter for system calls on this kind of processor yet, see helpers/grade/inside/seccomp.py."
-        )
-    tried = subprocess.run(
-        [*around(), "--", sys.executable, "-I", "-B", "-c", TRIAL], capture_output=True, text=True, cwd="/"
-    )
+        lacking = "there is no filter for system calls on this kind of processor yet"
+        raise Unavailable(f"{lacking}, see helpers/grade/inside/seccomp.py.")
+    command = [*around(), "--", sys.executable, "-I", "-B", "-c", TRIAL]
+    tried = subprocess.run(command, capture_output=True, text=True, cwd="/")
     if tried.returncode:
-        said = tried.stderr.strip().rpartition("\n")[2]
+        said = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
         raise Unavailable(
-            f"the sandbox does not hold here ({said or f'exit code {tried.returncode}'}). bubblewrap needs user namespaces: in a container, allow them; on Ubuntu 24.04 "
-            "and later, see kernel.apparmor_restrict_unprivileged_userns."
+            f"the sandbox does not hold here ({said}). bubblewrap needs user namespaces: in a container, allow them; "
+            "on Ubuntu 24.04 and later, see kernel.apparmor_restrict_unprivileged_userns."
         )
 
 
 def around() -> list[str]:
     """The beginning of a command whose rest runs inside the walls."""
     visible = [
-        "/usr",
-        "/lib",
-        "/lib64",
-        "/etc/ld.so.cache",
+        *("/usr", "/lib", "/lib64", "/etc/ld.so.cache"),
         sys.base_prefix,
         sys.prefix,
         str(Path(importlib.util.find_spec("torch").origin).parents[1]),
         "/proc/cpuinfo",  # torch chooses its kernels for half precision by these
-        "/sys/devices/system/cpu/possible",
-        "/sys/devices/system/cpu/present",
+        *("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present"),
+        os.path.dirname(os.path.realpath(sys.executable)),
     ]
-    visible.append(os.path.dirname(os.path.realpath(sys.executable)))
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     for path in dict.fromkeys(visible):

@@ -1,8 +1,8 @@
 """Scores submissions one after the other, as a process of its own:   python -m helpers.grade.worker sandbox|open
 
 It says "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
-"pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; each is answered by one
-line, the submission's grading. It ends with its input.
+"pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
+its input.
 """
 
 import ctypes
@@ -31,18 +31,14 @@ def main(kind: str) -> None:
         for line in sys.stdin.buffer:
             item = json.loads(line)
             content = sys.stdin.buffer.read(item["bytes"])
-            grading = _grading(Path(item["file"]), content, item["seed"], item["pictures"], sandboxes)
+            try:
+                submitted = submission.parse(Path(item["file"]), content)
+                grading = score(submitted, sandboxes, item["seed"], item["pictures"])
+            except Unusable as problem:
+                grading = Grading(problem=str(problem))
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
-
-
-def _grading(file: Path, content: bytes, seed: str, pictures: bool, sandboxes: SandboxPool) -> Grading:
-    try:
-        submitted = submission.parse(file, content)
-    except Unusable as problem:
-        return Grading(problem=str(problem))
-    return score(submitted, sandboxes, seed, pictures)
 
 
 def _end_with_parent() -> None:

@@ -1,9 +1,8 @@
 """Worker processes (worker.py), as many as the machine lets start, and the work handed to them.
 
-One thread serves them all: it waits for whichever has something to say, or takes too long.
-A worker that ends over an item is replaced, and the item tried again. One that does not even
-come up says nothing about its item: the others go on without it, and the last one is tried
-once more when it has the machine to itself.
+One thread serves them all: it waits for whichever has something to say, or takes too long. A worker that ends over an
+item is replaced, and the item tried again. One that does not even come up says nothing about its item: the others go on
+without it, and the last one is tried once more when it has the machine to itself.
 """
 
 import json
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Iterator
 
@@ -49,14 +48,10 @@ class WorkItem:
 def scored(items: Iterator[WorkItem], most: int, walls: bool) -> Iterator[tuple[WorkItem, Grading | None]]:
     """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
 
-    items: taken one at a time, each when a worker is free for it.  most: workers at a time.
-    Raises NoWorker.
+    items: taken one at a time, each when a worker is free for it.  most: workers at a time. Raises NoWorker.
     """
-    pool = _Pool(items, most, walls)
-    try:
+    with closing(_Pool(items, most, walls)) as pool:
         yield from pool.serve()
-    finally:
-        pool.end()
 
 
 class _Worker:
@@ -88,21 +83,22 @@ class _Worker:
     def read(self) -> str | None:
         """The worker's next line; None while only a part of it has come, "" once the process has ended."""
         data = self.output.read(1 << 16)
+        if not data:
+            self._ended = True
+            return ""
         self._said += data
-        self._ended = not data
-        if data and not self._said.endswith(b"\n"):
+        if not data.endswith(b"\n"):
             return None
-        line, self._said = bytes(self._said) if data else b"", bytearray()
-        return line.decode()
+        line, self._said = self._said.decode(), bytearray()
+        return line
 
     def end(self) -> int:
         """End the process, and with it its sandbox; return the exit status."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_SECONDS if self._ended else 0)
-        self._process.kill()
-        self.input.close()
-        self.output.close()
-        return self._process.wait()
+        with self._process as process:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_SECONDS if self._ended else 0)
+            process.kill()
+        return process.returncode
 
 
 class _Pool:
@@ -187,7 +183,7 @@ class _Pool:
                 self._select.unregister(file)
         return worker.end()
 
-    def end(self) -> None:
+    def close(self) -> None:
         for worker in list(self._workers):
             self._end(worker)
         self._select.close()

@@ -1,7 +1,7 @@
 """Is this environment fit for the course?   python -m helpers.tools.check
 
-Goes from the ground up: Python, packages, the machine, and at last two real ranks and one
-all_reduce.  For each thing that can be wrong it says what that means and what to do.
+Goes from the ground up: Python, packages, the machine, and at last two real ranks and one all_reduce.  For each thing
+that can be wrong it says what that means and what to do.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ AFRESH = "Make the environment anew: make clean, then the same command again."
 
 
 class Problem(Exception):
-    """Something that keeps the course from running, and its remedy."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.remedy = remedy
+    """Something that keeps the course from running, and its remedy: two texts."""
 
 
 def system() -> str:
@@ -44,16 +40,18 @@ def system() -> str:
 def packages() -> str:
     """Everything pyproject.toml names is installed; other versions than the tested ones are noted."""
     try:
-        wanted = [
-            r for r in metadata.requires(COURSE) or [] if "extra ==" not in r or "course" in r.partition("extra ==")[2]
-        ]
+        required = metadata.requires(COURSE) or []
     except metadata.PackageNotFoundError:
         raise Problem(
             f"The course is not installed in this Python ({sys.prefix}).",
             "Use `make lab` or `make test`, which bring their own environment, or install it in this one:\n"
             'python -m pip install -e ".[course]" -c constraints.txt',
         ) from None
-    tested, found, untested = _tested(), [], []
+    tested, found, untested = {}, [], []
+    pins = ROOT / "constraints.txt"  # of a package it may have a version for each Python
+    for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", pins.read_text() if pins.exists() else "", re.MULTILINE):
+        tested.setdefault(name, []).append(version)
+    wanted = [r for r in required if "extra ==" not in r or "course" in r.partition("extra ==")[2]]
     for name in (re.match(r"[\w.-]+", requirement).group() for requirement in wanted):
         try:
             version = metadata.version(name)
@@ -69,16 +67,6 @@ def packages() -> str:
     if untested:
         print(f"Note: not the versions the course is tested with: {'; '.join(untested)}.")
     return ", ".join(found)
-
-
-def _tested() -> dict[str, list[str]]:
-    """Package name -> the versions in constraints.txt, of which there may be one per Python."""
-    versions: dict[str, list[str]] = {}
-    pins = ROOT / "constraints.txt"
-    for line in pins.read_text().splitlines() if pins.exists() else ():
-        if pin := re.match(r"([\w.-]+)==([\w.]+)", line):
-            versions.setdefault(pin[1], []).append(pin[2])
-    return versions
 
 
 def temporary_folder() -> None:
@@ -97,8 +85,7 @@ def loopback() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             with socket.create_connection(server.getsockname(), timeout=5) as there:
                 server.settimeout(5)
-                here, _ = server.accept()
-                with here:
+                with server.accept()[0] as here:
                     there.sendall(b"?")
                     if here.recv(1) != b"?":
                         raise OSError("what was sent did not arrive")
@@ -180,20 +167,13 @@ def all_reduce() -> str:
 
 
 def main() -> int:
-    for check in (
-        system,
-        packages,
-        temporary_folder,
-        loopback,
-        torch_loads,
-        packages_are_ours,
-        torch_notices,
-        all_reduce,
-    ):
+    checks = (system, packages, temporary_folder, loopback, torch_loads, packages_are_ours, torch_notices, all_reduce)
+    for check in checks:
         try:
             said = check()
         except Problem as problem:
-            print(f"\n{problem}\n\nWhat to do\n{problem.remedy}\n", file=sys.stderr)
+            what, remedy = problem.args
+            print(f"\n{what}\n\nWhat to do\n{remedy}\n", file=sys.stderr)
             return 1
         if said:
             print(said, flush=True)

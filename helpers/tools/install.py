@@ -2,8 +2,8 @@
 
     python3 -I helpers/tools/install.py .venv https://download.pytorch.org/whl/cpu
 
-Runs before anything is installed: standard library only, and no syntax that an old Python
-would trip over before it can say that it is too old.  Nothing else imports this file.
+Runs before anything is installed: standard library only, and no syntax that an old Python would trip over before it can
+say that it is too old.  Nothing else imports this file.
 """
 
 import hashlib

@@ -13,23 +13,17 @@ from jupyterlab_server.workspaces_handler import WorkspacesManager
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "notebooks/00_start_here.ipynb"
-SHEET = "notebooks/cheatsheet.md"
-PROGRESS = "progress.md"  # written by helpers/tools/contents.py when it is opened
 WORKSPACE = "collectives"
-TOC = "@jupyterlab/toc:plugin"  # as JupyterLab calls the outline in a layout
 
 
 def has_browser() -> bool:
     if "BROWSER" in os.environ or sys.platform == "darwin":
         return True
     # Without a display only text browsers are left, and those cannot show JupyterLab.
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return False
-    try:
-        webbrowser.get()
-    except webbrowser.Error:
-        return False
-    return True
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        with suppress(webbrowser.Error):
+            return bool(webbrowser.get())
+    return False
 
 
 def ask_nothing() -> None:
@@ -42,30 +36,16 @@ def ask_nothing() -> None:
             overrides.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": news}))
 
 
-def workspace() -> dict:
-    """The layout that the course opens with: the outline at the left, the first chapter; behind it progress and cheat sheet."""
-    chapter, page, sheet = f"notebook:{FIRST}", f"markdownviewer-widget:{PROGRESS}", f"markdownviewer-widget:{SHEET}"
-    dock = {"type": "tab-area", "currentIndex": 0, "widgets": [chapter, page, sheet]}
-    left = {"collapsed": False, "visible": True, "current": TOC}
-    left["widgets"] = ["filebrowser", "running-sessions", TOC]
-    layout = {"main": {"dock": dock, "current": chapter}, "left": left, "relativeSizes": [0.2, 0.8, 0]}
-    return {
-        "data": {
-            "layout-restorer:data": layout,
-            chapter: {"data": {"path": FIRST, "factory": "Notebook"}},
-            page: {"data": {"path": PROGRESS, "factory": "Markdown Preview"}},
-            sheet: {"data": {"path": SHEET, "factory": "Markdown Preview"}},
-        },
-        "metadata": {"id": WORKSPACE},
-    }
-
-
 def arrange() -> None:
-    """Gives JupyterLab our workspace, unless the user has one of that name, which holds what he changed."""
+    """Gives JupyterLab our workspace, unless the user has one of that name, which holds what he changed.
+
+    workspace.json has the outline at the left and the first chapter; behind it the cheat sheet, and progress.md, which
+    contents.py writes when it is opened.
+    """
     manager = WorkspacesManager(get_workspaces_dir())
     if WORKSPACE not in [known["metadata"]["id"] for known in manager.list_workspaces()]:
         with suppress(OSError):  # no folder to write in: JupyterLab then opens as usual
-            manager.save(WORKSPACE, json.dumps(workspace()))
+            manager.save(WORKSPACE, Path(__file__).with_name("workspace.json").read_text(encoding="utf-8"))
 
 
 def main(options: list[str]) -> None:

@@ -1,9 +1,8 @@
 """Executes notebooks in place and tidies them:   python -m helpers.tools.notebooks [notebook ...]
 
-Without names: every notebook in notebooks/ and solutions/.  A committed notebook holds the
-outputs of one run from top to bottom and nothing that differs from one machine, run or
-Python to the next, so that its diff shows what a change did.  `problems` says what is
-missing from that.
+Without names: every notebook in notebooks/ and solutions/.  A committed notebook holds the outputs of one run from top
+to bottom and nothing that differs from one machine, run or Python to the next, so that its diff shows what a change
+did.  `problems` says what is missing from that.
 """
 
 import os
@@ -48,15 +47,10 @@ def execute(path: Path) -> None:
     """
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(
-        notebook,
-        timeout=CELL_SECONDS,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        record_timing=False,
-        store_widget_state=False,
-        coalesce_streams=True,
+        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False, store_widget_state=False, coalesce_streams=True,
         extra_arguments=["--log-level=ERROR"],  # no word about encryption on stderr
-    ).execute()
+    ).execute()  # fmt: skip
     tidy(notebook)
     nbformat.validate(notebook)
     nbformat.write(notebook, path)
@@ -97,14 +91,14 @@ def first_line(cell: NotebookNode) -> str:
 def problems(path: Path) -> list[str]:
     """What keeps this notebook from being committed, a sentence each; empty when all is well."""
     notebook = nbformat.read(path, as_version=4)
-    found = []
+    found, nbytes = [], path.stat().st_size
     if notebook.metadata != METADATA:
         found.append("notebook metadata is not the plain one (widget state, another kernel, a Python version)")
-    if path.stat().st_size > MAX_BYTES:
-        found.append(f"{path.stat().st_size / 1e6:.1f} MB is too large to read and to compare")
+    if nbytes > MAX_BYTES:
+        found.append(f"{nbytes / 1e6:.1f} MB is too large to read and to compare")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     # nbval compares nothing in a cell without an execution count.
-    if [cell.execution_count for cell in code] != [number + 1 for number in range(len(code))]:
+    if [cell.execution_count for cell in code] != [*range(1, len(code) + 1)]:
         found.append("it was not executed in order, from top to bottom, each cell once")
     for number, cell in enumerate(code):
         where = f"code cell {number}"  # as nbval counts
@@ -140,9 +134,7 @@ def _text(output: NotebookNode) -> str:
 
 def main(names: list[str]) -> int:
     failed = False
-    os.environ["COLLECTIVES_PROGRESS"] = os.path.join(
-        tempfile.gettempdir(), "nobody", "progress.json"
-    )  # not the author's
+    os.environ["COLLECTIVES_PROGRESS"] = f"{tempfile.gettempdir()}/nobody/progress.json"  # not the author's
     for path in [Path(name).resolve() for name in names] or every():
         before, began = path.read_bytes(), time.perf_counter()
         try:

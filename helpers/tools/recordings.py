@@ -22,6 +22,8 @@ from ..views.costs import costs
 from ..views.explore import recorded as recorded_explore
 from ..views.web import RECORDED
 
+FRAME_MILLISECONDS = 1000  # of README's GIF
+
 
 def ring() -> dict:
     """A ring of send and recv as four ranks ran it, read off their messages; it plays as soon as it is seen."""
@@ -61,19 +63,9 @@ def _asked(prediction) -> dict:
 
 
 def recordings() -> dict:
-    explored = recorded_explore(dict(op="all_reduce", world_size=4, root=0, reduce_op="SUM", dtype="float32", size=3))
-    return {
-        "ring": ring(),
-        "question": question(),
-        "deadlock": deadlock(),
-        "costs": costs().recording(),
-        "explore": explored,
-    }
-
-
-# --- README's pictures --------------------------------------------------------------------
-
-FRAME_MILLISECONDS = 1000
+    found = {"ring": ring(), "question": question(), "deadlock": deadlock(), "costs": costs().recording()}
+    asked = dict(op="all_reduce", world_size=4, root=0, reduce_op="SUM", dtype="float32", size=3)
+    return {**found, "explore": recorded_explore(asked)}
 
 
 def log_loss():
@@ -99,9 +91,8 @@ def moving_ring() -> bytes:
     frames = [Image.new("RGB", drawn[0].size, "white") for _ in drawn]
     for frame, picture in zip(frames, drawn):
         frame.paste(picture)
-    frames[0].save(
-        film, "gif", save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0, optimize=True
-    )
+    played = {"duration": FRAME_MILLISECONDS, "loop": 0, "optimize": True}
+    frames[0].save(film, "gif", save_all=True, append_images=frames[1:], **played)
     return film.getvalue()
 
 

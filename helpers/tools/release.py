@@ -1,8 +1,7 @@
 """Makes exercises/ from solutions/:   python -m helpers.tools.release [--force]     (make exercises)
 
-The same cells without answers and outputs, see exercise/notebook.py.  An exercise that somebody
-has worked in is left alone, unless --force.  Nothing is made while a file of exercises/tasks/ is wrong: `problems` says
-what is, in sentences.
+The same cells without answers and outputs, see exercise/notebook.py.  An exercise that somebody has worked in is left
+alone, unless --force.  Nothing is made while a file of exercises/tasks/ is wrong: `problems` says what is.
 """
 
 import re
@@ -16,9 +15,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from .. import course
-from ..course import NOTEBOOKS, SOLUTIONS
+from ..course import NOTEBOOKS
 from ..exercise.cases import WORLD_SIZES, Case
-from ..exercise.notebook import CHECK, is_answer, is_check, released
+from ..exercise.notebook import CHECK, exercises, is_answer, is_check, pristine, released
 from ..exercise.task import Budget, Puzzle, Task
 from ..exercise.tasks import EXERCISES, PRACTICE
 
@@ -28,10 +27,8 @@ LIMITS = {field.name for field in fields(Budget)}
 
 def problems() -> list[str]:
     """A sentence for each thing that is missing or wrong."""
-    notebooks = {path.stem for path in SOLUTIONS.glob("*.ipynb")}
-    found = [
-        f"exercises/tasks/{name}.py is missing: solutions/{name}.ipynb needs it." for name in notebooks - set(EXERCISES)
-    ]
+    lacking = set(exercises()) - set(EXERCISES)
+    found = [f"exercises/tasks/{name}.py is missing: solutions/{name}.ipynb needs it." for name in lacking]
     for name, tasks in EXERCISES.items():
         found += _unlike_notebook(name, [task.name for task in tasks])
     for chapter, task in PRACTICE.items():
@@ -47,23 +44,22 @@ def problems() -> list[str]:
 
 def _unlike_notebook(exercise: str, names: list[str]) -> Iterator[str]:
     """Where an exercise's file and its notebook do not ask for the same functions."""
-    path = SOLUTIONS / f"{exercise}.ipynb"
-    if not path.is_file():
+    if exercise not in exercises():
         yield f"solutions/{exercise}.ipynb is missing: exercises/tasks/{exercise}.py needs it."
         return
-    cells = nbformat.read(path, as_version=4).cells
+    cells = pristine(exercise).cells
     answers = "\n".join(cell.source for cell in cells if is_answer(cell))
     matches = {cell.id: CHECK.match(cell.source.strip()) for cell in cells if is_check(cell)}
-    checks = {match.groups() for match in matches.values() if match}
+    checked = {match[2] for match in matches.values() if match}
     for cell, match in matches.items():
         if not match:
             yield f"{exercise}: the check cell {cell} is not one call of check_values or check_budget."
     for name in names:
         if not re.search(rf"^def {name}\(", answers, re.MULTILINE):
             yield f"{name}: no answer cell of solutions/{exercise}.ipynb defines it."
-        if not any(function == name for _, function in checks):
+        if name not in checked:
             yield f"{name}: no cell of solutions/{exercise}.ipynb checks it."
-    for name in {function for _, function in checks} - set(names):
+    for name in checked - set(names):
         yield f"{name}: exercises/tasks/{exercise}.py has no task of this name."
 
 
@@ -105,9 +101,8 @@ def is_worked_in(path: Path, wanted: NotebookNode) -> bool:
     except Exception:  # cut short, or no notebook at all: not ours to overwrite
         return True
     stubs = {cell.id: cell.source for cell in wanted.cells if is_answer(cell)}
-    return any(
-        cell.get("execution_count") or stubs.get(cell.get("id"), cell.source) != cell.source for cell in notebook.cells
-    )
+    unlike = (stubs.get(cell.get("id"), cell.source) != cell.source for cell in notebook.cells)
+    return any(unlike) or any(cell.get("execution_count") for cell in notebook.cells)
 
 
 def text(notebook: NotebookNode) -> str:
@@ -119,8 +114,8 @@ def main(arguments: list[str]) -> int:
         print(*wrong, sep="\n", file=sys.stderr)
         return 1
     kept = []
-    for source in sorted(SOLUTIONS.glob("*.ipynb")):
-        exercise, path = released(nbformat.read(source, as_version=4)), course.EXERCISES / source.name
+    for name in exercises():
+        exercise, path = released(pristine(name)), course.EXERCISES / f"{name}.ipynb"
         before = path.read_text(encoding="utf-8") if path.exists() else None
         if before == text(exercise):
             print(f"{path.name}: as before")

@@ -1,8 +1,8 @@
 """Builds the course as a website, for reading without running:   make site
 
-Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  What was recorded
-when they were executed plays there without a kernel, see helpers/views/web.
-They come out in _site/, to be opened or served from any folder; nothing is loaded from elsewhere.
+Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  What was recorded when they
+were executed plays there without a kernel, see helpers/views/web.  The pages come out in _site/, to be opened or served
+from any folder; nothing is loaded from elsewhere.
 """
 
 import base64
@@ -21,10 +21,10 @@ from pathlib import Path
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
+from ..course import ROOT
 from ..views.web import RECORDED, script
 from .site import pictures
 
-ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
@@ -37,9 +37,6 @@ IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
-
-
-# --- figures ------------------------------------------------------------------------------
 
 
 class Figures:
@@ -71,11 +68,8 @@ class Figures:
                 wide, high = image.size
             shown = width or wide // 2  # pictures have two pixels for each that is shown
             found.append({
-                "src": f"{self.static}/figures/{file.name}",
-                "alt": words if part == "0" else f"{words}, continued",
-                "width": shown,
-                "height": round(high * shown / wide),
-                "class": f"only-{theme}",
+                "src": f"{self.static}/figures/{file.name}", "alt": words if part == "0" else f"{words}, continued",
+                "width": shown, "height": round(high * shown / wide), "class": f"only-{theme}",
             })  # fmt: skip
         return found
 
@@ -90,9 +84,8 @@ class Figures:
         script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
         self._scripted = True
         inside = f"<noscript>{images(picture)}</noscript>" if picture else ""
-        return (
-            f'<div class="live"><script type="application/vnd.collectives+json">{data}</script>{inside}</div>{script}'
-        )
+        recorded = f'<script type="application/vnd.collectives+json">{data}</script>'
+        return f'<div class="live">{recorded}{inside}</div>{script}'
 
 
 def still(picture: list[dict]) -> str:
@@ -123,22 +116,22 @@ def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
             drawn = [o for o in outputs if "image/png" in o.get("data", {})]
             found.append(html(figures.playing(recording, drawn[0] if drawn else None)))
             if only_words and "key" not in recording:
-                found.append(html(as_text(data)))
+                found.append(as_text(data))
         elif before == "asked" and (only_words or "image/png" in data):
             continue  # the answer of a prediction: its key has it
         elif "image/png" in data:
             found.append(html(still(figures.picture(output))))
         elif only_words and before and not folded:
-            found.append(html(as_text(data)))
+            found.append(as_text(data))
         else:
             found.append(output)
         before = ("asked" if "key" in recording else "played") if recording else "image/png" in data
     return found
 
 
-def as_text(data: dict) -> str:
+def as_text(data: dict) -> dict:
     words = escape("".join(data["text/plain"]))
-    return f"<details class='twin'><summary>as text</summary><pre>{words}</pre></details>"
+    return html(f"<details class='twin'><summary>as text</summary><pre>{words}</pre></details>")
 
 
 def html(text: str) -> dict:
@@ -265,14 +258,12 @@ def split(page: Path, source: Path) -> Places:
     if len(content["cells"]) <= WHOLE:
         return {}
     opening, *rest = sections(content["cells"])
-    chapter = headings(opening)[0]
-    names = []
+    chapter, names = headings(opening)[0], []
     for number, cells in enumerate(rest, 1):
         name = f"{page.stem}-{place(headings(cells)[0])}"
         names.append(f"{name}-{number}" if name in names else name)
-    for number, (name, cells) in enumerate(zip(names, rest), 1):
         where = f"[{chapter}]({page.name}), page {number} of {len(rest)}"
-        write(source / page.with_name(f"{name}.ipynb"), content, headed(cells, chapter, where))
+        write(source / page.with_name(f"{names[-1]}.ipynb"), content, headed(cells, chapter, where))
     listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *names, "```"])
     write(source / page, content, [*opening, markdown(f"**In this chapter:**\n\n{listed}")])
     files = [page, *(page.with_name(f"{name}.ipynb") for name in names)]
@@ -286,16 +277,16 @@ def split(page: Path, source: Path) -> Places:
 def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
     """The cells of a page whose headings begin at the first level, below the first of them where the page belongs."""
     above = len(cells[0]["source"].split(" ")[0]) - 1
-    raised = re.compile(rf"^```.*?^```|^#{{{above}}}(?=#+ )", re.MULTILINE | re.DOTALL)
-    cells = [
-        markdown(raised.sub(lambda found: found[0].strip("#"), "".join(cell["source"])))
-        if cell["cell_type"] == "markdown"
-        else cell
-        for cell in cells
-    ]
-    heading, _, text = cells[0]["source"].partition("\n")
+    marks = re.compile(rf"^```.*?^```|^#{{{above}}}(?=#+ )", re.MULTILINE | re.DOTALL)
+
+    def raised(cell: dict) -> dict:
+        text = marks.sub(lambda found: found[0].strip("#"), "".join(cell["source"]))
+        return markdown(text) if cell["cell_type"] == "markdown" else cell
+
+    first, *others = map(raised, cells)
+    heading, _, text = first["source"].partition("\n")
     title = f"```{{title}} {chapter.partition(':')[0]}: {plain(heading.lstrip('# '))}\n```"
-    return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *cells[1:]]
+    return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *others]
 
 
 def write(path: Path, content: dict, cells: list[dict]) -> None:
@@ -314,9 +305,6 @@ def place(words: str) -> str:
 def plain(words: str) -> str:
     """A heading without its marks."""
     return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
-
-
-# --- the whole ----------------------------------------------------------------------------
 
 
 def start(source: Path) -> str:

@@ -1,7 +1,6 @@
 """The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
 
-It never runs submitted code.  Its ranks are processes that can do nothing to it (seccomp.py),
-and are gone before the next are made.
+It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and are gone before the next are made.
 
     request    {"ranks": n} with n sockets; answered by {"forked": n}
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}

@@ -1,10 +1,8 @@
 """A torch.distributed process group whose network is the scorer, at the other end of one socket.
 
-A call sends the scorer what this rank passes in; waiting for it asks for what this rank
-is left with.  Nothing is computed here, so nothing here has to be believed.
+A call sends the scorer what this rank passes in; waiting for it asks for what this rank is left with.  Nothing is
+computed here, so nothing here has to be believed.
 """
-
-from __future__ import annotations
 
 import os
 import socket
@@ -46,7 +44,7 @@ class Uplink:
             self.say(header)
             return self.hear()
 
-    def call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
+    def call(self, op: str, values: Any, outputs: Any, **details: Any) -> "PendingCall":
         """outputs: the tensors that will hold the result, in a list."""
         value, body = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
@@ -88,8 +86,7 @@ class PendingCall(dist.Work):
     def is_completed(self) -> bool:
         return self._asked("test")
 
-    def is_success(self) -> bool:
-        return self.is_completed()
+    is_success = is_completed
 
     def synchronize(self) -> None:
         self.wait()
@@ -104,10 +101,10 @@ class PendingCall(dist.Work):
     def exception(self):
         return None
 
-    def _source_rank(self) -> int:
+    def source_rank(self) -> int:
         return self._source
 
-    source_rank = _source_rank
+    _source_rank = source_rank
 
 
 class Future(torch.futures.Future):
@@ -159,24 +156,24 @@ class Group(dist.ProcessGroup):
     def _call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
         return self._uplink.call(op, values, outputs, group=self._ranks, name=self._name, **details)
 
+    def _in_place(self, op: str, tensors: list[torch.Tensor], **details: Any) -> PendingCall:
+        (tensor,) = tensors
+        return self._call(op, _dense(op, tensor), [tensor], **details)
+
     def _root(self, options: Any) -> int:
         return self._ranks[options.rootRank]
 
     def allreduce(self, tensors, opts=None):
-        (tensor,) = tensors
-        return self._call("all_reduce", _dense("all_reduce", tensor), [tensor], reduce_op=_name(opts.reduceOp))
+        return self._in_place("all_reduce", tensors, reduce_op=_name(opts.reduceOp))
 
     def allreduce_coalesced(self, tensors, opts=None):
         return _All([self.allreduce([tensor], opts) for tensor in tensors])
 
     def broadcast(self, tensors, opts=None):
-        (tensor,) = tensors
-        return self._call("broadcast", _dense("broadcast", tensor), [tensor], src=self._root(opts))
+        return self._in_place("broadcast", tensors, src=self._root(opts))
 
     def reduce(self, tensors, opts=None):
-        (tensor,) = tensors
-        values = _dense("reduce", tensor)
-        return self._call("reduce", values, [tensor], dst=self._root(opts), reduce_op=_name(opts.reduceOp))
+        return self._in_place("reduce", tensors, dst=self._root(opts), reduce_op=_name(opts.reduceOp))
 
     def allgather(self, outputs, inputs, opts=None):
         return self._call("all_gather", inputs[0], outputs[0])
@@ -264,18 +261,14 @@ def _dense(op: str, tensor: torch.Tensor) -> torch.Tensor:
     """As it is. Raises ValueError for a view with gaps, between whose numbers gloo would read and write."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     if tensor.numel() and extent > tensor.numel():
-        raise ValueError(
-            f"{op} was given a view with gaps between its numbers. Pass x.contiguous(), and copy the result back."
-        )
+        gaps = f"{op} was given a view with gaps between its numbers."
+        raise ValueError(f"{gaps} Pass x.contiguous(), and copy the result back.")
     return tensor
 
 
 def _caller() -> dict[str, Any]:
     """The line of an answer cell that made the call."""
     frame = sys._getframe(2)
-    while frame is not None and not frame.f_code.co_filename.startswith(ANSWER):
+    while frame and not frame.f_code.co_filename.startswith(ANSWER):
         frame = frame.f_back
-    if frame is None:
-        return {"line": None}
-    code = frame.f_code
-    return {"line": [code.co_filename, frame.f_lineno, code.co_name]}
+    return {"line": [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name] if frame else None}

@@ -1,7 +1,7 @@
 """Values as a JSON header and raw bytes: how an untrusted rank and the scorer talk.
 
-Nothing is ever unpickled.  What comes from a rank is bounded and checked before it is
-used: sizes, dtypes, shapes, nesting, text.
+Nothing is ever unpickled.  What comes from a rank is bounded and checked before it is used: sizes, dtypes, shapes,
+nesting, text.
 """
 
 import json
@@ -128,9 +128,9 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
         at[0] += nbytes
         if len(raw) != nbytes:
             raise Malformed("a tensor with fewer bytes than its shape says")
-        return (
-            torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape) if nbytes else torch.empty(shape, dtype=dtype)
-        )
+        if not nbytes:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
     raise Malformed("a value that is not one")
 
 
@@ -138,10 +138,8 @@ def described(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     """dtype and shape from [name, list of sizes]. Raises Malformed."""
     match what:
         case [str(name), list(shape)] if name in DTYPES and len(shape) <= 8:
-            if (
-                all(type(size) is int and 0 <= size <= MAX_BODY_BYTES for size in shape)
-                and numel(shape) <= MAX_BODY_BYTES
-            ):
+            sizes = all(type(size) is int and 0 <= size <= MAX_BODY_BYTES for size in shape)
+            if sizes and numel(shape) <= MAX_BODY_BYTES:
                 return DTYPES[name], tuple(shape)
     raise Malformed("a tensor that says nothing of its dtype and shape")
 

@@ -63,15 +63,15 @@ def _work(uplink: Uplink, job: dict[str, Any]) -> None:
 def _answer(job: dict[str, Any]) -> Any:
     """Runs the notebook's cells as a notebook would, and returns the function that is asked for."""
     _pretend()
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
     trouble = None
     for name, source in job["cells"]:
-        if name.startswith("collectives."):
-            _part_of_library(name, source)
+        if name.startswith("collectives."):  # a module of the library that this exercise's answers need
+            sys.modules[name] = types.ModuleType(name)
+            exec(compile(source, f"<{name}>", "exec"), vars(sys.modules[name]))
             continue
         try:
-            exec(compile(source, f"{ANSWER}{name}>", "exec"), module.__dict__)
+            exec(compile(source, f"{ANSWER}{name}>", "exec"), vars(module))
         except BaseException as error:
             trouble = trouble or error
     if job["function"] not in vars(module):
@@ -88,38 +88,23 @@ def _pretend() -> None:
         return lambda *args, **kwargs: None
 
     for name in ("helpers", "helpers.exercise", "collectives"):
-        module = types.ModuleType(name)
-        module.__path__ = []
-        module.__getattr__ = missing
-        sys.modules[name] = module
-
-
-def _part_of_library(name: str, source: str) -> None:
-    """A module of the library that this exercise's answers need; the scorer ships it."""
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(source, f"<{name}>", "exec"), module.__dict__)
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__path__, module.__getattr__ = [], missing
 
 
 def _flat(result: Any) -> Any:
     """A schedule as the numbers that the scorer takes (exercises/tasks/09_beat_the_schedule.py); anything else as it is."""
     if type(result).__name__ != "Schedule":
         return result
-    rows = [
-        (k, j, m.source, m.target, m.adds, chunk)
-        for k, step in enumerate(result.steps)
-        for j, m in enumerate(step)
-        for chunk in m.chunks
-    ]
+    messages = [(k, j, message) for k, step in enumerate(result.steps) for j, message in enumerate(step)]
+    rows = [(k, j, m.source, m.target, m.adds, chunk) for k, j, m in messages for chunk in m.chunks]
     numbers = torch.tensor(rows, dtype=torch.int64).reshape(-1, 6)
     return result.collective, result.world_size, result.chunks, len(result.steps), numbers
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    frames = [
-        [f.filename, f.lineno, f.name]
-        for f in traceback.extract_tb(error.__traceback__)
-        if f.filename.startswith(ANSWER)
-    ]
+    trace = traceback.extract_tb(error.__traceback__)
+    frames = [[f.filename, f.lineno, f.name] for f in trace if f.filename.startswith(ANSWER)]
     if isinstance(error, SyntaxError) and str(error.filename).startswith(ANSWER):
         frames.append([error.filename, error.lineno, ""])
     message = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
@@ -155,8 +140,7 @@ class RemoteFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
+    seekable = readable
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]

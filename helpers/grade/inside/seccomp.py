@@ -1,9 +1,8 @@
 """The system calls left to a rank that runs submitted code: to compute, and to use what it has open.
 
-A seccomp filter (Linux, man 2 seccomp) that lists what is allowed; everything else fails
-with EPERM.  So no processes, no sockets, no signals to others, no shared memory, no locks,
-no futex and no clock of another process, no new files: also where the sandbox's walls would
-allow them.  It cannot be taken off.
+A seccomp filter (Linux, man 2 seccomp) that lists what is allowed; everything else fails with EPERM.  So no processes,
+no sockets, no signals to others, no shared memory, no locks, no futex and no clock of another process, no new files:
+also where the sandbox's walls would allow them.  It cannot be taken off.
 """
 
 import csv
@@ -47,16 +46,11 @@ def known() -> bool:
 
 def limit(base: int) -> None:
     """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
-    hard = [
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
-        (resource.RLIMIT_CORE, 0),
-    ]
+    limits = {"CPU": CPU_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
     if base:
-        hard.append((resource.RLIMIT_AS, base + SPARE_MEMORY_BYTES))
-    for what, most in hard:
-        resource.setrlimit(what, (most, most))
+        limits["AS"] = base + SPARE_MEMORY_BYTES
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def used() -> int:
@@ -86,7 +80,7 @@ def close_in() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
     for arguments in ((NO_NEW_PRIVILEGES, 1, 0, 0, 0), (SECCOMP, FILTER, described, 0, 0)):
-        if libc.prctl(arguments[0], *arguments[1:]):
+        if libc.prctl(*arguments):
             raise OSError(ctypes.get_errno(), "the system takes no seccomp filter")
 
 
@@ -109,9 +103,8 @@ def _program(machine: str) -> list[bytes]:
         ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("prlimit64", _FIRST, (0, me)),
         ("fcntl", _SECOND, FCNTLS), ("ioctl", _SECOND, IOCTLS), ("prctl", _FIRST, PRCTLS),
     ):  # fmt: skip
-        tests = [
-            _op(_EQUAL, value, len(values) - k - 1, 0 if k < len(values) - 1 else 1) for k, value in enumerate(values)
-        ]
+        last = len(values) - 1
+        tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]
         code += _when(numbers[name], offset, tests, fail)
     return code + [_op(_RETURN, fail)]
 

@@ -38,10 +38,7 @@ def gap(pixels: np.ndarray) -> int:
 
 
 def dark(image: Image.Image) -> Image.Image:
-    """The picture for a dark page.
-
-    A pixel is a blend of a colour and a grey: the grey is turned over, the colour stays.
-    """
+    """The picture for a dark page: a pixel is a blend of a colour, which stays, and a grey, which is turned over."""
     pixels = np.asarray(image.convert("RGB")).astype(int)
     kinds, kind = np.unique(pixels @ [65536, 256, 1], return_inverse=True)
     kind = kind.reshape(pixels.shape[:2]).astype(np.int32)
