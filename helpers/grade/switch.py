@@ -22,7 +22,6 @@ from collectives.judge.run import Run
 from collectives.judge.verdict import Verdict
 from collectives.rank.protocol import Began, Called, Completed, Failed, Misused, Returned, Waiting
 from collectives.rank.tensors import LARGE, summarise
-from collectives.record.calls import Call
 from collectives.record.collectives import COLLECTIVES, of
 from collectives.record.event import MAIN, Event, Failure, Line, each
 
