@@ -326,7 +326,7 @@ import torch.distributed as dist
 if os.environ["RANK"] == "0":  # whether its own address is in the store before it has written one
     store, *_ = next(dist.rendezvous("env://"))
     found = store.check(["default_pg/0//cpu//0/0"])
-    sys.stdout.write(f"FOUND {found} " + os.environ["TORCHELASTIC_RESTART_COUNT"] + "\\n")
+    sys.stdout.write(f"FOUND {found}\\n")
 """
 
 
@@ -334,16 +334,18 @@ if os.environ["RANK"] == "0":  # whether its own address is in the store before 
 @pytest.mark.slow
 @pytest.mark.parametrize("own_store", [False, True])
 def test_a_restart_needs_a_store_of_its_own(job, own_store):
-    """Else it finds the last attempt's addresses, and only luck in who comes when spares it from using them."""
+    """Else it finds the last attempt's addresses, and only luck in who comes when spares it from using them.
+
+    torchrun counts as a restart what its own ranks began, so the two hosts' TORCHELASTIC_RESTART_COUNT may differ.
+    """
     environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(own_store))}
     made = job(ELASTIC + " --max-restarts 1", script=FINDS + TRAIN, **environ)
     at = time.monotonic()
     made.kill_rank(3)
-    found = r"FOUND (\w+) 1"
-    assert made.wait_for(lambda: made.found(found, at), 120)
-    assert made.found(found, at)[0][2][1] == str(not own_store)
+    assert made.wait_for(lambda: made.found("FOUND", at), 120)
+    assert made.found(r"FOUND (\w+)", at)[0][2][1] == str(not own_store)
     if own_store:  # other ranks' words may precede these in their line
-        assert made.wait_for(lambda: {m[1] for *_, m in made.found(r"JOINED (\d) \d+ 1", at)} == set("0123"), 120)
+        assert made.wait_for(lambda: {m[1] for *_, m in made.found(r"JOINED (\d)", at)} == set("0123"), 120)
 
 
 @needs_hosts

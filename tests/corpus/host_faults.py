@@ -24,7 +24,7 @@ dist.init_process_group("gloo", timeout=timedelta(seconds={LIMIT_SECONDS}))
 def say(*words):  # torchrun's ranks are unbuffered: print would write each word by itself, between those of other ranks
     sys.stdout.write(" ".join(map(str, words)) + "\\n")
 
-say("JOINED", os.environ["RANK"], os.getpid(), os.environ["TORCHELASTIC_RESTART_COUNT"])
+say("JOINED", os.environ["RANK"], os.getpid())
 x = torch.ones(1000)
 for step in range(10**9):
     dist.all_reduce(x.fill_(1.0))
