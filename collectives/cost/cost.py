@@ -49,6 +49,10 @@ class Cost:
     algorithm: str = ""  # NCCL's name for it, where NCCL chose
 
     @property
+    def algbw(self) -> float:
+        return algbw(self.nbytes, self.seconds)
+
+    @property
     def busbw(self) -> float:
         return busbw(self.collective, self.nbytes, self.world_size, self.seconds)
 
