@@ -119,7 +119,7 @@ def test_random_right_programs_are_not_accused(steps, n):
     check(steps, n)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=150, **LIMITS)
 @given(st.lists(STEP, min_size=5, max_size=30), st.integers(2, 6))
 def test_many_random_right_programs_are_not_accused(steps, n):
