@@ -27,16 +27,16 @@ def test_the_files_are_complete():
 
 
 @pytest.fixture
-def rubin(tmp_path, monkeypatch):
+def noether(tmp_path, monkeypatch):
     """Adds rows of a GPU and its generation to a copy of gpus.csv, where everything looks from then on."""
 
     def add(without: str = "nothing") -> None:
         rows = FILE.read_text(encoding="utf-8").splitlines()
         b200 = [row for row in rows if row.startswith("B200,") and f",{without}," not in row]
-        rows += [row.replace("B200", "R100", 1) for row in b200]
+        rows += [row.replace("B200", "N1", 1) for row in b200]
         blackwell = [row for row in rows if row.startswith("Blackwell,") and f",{without}," not in row]
-        rows += [row.replace("Blackwell", "Rubin", 1) for row in blackwell]
-        rows = [row.replace("Blackwell", "Rubin") if row.startswith("R100,") else row for row in rows]
+        rows += [row.replace("Blackwell", "Noether", 1) for row in blackwell]
+        rows = [row.replace("Blackwell", "Noether") if row.startswith("N1,") else row for row in rows]
         file = tmp_path / "gpus.csv"
         file.write_text("\n".join(rows) + "\n", encoding="utf-8")
         all_gpus = gpus(file)
@@ -47,19 +47,17 @@ def rubin(tmp_path, monkeypatch):
 
 def priced() -> list[float]:
     """What needs figures of a GPU."""
-    planned = step(shape("Llama 3 8B"), Division(8), 64, cluster("R100", 8))
-    collectives = [nccl("all_reduce", made)(2**20).seconds for made in (nvlink_node("R100"), rails(4, "R100"))]
-    return [planned.time, planned.mfu, compute_seconds(1e15, "R100"), *collectives]
+    planned = step(shape("Llama 3 8B"), Division(8), 64, cluster("N1", 8))
+    collectives = [nccl("all_reduce", made)(2**20).seconds for made in (nvlink_node("N1"), rails(4, "N1"))]
+    return [planned.time, planned.mfu, compute_seconds(1e15, "N1"), *collectives]
 
 
-def test_a_gpu_is_added_in_one_file(rubin):
-    with pytest.raises(ValueError, match="no figures for 'R100', only for A100, .*; more go into machines/gpus.csv"):
+def test_a_gpu_is_added_in_one_file(noether):
+    with pytest.raises(ValueError, match="no figures for 'N1', only for A100, .*; more go into machines/gpus.csv"):
         priced()
-    rubin()
+    noether()
     assert all(priced())
-    assert (
-        nccl("all_reduce", rails(2, "R100")).ways == nccl("all_reduce", rails(2, "B200")).ways
-    )  # Blackwell's or later
+    assert nccl("all_reduce", rails(2, "N1")).ways == nccl("all_reduce", rails(2, "B200")).ways  # Blackwell's or later
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,11 @@ def test_a_gpu_is_added_in_one_file(rubin):
         ("products", "the planner"),
     ],
 )
-def test_a_gpu_that_lacks_a_figure_names_it_who_needs_it_and_the_file(rubin, figure, needs):
-    rubin(without=figure)
-    message = f"the GPU R100 has no figure '{figure}', and {needs} needs it: add its row, with unit and source, to .*/gpus.csv"
+def test_a_gpu_that_lacks_a_figure_names_it_who_needs_it_and_the_file(noether, figure, needs):
+    noether(without=figure)
+    message = (
+        f"the GPU N1 has no figure '{figure}', and {needs} needs it: add its row, with unit and source, to .*/gpus.csv"
+    )
     with pytest.raises(ValueError, match=message):
         priced()
 

@@ -17,9 +17,9 @@ __all__ = lazy(
     {
         ".bill": "Bill bill",
         ".calibration": "GROUPS Calibration CalibrationPoint calibration",
-        ".cost": "Cost Price algbw busbw compute_seconds cost loopback price training_flops",
-        ".draw": "Crossover ring_and_tree",
-        ".fit": "SIZES Fit exchange fit ping_pong",
+        ".cost": "Cost Price algbw busbw compute_seconds cost price training_flops",
+        ".crossover": "Crossover ring_and_tree",
+        ".fit": "SIZES Fit exchange fit loopback ping_pong",
         ".tuner": "Nccl nccl",
     },
 )

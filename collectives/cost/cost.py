@@ -21,9 +21,8 @@ from ..algorithms.outline import outline
 from ..algorithms.rounds import Outline, Phase
 from ..format import duration, size
 from ..machines.gpu import gpu as gpu_of
-from ..machines.model import Level, Machine, Port
+from ..machines.model import Machine
 from ..record.collectives import COLLECTIVES, least
-from .fit import Fit
 
 # Seconds of a step as a straight line over the buffer's bytes, two of them a byte; limit: what the bytes wait for.
 StepTime = namedtuple("StepTime", ("latency", "transfer", "addition", "limit"))
@@ -198,17 +197,6 @@ def busbw(collective: str, nbytes: float, world_size: int, seconds: float) -> fl
     if world_size < 2:
         return 0.0
     return algbw(nbytes, seconds) * (1.0 if collective == "send" else least(collective, world_size))
-
-
-def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> Machine:
-    """This machine, as measured: ranks are processes that share its cores and its memory.
-
-    pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
-    (exchange on `ranks` ranks).  addition: seconds to add a byte.
-    """
-    port = Port("socket", max(pair.bandwidth, crowd.bandwidth))
-    level = Level("loopback", ranks, crowd.latency, port, bus=crowd.bandwidth * ranks)
-    return Machine("this machine", (level,), addition=addition, source="fitted to measurements")
 
 
 UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)

@@ -1,20 +1,14 @@
 """Pictures of times and machines, each with its text twin; loaded late, as matplotlib is slow to import."""
 
 from itertools import cycle, groupby
-from math import isfinite
 from typing import Callable, Mapping, Sequence
 
-import numpy as np
-
-from ..algorithms import ring_all_reduce, tree_all_reduce
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
 from ..format import aligned, duration, size
 from ..frontend import Shown
-from ..machines.model import flat
 from ..machines.sweeps import HELD_OUT
 from .calibration import GROUPS, Calibration
-from .cost import cost
 from .fit import Fit
 from .tuner import Nccl
 
@@ -116,52 +110,6 @@ def draw_errors(table: Calibration) -> Shown:
     if high := sum(1 + row.error > 4.3 for row in table):
         note(ax, f"{high} suspect rows lie above", (table[0].nbytes, 4.3), (6, -8), "left")
     return Shown(chart, repr(table))
-
-
-def ring_and_tree(n: int, nbytes: float, alpha: float, beta: float) -> tuple[float, float]:
-    """Seconds of the ring and of the binomial tree of n ranks.  alpha: seconds of latency.  beta: seconds a byte."""
-    machine = flat(alpha, 1 / beta)
-    return cost(ring_all_reduce(n), nbytes, machine).seconds, cost(tree_all_reduce(n), nbytes, machine).seconds
-
-
-def in_bytes(nbytes: float) -> str:
-    return f"{nbytes:,.0f} bytes" if isfinite(nbytes) and abs(nbytes) >= 10 else f"{nbytes:.3g} bytes"
-
-
-class Crossover:
-    """Picture of ring and tree all_reduce over the size of the buffer, log axes: two lines that cross.
-
-    marks: sizes in bytes, by name.  measured: (bytes, seconds of the ring, seconds of the tree), drawn as dots.
-    """
-
-    def __init__(
-        self, n: int, alpha: float, beta: float, marks: dict[str, float], measured: Sequence[tuple[float, ...]] = ()
-    ) -> None:
-        self.n, self.alpha, self.beta, self.marks, self.measured = n, alpha, beta, marks, measured
-
-    def draw(self) -> Chart:
-        dots = list(zip(*self.measured))
-        sizes = dots[0] if dots else (self.alpha / self.beta / 100, self.alpha / self.beta * 100)
-        sizes = np.geomspace(min(sizes), max(sizes), 41)
-        lines = zip(*(ring_and_tree(self.n, nbytes, self.alpha, self.beta) for nbytes in sizes))
-        chart = Chart(f"Picture: seconds of ring and tree all_reduce over bytes, {self.n} ranks")
-        (ax,) = chart.panels
-        ends = []
-        for k, (name, times, tint) in enumerate(zip(("ring", "tree"), lines, SERIES), 1):
-            ax.loglog(sizes, times, color=tint, lw=2)
-            if dots:
-                ax.loglog(dots[0], dots[k], "o", color=tint, ms=5)
-            ends.append((name, sizes[-1], times[-1], tint))
-        ticks(ax.xaxis, sizes[::20], in_bytes)
-        seconds_axis(ax)
-        titled(ax, f"all_reduce of {self.n} ranks", "bytes")
-        inside = {name: nbytes for name, nbytes in self.marks.items() if sizes[0] <= nbytes <= sizes[-1]}
-        for row, (name, nbytes) in enumerate(inside.items()):
-            ax.axvline(nbytes, color=SOFT, lw=1.2, ls="--")
-            by, side = (-4, "right") if len(inside) > 1 and nbytes == min(inside.values()) else (4, "left")
-            note(ax, f"{name} {in_bytes(nbytes)}", (nbytes, ax.get_ylim()[1]), (by, -8 - 13 * row), side)
-        label_ends(ax, ends)
-        return chart
 
 
 def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:

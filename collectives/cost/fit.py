@@ -1,11 +1,14 @@
-"""α and β from measurements."""
+"""α and β from measurements, and the machine that they make."""
 
 import time
-from typing import Iterable, NamedTuple
+from typing import TYPE_CHECKING, Iterable, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from ..machines.model import Machine
 
 SIZES = tuple(4**k for k in range(2, 13))  # bytes, 16 B to 16 MiB
 COLD = 2**25  # bytes: more than a core's share of the cache
@@ -88,3 +91,16 @@ def exchange(sizes: tuple[int, ...] = SIZES, repeats: int = 20) -> list[tuple[in
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             best[nbytes] = min(best[nbytes], taken.item())
     return list(best.items())
+
+
+def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> "Machine":
+    """This machine, as measured: ranks are processes that share its cores and its memory.
+
+    pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
+    (exchange on `ranks` ranks).  addition: seconds to add a byte.
+    """
+    from ..machines.model import Level, Machine, Port  # ranks measure, and need no machine
+
+    port = Port("socket", max(pair.bandwidth, crowd.bandwidth))
+    level = Level("loopback", ranks, crowd.latency, port, bus=crowd.bandwidth * ranks)
+    return Machine("this machine", (level,), addition=addition, source="fitted to measurements")

@@ -69,7 +69,8 @@ class Session:
         self._server: ForkServer | None = None
         self._workers: WorkerGroup | None = None
         self._talk: Conversation | None = None
-        self._called = self._began = time.perf_counter()
+        self._called = time.perf_counter()
+        self._began = self._called  # later: when there are ranks
         self._seconds = 0.0
         self._deadline = 0.0  # of the phase, by time.monotonic()
         self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
@@ -152,7 +153,7 @@ class Session:
 
     def _locating(self) -> Phase | None:
         self._ask_for_stacks(STACK_SECONDS)
-        while not self._has_located() or self._monitor.in_trouble:
+        while not self._has_located() or self._monitor.in_trouble:  # in trouble: a verdict is about to come
             if not self._hear() or self._is_judged(late=True):
                 return None
             if self._returns.all_in:
@@ -171,7 +172,7 @@ class Session:
 
     def _hear(self) -> bool:
         """Take in what arrives until the deadline, or the next poll. Return whether nobody has interrupted."""
-        self._talk.hear(self._monitor.patience or self._deadline)
+        self._talk.hear(self._monitor.patience or self._deadline)  # patience: in trouble, until a verdict is due
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + REPORT_INTERVAL_SECONDS
             self._status.say(under_way(self._monitor.standing, self._name, self._handed_out))

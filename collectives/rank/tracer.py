@@ -1,7 +1,7 @@
 """The recorder inside a rank: tells of every call of torch.distributed, before it is made and when it is complete.
 
 The kernel (kernel.py) hands it each call of an operator.  It reads the call (operators.py), tells of it, passes it on to
-its backend, and returns a Work of its own.  So nothing that was asynchronous becomes synchronous.
+its backend, and returns a Work of its own (traced.py).  So nothing that was asynchronous becomes synchronous.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Callable
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from ..record.event import MAIN, Event, Value
+from ..record.event import MAIN, Event
 from . import kernel, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Called, Completed, Message, Misused, Resumed, Waiting, WorkBegan, WorkEnded
+from .protocol import Called, Completed, Message, Misused, Resumed, Waiting
 from .tensors import capture, is_dense, outline
-from .torch_private import HasSource, never_compiled
+from .traced import TracedWork
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
@@ -33,74 +33,6 @@ KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
-
-
-class TracedWork(HasSource, Work):
-    """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
-
-    def __init__(self, tracer: Tracer, inner: Work, index: int, outputs: Value) -> None:
-        super().__init__()
-        self._tracer, self.inner = tracer, inner
-        self.index = index  # of the call's event
-        self.outputs = outputs  # what the rank is left with, once complete
-        self.any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
-        self.gives_up = False  # whether a wait without a limit has one, or only a device's stream waits
-        self.asked = False  # whether somebody has its future
-        self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
-        self.told = self.waited = False  # whether its end has been told of, and with it a wait
-
-    @never_compiled
-    def wait(self, *timeout) -> bool:
-        tracer = self._tracer
-        if not self.told:
-            # A wait with a limit of its own ends by itself, so nobody may call it stuck.
-            limited = self.gives_up or bool(timeout) and timeout[0].total_seconds() > 0
-            tracer.emit(Waiting(self.index, tracer.now(), limited, threads.here.work))
-            tracer.watch.waits(self.index, True)
-        try:
-            result = self.inner.wait(*timeout)
-        finally:  # a wait with a limit ends in an exception, and the program may go on
-            tracer.watch.waits(self.index, False)
-        tracer.done(self)
-        return result
-
-    @never_compiled
-    def is_completed(self) -> bool:
-        complete = self.inner.is_completed()
-        if complete:  # as good as a wait
-            self._tracer.done(self)
-        return complete
-
-    @never_compiled
-    def get_future(self):
-        tracer, future = self._tracer, self.inner.get_future()
-        if self.told or future.done():
-            return future.then(self._note)
-        # What its callbacks do, a thread of C++ does, once the call is complete.
-        work = ("future", self.index, id(future))
-        tracer.emit(WorkBegan(work, self.index))
-        told = future.then(self._note)
-        future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all that hangs on `told`
-        self.asked = True
-        tracer.idle.start()
-        return told
-
-    @never_compiled
-    def _note(self, future):
-        self._tracer.done(self)
-        return future.value()
-
-    def is_success(self) -> bool:
-        return self.inner.is_success()
-
-    def exception(self):
-        return self.inner.exception()
-
-    def result(self):
-        return self.inner.result()
-
-    def synchronize(self) -> None:
-        self.inner.synchronize()
 
 
 class Tracer:
@@ -168,13 +100,8 @@ class Tracer:
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:
             event.async_op = not _at_once(caller)
-        if name == "monitored_barrier_":  # the one operator that waits by itself
-            with self._lock:
-                self._tell(event, None)
-            self.emit(Waiting(event.index, self.now(), True, threads.here.work))
-            kernel.passed_on(op, keys, args, kwargs)
-            self.emit(Completed(event.index, None, self.now(), True, None))
-            return None
+        if name == "monitored_barrier_":
+            return self._blocks(event, functools.partial(kernel.passed_on, op, keys, args, kwargs))
         with self._lock:  # calls of several threads are numbered in the order in which the backend gets them
             self._tell(event, call.inputs)
             if event.is_message and torch_private.backend and all([is_dense(t) for t in call.all_in]):
@@ -196,6 +123,14 @@ class Tracer:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
+    def _blocks(self, event: Event, pass_on: Callable) -> None:
+        """A monitored_barrier, the one operator that waits by itself."""
+        with self._lock:
+            self._tell(event, None)
+        self.emit(Waiting(event.index, self.now(), True, threads.here.work))
+        pass_on()
+        self.emit(Completed(event.index, None, self.now(), True, None))
+
     def _wrapped(self, work: Work, call: Reading, group: ProcessGroup, by_operator: bool) -> TracedWork:
         """The Work that tells of its end in place of the backend's own, among those under way."""
         event = call.event
@@ -203,7 +138,7 @@ class Tracer:
         if event.op == "recv" and event.src is None:
             traced.any_source = event.group
         on_device = any([t.is_cuda for t in call.all_in or call.all_out])
-        traced.gives_up = on_device or not self._patient and self._gives_up(group)
+        traced.gives_up = on_device or (not self._patient and self._has_short_limit(group))
         traced.by_torch = by_operator or event.within is not None
         self._open[event.index] = traced
         return traced
@@ -222,7 +157,7 @@ class Tracer:
             event.before = self._capture(inputs, scratch=event.is_scratch)
             self.emit(Called(event))
 
-    def _gives_up(self, group: ProcessGroup) -> bool:
+    def _has_short_limit(self, group: ProcessGroup) -> bool:
         """Whether the program gave this group a time limit of its own: its waits end by themselves."""
         if group.group_name not in self._short:
             limit = torch_private.time_limit(group)
@@ -241,10 +176,12 @@ class Tracer:
         """Tell once that a call is complete, or was left so; and again when it is waited for after all."""
         with self._lock:
             if traced.told and (traced.waited or not waited):
-                return
+                return  # all of this has been told
             traced.told, traced.waited = True, waited
             self._open.pop(traced.index, None)
-            if traced.by_torch:  # the program's own may be what keeps a destroyed group connected
+            if (
+                traced.by_torch
+            ):  # one that the program made is its own to keep: kept here, it would keep a destroyed group connected
                 self._kept.append(traced)
         self.watch.remove(traced.index)
         place = torch_private.source_rank(traced.inner) if complete and traced.any_source else None

@@ -163,9 +163,10 @@ def _places(whole: dict[str, int], left: float) -> dict[str, tuple[float, float]
 
 def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], y: float) -> float:
     """The layers' names above, and below them those of the tensors that have room."""
-    spans: dict[str, list[float]] = {}
+    spans: dict[str, tuple[float, float]] = {}
     for n, (x, wide) in places.items():
-        spans.setdefault(layer_of(n), [x, x])[1] = x + wide
+        begin, _ = spans.get(layer_of(n), (x, x))
+        spans[layer_of(n)] = begin, x + wide
     reached = -1.0
     for layer, (x0, x1) in spans.items():
         wide = text_width(layer, 11.5)

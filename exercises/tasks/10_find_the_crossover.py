@@ -3,7 +3,7 @@
 from math import ceil, inf, isclose, isfinite, log2
 from typing import Any
 
-from collectives.cost.draw import Crossover, in_bytes, ring_and_tree
+from collectives.cost.crossover import Crossover, in_bytes, ring_and_tree
 from collectives.format import duration, kind
 from helpers.exercise import Case, Finding, Puzzle
 

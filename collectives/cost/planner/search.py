@@ -7,9 +7,9 @@ from ...format import aligned, duration, size
 from ...frontend import show
 from ...lazy import Later
 from ...machines.model import Machine
-from .division import KINDS, RECOMPUTE, Division
+from .division import KINDS, MIXED, RECOMPUTE, Bytes, Division, memory
 from .shape import Shape
-from .step import Step, capacity, step
+from .step import Overlap, Step, capacity, step
 
 MICROBATCHES = (1, 2, 4, 8)
 SHOWN = 12
@@ -66,27 +66,38 @@ def _order(s: Step) -> tuple:
 
 
 def plan(
-    model: Shape, machine: Machine, batch: int, *, without: Sequence[str] = (), shards: Sequence[int] = (1, 2, 3), **how
+    model: Shape,
+    machine: Machine,
+    batch: int,
+    *,
+    without: Sequence[str] = (),
+    shards: Sequence[int] = (1, 2, 3),
+    flash: bool = True,
+    overlap: Overlap = Overlap(),
+    bytes_: Bytes = MIXED,
 ) -> Plans:
     """The Plans of a model on a cluster: the divisions that fit into its memory, the fastest first.
 
     batch: sequences per step.  without: kinds of parallelism to leave out.  shards: the stages of ZeRO to try.
-    how: flash, overlap and bytes_, as `step` takes them.
+    flash, overlap, bytes_: as `step` takes them.
     Degrees of tensor and context are powers of two, and tensor ranks stay in a node.
     Raises ValueError for an unknown kind, or a machine whose GPUs there are no figures for.
     """
     if unknown := sorted(set(without) - set(KINDS)):
         raise ValueError(f"kinds of parallelism are data, tensor, pipeline and context, not {', '.join(unknown)}.")
-    capacity(machine)  # which refuses a machine without GPUs
-    possible = divisions(model, machine, batch, shards, how.get("flash", True))
-    steps = [step(model, d, batch, machine, **how) for d in possible if not set(d.kinds) & set(without)]
-    too_large = [s for s in steps if not s.fits]
+    available = capacity(machine)
+    possible = divisions(model, machine, batch, shards, flash)
+    needed = {d: memory(model, d, batch, bytes_, flash).total for d in possible if not set(d.kinds) & set(without)}
+    too_large = [division for division, nbytes in needed.items() if nbytes > available]
+
+    def price(division: Division) -> Step:
+        return step(model, division, batch, machine, flash=flash, overlap=overlap, bytes_=bytes_)
+
     best: dict[tuple, Step] = {}
-    for s in sorted(steps, key=lambda s: s.time):
-        if s.fits:
-            best.setdefault((*(getattr(s.division, kind) for kind in KINDS), s.division.shard), s)
-    smallest = min(too_large, key=lambda s: s.memory.total, default=None)
-    return Plans(best.values(), len(steps), len(too_large), smallest)
+    for s in sorted((price(d) for d in needed if needed[d] <= available), key=lambda s: s.time):
+        best.setdefault((*(getattr(s.division, kind) for kind in KINDS), s.division.shard), s)
+    smallest = price(min(too_large, key=needed.get)) if too_large else None
+    return Plans(best.values(), len(needed), len(too_large), smallest)
 
 
 def divisions(model: Shape, machine: Machine, batch: int, shards: Sequence[int], flash: bool) -> Iterator[Division]:

@@ -29,7 +29,8 @@ PASSES = 2.25
 # Assumed are:
 FLASH = 0.6  # of what products reach, what flash attention does; on A100 at best 50 to 73 % (arXiv 2307.08691)
 USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
-ADAM_BYTES = 30  # of a parameter, read and written by an update: copy, mean, square both, gradient and parameter one
+# A parameter's, in an update: copy, mean and square are read and written (24), the gradient read (4), it written (2).
+ADAM_BYTES = 30
 
 
 class Overlap(NamedTuple):
@@ -90,28 +91,28 @@ class Step:
             "pipeline": (d.pipeline, d.tensor * d.context * d.data),
             "data": (d.context * d.data, d.tensor),
         }
-        # Seconds per microbatch: of a layer forward, with what the memory carries between its products; of the output's
-        # product, forward and backward, and the logits in float32.
-        between = layer_activations(model, d, "selective") * PASSES / self._bandwidth
-        layer = self._product(model.matrices / d.tensor) + self._attention() + between
-        logits = 4 * model.vocabulary * self._tokens / d.tensor
-        ends = 3 * (self._product(model.embedding / d.tensor) + PASSES * logits / self._bandwidth)
+        # Seconds per microbatch. Backward takes twice as long as forward, so both together take three times.
+        between = layer_activations(model, d, "selective") * PASSES / self._bandwidth  # a layer's products
+        layer = self._product(model.matrices / d.tensor) + self._attention() + between  # forward
+        logits = 4 * model.vocabulary * self._tokens / d.tensor  # bytes, in float32
+        ends = 3 * (self._product(model.embedding / d.tensor) + PASSES * logits / self._bandwidth)  # the output's
         again = {"none": 0.0, "selective": self._attention(), "full": layer}[d.recompute]
         compute = self._layers * (3 * layer + again) + ends / d.pipeline
         self._forward = self._layers * layer
         self._backward = compute - self._forward  # and what is recomputed
-        prices = self._tensor, self._context, self._pipeline, self._data  # in the order of _groups
-        messages = [price() if ranks > 1 else Messages() for price, (ranks, _) in zip(prices, self._groups.values())]
-        tensor, context, pipeline, data = (each.rounds * each.exposed for each in messages)
-        self.sent = {kind: each.sent for kind, each in zip(self._groups, messages)}
+        prices = {"tensor": self._tensor, "context": self._context, "pipeline": self._pipeline, "data": self._data}
+        messages = {kind: price() if self._groups[kind][0] > 1 else Messages() for kind, price in prices.items()}
+        exposed = {kind: each.rounds * each.exposed for kind, each in messages.items()}  # seconds per step
+        microbatch = compute + messages["tensor"].exposed + messages["context"].exposed  # seconds
+        self.sent = {kind: each.sent for kind, each in messages.items()}
         updated = self._parameters / (self._groups["data"][0] if d.shard else 1)
         self.seconds = {
             "compute": self._microbatches * compute,
-            "tensor": tensor,
-            "context": context,
-            "bubble": (d.pipeline - 1) / d.chunks * (compute + messages[0].exposed + messages[1].exposed),
-            "pipeline": pipeline,
-            "data": data,
+            "tensor": exposed["tensor"],
+            "context": exposed["context"],
+            "bubble": (d.pipeline - 1) / d.chunks * microbatch,
+            "pipeline": exposed["pipeline"],
+            "data": exposed["data"],
             "optimizer": updated * ADAM_BYTES / self._bandwidth,
         }
         self.time = sum(self.seconds.values())  # seconds per step
