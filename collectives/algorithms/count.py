@@ -108,7 +108,7 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
 def bound(s: Schedule, nbytes: int | None = None) -> Bound:
     """The least steps and bytes of the schedule's collective."""
     n, least = s.world_size, s.facts.least
-    busy = [Counter(ranks) for step in s.steps for ranks in list(zip(*step))[:2]]  # that send; that receive
+    busy = [Counter(m.source for m in step) for step in s.steps] + [Counter(m.target for m in step) for step in s.steps]
     ports = max((most for c in busy for most in c.values()), default=1)
     steps = 0
     while (ports + 1) ** steps < n:

@@ -109,7 +109,7 @@ class _Decoder:
             self.grain = math.gcd(whole if facts.in_place else whole // n, *(m.value.numel() for m in messages))
             chunks = whole // self.grain if self.grain else 1
         self.frame = Schedule(collective, n, [], max(chunks, 1), root, name)
-        self.numbers = cache(self.numbers)
+        self.numbers = cache(self.numbers)  # each is asked for again and again
         self.worlds: dict[tuple[int, int], list[_World]] = defaultdict(lambda: [_World((), ())])
         self.held: dict[int, list[tuple[float, int, Held]]] = defaultdict(list)  # per rank: see `entry`; sorted
         for rank, held in enumerate(self.frame.initial()):

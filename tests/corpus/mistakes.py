@@ -1,7 +1,7 @@
 """Mistakes that can be made inside a rank function, one function each.
 
-Each row: id, the error run() must end with, words of its first line, the ranks and the
-op it must name, and the program.  Programs take (rank, n) and work for n from 2 to 8; rank 1
+Each row: an id, the mistake in a reader's words, the error that run() must end with, a pattern
+that its first line matches, and the program.  Programs take (rank, n) and work for n from 2 to 8; rank 1
 (or the last) is the one that errs, unless the mistake is everybody's.
 """
 
