@@ -40,11 +40,11 @@ def patient(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 120.0)
 
 
-QUICK_RIGHT, QUICK_WRONG = 1, 6  # the first ones of each task, of which every second is judged here
+QUICK_RIGHT, QUICK_WRONG = 1, 5  # of each task's first ones, every fourth is judged by `make test`
 
 
 def cases(table, answer_of, quick):
-    """Every second answer, and all of the short tasks: the others are judged in the sandbox (test_score.py).
+    """Every fourth answer, and every second one to the short tasks; the sandbox judges others (test_score.py).
 
     Both go through the same judge; each task's first answers go both ways. A short task's own answer, the one folded
     in its chapter, is judged below each time.
@@ -54,8 +54,8 @@ def cases(table, answer_of, quick):
             name,
             entry,
             marks=when(
-                k < quick and k % 2 == 0 and not (table is RIGHT and name in practice.RIGHT),
-                k % 2 == 0 or name in practice.RIGHT,
+                k < quick and k % 4 == 0 and not (table is RIGHT and name in practice.RIGHT),
+                k % (2 if name in practice.RIGHT else 4) == 0,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )

@@ -113,7 +113,7 @@ def test_no_free_descriptors_are_named(script):
     assert done.stdout == said, done
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_twenty_notebooks_at_once():
     if psutil.virtual_memory().available < 10 << 30:
         pytest.skip("twenty kernels and their ranks need 10 GB")

@@ -106,19 +106,25 @@ def every_new_rank(strike):
 # --- many ranks ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(180, 180), (128, 256), (256, 256, 256)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((180, 180), marks=pytest.mark.nightly),
+        pytest.param((128, 256), marks=pytest.mark.slow),
+        pytest.param((256, 256, 256), marks=pytest.mark.nightly),
+    ],
+)
 def test_hundreds_of_ranks_again_and_again(sizes, tmp_path):
     code = f"for n in {sizes}: print(run(rank, world_size=n).results == list(range(n)))"
-    assert script(tmp_path, code, timeout=400) == "True\n" * len(sizes)
+    assert script(tmp_path, code, timeout=900) == "True\n" * len(sizes)
 
 
-@pytest.mark.slow
-def test_hundreds_of_ranks_after_interrupts_at_any_moment(tmp_path):
-    code = """
+@pytest.mark.parametrize("times", [pytest.param(2, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.nightly)])
+def test_hundreds_of_ranks_after_interrupts_at_any_moment(times, tmp_path):
+    code = f"""
     import random
     print(run(rank, world_size=2).results)
-    for k in range(8):
+    for k in range({times}):
         timer = threading.Timer(random.random() * 10, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
@@ -128,7 +134,7 @@ def test_hundreds_of_ranks_after_interrupts_at_any_moment(tmp_path):
             timer.join()
     print(len(run(rank, world_size=256).results))
     """
-    assert script(tmp_path, code, timeout=500) == "[0, 1]\n256\n"
+    assert script(tmp_path, code, timeout=900) == "[0, 1]\n256\n"
 
 
 # --- a server that does not read, or reads late -------------------------------------------

@@ -7,7 +7,7 @@ from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, NotInstalled, environment
 from tests.corpus.cells import MEAN, RIGHT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 UNCHUNKED = """def distributed_mean(x):
     y = x.clone() if x.is_floating_point() else x.float()
     rows = [torch.zeros_like(y) for _ in range(dist.get_world_size())]

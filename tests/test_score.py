@@ -124,13 +124,13 @@ def from_answers(name, answer):
 
 
 def every(table, answer_of):
-    """The first answer of each exercise's first task, and at each push those that test_exercises.py does not judge."""
+    """The first answer of each exercise's first task, and at each push a fourth, not the one of test_exercises.py."""
     first = {tasks[0].name for tasks in EXERCISES.values()}
     return [
         pytest.param(
             name,
             entry,
-            marks=when(k == 0 and name in first, k == 0 or k % 2 == 1),
+            marks=when(k == 0 and name in first, k == 0 or k % 4 == 2),
             id=f"{name}-{answer_of(entry).__name__}",
         )
         for name, entries in table.items()

@@ -94,7 +94,7 @@ def test_what_is_off_is_said_with_the_tested_versions():
         torch_private.FEATURES.remove(feature)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_lost_name_costs_one_feature_and_a_sentence():
     command = [sys.executable, "-m", "tests.corpus.lost_names"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)

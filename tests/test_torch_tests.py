@@ -9,8 +9,9 @@ import pytest
 from tests.corpus.torch_tests import MISTAKES
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", [3, 4])
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)]
+)
 def test_torch_s_own_tests_pass(world_size):
     command = [sys.executable, "-m", "tests.corpus.torch_tests", str(world_size)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
