@@ -932,6 +932,8 @@ def test_warnings_of_torch_about_itself_are_not_printed(tmp_path):
 
 def test_warnings_about_the_learners_line_are_printed():
     def loud():
+        from torch.distributed.nn import functional  # torch.distributed does not import it
+
         def old():
             warnings.warn("mine is old", DeprecationWarning, stacklevel=2)
 
@@ -941,7 +943,7 @@ def test_warnings_about_the_learners_line_are_printed():
         dist.all_reduce_coalesced([x])  # put down to torch's decorator
         nn.MSELoss()(torch.ones(2, 1), x)  # put down to torch.nn
         torch.ones(2, 2, 2).T  # raised by C++
-        torch.distributed.nn.functional.all_reduce(x)  # deprecated, as a function below it says
+        functional.all_reduce(x)  # deprecated, as a function below it says
         torch.optim.lr_scheduler.StepLR(torch.optim.SGD([x], lr=1.0), 1).step()
         with warnings.catch_warnings(record=True) as caught:
             warnings.warn("kept")
