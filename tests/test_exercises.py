@@ -44,10 +44,11 @@ QUICK_RIGHT, QUICK_WRONG = 1, 5  # of each task's first ones, every fourth is ju
 
 
 def cases(table, answer_of, quick):
-    """Every fourth answer, and every second one to the short tasks; the sandbox judges others (test_score.py).
+    """Every fourth answer at each push, and all to the short tasks, which nobody else judges.
 
-    Both go through the same judge; each task's first answers go both ways. A short task's own answer, the one folded
-    in its chapter, is judged below each time.
+    The sandbox judges another fourth (test_score.py) and each task's first answers too: both go through the same judge.
+    At night each judges all of its own. A short task's own answer, the one folded in its chapter, is judged below
+    each time.
     """
     return [
         pytest.param(
@@ -55,7 +56,7 @@ def cases(table, answer_of, quick):
             entry,
             marks=when(
                 k < quick and k % 4 == 0 and not (table is RIGHT and name in practice.RIGHT),
-                k % (2 if name in practice.RIGHT else 4) == 0,
+                k % 4 == 0 or name in practice.RIGHT,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )

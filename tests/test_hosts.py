@@ -235,13 +235,18 @@ def notebook(tmp_path):
 @pytest.mark.slow
 def test_a_notebook_runs_under_torchrun_on_two_hosts(hosts, tmp_path):
     program = notebook(tmp_path)
-    outputs = []
+    launchers, said = [], [tmp_path / "host0", tmp_path / "host1"]
     for host in (0, 1):
         options = STATIC.format(host=host).split()
         command = [sys.executable, "-m", "torch.distributed.run", *options, "--nproc-per-node", "2", str(program)]
-        outputs.append(hosts.start(host, command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
-    first, second = (process.communicate(timeout=400)[0].decode() for process in outputs)
-    assert [process.returncode for process in outputs] == [0, 0]
+        with said[host].open("w") as out, (tmp_path / "errors").open("a") as errors:
+            launchers.append(hosts.start(host, command, cwd=tmp_path, stdout=out, stderr=errors))
+    try:
+        ends = [process.wait(timeout=120) for process in launchers]
+    except subprocess.TimeoutExpired:
+        ends = "not yet"
+    first, second = (file.read_text() for file in said)
+    assert ends == [0, 0], first + second + (tmp_path / "errors").read_text()
     assert second == ""
     assert first.count("cells run once") == 1
     assert "all_reduce SUM, ranks 0-3" in first and "ZeroDivisionError" in first
@@ -251,7 +256,7 @@ def test_a_notebook_runs_under_torchrun_on_two_hosts(hosts, tmp_path):
 
 def test_a_notebook_is_an_ordinary_program_too(tmp_path):
     done = subprocess.run(
-        [sys.executable, str(notebook(tmp_path))], capture_output=True, text=True, timeout=400, cwd=tmp_path
+        [sys.executable, str(notebook(tmp_path))], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0 and "all_reduce SUM, ranks 0-3" in done.stdout, done.stderr
 

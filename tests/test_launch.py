@@ -21,6 +21,7 @@ from collectives.launch import session
 from helpers import RankFailed, run
 from tests.corpus.faults import end, on_standby, server
 from tests.kernels import kernels
+from tests.sampling import when
 
 HERE = Path(__file__).resolve().parents[1]
 
@@ -109,17 +110,16 @@ def every_new_rank(strike):
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param((180, 180), marks=pytest.mark.nightly),
-        pytest.param((128, 256), marks=pytest.mark.slow),
-        pytest.param((256, 256, 256), marks=pytest.mark.nightly),
+        pytest.param(sizes, marks=when(False, each_push=sizes == (128, 256)))
+        for sizes in [(180, 180), (128, 256), (256, 256, 256)]
     ],
 )
 def test_hundreds_of_ranks_again_and_again(sizes, tmp_path):
     code = f"for n in {sizes}: print(run(rank, world_size=n).results == list(range(n)))"
-    assert script(tmp_path, code, timeout=900) == "True\n" * len(sizes)
+    assert script(tmp_path, code, timeout=400) == "True\n" * len(sizes)
 
 
-@pytest.mark.parametrize("times", [pytest.param(2, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [pytest.param(k, marks=when(False, each_push=k == 2)) for k in (2, 8)])
 def test_hundreds_of_ranks_after_interrupts_at_any_moment(times, tmp_path):
     code = f"""
     import random
@@ -134,7 +134,7 @@ def test_hundreds_of_ranks_after_interrupts_at_any_moment(times, tmp_path):
             timer.join()
     print(len(run(rank, world_size=256).results))
     """
-    assert script(tmp_path, code, timeout=900) == "[0, 1]\n256\n"
+    assert script(tmp_path, code, timeout=500) == "[0, 1]\n256\n"
 
 
 # --- a server that does not read, or reads late -------------------------------------------

@@ -124,7 +124,7 @@ def from_answers(name, answer):
 
 
 def every(table, answer_of):
-    """The first answer of each exercise's first task, and at each push a fourth, not the one of test_exercises.py."""
+    """The first answer to each exercise's first task; at each push those to all tasks, and a fourth of the others."""
     first = {tasks[0].name for tasks in EXERCISES.values()}
     return [
         pytest.param(
