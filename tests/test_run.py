@@ -13,7 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.launch.conversation import Conversation
 from helpers import Mismatch, RankFailed, Stuck, run
+from tests.corpus.faults import on_standby
 from tests.corpus.module_for_ranks import Net, share
 
 # --- what may be run, and what comes back -------------------------------------------------
@@ -91,6 +93,12 @@ def test_output_comes_in_rank_order_and_labelled(capfd):
         "[0] I am 0", "[0] of 3", "[1] I am 1", "[1] of 3", "[1] UserWarning: mind the gap", "[2] I am 2", "[2] of 3",
     ]  # fmt: skip
     assert err == "" and done.stdout[0] == "I am 0\nof 3\n"
+
+
+def test_what_is_printed_after_the_last_look_at_it_is_kept(monkeypatch):
+    on_standby(2)  # so the server has nothing to say
+    monkeypatch.setattr(Conversation, "hear", lambda self, until: self.poll())  # it looks at what was sent alone
+    assert run(lambda: print("last"), world_size=2).stdout == ["last\n"] * 2
 
 
 def test_a_flood_of_output_is_cut_in_the_middle(capsys):

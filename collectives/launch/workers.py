@@ -137,9 +137,7 @@ class WorkerGroup:
     def read(self) -> None:
         """Read what is left in the ranks' output streams."""
         for output in (*self.out, *self.err):
-            for _ in range(4):  # what a pipe holds, and no more: a stray process may still write
-                if not output.read():
-                    break
+            output.read()  # once takes all that a pipe holds (64 KiB), and a stray process may go on writing
 
     def end(self) -> None:
         """Have the server end the ranks and the processes that they started. They exit moments later."""

@@ -145,7 +145,7 @@ BREAKS = [
     ),
     Break(
         "what a rank printed last is lost", "collectives.launch.workers",
-        "                if not output.read():\n                    break\n", "                break\n",
+        "            output.read()  # once", "            pass  # once",
         "tests/test_run.py tests/test_faults.py",
     ),
 ]  # fmt: skip
