@@ -170,7 +170,7 @@ body(
     """
     for top in ("/", "/work", "/home", "/root", "/tmp", "/mnt", "/srv", "/course", os.getcwd(), *sys.path):
         for folder, folders, files in os.walk(top):
-            if folder.startswith(("/usr", "/proc", "/sys")) or "site-packages" in folder:
+            if folder.startswith(("/usr", "/lib", "/proc", "/sys")) or "site-packages" in folder:
                 folders.clear()
                 continue
             for file in files:
