@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Notebooks and test files validated at a time: more than there are cores, as a third of their time is spent waiting.
 JOBS ?= 4
+# Modules are compiled once, not in each of some hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 # Where Linux takes the CPU build of torch. Empty: pip's own index, and so the CUDA build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # More options for what is started: make lab ARGS=--no-browser, make test ARGS="-k broadcast"

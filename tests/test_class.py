@@ -78,6 +78,7 @@ def interpreter(path, script):
 # --- workers ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_less_room_for_workers_than_asked_for_the_others_do_the_work(tmp_path):
     folder = hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)
     only_one = interpreter(tmp_path / "python", f"mkdir {tmp_path}/taken || exit 11")
@@ -143,6 +144,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
     assert not workers_of_mine()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_always_killed_is_told_of_and_the_submission_graded_next_time(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT), tmp_path / "report"
     dies = interpreter(tmp_path / "python", f"{sys.executable} -c 'print(\"up\")'; exit 1")
@@ -170,6 +172,7 @@ def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch
 # --- files --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_saved_while_it_is_graded_has_the_score_of_what_was_read(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT, bob=RIGHT), tmp_path / "report"
     other = {"ann": "bob", "bob": "ann"}
@@ -266,6 +269,7 @@ def test_two_graders_cannot_use_one_folder(tmp_path):
     assert done.returncode == 2 and "Another grader is at work" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path):
     """A limit on the size of files stands for it: grades fit below it, the class's pages do not."""
     folder, out = hand_in(tmp_path / "class", ann=None, bob=None), tmp_path / "report"
@@ -285,6 +289,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
     assert grade(folder, out).returncode == 0 and points(out) == {"ann": 0, "bob": 0} and kept(out) == before
 
 
+@pytest.mark.slow
 def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     contents, out = ["", '{"points": 3', "null", "[]", "{}", '{"points": 3}'], tmp_path / "report"
     entries = find([hand_in(tmp_path / "class", **{f"student{k}": None for k in range(len(contents))})])

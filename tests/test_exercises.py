@@ -40,22 +40,20 @@ def patient(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 120.0)
 
 
-QUICK_RIGHT, QUICK_WRONG = 1, 5  # of each task's first ones, every fourth is judged by `make test`
+def cases(table, answer_of):
+    """Each task's first answer by `make test`, every fourth at each push, and then all to the short tasks.
 
 
-def cases(table, answer_of, quick):
-    """Every fourth answer at each push, and all to the short tasks, which nobody else judges.
-
-    The sandbox judges another fourth (test_score.py) and each task's first answers too: both go through the same judge.
-    At night each judges all of its own. A short task's own answer, the one folded in its chapter, is judged below
-    each time.
+    Nobody else judges the short ones; of the others the sandbox judges another fourth (test_score.py) and each task's
+    first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
+    the one folded in its chapter, is judged below each time.
     """
     return [
         pytest.param(
             name,
             entry,
             marks=when(
-                k < quick and k % 4 == 0 and not (table is RIGHT and name in practice.RIGHT),
+                k == 0 and not (table is RIGHT and name in practice.RIGHT),
                 k % 4 == 0 or name in practice.RIGHT,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
@@ -73,14 +71,14 @@ def named(answer, name):
     return renamed
 
 
-@pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer, QUICK_RIGHT))
+@pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
 def test_a_right_answer_passes(name, answer, capsys):
     check_budget(named(answer, name))
     said = capsys.readouterr()
     assert said.out.startswith("Right") and re.search("With (8|16) ranks", said.out) and not said.err
 
 
-@pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0], QUICK_WRONG))
+@pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0]))
 def test_a_mistake_fails_and_is_told_why(name, entry, monkeypatch):
     answer, words = entry
     monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 20.0)  # some mistakes end by it alone

@@ -12,6 +12,7 @@ from helpers import run
 from tests import ROOT
 from tests.corpus import faults
 from tests.kernels import SETUP, kernels
+from tests.sampling import when
 
 
 def strays():
@@ -29,7 +30,13 @@ def no_strays():
     assert strays() == 0
 
 
-@pytest.mark.parametrize("name", [*faults.FAULTS, *faults.FROM_OUTSIDE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=when(k % 2 == 0, each_push=True))
+        for k, name in enumerate([*faults.FAULTS, *faults.FROM_OUTSIDE])
+    ],
+)
 def test_a_fault_ends_in_a_result_or_a_clear_error(name, no_strays, capsys):
     chance = random.Random()
     for n in (2, 4):

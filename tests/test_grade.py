@@ -76,6 +76,7 @@ def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
     assert "01_distributed_mean: not begun. Write into the answer cell" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_exercises_end_in_one_table(tmp_path, capsys):
     for name in (MEAN, "02_distributed_argmax", "10_find_the_crossover"):
         saved(tmp_path / f"{name}.ipynb", exercise(name))

@@ -187,6 +187,7 @@ def test_a_rank_that_does_not_read_its_job_is_no_reason_to_wait_for_ever(kernel)
     assert said_by(kernel, code) == f"interrupted. The ranks were here:\n[{8 << 20}, {8 << 20}]\n"
 
 
+@pytest.mark.slow
 def test_a_server_that_must_be_killed_does_not_hold_up_the_end_of_the_program(tmp_path):
     assert script(tmp_path, "run(rank, world_size=2)\nserver().suspend()\nprint('end')") == "end\n"
 
@@ -284,6 +285,7 @@ def test_the_traceback_of_a_crashed_server_is_told(kernel, tmp_path):
     assert said.endswith("Run the cell again: it is started anew.\n[0, 1]\n")
 
 
+@pytest.mark.slow
 def test_a_server_that_warns_without_end_goes_on(tmp_path):
     Path(tmp_path, "noisy.py").write_text("import os\nfor _ in range(64): os.write(2, b'x' * (1 << 16))")
     code = """
@@ -313,6 +315,7 @@ if root:  # whom the limit does not bind
 """
 
 
+@pytest.mark.slow
 def test_no_processes_are_left_is_told_and_survived(tmp_path):
     Path(tmp_path, "no_processes.py").write_text(NO_PROCESSES)
     code = """
@@ -424,6 +427,7 @@ def test_importing_the_package_needs_nothing_of_the_system(tmp_path):
 # --- forks, threads and signals of the caller ---------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_forked_child_runs_ranks_of_its_own_and_does_not_keep_its_parents_server(tmp_path):
     code = """
     run(rank, world_size=2)

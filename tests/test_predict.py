@@ -372,6 +372,7 @@ def note(file, name):
         progress.predicted(name, str(k), 1, 1, file)
 
 
+@pytest.mark.slow
 def test_two_notebooks_at_once_lose_nothing(file):
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=note, args=(file, name)) for name in "ab"]
