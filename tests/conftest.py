@@ -13,7 +13,7 @@ from tests import ROOT
 LONGEST = (
     "test_class", "test_exercises", "test_score", "test_grade", "test_launch", "test_hosts", "test_cluster",
     "test_engines", "test_chapters", "test_faults", "test_parallel", "test_correct",
-    "01_ranks", "17_when_it_hangs", "18_real_hardware", "19_one_model_every_way",
+    "01_ranks", "18_when_it_hangs", "19_real_hardware", "20_one_model_every_way",
 )  # fmt: skip
 
 

@@ -152,7 +152,8 @@ def test_links_are_found():
 # --- any number of ranks ------------------------------------------------------------------
 
 
-FEW = ("11", "12", "13", "14", "15", "16", "18", "19")  # chapters about a model: its parts go to 2 to 5 ranks
+# Chapters about a model: its parts go to 2 to 5 ranks.
+FEW = ("11", "12", "13", "14", "15", "16", "17", "19", "20", "21")
 
 
 def by_size():

@@ -281,7 +281,7 @@ def job(hosts, tmp_path):
             thread.join()
 
 
-# Each says what happens, and to whom; the sentences stand in chapter 18's table.
+# Each says what happens, and to whom; the sentences stand in chapter 19's table.
 
 
 @needs_hosts

@@ -1,4 +1,4 @@
-"""The model of chapters 11 to 16, and what is seen of ranks that train it: bytes held, slices, calls by phase."""
+"""The model of chapters 11 to 17, and what is seen of ranks that train it: bytes held, slices, calls by phase."""
 
 import copy
 import io

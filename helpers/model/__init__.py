@@ -1,4 +1,4 @@
-"""The small decoder of chapters 11 to 16 and 19, the book it learns from, and its training in one process.
+"""The small decoder of chapters 11 to 17, 20 and 21, the book it learns from, and its training in one process.
 
 from helpers.model import batch, decoder, one_process
 """

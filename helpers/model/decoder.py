@@ -1,4 +1,4 @@
-"""The model of chapters 11 to 16 and 19, and the book it learns to write: plain torch, nothing of helpers.
+"""The model of chapters 11 to 17, 20 and 21, and the book it learns to write: plain torch, nothing of helpers.
 
 A decoder of today's make, small enough to train on a laptop in seconds.  It is a Sequential of named layers:
 a pipeline stage is a slice of it, fully_shard takes its layers one by one, and a parameter keeps its name

@@ -235,7 +235,7 @@ INTRO = """\
 {total} mistakes that can be made inside a rank function, each run for real with {world_size} ranks and torch {torch}:
 as a plain gloo program, as the same with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, and with this course's `run`.
 The programs are in [tests/corpus/mistakes.py](../tests/corpus/mistakes.py); `make mistakes` runs them all again and writes this page.
-[Chapter 17](17_when_it_hangs.ipynb) takes some of them apart.
+[Chapter 18](18_when_it_hangs.ipynb) takes some of them apart.
 
 Of {total} mistakes, plain gloo explains {plain}, DETAIL {detail}, this course {ours}.
 

@@ -64,7 +64,7 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
 
 
-@pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "17_when_it_hangs"])
+@pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "18_when_it_hangs"])
 def test_a_chapter_that_was_opened_and_saved_is_as_it_was(course, opened, chapter):
     name = f"notebooks/{chapter}.ipynb"
     lab = opened(name)

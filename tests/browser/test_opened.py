@@ -8,7 +8,7 @@ from tests.sampling import when
 from .lab import ROOT
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-AT_EACH_PUSH = ("00", "06", "10", "14", "17", "19")  # between them every kind of figure and output that chapters show
+AT_EACH_PUSH = ("00", "06", "10", "14", "18", "21")  # between them every kind of figure and output that chapters show
 END = 150_000  # ms: a chapter, where others work on the same cores
 
 
