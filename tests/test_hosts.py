@@ -453,11 +453,19 @@ def trained_until_told(checkpoint, ranks, whom):
     environ, lines = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}, []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, env=environ, text=True, **pipes) as torchrun:
+        limit = threading.Timer(240, end_all, [psutil.Process(torchrun.pid)])
+        limit.start()
         for line in torchrun.stdout:
             if line.startswith("step ") and not any(said.startswith("step ") for said in lines):
                 whom(psutil.Process(torchrun.pid)).terminate()
             lines.append(line)
+        limit.cancel()
     return torchrun.returncode, "".join(lines)
+
+
+def end_all(torchrun):
+    for process in [*torchrun.children(recursive=True), torchrun]:
+        process.kill()
 
 
 def rank_2(torchrun):

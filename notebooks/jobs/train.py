@@ -20,6 +20,9 @@ parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"), help="on a disk that all hosts see")
 options = parser.parse_args()
 
+signals = []  # first of all, since a signal may come while torch connects
+signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+
 if torch.cuda.is_available():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # differs: this rank's GPU, on its own host,
     torch.cuda.set_device(device)  # differs: chosen before anything is put on a GPU,
@@ -37,8 +40,7 @@ print(f"rank {rank} of {world_size}: {device} of {socket.gethostname()}, the sum
 torch.manual_seed(0)
 model = nn.parallel.DistributedDataParallel(nn.Linear(16, 1).to(device))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-steps, signals, stop = 0, [], False
-signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+steps, stop = 0, False
 options.checkpoint.parent.mkdir(parents=True, exist_ok=True)
 if options.checkpoint.exists():
     saved = torch.load(options.checkpoint, map_location=device, weights_only=True)
