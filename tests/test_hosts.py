@@ -419,9 +419,10 @@ def test_the_slurm_file_is_a_script_that_starts_one_torchrun_a_node():
     assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
     settings = re.findall(r"^#SBATCH (--[a-z-]+)=(\S+)", text, re.MULTILINE)
     assert dict(settings)["--ntasks-per-node"] == "1"
-    line = re.search(r"bash -c '(.*?)'", text, re.DOTALL)[1].replace('"$0" "$@"', "train.py")
-    given = torchrun_options(line, SLURM_NNODES="2", SLURM_NODEID="1", MASTER="node7")
+    line, script = re.search(r"bash -c '(.*?)' (\S+)", text, re.DOTALL).groups()
+    given = torchrun_options(line.replace('"$0"', script), SLURM_NNODES="2", SLURM_NODEID="1", MASTER="node7")
     assert (given.nnodes, given.node_rank, given.master_addr) == ("2", 1, "node7")
+    assert (JOBS / given.training_script).is_file()
 
 
 def test_the_kubernetes_file_is_an_indexed_job_whose_pods_have_names():
@@ -437,3 +438,51 @@ def test_the_kubernetes_file_is_an_indexed_job_whose_pods_have_names():
     assert int(given.nnodes) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert given.master_addr == f"{job['metadata']['name']}-0.{pod['subdomain']}"
     assert given.node_rank == 1
+    (container,) = pod["containers"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert "IPC_LOCK" in container["securityContext"]["capabilities"]["add"]
+    assert any(resource.startswith("rdma/") for resource in container["resources"]["limits"])
+    (saving,) = [int(each["value"]) for each in container["env"] if each["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]
+    assert saving < pod["terminationGracePeriodSeconds"]
+
+
+def trained_until_told(checkpoint, ranks, whom):
+    """Exit code and output of jobs/train.py without end, where SIGTERM goes to `whom(torchrun)` as soon as it trains."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{ranks}"]
+    command += [str(JOBS / "train.py"), "--steps", f"{10**9}", "--checkpoint", str(checkpoint)]
+    environ, lines = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}, []
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environ, text=True, **pipes) as torchrun:
+        limit = threading.Timer(240, end_all, [psutil.Process(torchrun.pid)])
+        limit.start()
+        for line in torchrun.stdout:
+            if line.startswith("step ") and not any(said.startswith("step ") for said in lines):
+                whom(psutil.Process(torchrun.pid)).terminate()
+            lines.append(line)
+        limit.cancel()
+    return torchrun.returncode, "".join(lines)
+
+
+def end_all(torchrun):
+    for process in [*torchrun.children(recursive=True), torchrun]:
+        process.kill()
+
+
+def rank_2(torchrun):
+    (process,) = [child for child in torchrun.children() if child.environ().get("RANK") == "2"]
+    return process
+
+
+@pytest.mark.slow
+def test_a_training_that_is_told_to_stop_is_saved_and_goes_on_from_there(tmp_path):
+    checkpoint = tmp_path / "new" / "checkpoint.pt"
+    code, said = trained_until_told(checkpoint, 3, rank_2)
+    assert code == 0, said  # no rank was left waiting by the one that had the signal
+    assert len(re.findall(r"rank \d of 3: cpu of \S+, the sum is right", said)) == 3
+    saved = torch.load(checkpoint)
+    assert re.findall(r"saved after step (\d+)", said) == [str(saved["steps"])]
+    code, said = trained_until_told(checkpoint, 2, lambda torchrun: torchrun)
+    begun, *_ = map(int, re.findall(r"^step (\d+)", said, re.MULTILINE))
+    again = torch.load(checkpoint)
+    assert saved["steps"] < begun <= saved["steps"] + 20 and begun <= again["steps"]
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]

@@ -169,3 +169,13 @@ def test_links_lead_to_files():
         targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", text))
         broken += [(page.name, each) for each in targets if ":" not in each and not (page.parent / each).exists()]
     assert broken == []
+
+
+def test_the_field_guide_quotes_the_program_as_it_is():
+    program = (ROOT / "notebooks" / "jobs" / "train.py").read_text().splitlines()
+    quoted = []
+    for page in ("first_hour", "three_in_the_morning"):
+        text = (ROOT / "notebooks" / f"{page}.md").read_text()
+        blocks = [block.splitlines() for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+        quoted += [line for block in blocks if block[0] in program for line in block if line != "..."]
+    assert len(quoted) > 8 and [line for line in quoted if line not in program] == []

@@ -28,7 +28,7 @@ from .site import pictures
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
-TABLES = ("cheatsheet", "reference", "mistakes", "bench")
+PAGES = ("first_hour", "three_in_the_morning", "cheatsheet", "reference", "mistakes", "bench")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
@@ -316,7 +316,7 @@ def start(source: Path) -> str:
         if mark in page:
             page = page.replace(mark, f"```{{raw}} html\n{figures.playing(recording, None)}\n```")
     trees = [toctree("The course", "About it, and how to run it <README>"), *map(contents, FOLDERS)]
-    return "\n\n".join([page, *trees, toctree("Tables", *(f"notebooks/{table}" for table in TABLES))])
+    return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
 
 
 def prepared(source: Path) -> None:
