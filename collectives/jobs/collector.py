@@ -12,6 +12,7 @@ import time
 from contextlib import closing, suppress
 from functools import partial
 
+from ..launch.source import innermost
 from ..record.event import Line
 from . import lines, words
 from .judge import Judge
@@ -155,7 +156,7 @@ class Collector:
             rank.send({"pong": [what["ping"], time.perf_counter()]})
         elif "stack" in what:
             rank.where.stack = tuple(Line(*line) for line in what["stack"])
-            self._judge.locate(rank.number, *words.innermost(rank.where.stack))
+            self._judge.locate(rank.number, *innermost(reversed(rank.where.stack)))
         elif "end" in what:
             if sum(r.ended for r in self._ranks.values()) == self._size - 1:
                 self._finish()

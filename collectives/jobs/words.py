@@ -2,11 +2,9 @@
 
 import os
 from dataclasses import dataclass
-from typing import Sequence
 
 from ..judge import wording
 from ..judge.verdict import Standstill, Verdict
-from ..rank.callers import is_learners
 from ..record.event import Line
 
 RULE = "-" * 80
@@ -53,13 +51,3 @@ def _written(place: Where) -> list[str]:
         f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
         for line in place.stack
     ]
-
-
-def innermost(stack: Sequence[Line]) -> tuple[Line | None, list[str]]:
-    """The program's own innermost line, and the functions that it is inside of, innermost first."""
-    inside = []
-    for line in reversed(stack):
-        if is_learners(line.file):
-            return line, inside
-        inside.append(line.function)
-    return None, []

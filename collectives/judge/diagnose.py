@@ -12,6 +12,7 @@ from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..record.calls import Call
 from ..record.collectives import of
+from ..record.event import Event
 from .branches import alternatives
 from .gloo import TAKEN_FOR_DENSE
 
@@ -34,7 +35,7 @@ class Wrong(NamedTuple):
     def ranks(self) -> tuple[int, ...]:
         """Those that have misused its tensors until now; if there are none, all that have made it."""
         call = self.calls[-1]
-        misusing = tuple(e.rank for e in call if e.misuse == self.flaw or self.flaw == "gaps" and e.non_dense)
+        misusing = tuple(e.rank for e in call if _misuse(e, len(call.group)) == self.flaw)
         return misusing or call.ranks
 
 
@@ -51,10 +52,8 @@ def mismatch(call: Call) -> str | None:
     """How the parts of a call disagree, or its tensors are misused, as far as it has been made."""
     first, *rest = call.events
     for e in call:
-        if e.misuse:
-            return e.misuse
-        if set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
-            return "gaps"
+        if misuse := _misuse(e, len(call.group)):
+            return misuse
     for e in rest:
         if call.is_message:
             if e.dtype != first.dtype:
@@ -96,6 +95,16 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
             if roots not in (({a}, {b}), ({b}, {a})) and not alternatives(lines[a], lines[b]):
                 return other
     return None
+
+
+def _misuse(e: Event, size: int) -> str | None:
+    """How a rank misuses the tensors of its part in a call of so many ranks."""
+    if e.misuse:
+        return e.misuse
+    if set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
+        return "gaps"
+    split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
+    return "remainder" if split and e.shape and e.shape[0] % size else None
 
 
 def _splits(call: Call) -> str | None:

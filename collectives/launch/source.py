@@ -2,6 +2,7 @@
 
 import linecache
 import re
+from typing import Iterable
 
 from ..rank.callers import is_learners
 from ..record.event import Line
@@ -25,6 +26,14 @@ def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
     """
     if not (stacks := STACK.findall(stderr)):
         return None
-    frames = [Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1])]
-    inner = next((k for k, frame in enumerate(frames) if is_learners(frame.file)), len(frames))
-    return frames[inner] if inner < len(frames) else None, [frame.function for frame in frames[:inner]]
+    return innermost(Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1]))
+
+
+def innermost(frames: Iterable[Line]) -> tuple[Line | None, list[str]]:
+    """The learner's line among these, the innermost first, and the functions that it is inside of."""
+    inside = []
+    for line in frames:
+        if is_learners(line.file):
+            return line, inside
+        inside.append(line.function)
+    return None, inside

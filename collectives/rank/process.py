@@ -123,6 +123,7 @@ def _warm_up(rank: int) -> None:
     """
     if not (torch_private.RECORDING and torch_private.fake_backend()):
         return
+    count = torch_private.world.group_count
     alone = dist.new_group([rank], backend="fake", use_local_synchronization=True)
     (job,) = Frames().feed(frame(Job(pack((dist.all_reduce, (torch.ones(1),))), None, 0.0, False, True)))
     fn, args = unpack(job.payload)
@@ -131,3 +132,4 @@ def _warm_up(rank: int) -> None:
     tracer.finish()
     frame(Returned(pack(args), (0, 0), None, []))
     dist.destroy_process_group(alone)
+    torch_private.world.group_count = count  # torch 2.14 has raised it, and other ranks may have had no time for this

@@ -138,6 +138,7 @@ class HasSource:
 
 
 WARMING = Feature("warming ranks up before their first call")
+world = WARMING.takes("torch.distributed.distributed_c10d._world")  # its group_count is in the names of groups to come
 
 
 @functools.cache

@@ -63,6 +63,7 @@ def around() -> list[str]:
     ]
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and wants a folder to write to
     for path in dict.fromkeys(visible):
         options += ["--ro-bind-try", path, path]
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):

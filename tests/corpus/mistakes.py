@@ -105,6 +105,11 @@ def all_to_all_splits(r, n):
     dist.all_to_all_single(ones(n), ones(n), output_split_sizes=[1] * n, input_split_sizes=splits)
 
 
+@mistake("all_to_all of a length that does not divide", Mismatch, "a number of rows that the number of ranks does not")
+def all_to_all_remainder(r, n):
+    dist.all_to_all_single(torch.empty(2 * n + 1), ones(2 * n + 1))
+
+
 @mistake("recv into a buffer that is too small", Mismatch, "rank 0 .* rank 1 disagree on the size")
 def recv_too_small(r, n):
     if r == 0:

@@ -56,6 +56,7 @@ def _part(e: Event, flaw: str = "") -> str:
 _MISUSES = {
     "gaps": "{ranks} give{s} {op} #{k} a view with gaps between its numbers.",
     "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
+    "remainder": "{ranks} give{s} {op} #{k} a number of rows that the number of ranks does not divide.",
     "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
 }
@@ -72,6 +73,7 @@ CONSEQUENCES = {
     "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
     "gaps": "gloo would have used the numbers in between instead, in silence. Pass x.contiguous(), and copy the result back.",
     "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
+    "remainder": "gloo divides the bytes, and may cut through a number without an error; NCCL refuses. Pad, or pass both split sizes.",
     "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
     "written": "Until work.wait() returns, it is being sent or filled: others may get either value, or half of each.",
 }
