@@ -20,10 +20,7 @@ def with_text(line: Line | None) -> Line | None:
 
 
 def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
-    """The learner's line in the last stack of these, and the functions, innermost first, that it is inside of.
-
-    None if there is no whole stack yet.
-    """
+    """The innermost() of the last stack of these; None if there is no whole one yet."""
     if not (stacks := STACK.findall(stderr)):
         return None
     return innermost(Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1]))
