@@ -8,6 +8,7 @@ It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and 
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -15,12 +16,15 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.fx.experimental.symbolic_shapes  # noqa: F401  y.backward(gradient) imports it, for seconds, in each rank
 
 from . import rank, seccomp
 from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
+
+for name in ("torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)  # else y.backward(gradient) does so, for seconds, in each rank
 
 
 def serve(control: socket.socket, closed_in: bool) -> None:
