@@ -132,6 +132,7 @@ def workers_of_mine():
     return [p for p in psutil.Process().children() if "helpers.grade.worker" in p.cmdline()]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(tmp_path):
     def kill(done, student):
         if done == 1:

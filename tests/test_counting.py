@@ -201,6 +201,7 @@ def test_memory_is_some_1200_bytes_a_message(program):
         assert work.peak(use, events) < 2048 * 2000
 
 
+@pytest.mark.slow
 def test_a_picture_of_many_messages():
     many = [Run(2, [None] * 2, ping_pong(count)) for count in (500, 2000)]
     small, large = (work.lines(run.draw) for run in many)

@@ -27,6 +27,7 @@ def new_venv(path):
     return path / "bin" / "python"
 
 
+@pytest.mark.slow
 def test_check_passes_here_and_ends_with_two_ranks():
     result = call(CHECK)
     assert result.returncode == 0, result.stderr

@@ -173,6 +173,7 @@ def test_progress_shows_itself():
     assert re.search(rf"{MEAN} +2 of 3 points", shown) and re.search("06_ring_all_reduce +not begun", shown)
 
 
+@pytest.mark.slow
 def test_watch_grades_again_on_each_save(tmp_path):
     path = saved(tmp_path / "mine.ipynb", exercise())
     command = [

@@ -254,6 +254,7 @@ def test_a_notebook_runs_under_torchrun_on_two_hosts(hosts, tmp_path):
     assert [path.name for path in (tmp_path / "few-pictures").iterdir()] == ["01.png"]
 
 
+@pytest.mark.slow
 def test_a_notebook_is_an_ordinary_program_too(tmp_path):
     done = subprocess.run(
         [sys.executable, str(notebook(tmp_path))], capture_output=True, text=True, timeout=120, cwd=tmp_path

@@ -84,6 +84,7 @@ def required(requirements) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_job_beside_a_helpers_of_its_own_is_watched(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "helpers.py").write_text("def doubled(x):\n    return 2 * x\n")
@@ -105,6 +106,7 @@ def test_a_job_beside_a_helpers_of_its_own_is_watched(python, tmp_path):
     assert shown.endswith("['helpers']\n")  # the job's own
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_what_it_can_do():
     def call(*words):
         return subprocess.run([sys.executable, "-m", "collectives", *words], capture_output=True, text=True, timeout=60)

@@ -14,6 +14,7 @@ def write(path, *sources, **metadata):
     return path
 
 
+@pytest.mark.slow
 def test_saves_the_outputs_of_a_fresh_run_and_nothing_else(tmp_path):
     source = "from helpers import run\nfrom ipywidgets import IntSlider\nIntSlider(3)"
     path = write(tmp_path / "a.ipynb", source, "print(1, flush=True)\nprint(2)", widgets={"state": {}})

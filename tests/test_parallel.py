@@ -592,6 +592,7 @@ def test_importing_the_package_imports_neither_torch_nor_pictures():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+@pytest.mark.slow
 def test_ranks_of_a_notebook_find_the_heavy_modules_loaded():
     ask = "print(run(lambda: 'torch._dynamo' in __import__('sys').modules).results)"
     with kernels(1) as (kernel,):

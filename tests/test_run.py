@@ -375,6 +375,7 @@ def test_a_script_runs_once_with_or_without_a_guard(script, guard):
     assert (done.stdout, done.stderr) == ("once\n[2.0, 2.0] True\n", "")
 
 
+@pytest.mark.slow
 def test_python_dash_c():
     code = "from helpers import run; print(run(lambda: 1, world_size=2).results)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

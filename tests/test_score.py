@@ -336,6 +336,7 @@ def class_of_students(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_class(class_of_students, tmp_path):
     before = {
         path: path.read_bytes()
