@@ -190,6 +190,7 @@ def test_a_file_saved_while_it_is_graded_has_the_score_of_what_was_read(tmp_path
     assert again[saved[0]].points == 0 and again[other[saved[0]]].points == 3
 
 
+@pytest.mark.slow
 def test_files_that_vanish_or_cannot_be_read_are_in_the_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o755)

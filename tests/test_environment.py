@@ -70,6 +70,7 @@ def test_check_names_a_machine_that_cannot_talk_to_itself():
     assert "cannot talk to itself over 127.0.0.1" in result.stderr and "ip link set lo up" in result.stderr
 
 
+@pytest.mark.slow
 def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_path):
     venv = tmp_path / "env"
     command = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "install.py"), str(venv), ""]

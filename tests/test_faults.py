@@ -72,7 +72,11 @@ SUM = """
     "wrapper",
     [
         pytest.param('exec "$@" <&-', id="closed stdin"),
-        pytest.param('unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"', id="odd hostname"),
+        pytest.param(
+            'unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"',
+            id="odd hostname",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "unshare --net sh -c 'ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && "
             'exec "$@"\' sh "$@"',
@@ -97,6 +101,7 @@ def test_an_odd_machine_makes_no_difference(script, wrapper):
     assert done.stdout == "[4.0, 4.0, 4.0, 4.0]\n", done.stderr
 
 
+@pytest.mark.slow
 def test_no_free_descriptors_are_named(script):
     code = """
     import os, resource

@@ -148,6 +148,7 @@ def test_nothing_is_left_when_the_program_is_killed():
 
 
 @needs_hosts
+@pytest.mark.slow
 def test_the_command_line_runs_a_program_on_every_host():
     command = [
         sys.executable,

@@ -41,6 +41,7 @@ print(sorted(during - before), sorted(during - after), sorted(measured - during)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_loads_what_it_executes_and_the_next_ones_have_it():
     done = subprocess.run([sys.executable, "-c", RING_AND_PING_PONG], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [

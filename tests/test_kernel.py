@@ -120,7 +120,7 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
 
 
-@pytest.mark.parametrize("how", ["kill", "restart", "server"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("restart", marks=pytest.mark.slow), "server"])
 def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)
@@ -142,6 +142,7 @@ def test_no_rank_outlives_its_kernel(how, tmp_path):
         kernel.until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in everyone))
 
 
+@pytest.mark.slow
 def test_two_kernels_do_not_disturb_each_other():
     with kernels(2) as both:
         code = "x = torch.ones(1) * {k}\nprint(run(lambda: (dist.all_reduce(x), x.item())[1], world_size=3).results)"

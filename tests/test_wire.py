@@ -163,6 +163,7 @@ print([e.index for e in events] == list(range(len(events))), all(e.end is not No
 """
 
 
+@pytest.mark.slow
 def test_a_rank_waits_while_the_kernel_stands_still():
     done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=120)
     assert done.stdout == "True True\nTrue True\n", done.stdout + done.stderr
