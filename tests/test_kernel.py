@@ -120,7 +120,9 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
 
 
-@pytest.mark.parametrize("how", ["kill", pytest.param("restart", marks=pytest.mark.slow), "server"])
+@pytest.mark.parametrize(
+    "how", ["kill", pytest.param("restart", marks=pytest.mark.slow), pytest.param("server", marks=pytest.mark.slow)]
+)
 def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)
