@@ -120,9 +120,7 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
 
 
-@pytest.mark.parametrize(
-    "how", ["kill", pytest.param("restart", marks=pytest.mark.slow), pytest.param("server", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("restart", "server"))])
 def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)

@@ -140,9 +140,8 @@ def test_hundreds_of_ranks_after_interrupts_at_any_moment(times, tmp_path):
 # --- a server that does not read, or reads late -------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "n", [pytest.param(3, marks=pytest.mark.slow), 64]
-)  # the socket has room for the requests of three, not of 64
+# The socket has room for the requests of three, not of 64.
+@pytest.mark.parametrize("n", [pytest.param(3, marks=pytest.mark.slow), 64])
 def test_a_stopped_server_can_be_interrupted_and_continued(n, kernel):
     code = f"""
     run(rank, world_size=2)
