@@ -10,6 +10,7 @@ seen.strip({"w": (100, 400)}) # the file as a strip of bytes, coloured by who re
 import builtins
 import io
 import os
+import sys
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
@@ -70,6 +71,13 @@ class _Counted(io.FileIO):
     readinto, read, readall = map(_noted, (io.FileIO.readinto, io.FileIO.read, io.FileIO.readall))
 
 
+def _block(raw: io.FileIO) -> int:
+    """Bytes that Python's open() would read at once: a block of the file system, from Python 3.14 on at least 128 KiB."""
+    if sys.version_info < (3, 14):
+        return raw._blksize if raw._blksize > 1 else io.DEFAULT_BUFFER_SIZE
+    return max(min(raw._blksize, 8 << 20), io.DEFAULT_BUFFER_SIZE)
+
+
 @contextmanager
 def _open_counts(files: Sequence[str], reads: list[Read], names: dict[str, Any]) -> Iterator[None]:
     """names: the globals of the function, to which IPython adds its own `open`."""
@@ -84,7 +92,7 @@ def _open_counts(files: Sequence[str], reads: list[Read], names: dict[str, Any])
         raw.reads, raw.path = reads, path
         if buffering == 0 and "b" in mode:
             return raw
-        buffered = io.BufferedReader(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+        buffered = io.BufferedReader(raw, buffering if buffering > 1 else _block(raw))
         return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
     before = [(space, space["open"]) for space in (vars(builtins), vars(io), names) if "open" in space]
