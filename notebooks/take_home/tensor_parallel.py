@@ -1,0 +1,71 @@
+"""Tensor parallel: an MLP by columns, then by rows, with one all_reduce each way (chapter 13).
+
+torchrun --nproc-per-node 4 tensor_parallel.py
+"""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def operator(forward, backward):
+    class Operator(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return forward(x)
+
+        @staticmethod
+        def backward(ctx, d):
+            return backward(d)
+
+    return Operator.apply
+
+
+def same(x):
+    return x.view_as(x)
+
+
+def add_up(x):
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+def keep(layer, dim, pieces=None):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = layer.weight.chunk(pieces or n, dim)[rank * (pieces or n) // n]
+    layer.weight = nn.Parameter(mine.clone())
+
+
+def around(part, enter, leave):
+    part.register_forward_pre_hook(lambda module, inputs: (enter(inputs[0]),))
+    part.register_forward_hook(lambda module, inputs, output: leave(output))
+
+
+def main():
+    device = torch.device("cpu")  # GPU: torch.device("cuda", dist.get_node_local_rank())
+    torch.set_default_device(device)  # GPU: and torch.cuda.set_device(device)
+    dist.init_process_group("gloo")  # GPU: dist.init_process_group("nccl", device_id=device)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)  # all ranks draw the whole matrices, and the same batch
+    mlp = nn.Sequential(nn.Linear(16, 8 * n, bias=False), nn.GELU(), nn.Linear(8 * n, 16, bias=False))
+    x, alone = torch.randn(32, 16), copy.deepcopy(mlp)
+    keep(mlp[0], 0)  # columns of the product: rows of .weight
+    keep(mlp[2], 1)
+    around(mlp, operator(same, add_up), operator(add_up, same))
+    y, want = mlp(x), alone(x)
+    y.square().sum().backward()
+    want.square().sum().backward()
+    gradient = alone[0].weight.grad.chunk(n)[rank]
+    torch.testing.assert_close([y, mlp[0].weight.grad], [want, gradient], rtol=1e-4, atol=1e-4)
+    print(
+        f"rank {rank} of {n}: {tuple(mlp[0].weight.shape)} of {tuple(alone[0].weight.shape)}, one process's gradient",
+        flush=True,
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
