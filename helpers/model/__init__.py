@@ -13,6 +13,7 @@ __all__ = lazy(
     {
         ".decoder": "batch book decode decoder encode initialise loss_of write",
         ".training": "adam difference one_process sgd",
+        ".ways": "Ways mean_loss wrong_gradients",
     },
 )
 
