@@ -1,0 +1,40 @@
+"""Explains what other tools left of a job: who holds whom up, or what its calls were."""
+
+import argparse
+import sys
+
+from . import words
+from .evidence import gather
+from .waits import Job
+
+EPILOG = """
+examples:
+  python -m collectives explain fr/          the flight recorder's dumps of all ranks
+  python -m collectives explain fr/ logs/    with the logs
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m collectives explain",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: dumps, traces, logs")
+    try:
+        print(explain(*parser.parse_args().paths))
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+def explain(*paths) -> str:
+    """What the files under these paths say, in words. Raises FileNotFoundError, or ValueError if they hold nothing known."""
+    found = gather(paths)
+    if found.is_empty:
+        raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
+    parts = []
+    if found.dumps:
+        job = Job({each.rank: each for each in found.dumps})
+        parts += [words.explained(job, job.hang()), *words.limits(job)]
+    return "\n".join([*parts, *found.said])
