@@ -36,5 +36,9 @@ def explain(*paths) -> str:
     parts = []
     if found.dumps:
         job = Job({each.rank: each for each in found.dumps})
-        parts += [words.explained(job, job.hang()), *words.limits(job)]
-    return "\n".join([*parts, *found.said])
+        parts.append("\n".join([words.explained(job, job.hang()), *words.limits(job)]))
+    if found.nccl.processes or found.nccl.versions:
+        parts.append("\n".join(found.nccl.words()))
+    if found.measured.rows or found.measured.faults:
+        parts.append("\n".join(found.measured.words()))
+    return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])

@@ -90,7 +90,8 @@ class Dump:
     launches: list[Launch]
     dropped: int  # calls that came before
     whole: bool  # False: calls are left out in between, as a dump of active ones does
-    unknown: list[str] = field(default_factory=list)  # sentences on what it does not tell
+    unknown: list[str] = field(default_factory=list)  # what it does not tell, as the end of a sentence
+    from_log: bool = False  # it is no dump, but what a log says of the rank
 
 
 def rank_of(path: str) -> int | None:
@@ -239,7 +240,7 @@ class _Reader:
             return "", None
         key = tuple(map(id, frames))  # a dump has each frame once
         if key not in self._stacks:
-            outside = [f for f in frames if not _in_torch(f["filename"])]
+            outside = [f for f in frames if not in_torch(f["filename"])]
             own = next((f for f in outside if "-packages/" not in f["filename"]), outside[0] if outside else None)
             place = own and self._shared(Place(own["filename"], own["line"], own["name"]))
             self._stacks[key] = ops.op_of(frames[0]["name"]), place
@@ -272,7 +273,7 @@ def _belongs(e: dict, following: dict) -> bool:
     return not e.get("is_p2p") or e.get("p2p_seq_id") == following.get("p2p_seq_id")
 
 
-def _in_torch(file: str) -> bool:
+def in_torch(file: str) -> bool:
     return "/torch/" in file or file.startswith(("<", "??")) or not file or "torchcomms/" in file
 
 

@@ -1,6 +1,7 @@
 """What people have, found and told apart by what is in it: folders and files of dumps, traces, logs and reports."""
 
 import gc
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,10 @@ from typing import Iterable, Iterator
 
 from . import dump, plain
 from .dump import Dump
+from .measured import Measured
+from .nccl_log import NcclLog
 from .plain import Unusable
+from .watchdog import Log
 
 
 @dataclass
@@ -16,12 +20,17 @@ class Evidence:
     """What was found in files.  said: sentences on files that were left out, and on what does not go together."""
 
     dumps: list[Dump] = field(default_factory=list)
+    watchdog: Log = field(default_factory=Log)
+    nccl: NcclLog = field(default_factory=NcclLog)
+    measured: Measured = field(default_factory=Measured)
     said: list[str] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)  # files of folders that hold nothing known
 
     @property
     def is_empty(self) -> bool:
-        return not self.dumps
+        return not (
+            self.dumps or self.nccl.processes or self.nccl.versions or self.measured.rows or self.measured.faults
+        )
 
 
 def gather(paths: Iterable[str | Path]) -> Evidence:
@@ -38,6 +47,8 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                 found.said.append(f"{file} could not be read: {error.strerror or error}.")
     found.dumps = _one_of_each_rank(found)
     _check_together(found)
+    dumped = {each.rank for each in found.dumps}
+    found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
     if found.others:
         names = ", ".join(file.name for file in found.others[:3]) + ", ..." * (len(found.others) > 3)
         found.said.append(f"Nothing that is known here is in {names}.")
@@ -80,11 +91,21 @@ def _take(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
             raise Unusable("is a pickle, and no flight-recorder dump: it has no entries")
         found.dumps.append(dump.read(content, str(file), known))
         return True
-    if data.lstrip()[:1] in (b"{", b"["):
-        content = plain.unjsoned(data)
-        if dump.is_dump(content):
-            found.dumps.append(dump.read(content, str(file), known))
-            return True
+    if b"\0" in data[:4096]:
+        return False
+    if re.match(rb"\s*(\{|\[\s*[{\[])", data):
+        return _take_json(file, data, found, known)
+    text = data.decode(errors="replace")
+    return any([found.watchdog.read(text), found.nccl.read(text), found.measured.read_report(text, str(file))])
+
+
+def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
+    if b'"coll_perf"' in data[:65536]:
+        return found.measured.read_objects(data.decode(errors="replace"))
+    content = plain.unjsoned(data)
+    if dump.is_dump(content):
+        found.dumps.append(dump.read(content, str(file), known))
+        return True
     return False
 
 

@@ -9,6 +9,7 @@ from .dump import Launch, Signature
 if TYPE_CHECKING:
     from .waits import Lane
 
+UNTOLD = "call"  # of which a log does not say what it is
 FEW = 3  # calls by which a rank may have slipped against the others
 ENOUGH = 2  # calls in a row that must agree, to say so
 
@@ -24,6 +25,8 @@ def flaw(one: Signature, other: Signature) -> str | None:
     Roots and reduce ops are in no dump. An all_to_all, and a gather or scatter of the ranks that are not its root, may
     differ in size.
     """
+    if UNTOLD in (one.op, other.op):
+        return None
     if len(one.parts) != len(other.parts) or family(one.op) != family(other.op):
         return "collective"
     if one.parts:

@@ -270,6 +270,7 @@ class Job:
         waiting.sort(key=lambda at: at[1].launch.made)
         _, first = waiting[0]
         about = [(rank, wait) for rank, wait in waiting if (wait.lane, wait.number) == (first.lane, first.number)]
+        about.sort(key=lambda at: at[1].launch.what.op == signatures.UNTOLD)  # some logs tell more than others
         about += [(rank, wait) for rank, wait in waiting if (rank, wait) not in about]
         slip = None
         if type(first.lane) is not tuple and len(absent) == 1:
@@ -347,6 +348,7 @@ class Job:
             for wait in waits
             if (wait.lane, wait.number) == (first.lane, first.number)
         )
+        about = tuple(sorted(about, key=lambda at: at[1].launch.what.op == signatures.UNTOLD))  # some logs tell more
         inside = {rank for rank, _ in about}
         if first.silent:
             ranks = tuple(sorted(first.silent))

@@ -84,8 +84,10 @@ def _not_started(job: Job, hang: Hang) -> str:
 
 def _silent(job: Job, hang: Hang) -> str:
     of = "it" if len(hang.ranks) == 1 else "them"
+    from_log = any(dump.from_log for dump in job.dumps.values())
+    nothing = f"no dump of {of}, nor a word of the watchdog's in a log" if from_log else f"no dump of {of}"
     _, wait = hang.waits[0]
-    return f"there is no dump of {of}, and {few(r for r, _ in hang.waits)} wait{'s' * (len(hang.waits) == 1)} in {call(job, wait)}"
+    return f"there is {nothing}, and {few(r for r, _ in hang.waits)} wait{'s' * (len(hang.waits) == 1)} in {call(job, wait)}"
 
 
 def _joined(job: Job, hang: Hang) -> str:
@@ -255,7 +257,7 @@ def _row(job: Job, rank: int) -> tuple[str, str, str, str]:
     if rank not in job.dumps:
         return "?", "no dump", "", ""
     dump = job.dumps[rank]
-    made = f"{dump.dropped + len(dump.launches):,}"
+    made = "" if dump.from_log else f"{dump.dropped + len(dump.launches):,}"
     if job.waits[rank]:
         wait = job.waits[rank][0]
         lacks = f", which lacks {few(sorted(wait.lacks))}" if wait.lacks else ""
@@ -356,7 +358,10 @@ def sizes(what: Signature) -> str:
     shapes = what.sizes or what.results
     if not shapes:
         return ""
-    dtype = what.dtypes[0] if what.dtypes else ""
+    if not what.dtypes:
+        elements = sum(map(prod, shapes))
+        return f"{elements:,} element{'s' * (elements != 1)}"
+    dtype = what.dtypes[0]
     shown = str(list(shapes[0])) if len(shapes) == 1 else f"{len(shapes)} tensors of {list(shapes[0])}"
     nbytes = sum(map(prod, shapes)) * ops.bytes_of(dtype)
     return f"{dtype} {shown}".strip() + (f", {size(nbytes)}" if nbytes or not sum(map(prod, shapes)) else "")

@@ -38,9 +38,11 @@ def dump_when(calls: int) -> threading.Thread:
     return thread
 
 
-def end(writers: int) -> None:
+def end(writers: int, frozen: int | None) -> None:
     while store.add("written", 0) < writers:
         time.sleep(0.01)
+    if frozen:
+        os.kill(frozen, signal.SIGKILL)
     os._exit(0)
 
 
@@ -97,11 +99,11 @@ def kernel() -> None:
     if rank == 2:
         work = dist.all_reduce(torch.ones(8), async_op=True)  # noqa: F841
         leave(3)
-        store.set("frozen", "1")
+        store.set("frozen", str(os.getpid()))
         os.kill(os.getpid(), signal.SIGSTOP)
-    store.wait(["frozen"])
+    frozen = int(store.get("frozen"))
     dump_when(3)
-    end_soon(size)
+    end_soon(size, frozen if rank == 0 else None)
     evaluate(torch.ones(8))
 
 
@@ -136,8 +138,9 @@ def network() -> None:
     evaluate(torch.ones(8))
 
 
-def end_soon(writers: int) -> None:
-    threading.Thread(target=end, args=(writers,), daemon=True).start()
+def end_soon(writers: int, frozen: int | None = None) -> None:
+    """frozen: a process that cannot end itself."""
+    threading.Thread(target=end, args=(writers, frozen), daemon=True).start()
 
 
 if __name__ == "__main__":
