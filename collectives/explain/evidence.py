@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterable, Iterator
 
-from . import dump, plain
+from . import dump, plain, traces
 from .dump import Dump
 from .measured import Measured
 from .nccl_log import NcclLog
 from .plain import Unusable
+from .traces import Trace
 from .watchdog import Log
 
 
@@ -20,6 +21,7 @@ class Evidence:
     """What was found in files.  said: sentences on files that were left out, and on what does not go together."""
 
     dumps: list[Dump] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     watchdog: Log = field(default_factory=Log)
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measured = field(default_factory=Measured)
@@ -29,7 +31,12 @@ class Evidence:
     @property
     def is_empty(self) -> bool:
         return not (
-            self.dumps or self.nccl.processes or self.nccl.versions or self.measured.rows or self.measured.faults
+            self.dumps
+            or self.traces
+            or self.nccl.processes
+            or self.nccl.versions
+            or self.measured.rows
+            or self.measured.faults
         )
 
 
@@ -45,6 +52,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                 found.said.append(f"{file} {error}.")
             except OSError as error:
                 found.said.append(f"{file} could not be read: {error.strerror or error}.")
+    found.traces.sort(key=lambda trace: trace.rank)
     found.dumps = _one_of_each_rank(found)
     _check_together(found)
     dumped = {each.rank for each in found.dumps}
@@ -105,6 +113,14 @@ def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
     content = plain.unjsoned(data)
     if dump.is_dump(content):
         found.dumps.append(dump.read(content, str(file), known))
+        return True
+    if traces.is_trace(content):
+        trace = traces.read(content, str(file))
+        if not trace.spans:
+            raise Unusable("is a trace without any collective")
+        if any(other.rank == trace.rank for other in found.traces):
+            raise Unusable(f"is of rank {trace.rank}, of which there is another trace already: left out")
+        found.traces.append(trace)
         return True
     return False
 

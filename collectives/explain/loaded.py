@@ -9,7 +9,7 @@ import torch
 from ..jobs.record import Record
 from ..jobs.totals import Total, Totals
 from ..record.event import Event, Line, Summary, Value
-from . import words
+from . import traces, words
 from .dump import Launch, Signature
 from .evidence import gather
 from .waits import Job, LaneKey
@@ -23,8 +23,10 @@ def load(*paths: str | Path) -> Record:
     Raises FileNotFoundError, or ValueError for paths that hold no calls.
     """
     found = gather(paths)
+    if not found.dumps and found.traces:
+        return of_traces(found.traces, "\n".join([*traces.words(found.traces), *found.said]), str(paths[0]))
     if not found.dumps:
-        raise ValueError("\n".join([f"no dump is under {', '.join(map(str, paths))}.", *found.said]))
+        raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
     job = Job({each.rank: each for each in found.dumps})
     verdict = "\n".join([words.explained(job, job.hang()), *words.limits(job), *found.said])
     return of_job(job, verdict, str(paths[0]))
@@ -53,6 +55,32 @@ def of_job(job: Job, verdict: str, name: str) -> Record:
         world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
         received=[None] * n, seconds=max((e.end or e.start for each in events for e in each), default=0.0), hosts=[""] * n,
         totals=_totals(events), verdict=verdict, dropped=dropped, about={"script": name, "world_size": n},
+    )  # fmt: skip
+
+
+def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
+    """The Run of traces: each collective with its group, size and duration, as far as they tell."""
+    n = max(max(trace.world_size for trace in found), 1 + max(trace.rank for trace in found))
+    first = min(span.start for trace in found for span in trace.spans)
+    events: list[list[Event]] = [[] for _ in range(n)]
+    for trace in found:
+        for index, span in enumerate(trace.spans):
+            dtype = getattr(torch, span.dtype, None) if span.dtype else None
+            known = dtype is not None and span.into is not None
+            shape = (span.into,) if known else ()
+            value = _value((shape,), dtype) if known else None
+            start, end = span.start - first, span.end - first
+            events[trace.rank].append(
+                Event(
+                    trace.rank, index, span.op, span.ranks or tuple(range(n)), dtype=dtype, shape=shape,
+                    nbytes=span.into * dtype.itemsize if known else 0, before=value, after=value, start=start, end=end,
+                    async_op=True, waited=True, group_name=span.group,
+                )
+            )  # fmt: skip
+    return Record(
+        world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
+        received=[None] * n, seconds=max(e.end for each in events for e in each), hosts=[""] * n, totals=_totals(events),
+        verdict=verdict, about={"script": name, "world_size": n},
     )  # fmt: skip
 
 
