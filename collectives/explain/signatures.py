@@ -1,13 +1,11 @@
 """Whether what ranks pass to one collective fits together, by what their dumps say of it."""
 
+from bisect import bisect_left
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Mapping, NamedTuple
+from typing import Mapping, NamedTuple
 
 from .dump import Launch, Signature
-
-if TYPE_CHECKING:
-    from .waits import Lane
 
 UNTOLD = "call"  # of which a log does not say what it is
 FEW = 3  # calls by which a rank may have slipped against the others
@@ -70,6 +68,17 @@ def camps(parts: Mapping[int, Signature]) -> list[list[int]]:
     return found
 
 
+class Lane(NamedTuple):
+    """The calls of a rank that pair up, k-th with k-th, with those of its peers."""
+
+    numbers: list[int]
+    launches: list[Launch]
+
+    def at(self, number: int) -> Launch | None:
+        place = bisect_left(self.numbers, number)
+        return self.launches[place] if place < len(self.numbers) and self.numbers[place] == number else None
+
+
 class Slip(NamedTuple):
     """A rank's calls are the others' that come later, or earlier, from some call on.
 
@@ -80,7 +89,7 @@ class Slip(NamedTuple):
     first: Launch
 
 
-def slip(own: "Lane", reference: "Lane") -> Slip | None:
+def slip(own: Lane, reference: Lane) -> Slip | None:
     """How one lane has slipped against another one.
 
     Calls are compared by what is passed and by the line that made them, without which nothing is said.
@@ -104,5 +113,5 @@ def _is_same(one: Launch, other: Launch) -> bool:
     return one.what == other.what and one.place == other.place and one.place is not None
 
 
-def _is_dense(lane: "Lane") -> bool:
+def _is_dense(lane: Lane) -> bool:
     return lane.numbers[-1] - lane.numbers[0] == len(lane.numbers) - 1

@@ -14,19 +14,10 @@ from typing import Iterable, Literal, NamedTuple
 
 from . import signatures
 from .dump import Dump, Launch, ProcessGroup
+from .signatures import Lane
 
-# A lane: the calls of a rank that pair up, k-th with k-th, with those of its peers.
-# A group, for its collectives; (group, who sends, who receives) for messages.
+# Which lane: a group, for its collectives; (group, who sends, who receives) for messages.
 LaneKey = ProcessGroup | tuple[ProcessGroup, int, int]
-
-
-class Lane(NamedTuple):
-    numbers: list[int]
-    launches: list[Launch]
-
-    def at(self, number: int) -> Launch | None:
-        place = bisect_left(self.numbers, number)
-        return self.launches[place] if place < len(self.numbers) and self.numbers[place] == number else None
 
 
 class Wait(NamedTuple):
