@@ -165,7 +165,7 @@ def test_inspectors_objects_and_the_rank_that_came_last(tmp_path):
 
 def test_a_folder_of_logs_holds_no_run(tmp_path):
     (tmp_path / "nccl.log").write_text(GOOD.format(h="node1", g=0, r=0))
-    with pytest.raises(ValueError, match="no dump is under"):
+    with pytest.raises(ValueError, match="no dump and no trace is under"):
         load(tmp_path)
 
 
