@@ -49,6 +49,12 @@ def test_all_have_queued_it(tmp_path):
     assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
 
 
+def test_a_rank_that_has_queued_it_and_has_not_timed_out_itself(tmp_path):
+    others = "\n".join(lines(r, 78, 78, "BROADCAST", 80) for r in (0, 1))
+    told = said(tmp_path, others, SIGNAL.format(r=2, queued=78, done=77))
+    assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
+
+
 def test_ranks_of_which_the_log_says_nothing(tmp_path):
     told = said(tmp_path, "\n".join(lines(r, 78, 79, "BROADCAST", 80) for r in (1, 2, 3, 5, 6, 7)))
     assert told.startswith(
@@ -83,6 +89,7 @@ GOOD = """{h}:100:200 [{g}] NCCL INFO NCCL version 2.27.6+cuda13.0
 {h}:100:200 [{g}] NCCL INFO Using network IB
 {h}:100:200 [{g}] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via P2P/CUMEM
 {h}:100:200 [{g}] NCCL INFO Channel 00/0 : 9[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+{h}:100:200 [{g}] NCCL INFO Channel 01/0 : 9[1] -> 0[0] [receive] via NET/IB/1/GDRDMA
 {h}:100:200 [{g}] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer
 {h}:100:200 [{g}] NCCL INFO ncclCommInitRankConfig comm 0x5 rank {r} nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0xd - Init COMPLETE
 """
@@ -94,7 +101,7 @@ def test_a_good_start_of_nccl(tmp_path):
     for words in (
         "network      IB",
         "NET/IB mlx5_0:1/IB, NET/IB mlx5_1:1/IB",
-        "2 by P2P/CUMEM, 2 by NET/IB/GDRDMA",
+        "4 by NET/IB/GDRDMA, 2 by P2P/CUMEM",
         "channels     16",
     ):
         assert words in told, told
@@ -106,7 +113,7 @@ def test_a_good_start_of_nccl(tmp_path):
     [
         ("2.27.6+cuda13.0", "2.26.2+cuda12.2", "The versions differ: 2.26.2+cuda12.2, 2.27.6+cuda13.0."),
         ("Using network IB", "Using network Socket", "Hosts use different networks: IB on node1; Socket on node2."),
-        ("NET/IB/0/GDRDMA", "NET/IB/0", "Of the connections between nodes, 1 of 2 use GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on node2."),
+        ("NET/IB/0/GDRDMA", "NET/IB/0", "Of the connections between nodes, 3 of 4 use GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on node2."),
         ("P2P/CUMEM", "SHM/direct/direct", "1 connections inside a node go through the CPU's memory (SHM)"),
         ("16 coll channels", "1 coll channels", ""),
         ("[1]mlx5_1:1/IB ", "", "Hosts have different numbers of cards: 2 on node1; 1 on node2."),
