@@ -7,6 +7,7 @@ from importlib import import_module
 COMMANDS = {
     "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
     "export": ("jobs.export", "make a notebook a program that torchrun starts"),
+    "explain": ("explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
     "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
 }
 

@@ -90,7 +90,7 @@ def test_a_mistake_fails_and_is_told_why(name, entry, monkeypatch):
 def test_there_are_enough_mistakes_for_every_task():
     assert set(RIGHT) == set(WRONG) == set(TASKS)
     single = {task.name for task in EXERCISES["08_choose_the_collective"]}
-    short = {task.name for task in PRACTICE.values()}
+    short = {task.name for tasks in PRACTICE.values() for task in tasks}
     assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single - short)
     assert all(len(WRONG[name]) >= 3 for name in short)
     assert sum(len(WRONG[name]) for name in single) >= 6
@@ -243,19 +243,20 @@ def test_what_a_task_lacks_is_named(monkeypatch, files, words):
 # --- the chapters' short tasks --------------------------------------------------------------
 
 
-def practice_of(chapter):
-    """The code under a chapter's heading Practice: the placeholder, the check, and the answer folded below them."""
+def practice_of(chapter, name):
+    """The code of a chapter's short task: the placeholder above its check, and the answer folded below it."""
     cells = nbformat.read(course.NOTEBOOKS / f"{chapter}.ipynb", as_version=4).cells
-    (begin,) = [k for k, cell in enumerate(cells) if cell.source.startswith("## Practice")]
-    placeholder, check = (cell.source for cell in cells[begin + 1 : begin + 3])
-    (answer,) = re.findall(r"<details>.*?```python\n(.*?)```", cells[begin + 3].source, re.DOTALL)
-    return placeholder, check, answer
+    (check,) = [k for k, cell in enumerate(cells) if cell.source == f"check_practice({name})"]
+    (answer,) = re.findall(r"<details>.*?```python\n(.*?)```", cells[check + 1].source, re.DOTALL)
+    return cells[check - 1].source, cells[check].source, answer
 
 
-@pytest.mark.parametrize("chapter, task", PRACTICE.items(), ids=lambda entry: getattr(entry, "name", entry))
+SHORT = [(chapter, task) for chapter, tasks in PRACTICE.items() for task in tasks]
+
+
+@pytest.mark.parametrize("chapter, task", SHORT, ids=lambda entry: getattr(entry, "name", entry))
 def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys):
-    placeholder, check, answer = practice_of(chapter)
-    assert check == f"check_practice({task.name})"
+    placeholder, check, answer = practice_of(chapter, task.name)
     names = {"torch": torch, "dist": torch.distributed, "check_practice": check_practice}
     exec(placeholder, names)
     exec(check, names)

@@ -1,4 +1,4 @@
-"""The tasks as data, from exercises/tasks/: a file an exercise, and in practice/ one for the short task of a chapter.
+"""The tasks as data, from exercises/tasks/: a file an exercise, and in practice/ one for the short tasks of a chapter.
 
 A file is named like its notebook. It defines TASK, or TASKS where the notebook asks for several functions. The folder is
 the path of this module, which makes its files modules wherever the course lies: their functions travel by name.
@@ -31,5 +31,5 @@ def _tasks(folder: Path, package: str = "") -> dict[str, tuple[Task | Puzzle, ..
 
 
 EXERCISES = _tasks(FOLDER)
-PRACTICE = {chapter: task for chapter, (task,) in _tasks(FOLDER / "practice", "practice.").items()}
-TASKS = {task.name: task for tasks in (*EXERCISES.values(), PRACTICE.values()) for task in tasks}
+PRACTICE = _tasks(FOLDER / "practice", "practice.")
+TASKS = {task.name: task for tasks in (*EXERCISES.values(), *PRACTICE.values()) for task in tasks}

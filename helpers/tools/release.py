@@ -31,12 +31,13 @@ def problems() -> list[str]:
     found = [f"exercises/tasks/{name}.py is missing: solutions/{name}.ipynb needs it." for name in lacking]
     for name, tasks in EXERCISES.items():
         found += _unlike_notebook(name, [task.name for task in tasks])
-    for chapter, task in PRACTICE.items():
+    for chapter, short in PRACTICE.items():
         path = NOTEBOOKS / f"{chapter}.ipynb"
         cells = nbformat.read(path, as_version=4).cells if path.is_file() else []
-        if not any(cell.source.strip() == f"check_practice({task.name})" for cell in cells):
-            found.append(f"{task.name}: no cell of notebooks/{chapter}.ipynb is check_practice({task.name}).")
-    tasks = [task for tasks in (*EXERCISES.values(), PRACTICE.values()) for task in tasks]
+        for task in short:
+            if not any(cell.source.strip() == f"check_practice({task.name})" for cell in cells):
+                found.append(f"{task.name}: no cell of notebooks/{chapter}.ipynb is check_practice({task.name}).")
+    tasks = [task for tasks in (*EXERCISES.values(), *PRACTICE.values()) for task in tasks]
     counts = Counter(task.name for task in tasks)
     found += [f"{name}: {count} tasks have this name." for name, count in counts.items() if count > 1]
     return found + [f"{task.name}: {what}" for task in tasks for what in flaws(task)]

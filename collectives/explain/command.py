@@ -1,0 +1,55 @@
+"""Explains what other tools left of a job: who holds whom up, or what its calls were."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import traces, words
+from .evidence import gather
+from .waits import Job
+
+EPILOG = """
+examples:
+  python -m collectives explain fr/          the flight recorder's dumps of all ranks
+  python -m collectives explain fr/ logs/    with the logs
+  python -m collectives explain traces/      torch.profiler's traces, one of each rank
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m collectives explain",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: dumps, traces, logs")
+    parser.add_argument(
+        "--machine", metavar="NAME", help="of machines.csv: what collectives in traces are compared with"
+    )
+    options = parser.parse_args()
+    try:
+        print(explain(*options.paths, machine=options.machine))
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+
+
+def explain(*paths: str | Path, machine: str | None = None) -> str:
+    """What the files under these paths say, in words.
+
+    machine: of machines.csv, with which the collectives of traces are compared; by default one with the trace's GPU.
+    Raises FileNotFoundError, or ValueError if they hold nothing known."""
+    found = gather(paths)
+    if found.is_empty:
+        raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
+    parts = []
+    if found.dumps:
+        job = Job({each.rank: each for each in found.dumps})
+        parts.append("\n".join([words.explained(job, job.hang()), *words.limits(job)]))
+    if found.traces:
+        parts.append("\n".join(traces.words(found.traces, machine)))
+    if found.nccl.processes or found.nccl.versions:
+        parts.append("\n".join(found.nccl.words()))
+    if found.measured.rows or found.measured.faults:
+        parts.append("\n".join(found.measured.words()))
+    return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])

@@ -1,0 +1,293 @@
+"""A flight-recorder dump, read: the last calls of one rank, as torch wrote them down.
+
+The format is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, versions 2.0 to 2.10 (torch 2.3 to 2.15), as a
+pickle or as JSON, and of what writes the same: TorchComms' hook, and the hook for backends that record nothing
+themselves. A dump says what a rank gave its device and in which state that was, but no root, reduce op or tag.
+"""
+
+import ast
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from . import ops
+from .plain import Unusable
+
+VERSIONS = "2"  # of the format: what differs in its first number is another format
+
+
+class ProcessGroup(NamedTuple):
+    """ranks: of the whole job, in group order; None where the dump does not say."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...] | None
+
+
+class Place(NamedTuple):
+    """Where a program's own code made a call."""
+
+    file: str
+    number: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function}, {self.file.rpartition('/')[2]}:{self.number}"
+
+
+class Signature(NamedTuple):
+    """What one rank passes to a call.
+
+    sizes, results: shapes of what goes in and of what comes out, of each tensor.  ends: of a message, who sends it and
+    who receives it; None where that is not known.  parts: of several calls at once.
+    """
+
+    op: str
+    dtypes: tuple[str, ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
+    results: tuple[tuple[int, ...], ...] = ()
+    ends: tuple[int, int] | None = None
+    parts: tuple["Signature", ...] = ()
+
+    @property
+    def is_message(self) -> bool:
+        return self.op in ("send", "recv")
+
+    @property
+    def messages(self) -> list["Signature"]:
+        """The sends and receives in it."""
+        if not self.parts:
+            return [self] if self.is_message else []
+        return [part for part in self.parts if part.is_message]
+
+
+class Launch(NamedTuple):
+    """One call of one rank, or several that its device was given at once."""
+
+    index: int  # in the order that this rank made its calls
+    group: ProcessGroup
+    number: int  # of the collectives of this rank on this group; -1: of messages alone
+    what: Signature
+    made: int  # nanoseconds
+    over: bool | None  # whether it has ended; None: not known, it may have failed
+    began: bool  # whether the device had come to it
+    ended: int | None  # nanoseconds, when that was noticed
+    seconds: float | None  # it took, by the device's own clock
+    place: Place | None
+
+
+@dataclass
+class Dump:
+    """The last calls of one rank."""
+
+    rank: int
+    path: str
+    version: str
+    backend: str  # "nccl", "gloo", ...
+    library: str  # and its version, "" where not told
+    groups: dict[str, ProcessGroup]  # by name
+    launches: list[Launch]
+    dropped: int  # calls that came before
+    whole: bool  # False: calls are left out in between, as a dump of active ones does
+    unknown: list[str] = field(default_factory=list)  # what it does not tell, as the end of a sentence
+    from_log: bool = False  # it is no dump, but what a log says of the rank
+
+
+def rank_of(path: str) -> int | None:
+    """The rank in a file's name: the number at its end, an ending like .json aside."""
+    found = re.search(r"(\d+)(?:\.[a-z]+)*$", path.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
+def is_dump(data: Any) -> bool:
+    return isinstance(data, dict) and ("entries" in data or "pg_config" in data or "pg_status" in data)
+
+
+def read(data: Any, path: str, known: dict) -> Dump:
+    """A dump, unpickled or from JSON.
+
+    known: signatures, groups and places that are alike in many calls, shared between dumps.  Raises Unusable.
+    """
+    version = str(data.get("version", ""))
+    if version.split(".")[0] != VERSIONS:
+        raise Unusable(f"has format {version or 'of no version'}, and versions {VERSIONS}.x are read")
+    rank = data.get("rank", rank_of(path))
+    if not isinstance(rank, int):
+        raise Unusable("does not say of which rank it is: its name should end with the rank, as rank_3 does")
+    try:
+        return _Reader(data, rank, path, version, known).dump()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError) as error:
+        raise Unusable(f"is no whole dump: {type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    def __init__(self, data: dict, rank: int, path: str, version: str, known: dict) -> None:
+        self._data, self._rank, self._path, self._version, self._known = data, rank, path, version, known
+        self._entries = data.get("entries") or []
+        self._groups = {
+            name: self._shared(ProcessGroup(name, about.get("desc", ""), _ranks(about.get("ranks"))))
+            for name, about in (data.get("pg_config") or {}).items()
+        }
+        self._stacks: dict[tuple[int, ...], tuple[str, Place | None]] = {}
+        states = {e["state"] for e in self._entries if "state" in e}
+        # A recorder that never sees a state change tells the end by retiring an entry, also one that failed.
+        self._told_by_state = bool(states - {"scheduled"})
+
+    def dump(self) -> Dump:
+        entries, records = self._entries, [e["record_id"] for e in self._entries]
+        unknown, whole = [], records == list(range(records[0], records[0] + len(records))) if records else True
+        launches = self._launches(self._numbers(unknown))
+        backends = {e["profiling_name"].partition(":")[0] for e in entries}
+        if entries and not any(e.get("frames") for e in entries):
+            unknown.append("on which lines the calls were made")
+        if entries and not self._told_by_state:
+            unknown.append("when a call ended, or whether it failed")
+        if backends == {"gloo"} and _leaves_gaps(entries):
+            unknown.append("the sends and receives, which gloo does not record")
+        return Dump(
+            self._rank, self._path, self._version, " and ".join(sorted(backends)), str(self._data.get("comm_lib_version", "")),
+            self._groups, launches, records[0] if records else 0, whole, unknown,
+        )  # fmt: skip
+
+    def _numbers(self, unknown: list[str]) -> list[int]:
+        """Of each entry, the number of its collective on its group."""
+        told = [e.get("collective_seq_id", e.get("seq_id")) for e in self._entries]
+        if None in told:
+            raise Unusable("has entries without collective_seq_id")
+        if not told or any(number != e["record_id"] for number, e in zip(told, self._entries)):
+            return told
+        # TorchComms has one number for all groups: what it gives each is counted here.
+        made: Counter[str] = Counter()
+        if told[0]:  # how many came before is lost: count from the last that has ended
+            made.update({_name(e): 0 for e in self._entries})
+            made.subtract(_name(e) for e in self._entries if e.get("retired"))
+            unknown.append("how many calls were made on each group before the first that it holds")
+        numbers = []
+        for e in self._entries:
+            made[_name(e)] += 1
+            numbers.append(made[_name(e)])
+        return numbers
+
+    def _launches(self, numbers: list[int]) -> list[Launch]:
+        launches: list[Launch] = []
+        batch: list[dict] = []
+        for place, (e, number) in enumerate(zip(self._entries, numbers)):
+            batch.append(e)
+            following = self._entries[place + 1] if place + 1 < len(numbers) else None
+            if following is not None and numbers[place + 1] == number and _belongs(e, following):
+                continue
+            if batch[-1]["profiling_name"].endswith(ops.COALESCED):
+                launches.append(self._launch(batch, number))
+            else:
+                launches += [self._launch([each], number) for each in batch]
+            batch = []
+        return launches
+
+    def _launch(self, batch: list[dict], number: int) -> Launch:
+        last = batch[-1]
+        group = self._group(last)
+        state, retired = last.get("state"), last.get("retired", False)
+        if self._told_by_state:
+            over, began = state == "completed", state != "scheduled"
+        else:
+            over, began = None if retired else False, retired
+        inner, place = self._stack(batch[0])
+        if len(batch) == 1:
+            what = self._signature(last, group, inner)
+        else:
+            calls = tuple(self._signature(e, group, self._stack(e)[0]) for e in batch[:-1])
+            what = calls[0] if len(calls) == 1 else self._shared(Signature(ops.COALESCED, parts=calls))
+        milliseconds = last.get("duration_ms")
+        number = -1 if what.parts and what.messages or what.is_message else number
+        return Launch(
+            batch[0]["record_id"], group, number, what, batch[0].get("time_created_ns") or 0, over,
+            began, last.get("time_discovered_completed_ns") or None, None if milliseconds is None else milliseconds / 1e3, place,
+        )  # fmt: skip
+
+    def _group(self, e: dict) -> ProcessGroup:
+        name = _name(e)
+        if name not in self._groups:
+            desc = "" if isinstance(e["process_group"], str) else e["process_group"][1]
+            self._groups[name] = self._shared(ProcessGroup(name, desc, None))
+        return self._groups[name]
+
+    def _signature(self, e: dict, group: ProcessGroup, inner: str) -> Signature:
+        """inner: the op that the innermost frame is of."""
+        sizes, results = tuple(map(tuple, e.get("input_sizes") or ())), tuple(map(tuple, e.get("output_sizes") or ()))
+        key = (
+            e["profiling_name"],
+            group,
+            sizes,
+            results,
+            inner,
+            *(e.get("input_dtypes") or e.get("output_dtypes") or ()),
+        )
+        if key not in self._known:
+            op, ends = _read_title(e["profiling_name"])
+            if ends and group.ranks:
+                ends = group.ranks[ends[0]], group.ranks[ends[1]]
+            # gloo's all_reduce may be a reduce_scatter_single
+            op = inner if ops.is_known(inner) and inner != "barrier" else op
+            dtypes = tuple(map(ops.dtype_of, dict.fromkeys(key[5:])))
+            self._known[key] = self._shared(Signature(op, dtypes, sizes, results, ends))
+        return self._known[key]
+
+    def _stack(self, e: dict) -> tuple[str, Place | None]:
+        """The op that the innermost frame is of, and the first frame that is neither torch's nor an installed package's."""
+        frames = e.get("frames")
+        if not frames:
+            return "", None
+        key = tuple(map(id, frames))  # a dump has each frame once
+        if key not in self._stacks:
+            outside = [f for f in frames if not in_torch(f["filename"])]
+            own = next((f for f in outside if "-packages/" not in f["filename"]), outside[0] if outside else None)
+            place = own and self._shared(Place(own["filename"], own["line"], own["name"]))
+            self._stacks[key] = ops.op_of(frames[0]["name"]), place
+        return self._stacks[key]
+
+    def _shared(self, value: Any) -> Any:
+        return self._known.setdefault(value, value)
+
+
+def _leaves_gaps(entries: list[dict]) -> bool:
+    """Whether some group has made operations between these."""
+    last: dict[str, int] = {}
+    for e in entries:
+        name, number = _name(e), e["op_id"]
+        if number != last.setdefault(name, number - 1) + 1:
+            return True
+        last[name] = number
+    return False
+
+
+def _name(e: dict) -> str:
+    group = e["process_group"]
+    return group if isinstance(group, str) else group[0]
+
+
+def _belongs(e: dict, following: dict) -> bool:
+    """Whether two entries with one number may be of one launch: torch numbers the launches of a group, coalesced or not."""
+    if e.get("is_p2p") != following.get("is_p2p") or _name(e) != _name(following):
+        return False
+    return not e.get("is_p2p") or e.get("p2p_seq_id") == following.get("p2p_seq_id")
+
+
+def in_torch(file: str) -> bool:
+    return "/torch/" in file or file.startswith(("<", "??")) or not file or "torchcomms/" in file
+
+
+def _ranks(told: Any) -> tuple[int, ...] | None:
+    """Of "[0, 1]", or of a list; None for no ranks."""
+    ranks = ast.literal_eval(told) if isinstance(told, str) and told else told
+    return tuple(map(int, ranks)) if ranks else None
+
+
+def _read_title(title: str) -> tuple[str, tuple[int, int] | None]:
+    """The op of "nccl:send 0->1", and (who sends, who receives) as ranks of the group."""
+    name, _, meta = title.rpartition(":")[2].partition(" ")
+    op = ops.op_of(name)
+    if found := re.fullmatch(r"(\d+)(->|<-)(\d+)", meta.strip()):
+        a, b = int(found[1]), int(found[3])
+        return op, (a, b) if found[2] == "->" else (b, a)
+    return op, None

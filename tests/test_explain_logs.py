@@ -1,0 +1,185 @@
+"""Logs and reports, explained: the watchdog's lines, NCCL's own log, nccl-tests, NCCL Inspector.
+
+Lines are real ones, from the issues that are named beside them, or put together from such lines.
+"""
+
+import json
+
+import pytest
+
+from collectives.explain import load
+from collectives.explain.command import explain
+from tests.corpus import dumps
+from tests.corpus.dumps import STOP, WORLD, Do, Played
+
+# The form of torch 2.4 to 2.11, as in https://github.com/OpenRLHF/OpenRLHF/issues/1126
+WORK = "[rank{r}]:[E901 05:20:03.123992144 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={n}, NumelOut={n}, Timeout(ms)=600000) ran for 600020 milliseconds before timing out."
+STATUS = "[rank{r}]:[E901 05:20:03.124073319 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by watchdog at work sequence id: {seq} PG status: last enqueued work: {queued}, last completed work: {done}"
+SIGNAL = "[rank{r}]:[E901 05:20:03.118859045 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a dump signal due to a collective timeout from  rank 6 and we will try our best to dump the debug info. Last enqueued NCCL work: {queued}, last completed NCCL work: {done}.This is most likely caused by incorrect usages"
+
+
+def lines(rank: int, seq: int, queued: int, op: str = "ALLREDUCE", n: int = 1) -> str:
+    return "\n".join(
+        [WORK.format(r=rank, seq=seq, op=op, n=n), STATUS.format(r=rank, seq=seq, queued=queued, done=seq - 1)]
+    )
+
+
+def said(tmp_path, *texts: str) -> str:
+    for number, text in enumerate(texts):
+        (tmp_path / f"stderr-{number}.log").write_text(f"Epoch 3: loss 1.2\n{text}\n")
+    return explain(tmp_path)
+
+
+def test_a_rank_that_queued_fewer_calls_than_the_one_that_timed_out(tmp_path):
+    others = [lines(r, 460631, 460635) for r in (0, 1, 3)]
+    told = said(tmp_path, *others, SIGNAL.format(r=2, queued=460630, done=460630))
+    assert told.startswith("Rank 2 holds up the other 3: it has not made all_reduce #460631.\n"), told
+    assert "Ranks 0, 1 and 3 wait in it, for at least 600 s, with 1 element." in told
+
+
+def test_another_call_at_the_same_number(tmp_path):
+    told = said(tmp_path, *[lines(r, 17, 17, "ALLREDUCE" if r else "_ALLGATHER_BASE", 80) for r in range(4)])
+    assert told.startswith(
+        "Rank 0 holds up the other 3: in call #17, rank 0 calls all_gather_single, and ranks 1, 2 and 3 call all_reduce."
+    )
+
+
+def test_all_have_queued_it(tmp_path):
+    told = said(tmp_path, "\n".join(lines(r, 78, 79, "BROADCAST", 80) for r in range(3)))
+    assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
+
+
+def test_a_rank_that_has_queued_it_and_has_not_timed_out_itself(tmp_path):
+    others = "\n".join(lines(r, 78, 78, "BROADCAST", 80) for r in (0, 1))
+    told = said(tmp_path, others, SIGNAL.format(r=2, queued=78, done=77))
+    assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
+
+
+def test_ranks_of_which_the_log_says_nothing(tmp_path):
+    told = said(tmp_path, "\n".join(lines(r, 78, 79, "BROADCAST", 80) for r in (1, 2, 3, 5, 6, 7)))
+    assert told.startswith(
+        "Ranks 0 and 4 may hold up the other 6: there is no dump of them, nor a word of the watchdog's in a log"
+    )
+
+
+def test_the_form_of_torch_2_1_and_a_stack(tmp_path):
+    # https://github.com/hiyouga/LlamaFactory/issues/6269
+    old = """[rank0]:[E1206 18:44:12 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, NumelOut=68124672, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.
+[rank0]:[E1206 18:44:12 ProcessGroupNCCL.cpp:1664] [PG 1 Rank 0] Exception (either an error or timeout) detected by watchdog at work: 7753, last enqueued NCCL work: 7755, last completed NCCL work: 7752.
+[rank0]:[E1206 18:44:12 ProcessGroupNCCL.cpp:801] Stack trace of the failed collective: 
+#0 reduce_scatter_tensor from /env/site-packages/torch/distributed/distributed_c10d.py:4000
+#1 backward from /job/train.py:33"""
+    told = said(tmp_path, old, "[rank1]: nothing of the watchdog's")
+    assert "reduce_scatter_single #7753 of group 1" in told.splitlines()[0]
+    assert "544,997,376 elements, at backward, train.py:33" in told
+
+
+def test_logs_fill_in_for_dumps_that_are_missing(tmp_path):
+    programs = [[Do("all_reduce", WORLD, line=n) for n in range(4)][: 2 if rank == 1 else 4] for rank in range(3)]
+    Played({WORLD: (0, 1, 2)}, programs).write(tmp_path, missing=(1,))
+    told = said(tmp_path, SIGNAL.format(r=1, queued=2, done=2))
+    assert told.startswith("Rank 1 holds up the other 2: it has not made all_reduce #3.")
+
+
+# --- NCCL's own log -----------------------------------------------------------------------
+
+# https://github.com/NVIDIA/nccl/issues/1866, 1925, 1189, 1412, 1814, 941, 707; Azure/aks-rdma-infiniband#36
+GOOD = """{h}:100:200 [{g}] NCCL INFO NCCL version 2.27.6+cuda13.0
+{h}:100:200 [{g}] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:172.25.30.42<0>
+{h}:100:200 [{g}] NCCL INFO Using network IB
+{h}:100:200 [{g}] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via P2P/CUMEM
+{h}:100:200 [{g}] NCCL INFO Channel 00/0 : 9[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+{h}:100:200 [{g}] NCCL INFO Channel 01/0 : 9[1] -> 0[0] [receive] via NET/IB/1/GDRDMA
+{h}:100:200 [{g}] NCCL INFO 16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p channels per peer
+{h}:100:200 [{g}] NCCL INFO ncclCommInitRankConfig comm 0x5 rank {r} nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0xd - Init COMPLETE
+"""
+
+
+def test_a_good_start_of_nccl(tmp_path):
+    told = said(tmp_path, GOOD.format(h="node1", g=0, r=0), GOOD.format(h="node2", g=0, r=1))
+    assert told.startswith("NCCL 2.27.6+cuda13.0: 2 processes on 2 hosts, the largest communicator of 2 ranks.")
+    for words in (
+        "network      IB",
+        "NET/IB mlx5_0:1/IB, NET/IB mlx5_1:1/IB",
+        "4 by NET/IB/GDRDMA, 2 by P2P/CUMEM",
+        "channels     16",
+    ):
+        assert words in told, told
+    assert len(told.splitlines()) == 5  # nothing is wrong with it
+
+
+@pytest.mark.parametrize(
+    "old, new, sentence",
+    [
+        ("2.27.6+cuda13.0", "2.26.2+cuda12.2", "The versions differ: 2.26.2+cuda12.2, 2.27.6+cuda13.0."),
+        ("Using network IB", "Using network Socket", "Hosts use different networks: IB on node1; Socket on node2."),
+        ("NET/IB/0/GDRDMA", "NET/IB/0", "Of the connections between nodes, 3 of 4 use GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on node2."),
+        ("P2P/CUMEM", "SHM/direct/direct", "1 connections inside a node go through the CPU's memory (SHM)"),
+        ("16 coll channels", "1 coll channels", ""),
+        ("[1]mlx5_1:1/IB ", "", "Hosts have different numbers of cards: 2 on node1; 1 on node2."),
+        ("rank 1 nranks 2 cudaDev", "rank 1 nranks 3 cudaDev", "Of the communicator of 3 ranks, 2 never said Init COMPLETE: 0, 2."),
+        ("Using network IB", "NET/IB : No device found.\nnode2:100:200 [0] NCCL INFO Using network Socket", "node2 uses TCP (NET/Socket), since NET/IB found no device there"),
+        ("Using network IB", "Using network IB\nnode2:100:200 [0] NCCL INFO GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)", "GPUDirect RDMA is off for HCA 1 'mlx5_1' (no module) (1 times)."),
+        ("Using network IB", "Using network IB\nnode2:100:222 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.216.210.236<54862> with status=12 opcode=0 len=0 vendor err 129 (Recv)", "(no answer after all retries: a link, a card or the peer's process)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_nccls_log(old, new, sentence, tmp_path):
+    bad = GOOD.format(h="node2", g=0, r=1)
+    assert old in bad
+    assert sentence in said(tmp_path, GOOD.format(h="node1", g=0, r=0), bad.replace(old, new))
+
+
+# --- what was measured --------------------------------------------------------------------
+
+REPORT = """# nccl-tests version 2.17.6 nccl-headers=22807 nccl-library=22807
+# Collective test starting: all_reduce_perf
+# Using devices
+#  Rank  0 Group  0 Pid  10 on      node1 device  0 [0000:18:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  11 on      node2 device  0 [0000:18:00] NVIDIA H100 80GB HBM3
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+  1073741824     268435456     float     sum      -1  5000.0  214.75  402.65      0  4900.0  219.13  410.87      0
+  2147483648     536870912     float     sum      -1  9900.0  216.92  406.72      0  9800.0  219.13  410.87      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 407.77
+"""
+
+
+def test_a_report_of_nccl_tests(tmp_path):
+    told = said(tmp_path, REPORT)
+    assert told.startswith("all_reduce on 2 ranks, 2 nodes: busbw of 410.9 GB/s at best.")
+    assert "1 GiB" in told and "4.9 ms" in told
+    alone = REPORT + REPORT.replace("Rank  1", "Rank  0")
+    assert "has several tables" in said(tmp_path, alone)
+
+
+def test_inspectors_objects_and_the_rank_that_came_last(tmp_path):
+    def one(rank: int, microseconds: int) -> str:
+        perf = {"coll": "AllReduce", "coll_sn": 7, "coll_msg_size_bytes": 1 << 30, "coll_exec_time_us": microseconds, "coll_algobw_gbs": 277.2, "coll_busbw_gbs": 485.1}  # fmt: skip
+        head = {"id": "0x7f8c496ae9f661", "rank": rank, "n_ranks": 8, "nnodes": 1}
+        return json.dumps({"header": head, "metadata": {"hostname": "node7"}, "coll_perf": perf})
+
+    (tmp_path / "inspector.log").write_text(
+        "\n".join(one(r, 900 if r == 5 else 61974) for r in range(8)) + '\n{"header": {"id"'
+    )
+    told = explain(tmp_path)
+    assert told.startswith("all_reduce on 8 ranks, 1 node: busbw of 485.1 GB/s at best.")
+    assert "In all_reduce of 1 GiB, rank 5 on node7 spent less time than the others" in told
+    assert "cut short; what came before is used" in told
+
+
+def test_a_folder_of_logs_holds_no_run(tmp_path):
+    (tmp_path / "nccl.log").write_text(GOOD.format(h="node1", g=0, r=0))
+    with pytest.raises(ValueError, match="no dump and no trace is under"):
+        load(tmp_path)
+
+
+def test_dumps_and_nccls_log_together(tmp_path):
+    programs = [[Do("all_reduce", WORLD)], [STOP]]
+    Played({WORLD: (0, 1)}, programs).write(tmp_path)
+    told = said(tmp_path, GOOD.format(h="node1", g=0, r=0))
+    assert told.startswith("Rank 1 holds up the other rank: it has not made all_reduce #1.")
+    assert "NCCL 2.27.6+cuda13.0: 1 process on 1 host" in told
+    assert dumps.WORLD == WORLD
