@@ -66,8 +66,8 @@ def test_a_refusal_of_gloo_is_shown_and_the_next_move_works():
 
 
 def test_has_its_words_beside_the_widget():
-    data, _ = explore(world_size=2)._repr_mimebundle_()
-    assert set(data) == {"text/plain", VIEW}
+    widget, data = explore(world_size=2).outputs()
+    assert set(widget) == {"text/plain", VIEW} and set(data) == {"text/plain", "text/html"}
     assert data["text/plain"] == repr(explore(world_size=2))
     assert "run(collective, world_size=2)" in data["text/plain"] and "10 11 12  ->  10 12 14" in data["text/plain"]
 

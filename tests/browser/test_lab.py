@@ -1,36 +1,14 @@
 """JupyterLab as `make lab` opens it, on a copy of the course: what is in view, and that opening changes no file."""
 
-import shutil
-import subprocess
-
 import pytest
 
-from .lab import PATIENCE, ROOT, SHOWN, Notebook, end_kernels, jupyterlab
+from .conftest import git
+from .lab import PATIENCE, SHOWN, Notebook, end_kernels
 
 TABS = ".lm-DockPanel-tabBar .lm-TabBar-tab"
 TAB = TABS + ":has-text('{}')"
 WHOLE = """() => [...document.querySelectorAll('.jp-MarkdownViewer img')].some(e => e.complete && e.naturalWidth > 800
     && e.getBoundingClientRect().right < e.closest('.jp-MarkdownViewer').getBoundingClientRect().right)"""
-NOT_PART_OF_IT = shutil.ignore_patterns(
-    ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
-)
-
-
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    """The folder of a copy whose files git knows, and the address and token of its JupyterLab."""
-    folder = tmp_path_factory.mktemp("made") / "course"
-    shutil.copytree(ROOT, folder, ignore=NOT_PART_OF_IT)
-    git(folder, "init", "-q")
-    git(folder, "add", "--all")
-    git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "as it was")
-    script = folder / "helpers" / "tools" / "lab.py"
-    with jupyterlab(folder, "-I", script, "--no-browser", course=folder) as (address, token):
-        yield folder, address, token
-
-
-def git(folder, *command):
-    return subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
