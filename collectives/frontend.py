@@ -30,7 +30,8 @@ def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
 
     kind: of the element, whose class is "collectives-" and that.
     """
-    folded = f"<details><summary>as text</summary><pre>{escape(words)}</pre></details>"
+    pre = f'<pre style="white-space: pre; overflow-x: auto">{escape(words)}</pre>'
+    folded = f"<details><summary>as text</summary>{pre}</details>"
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
 
 
@@ -144,14 +145,14 @@ class Interactive:
         with suppress(ImportError):
             yield {
                 WIDGET: {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id},
-                "text/plain": AGAIN,
+                "text/plain": "",
             }
         picture, image = self.preview(), ""
         if picture is not None:
             shown, about = picture._repr_mimebundle_()
             source = f"data:image/png;base64,{shown['image/png']}"
             image = f'<img src="{source}" alt="{escape(repr(picture))}" width="{about["image/png"]["width"]}">'
-        yield twin(repr(self), STILL + image, "still")
+        yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still")
 
     def recording(self) -> dict | None:
         """What the website plays instead of the picture, as JSON; asked for after `unattended`. None: nothing."""
