@@ -35,6 +35,13 @@ def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
 
 
+def image_html(image: dict) -> str:
+    """An image in HTML; one that can be light or dark is as the front end's page.  image: its src, alt and width."""
+    said = " ".join(f'{name}="{escape(str(value))}"' for name, value in image.items())
+    dark = "[data-jp-theme-light=false] .collectives-picture, .vscode-dark .collectives-picture { color-scheme: dark }"
+    return f'<style>{dark}</style><img class="collectives-picture" {said}>'
+
+
 class Shown:
     """A picture and its words, as the last value of a cell."""
 
@@ -57,6 +64,11 @@ def attended() -> bool:
     at = shell()
     request = at.get_parent() if hasattr(at, "get_parent") else {}
     return request.get("content", {}).get("allow_stdin", True)
+
+
+def watched() -> bool:
+    """Whether this is a notebook's kernel, and somebody may look at what it shows now."""
+    return hasattr(shell(), "kernel") and attended()
 
 
 def notebook() -> str | None:
@@ -86,7 +98,7 @@ class StatusLine:
         self._words = words
         if self._handle is not None:
             self._handle.update({"text/plain": words}, raw=True)
-        elif hasattr(shell(), "kernel") and attended():
+        elif watched():
             from IPython.display import DisplayHandle
 
             self._handle = DisplayHandle()
@@ -147,11 +159,8 @@ class Interactive:
                 WIDGET: {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id},
                 "text/plain": "",
             }
-        picture, image = self.preview(), ""
-        if picture is not None:
-            shown, about = picture._repr_mimebundle_()
-            source = f"data:image/png;base64,{shown['image/png']}"
-            image = f'<img src="{source}" alt="{escape(repr(picture))}" width="{about["image/png"]["width"]}">'
+        picture = self.preview()
+        image = "" if picture is None else image_html(picture.image())
         yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still")
 
     def recording(self) -> dict | None:

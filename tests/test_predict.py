@@ -171,7 +171,7 @@ def test_the_form_marks_in_two_stages():
     assert not {"wants", "after"} & set(first), "the answer comes on the second stage only"
     shown = prediction.submit([["10", "10", "10"], ["10", "10", "0"]], show=True)
     assert shown["wants"] == [["10"] * 3] * 2 and shown["after"]["text"].startswith("[0] I hold")
-    assert shown["after"]["picture"]["src"].startswith("data:image/png;base64,")
+    assert shown["after"]["picture"]["src"].startswith("data:image/svg+xml;base64,")
     right = prediction.submit([["10"] * 3] * 2)
     assert right["right"] and right["summary"] == "All 6 right." and right["wants"] == [["10"] * 3] * 2
 
