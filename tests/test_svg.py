@@ -10,16 +10,14 @@ from matplotlib.text import Text
 
 from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, ink_on
 from collectives.draw.svg import is_coloured, turned
-from helpers import run
+from helpers import costs, run
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def read(picture):
     """The drawing, and what each class paints in the light and in the dark."""
-    kind, drawn = picture.drawn()
-    assert kind == "svg+xml"
-    root = ElementTree.fromstring(drawn)
+    root = ElementTree.fromstring(picture.svg())
     light, dark = root.find(f"{SVG}style").text.split("@media(prefers-color-scheme:dark)")
     return root, *(dict(re.findall(r"\.(g\d+)\{(?:fill|stroke):(#\w{6})\}", rules)) for rules in (light, dark))
 
@@ -61,3 +59,10 @@ def test_in_the_dark_words_can_be_read_on_what_they_are_written_on(fill, turns):
 def test_greys_are_turned_over_and_colours_are_none():
     assert not any(map(is_coloured, ("#ffffff", REDUCED, "#6b7177"))) and all(map(is_coloured, PALETTE))
     assert turned("#ffffff") < turned("#6b7177") < turned("#000000")
+
+
+def test_a_chart_is_dark_in_the_dark_too_and_the_same_each_time():
+    drawn = costs().draw().svg()
+    assert drawn == costs().draw().svg() and "1,024 ranks" in drawn
+    dark = drawn.partition("@media(prefers-color-scheme:dark)")[2].partition("</style>")[0]
+    assert f'[style*="fill: #ffffff"]{{fill:{turned("#ffffff")}!important}}' in dark and "#8cb43c" not in dark

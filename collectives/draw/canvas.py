@@ -194,9 +194,11 @@ class Canvas:
         self.artists.append(artist)
 
 
-def heading(sketch: Canvas, title: str, subtitle: str = "") -> float:
-    """Writes both at the top left of the sheet; returns the y below them."""
+def heading(sketch: Canvas, title: str, subtitle: str = "", beside: str = "") -> float:
+    """Writes both at the top left of the sheet, in small letters what is `beside` the title; returns the y below them."""
     sketch.text(0, 10, title, 15.5, align="left", bold=True, mono=True)
+    if beside:
+        sketch.text(text_width(title, 15.5, bold=True, mono=True) + 16, 11, beside, 11.5, SOFT, align="left")
     if subtitle:
         sketch.text(0, 30, subtitle, 11.5, SOFT, align="left")
     return 46.0 if subtitle else 28.0
@@ -206,7 +208,7 @@ class Sheet(Figure):
     """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
 
     pixels: width and height as shown.  The same ink gives the same PNG bytes.
-    A subclass has `tints()`: the colours of its shapes, and of its text and lines.
+    A subclass has `tints()`, the colours of its shapes, and of its text and lines; and `svg()`, which is for a screen.
     """
 
     def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
@@ -226,13 +228,8 @@ class Sheet(Figure):
 
     def image(self) -> dict:
         """As an element of a page: src, alt, and width in pixels."""
-        kind, drawn = self.drawn()
-        source = f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
-        return {"src": source, "alt": self.alt, "width": self.pixels[0]}
-
-    def drawn(self) -> tuple[str, bytes]:
-        """For a screen: the kind of image, and the image."""
-        return "png", self.png()
+        source = base64.b64encode(self.svg().encode()).decode()
+        return {"src": f"data:image/svg+xml;base64,{source}", "alt": self.alt, "width": self.pixels[0]}
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         if watched():
@@ -256,8 +253,8 @@ class Picture(Sheet):
                 artist.set_zorder(order)
                 self.add_artist(artist)
 
-    def drawn(self) -> tuple[str, bytes]:
-        return "svg+xml", svg(self._placed, self.pixels).encode()
+    def svg(self) -> str:
+        return svg(self._placed, self.pixels)
 
     def tints(self) -> tuple[list, list]:
         fills = [tint for a in self.artists if isinstance(a, Patch) for tint in (a.get_facecolor(), a.get_edgecolor())]

@@ -3,6 +3,7 @@
 In the dark what is grey is turned over; what is coloured stays, and the words on it keep their ink.
 """
 
+import re
 from html import escape
 from typing import Any, Iterable, Iterator
 
@@ -48,6 +49,14 @@ def svg(placed: Iterable[tuple[Any, tuple[float, float]]], pixels: tuple[int, in
         drawn += [f'<g transform="translate({x},{y})">', *_shapes(sketch, inks), "</g>"]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">'
     return "".join([head, inks.style(), *drawn, "</svg>"])
+
+
+def darkened(drawn: str) -> str:
+    """matplotlib's own SVG of a figure, its greys turned over in the dark."""
+    used = sorted(set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", drawn)))
+    greys = [(name, tint) for name, tint in used if not is_coloured(tint)]
+    rules = "".join(f'[style*="{name}: {grey}"]{{{name}:{turned(grey)}!important}}' for name, grey in greys)
+    return drawn.replace("</style>", f"@media(prefers-color-scheme:dark){{{rules}}}</style>", 1)
 
 
 def is_coloured(colour: str) -> bool:

@@ -42,6 +42,27 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
 
 
+SEEN = """image => {
+    const box = image.getBoundingClientRect(), page = image.closest('.jp-WindowedPanel-outer').getBoundingClientRect()
+    return (Math.min(box.bottom, page.bottom) - Math.max(box.top, page.top)) / box.height
+}"""
+
+
+def test_the_first_picture_is_on_a_small_screen_after_shift_and_enter(opened):
+    lab = opened("notebooks/00_start_here.ipynb")
+    lab.page.set_viewport_size({"width": 1280, "height": 800})
+    lab.menu("Edit", "Clear Outputs of All Cells")
+    lab.run_cell(0)
+    lab.cell(0).locator(".jp-InputPrompt", has_text="1").wait_for()
+    lab.keyboard.press("Shift+Enter")
+    image = lab.cell(1).locator(".jp-OutputArea-output img")
+    lab.cell(1).get_by_text("as text").wait_for()
+    lab.idle()
+    assert image.evaluate(SEEN) > 0.75 and lab.cell(1).get_by_text("rank   before").is_hidden()
+    lab.picture("first-picture")
+    lab.page.set_viewport_size({"width": 1280, "height": 1000})
+
+
 @pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "18_when_it_hangs"])
 def test_a_chapter_that_was_opened_and_saved_is_as_it_was(course, opened, chapter):
     name = f"notebooks/{chapter}.ipynb"
