@@ -70,6 +70,7 @@ const STYLE = `
   border: 1px solid; border-radius: 3px; font-size: 13px }
 .collectives .cell.empty { border: 1px dashed #8889 }
 .collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px }
+.collectives .answer span:empty::before { content: "\\a0" }
 .collectives .sliders { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 20px }
 .collectives .slide { display: flex; gap: 8px; align-items: center; min-height: 30px }
 .collectives .slide span { flex: 0 0 96px; text-align: right } .collectives .slide output { flex: 0 0 60px }
