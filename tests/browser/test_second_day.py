@@ -70,7 +70,7 @@ def test_figures_play_and_a_prediction_says_what_to_do(next_day, days):
     steps.locator(".collectives [aria-live]", has_text="step 1: 0 -> 1").wait_for()
     prediction.locator("input[type=text]").first.fill("1")
     prediction.get_by_role("button", name="Run").click()
-    prediction.get_by_text("run this cell again").wait_for()
+    prediction.get_by_text("The kernel was restarted since: run this cell again").wait_for()
     explorer.locator(".collectives img").wait_for()
     assert notebook.page.get_by_text(LOST).count() == 0
     assert notebook.page.locator(".collectives-still:visible").count() == 0
