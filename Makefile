@@ -22,7 +22,8 @@ RUN ?=
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
-lab: check ## open the course in JupyterLab
+lab: env ## open the course in JupyterLab
+	@$(IN_ENV) -I helpers/tools/check.py --once
 	@$(IN_ENV) -I helpers/tools/lab.py $(ARGS)
 
 test: check ## test both packages, validate the chapters and some solutions

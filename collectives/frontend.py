@@ -2,23 +2,44 @@
 
 import os
 import sys
+from contextlib import suppress
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 
 def show(picture: Any, words: str, recording: dict | None = None, words_first: bool = False) -> None:
     """Two outputs: of one that held both, GitHub and the website would show the picture only.
 
+    Words that follow their picture are folded, so that after Shift+Enter the picture is what the screen has.
     recording: what the website plays in their place. It is the first output's metadata, which nobody shows
     and nbval does not compare, whatever it does with a type of data that it does not know.
     """
     from IPython.display import display
 
     outputs = [] if picture is None else [(picture, False)]
-    outputs.insert(0 if words_first else 1, ({"text/plain": words}, True))
+    said = {"text/plain": words} if picture is None or words_first else twin(words)
+    outputs.insert(0 if words_first else 1, (said, True))
     for what, raw in outputs:
         display(what, raw=raw, metadata={RECORDING: recording} if recording else {})
         recording = None
+
+
+def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
+    """An output: text, which a notebook shows folded, below the HTML of a picture; a program has the text alone.
+
+    kind: of the element, whose class is "collectives-" and that.
+    """
+    pre = f'<pre style="white-space: pre; overflow-x: auto">{escape(words)}</pre>'
+    folded = f"<details><summary>as text</summary>{pre}</details>"
+    return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
+
+
+def image_html(image: dict) -> str:
+    """An image in HTML; one that can be light or dark is as the front end's page.  image: its src, alt and width."""
+    said = " ".join(f'{name}="{escape(str(value))}"' for name, value in image.items())
+    dark = "[data-jp-theme-light=false] .collectives-picture, .vscode-dark .collectives-picture { color-scheme: dark }"
+    return f'<style>{dark}</style><img class="collectives-picture" {said}>'
 
 
 class Shown:
@@ -43,6 +64,11 @@ def attended() -> bool:
     at = shell()
     request = at.get_parent() if hasattr(at, "get_parent") else {}
     return request.get("content", {}).get("allow_stdin", True)
+
+
+def watched() -> bool:
+    """Whether this is a notebook's kernel, and somebody may look at what it shows now."""
+    return hasattr(shell(), "kernel") and attended()
 
 
 def notebook() -> str | None:
@@ -72,7 +98,7 @@ class StatusLine:
         self._words = words
         if self._handle is not None:
             self._handle.update({"text/plain": words}, raw=True)
-        elif hasattr(shell(), "kernel") and attended():
+        elif watched():
             from IPython.display import DisplayHandle
 
             self._handle = DisplayHandle()
@@ -80,6 +106,15 @@ class StatusLine:
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
+AGAIN = "Run this cell again for its controls."
+# Of JupyterLab's outputs: the still is hidden by the figure that lives before it, and hides what says there is none.
+# It waits until that figure is drawn.
+STILL = """<style>
+.jp-OutputArea-child:has(.collectives) + .jp-OutputArea-child:has(.collectives-still) { display: none }
+.jp-OutputArea-child:has(+ .jp-OutputArea-child .collectives-still) .jupyter-widgets:not(:has(*)) { display: none }
+.collectives-still { animation: collectives-wait 1s steps(1) backwards }
+@keyframes collectives-wait { from { max-height: 0; overflow: hidden } }
+</style>"""
 RECORDING = "collectives"
 
 
@@ -107,20 +142,27 @@ class Interactive:
         return self.preview(), repr(self)
 
     def _ipython_display_(self) -> None:
-        if attended():
-            raise NotImplementedError  # IPython then takes _repr_mimebundle_
-        show(*self.unattended(), self.recording(), self.words_first)
+        if not attended():
+            return show(*self.unattended(), self.recording(), self.words_first)
+        from IPython.display import display
+
+        for output in self.outputs():
+            display(output, raw=True)
+
+    def outputs(self) -> Iterator[dict]:
+        """The data of two: the widget, where there are any, and the still.
+
+        The second is for a front end that has no model of the widget: the notebook was opened again, in a new kernel.
+        """
+        with suppress(ImportError):
+            yield {
+                WIDGET: {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id},
+                "text/plain": "",
+            }
+        picture = self.preview()
+        image = "" if picture is None else image_html(picture.image())
+        yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still")
 
     def recording(self) -> dict | None:
         """What the website plays instead of the picture, as JSON; asked for after `unattended`. None: nothing."""
         return None
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        words = {"text/plain": repr(self)}
-        try:
-            view = {"version_major": 2, "version_minor": 0, "model_id": self.widget().model_id}
-            return words | {WIDGET: view}, {}
-        except ImportError:  # no widgets: picture and words are left
-            picture = self.preview()
-        image, shown = picture._repr_mimebundle_() if picture is not None else ({}, {})
-        return image | words, shown

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -32,6 +33,18 @@ def test_check_passes_here_and_ends_with_two_ranks():
     result = call(CHECK)
     assert result.returncode == 0, result.stderr
     assert "torch 2." in result.stdout and re.search(r"Two ranks made an all_reduce in \d", result.stdout)
+
+
+@pytest.mark.slow
+def test_make_lab_checks_an_environment_once_and_again_when_it_is_another():
+    found = Path(sys.prefix, "found-fit")
+    if not Path(sys.prefix, "made-from").exists():
+        pytest.skip("this environment was not made by make")
+    assert call(CHECK).returncode == 0
+    known, again = found.read_text(), call([*CHECK, "--once"])
+    assert (again.returncode, again.stdout) == (0, "")
+    found.write_text("of another machine")
+    assert "Two ranks made an all_reduce" in call([*CHECK, "--once"]).stdout and found.read_text() == known
 
 
 def test_check_names_a_course_that_is_not_installed(tmp_path):

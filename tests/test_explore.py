@@ -24,7 +24,7 @@ def test_every_control_makes_a_real_run_of_the_code_beside_it():
     e = call.events[4]
     assert (call.op, len(call.group), e.reduce_op, e.dtype, e.shape) == ("all_reduce", 5, "MAX", torch.int64, (4,))
     assert e.after.tolist() == [40, 41, 42, 43]
-    assert now["text"] == explorer.run.table() and now["picture"]["src"].startswith("data:image/png")
+    assert now["text"] == explorer.run.table() and now["picture"]["src"].startswith("data:image/svg+xml")
     moved.move(op="broadcast", root="3")
     assert "src=3" in explorer.code and explorer.run.calls[0].events[0].after.tolist() == [30, 31, 32, 33]
 
@@ -66,8 +66,8 @@ def test_a_refusal_of_gloo_is_shown_and_the_next_move_works():
 
 
 def test_has_its_words_beside_the_widget():
-    data, _ = explore(world_size=2)._repr_mimebundle_()
-    assert set(data) == {"text/plain", VIEW}
+    widget, data = explore(world_size=2).outputs()
+    assert set(widget) == {"text/plain", VIEW} and set(data) == {"text/plain", "text/html"}
     assert data["text/plain"] == repr(explore(world_size=2))
     assert "run(collective, world_size=2)" in data["text/plain"] and "10 11 12  ->  10 12 14" in data["text/plain"]
 

@@ -30,7 +30,9 @@ def share():
 run(share)"""
     printed, picture, table = kernel.run(code)
     assert printed == ("stdout", "".join(f"[{r}] got [0.0, 1.0, 2.0]\n" for r in range(4)))
-    assert picture[0] == "display_data" and "image/png" in picture[1] and "broadcast" in picture[1]["text/plain"]
+    assert (
+        picture[0] == "display_data" and "<img " in picture[1]["text/html"] and "broadcast" in picture[1]["text/plain"]
+    )
     assert table[1]["text/plain"].splitlines()[-1] == "  3      0 0 0   ->  0 1 2"
 
 
@@ -88,7 +90,7 @@ def test_a_program_that_executes_a_notebook_is_told_nothing_of_it(kernel):
 
 def test_a_hang_shows_who_waits_for_whom(kernel):
     picture, error = kernel.run("run(lambda: dist.get_rank() and dist.all_reduce(torch.ones(1)), world_size=3)")
-    assert picture[0] == "display_data" and "image/png" in picture[1]
+    assert picture[0] == "display_data" and "<img " in picture[1]["text/html"]
     assert picture[1]["text/plain"] == "Picture: who waits for whom: 1 waits for 0; 2 waits for 0"
     assert error[1]["traceback"][0].startswith("Stuck: ranks 1 and 2 wait in all_reduce #1; rank 0 returned")
 

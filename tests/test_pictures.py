@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from matplotlib.text import Text
 
 from collectives.draw.canvas import ANYBODYS
 from helpers import RunError, Stuck, predict, run
@@ -980,3 +981,30 @@ def test_a_prediction_shows_what_is_brought_and_asks_for_the_rest(name, options,
     question = predict(lambda: call(dist.get_rank(), (0, 1, 2), 1, None) and None, world_size=3, **options).question
     picture = blank(question)
     assert reading.asked(picture) == {rank: (brought[rank], cells[rank]) for rank in range(3)}
+
+
+# --- which of a run's calls a panel shows -------------------------------------------------
+
+
+def test_a_panel_says_which_call_it_is_and_calls_that_are_alike_share_one():
+    def three_alike_and_one():
+        x = torch.ones(2)
+        for _ in range(3):
+            dist.all_reduce(x.clone())
+        dist.all_reduce(2 * x)
+
+    def once():
+        dist.all_reduce(torch.ones(2))
+
+    def beside(picture):
+        return [a.get_text() for a in picture.artists if isinstance(a, Text) and a.get_text().startswith("call")]
+
+    done = run(three_alike_and_one, world_size=2)
+    line = done.events[0][0].line.number
+    assert beside(done.draw(slice(4))) == [
+        f"calls 1-3 of 4, alike · three_alike_and_one, line {line}",
+        f"call 4 of 4 · three_alike_and_one, line {line + 1}",
+    ]
+    assert done.draw(2).alt == "Picture: all_reduce SUM, ranks 0, 1, before and after"
+    assert beside(done.draw(2)) == [f"call 3 of 4 · three_alike_and_one, line {line}"]
+    assert beside(run(once, world_size=2).draw()) == []

@@ -233,7 +233,7 @@ def test_the_player_moves_with_its_controls_and_says_what_cannot_be():
     player = play("1F1B", 4, 8)
     moved = Moved(player.widget())
     now = moved.move(microbatches="16")
-    assert player.count.of_work == pytest.approx(3 / 16) and now["picture"]["src"].startswith("data:image/png")
+    assert player.count.of_work == pytest.approx(3 / 16) and now["picture"]["src"].startswith("data:image/svg+xml")
     assert "bubble 18.8% of the work" in now["words"] and "before: time 33, bubble 37.5%" in now["words"]
     assert "groups of 3" in moved.move(name="interleaved", ranks="3")["words"]
     assert "picture" not in moved.move(microbatches="17")

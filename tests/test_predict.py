@@ -80,8 +80,8 @@ def test_shows_before_and_an_empty_after_in_words():
 
 def everything_in_the_page(prediction):
     """All that a browser is sent of it, pictures aside."""
-    data, _ = prediction._repr_mimebundle_()
-    assert VIEW in data
+    data = list(prediction.outputs())
+    assert VIEW in data[0]
     return json.dumps([data, ipywidgets.Widget.get_manager_state(drop_defaults=False)], default=str)
 
 
@@ -106,7 +106,7 @@ def test_the_answer_is_not_in_the_page_before_run(capsys):
 
 def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
     prediction = predict(deserted, ask="verdict")
-    prediction._repr_mimebundle_()
+    assert len(list(prediction.outputs())) == 2
     assert prediction.run is None and not file.exists()
 
 
@@ -171,7 +171,7 @@ def test_the_form_marks_in_two_stages():
     assert not {"wants", "after"} & set(first), "the answer comes on the second stage only"
     shown = prediction.submit([["10", "10", "10"], ["10", "10", "0"]], show=True)
     assert shown["wants"] == [["10"] * 3] * 2 and shown["after"]["text"].startswith("[0] I hold")
-    assert shown["after"]["picture"]["src"].startswith("data:image/png;base64,")
+    assert shown["after"]["picture"]["src"].startswith("data:image/svg+xml;base64,")
     right = prediction.submit([["10"] * 3] * 2)
     assert right["right"] and right["summary"] == "All 6 right." and right["wants"] == [["10"] * 3] * 2
 
@@ -284,7 +284,8 @@ def test_works_without_anywidget(monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "collectives.play.web.widget", raising=False)
     prediction = predict(share_from_last, world_size=2)
-    assert set(prediction._repr_mimebundle_()[0]) == {"text/plain", "image/png"}
+    (still,) = prediction.outputs()
+    assert still["text/plain"] == repr(prediction) and "<img " in still["text/html"]
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
 
 
@@ -302,7 +303,7 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
         words, picture = cell.outputs  # two: where a picture is shown, its words are too; the question leads
         assert "image/png" in picture.data and set(words.data) == {"text/plain"}
     picture, words = notebook.cells[4].outputs
-    assert "image/png" in picture.data and set(words.data) == {"text/plain"}
+    assert "image/png" in picture.data and set(words.data) == {"text/plain", "text/html"}
     after, returned, verdict = [cell.outputs[0].data["text/plain"] for cell in notebook.cells[1:4]]
     assert after.startswith("What does each rank hold after this call?") and "0      0       ->  1" in after
     assert returned.startswith("What does f return on each rank?") and returned.endswith("0   7\n     1   8")

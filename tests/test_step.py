@@ -62,9 +62,9 @@ def test_what_is_played_is_what_was_recorded():
 def test_the_widget_is_one_model_and_the_still_stands_in_for_it():
     steps = step(run(chain, world_size=3))
     assert steps.widget() is steps.widget() and steps.widget().data == steps.recording()
-    data, _ = steps._repr_mimebundle_()
-    assert set(data) == {"text/plain", "application/vnd.jupyter.widget-view+json"}, "a picture that nobody sees"
-    assert data["text/plain"] == repr(steps)
+    widget, still = steps.outputs()
+    assert set(widget) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
+    assert still["text/plain"] == repr(steps) and 'alt="Picture: ' in still["text/html"]
 
 
 def test_a_run_without_messages_is_refused():

@@ -1,5 +1,8 @@
 """The picture of some calls of a run, a panel each: a collective, a barrier, or messages in time."""
 
+from itertools import chain, groupby
+from typing import Sequence
+
 from ..format import span
 from ..record import provenance
 from ..record.calls import Call
@@ -15,27 +18,52 @@ from .spacetime import LANE, space_time
 WAIT = 0.05  # seconds: shorter waits at a barrier are not told apart
 
 
-def draw_calls(shown: list[list[Call]]) -> Picture:
-    """The picture of some blocks of calls (see record/calls.py), a panel each."""
+def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
+    """The picture of some blocks of calls (see record/calls.py), a panel each; one for calls in a row that are alike.
+
+    calls: all of the run, of which a panel says which they are; left out where there is only one.
+    """
     if not shown:
         nothing, words = Canvas(), "no communication"
         nothing.text(0, 10, words, tint=SOFT, align="left")
         return Picture([nothing], words, f"Picture: {words}")
-    sketches, alts = zip(*map(panel, shown))
+    places = {id(call.events[0]): k for k, call in enumerate(calls, 1)} if len(calls) > 1 else {}
+    alike = [list(blocks) for _, blocks in groupby(shown, _sameness)]
+    sketches, alts = zip(*(panel(blocks[0], _which(blocks, places)) for blocks in alike))
     return Picture(sketches, "\n\n".join(map(block_table, shown)), "Picture: " + "; ".join(alts))
 
 
-def panel(block: list[Call]) -> tuple[Canvas, str]:
-    """One block, and what it shows in a few words."""
+def _sameness(block: list[Call]) -> object:
+    """Equal for calls whose panels would be: the same call, with the same numbers, from the same line."""
+    return id(block) if block[0].is_message else (block_table(block), _line(block))
+
+
+def _line(calls: list[Call]) -> str:
+    """Where all ranks made these calls: 'train, line 10'; '' where it differs, or is not known."""
+    lines = {str(e.line) if e.line else "" for call in calls for e in call}
+    return lines.pop() if len(lines) == 1 else ""
+
+
+def _which(blocks: list[list[Call]], places: dict[int, int]) -> str:
+    """Of the run's calls: 'call 1 of 2 · train, line 10'; 'calls 1-3 of 3, alike · train, line 10'; '' if all are there."""
+    calls = list(chain.from_iterable(blocks))
+    if not places or len(blocks) == 1 and len(calls) == len(places):
+        return ""
+    said = f"call{'s' * (len(calls) > 1)} {span([places[id(call.events[0])] for call in calls])} of {len(places)}"
+    return " · ".join(filter(None, [said + ", alike" * (len(blocks) > 1), _line(calls)]))
+
+
+def panel(block: list[Call], which: str = "") -> tuple[Canvas, str]:
+    """One block, and what it shows in a few words.  which: of the run's calls it is."""
     call = block[0]
     if call.is_message:
-        return space_time(block)
+        return space_time(block, which=which)
     if shapes(call.op) == (None, None):
-        return barrier(call), f"{call.op}, ranks {span(call.group)}"
-    return collective(call), f"{call.events[0].how}, ranks {span(call.group)}, before and after"
+        return barrier(call, which), f"{call.op}, ranks {span(call.group)}"
+    return collective(call, which), f"{call.events[0].how}, ranks {span(call.group)}, before and after"
 
 
-def collective(call: Call) -> Canvas:
+def collective(call: Call, which: str = "") -> Canvas:
     """What every rank held before and after, side by side, and between them where the data went.
 
     Rows are ranks, columns are slots, and both keep their place from before to after.  The
@@ -52,7 +80,7 @@ def collective(call: Call) -> Canvas:
             break
     sketch = Canvas()
     title, _, rest = call_title(call).partition(", ")
-    y = heading(sketch, title if provenance.agree(call) else "ranks disagree", rest)
+    y = heading(sketch, title if provenance.agree(call) else "ranks disagree", rest, which)
     left = labels.width + 18  # of the cells before
     right = left + grid.width + between
     for x, word in ((left, "before"), (right, "after")):
@@ -78,11 +106,11 @@ def collective(call: Call) -> Canvas:
     return sketch
 
 
-def barrier(call: Call) -> Canvas:
+def barrier(call: Call, which: str = "") -> Canvas:
     """Lanes that stop where a rank arrives, and go on together."""
     sketch, ranks = Canvas(), call.group
     title, _, rest = call_title(call).partition(", ")
-    y = heading(sketch, title, rest) + 8
+    y = heading(sketch, title, rest, which) + 8
     labels = RankLabels(ranks)
     left = labels.width + 14
     bar, pitch = left + 250, 34 if len(ranks) <= 8 else 22

@@ -20,7 +20,9 @@ from matplotlib.text import Text
 from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
+from ..frontend import image_html, watched
 from .png import encoded
+from .svg import svg
 
 # One colour a rank, and none of them grey: grey is idle, a buffer, anybody's.  For colour-blind readers too, any two
 # are at least 16 apart (CIEDE2000), and black or white text (whichever `ink_on` picks) has a contrast of 5.3:1:
@@ -87,23 +89,29 @@ class Words(Text):
     """Text on a `Canvas`, x and baseline in its pixels, drawn as a shape.
 
     matplotlib lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
-    They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
+    pixels: the letters' size.  They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
     """
 
     def __init__(self, x, baseline, words, size, tint, align, bold, mono) -> None:
         super().__init__(x, baseline, words, color=tint, ha=align, va="baseline", fontproperties=font(bold, mono))
         self.set_parse_math(False)
         self.set_fontsize(size * 72 / _INCH)
-        left = x - text_width(words, size, bold, mono) * {"left": 0, "center": 0.5, "right": 1}[align]
-        self._outline = outline(words, bold, mono)
-        left, baseline = (round(at * SHARPNESS) / SHARPNESS for at in (left, baseline))
-        self._place = Affine2D().scale(size, -size).translate(left, baseline)
+        self.pixels, self.bold, self.mono = size, bold, mono
+
+    @property
+    def wide(self) -> float:
+        return text_width(self.get_text(), self.pixels, self.bold, self.mono)
 
     def draw(self, renderer) -> None:
+        (x, baseline), words = self.get_position(), self.get_text()
+        left = x - self.wide * {"left": 0, "center": 0.5, "right": 1}[self.get_ha()]
+        left, baseline = (round(at * SHARPNESS) / SHARPNESS for at in (left, baseline))
+        place = Affine2D().scale(self.pixels, -self.pixels).translate(left, baseline)
         pen = renderer.new_gc()
         pen.set_linewidth(0)
         pen.set_snap(False)
-        renderer.draw_path(pen, self._outline, self._place + self.get_transform(), to_rgba(self.get_color()))
+        shape = outline(words, self.bold, self.mono)
+        renderer.draw_path(pen, shape, place + self.get_transform(), to_rgba(self.get_color()))
         pen.restore()
 
 
@@ -186,9 +194,11 @@ class Canvas:
         self.artists.append(artist)
 
 
-def heading(sketch: Canvas, title: str, subtitle: str = "") -> float:
-    """Writes both at the top left of the sheet; returns the y below them."""
+def heading(sketch: Canvas, title: str, subtitle: str = "", beside: str = "") -> float:
+    """Writes both at the top left of the sheet, in small letters what is `beside` the title; returns the y below them."""
     sketch.text(0, 10, title, 15.5, align="left", bold=True, mono=True)
+    if beside:
+        sketch.text(text_width(title, 15.5, bold=True, mono=True) + 16, 11, beside, 11.5, SOFT, align="left")
     if subtitle:
         sketch.text(0, 30, subtitle, 11.5, SOFT, align="left")
     return 46.0 if subtitle else 28.0
@@ -198,7 +208,7 @@ class Sheet(Figure):
     """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
 
     pixels: width and height as shown.  The same ink gives the same PNG bytes.
-    A subclass has `tints()`: the colours of its shapes, and of its text and lines.
+    A subclass has `tints()`, the colours of its shapes, and of its text and lines; and `svg()`, which is for a screen.
     """
 
     def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
@@ -216,7 +226,14 @@ class Sheet(Figure):
     def __repr__(self) -> str:
         return self.alt
 
+    def image(self) -> dict:
+        """As an element of a page: src, alt, and width in pixels."""
+        source = base64.b64encode(self.svg().encode()).decode()
+        return {"src": f"data:image/svg+xml;base64,{source}", "alt": self.alt, "width": self.pixels[0]}
+
     def _repr_mimebundle_(self, include=None, exclude=None):
+        if watched():
+            return {"text/html": image_html(self.image()), "text/plain": self.alt}, {}
         image = base64.b64encode(self.png()).decode()
         return {"image/png": image, "text/plain": self.alt}, {"image/png": dict(zip(("width", "height"), self.pixels))}
 
@@ -228,12 +245,16 @@ class Picture(Sheet):
         places, width, height = _flow(sketches)
         super().__init__(alt, (round(width), round(height)), layout="none")
         self.text = text
-        for sketch, (x, y) in zip(sketches, places):
+        self._placed = list(zip(sketches, places))
+        for sketch, (x, y) in self._placed:
             place = Affine2D().translate(x, y - self.pixels[1]).scale(1 / _INCH, -1 / _INCH) + self.dpi_scale_trans
             for order, artist in enumerate(sketch.artists):
                 artist.set_transform(place)
                 artist.set_zorder(order)
                 self.add_artist(artist)
+
+    def svg(self) -> str:
+        return svg(self._placed, self.pixels)
 
     def tints(self) -> tuple[list, list]:
         fills = [tint for a in self.artists if isinstance(a, Patch) for tint in (a.get_facecolor(), a.get_edgecolor())]

@@ -1,8 +1,10 @@
 """Charts: curves and dots on axes, in the fonts and colours of the other pictures."""
 
+import io
 from math import log10
 from typing import Callable, Sequence
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
@@ -11,6 +13,7 @@ from matplotlib.text import Text
 
 from ..format import duration
 from .canvas import FAINT, INK, SOFT, WIDTH, Sheet, font
+from .svg import darkened
 
 
 class Chart(Sheet):
@@ -26,14 +29,26 @@ class Chart(Sheet):
             ax.set_axisbelow(True)
 
     def png(self) -> bytes:
-        """As of every sheet; the axes are placed once, since a layout engine would move them with every drawing."""
+        self._place()
+        return super().png()
+
+    def svg(self) -> str:
+        self._place()
+        file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with rc_context(
+            {"svg.fonttype": "none", "svg.hashsalt": "collectives"}
+        ):  # text as text, the same names each time
+            self.savefig(file, format="svg", metadata=nothing)
+        return darkened(file.getvalue())
+
+    def _place(self) -> None:
+        """Places the axes, once, since a layout engine would move them with every drawing."""
         if self.get_layout_engine() is not None:
             for label in (each for ax in self.panels for each in (*ax.get_xticklabels(), *ax.get_yticklabels())):
                 label.set_fontproperties(small_font())
                 label.set_color(SOFT)
             self.draw_without_rendering()
             self.set_layout_engine(None)
-        return super().png()
 
     def tints(self) -> tuple[list, list]:
         lines = self.findobj(Line2D)

@@ -18,20 +18,22 @@ from .chips import Chips, along, chip
 from .labels import RankLabels
 
 MAX_MESSAGES = 400  # in one picture
+SAME = 24  # more messages than this with one value are drawn without it
 CHIP, LANE = 18, 6  # pixels: the height of a value on its way, of a lane
 
 
-def space_time(calls: list[Call], until: int | None = None) -> tuple[Canvas, str]:
+def space_time(calls: list[Call], until: int | None = None, which: str = "") -> tuple[Canvas, str]:
     """The picture of some messages, and what it shows in a few words.
 
     until: leaves out what happens after this step, from 0; -1 leaves out everything.
+    which: of the run's calls these are.
     """
     every = read(calls[:MAX_MESSAGES])
     ranks = sorted({rank for call in calls for rank in call.group})
     count = 1 + max(m.step for m in every)
     title, rest = titles(calls, count if len(calls) <= MAX_MESSAGES else 0)
     sketch = Canvas()
-    y = heading(sketch, title, rest)
+    y = heading(sketch, title, rest, which)
     labels = RankLabels(ranks)
     left = labels.width + 14
     notes = {e.rank: peer_status(e) for m in every for e in m.events if status(e)}
@@ -40,16 +42,19 @@ def space_time(calls: list[Call], until: int | None = None) -> tuple[Canvas, str
     column = min(max(room / count, 46.0), 130 if count > 2 else 380 if crowd else 190)
     bands = math.ceil(count / max(1, int(room / column + 0.01)))
     each = math.ceil(count / bands)  # too many steps for one line go on below, like music
+    said = {chip(m.value, column - 12) for m in every}
+    same = said.pop() if len(said) == 1 and len(every) > SAME else ""  # on each arrow it would only cover the arrows
     drawn: list[Lanes] = []
     for first in range(0, count, each):
         steps = range(first, min(first + each, count))
-        drawn.append(Lanes(ranks, left, y, column, steps, every, until))
+        drawn.append(Lanes(ranks, left, y, column, steps, every, until, chips=not same))
         band(sketch, drawn[-1], labels, notes if steps.stop == count else {})
         y = sketch.height + 22
     if len(calls) > MAX_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MAX_MESSAGES} more messages", 11.5, SOFT, align="left")
         y += 18
     legend = ["lane: whose data its rank sent or got last"]
+    legend += [f"every message carries {same}"] * bool(same)
     legend += ["dashed: waits"] * any(each.waits(rank) for each in drawn for rank in ranks)
     legend += ["grey: may be several ranks', the numbers are equal"] * any(m.sent and m.origin is None for m in every)
     legend += ["no room for numbers: they are in the table"] * crowded(every, ranks)
@@ -88,11 +93,12 @@ class Lanes:
 
     A lane for every rank, side by side the columns of the steps; nothing is drawn.
 
-    every: all messages of the picture, by step.  until: what happens after this step is left out.
+    every: all messages of the picture, by step.  until: what happens after this step is left out.  chips: whether the
+    messages' values are written on them.
     """
 
-    def __init__(self, ranks, left, top, column, steps: range, every: list[Transfer], until: int | None) -> None:
-        self.ranks, self.left, self.column, self.steps = ranks, left, column, steps
+    def __init__(self, ranks, left, top, column, steps: range, every, until: int | None, chips: bool = True) -> None:
+        self.ranks, self.left, self.column, self.steps, self.chips = ranks, left, column, steps, chips
         self.here = [m for m in every if m.step in steps]
         self.at: dict[int, list[Transfer]] = defaultdict(list)
         self.busy: dict[int, set[int]] = {rank: set() for rank in ranks}  # the steps in which a rank has a message
@@ -218,7 +224,7 @@ def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
             sketch.arrow(along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
         return
     thin = crowded(lanes.at[m.step], lanes.ranks)
-    words = "" if thin else chip(m.value, lanes.column - 12)
+    words = "" if thin or not lanes.chips else chip(m.value, lanes.column - 12)
     wide = text_width(words, 11.5) + 10
     if id(m) in lanes.around:
         half = (x1 - x0) / 2

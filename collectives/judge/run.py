@@ -48,8 +48,9 @@ class Run:
         which: the index of one call in `.calls`, or a slice of them; by default the
         first SHOWN_BLOCKS panels.  Raises IndexError for a call that did not happen.
         """
-        shown = blocks(self.chosen(which))
-        return draw_calls(shown[:SHOWN_BLOCKS] if which is None else shown)
+        calls = self.calls
+        shown = blocks(_chosen(calls, which))
+        return draw_calls(shown[:SHOWN_BLOCKS] if which is None else shown, calls)
 
     def table(self, which: int | slice | None = None) -> str:
         """The picture in words, for all calls or those told."""
@@ -57,14 +58,7 @@ class Run:
 
     def chosen(self, which: int | slice | None) -> list[Call]:
         """The calls that `draw(which)` and `table(which)` are about."""
-        calls = self.calls
-        if which is None:
-            return calls
-        if isinstance(which, slice):
-            return calls[which]
-        if not -len(calls) <= which < len(calls):
-            raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
-        return [calls[which]]
+        return _chosen(self.calls, which)
 
     def __repr__(self) -> str:
         calls = self.calls
@@ -95,3 +89,13 @@ class Run:
 def _same(result: Any, value: Value) -> bool:
     tensors = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
     return tensors and result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value)
+
+
+def _chosen(calls: list[Call], which: int | slice | None) -> list[Call]:
+    if which is None:
+        return calls
+    if isinstance(which, slice):
+        return calls[which]
+    if not -len(calls) <= which < len(calls):
+        raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
+    return [calls[which]]

@@ -7,10 +7,12 @@ that can be wrong it says what that means and what to do.
 from __future__ import annotations
 
 import importlib.metadata as metadata
+import platform
 import re
 import socket
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -166,7 +168,18 @@ def all_reduce() -> str:
     return f"Two ranks made an all_reduce in {result.seconds:.2f} s."
 
 
-def main() -> int:
+def _found_fit() -> tuple[Path, str]:
+    """The file that says that this environment was found fit, and what it then holds: all that the answer depends on."""
+    made_from = Path(sys.prefix, "made-from")  # of install.py
+    made = made_from.read_text(encoding="utf-8") if made_from.exists() else ""
+    return Path(sys.prefix, "found-fit"), f"{made} {sys.version} {platform.platform()} {platform.node()}"
+
+
+def main(options: list[str]) -> int:
+    """With --once, an environment that `make` made, and that was found fit on this machine, is not checked again."""
+    file, fit = _found_fit()
+    if "--once" in options and file.exists() and file.read_text(encoding="utf-8") == fit and fit.split(" ")[0]:
+        return 0
     checks = (system, packages, temporary_folder, loopback, torch_loads, packages_are_ours, torch_notices, all_reduce)
     for check in checks:
         try:
@@ -177,8 +190,10 @@ def main() -> int:
             return 1
         if said:
             print(said, flush=True)
+    with suppress(OSError):  # an environment that is not ours to write in is checked each time
+        file.write_text(fit, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,10 @@ from jupyterlab_server.workspaces_handler import WorkspacesManager
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "notebooks/00_start_here.ipynb"
 WORKSPACE = "collectives"
+SETTINGS = {
+    "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+}
 
 
 def has_browser() -> bool:
@@ -26,14 +30,16 @@ def has_browser() -> bool:
     return False
 
 
-def ask_nothing() -> None:
-    """Turns off the question about Jupyter's news that covers the first page of a new installation."""
-    overrides = Path(sys.prefix, "share/jupyter/lab/settings/overrides.json")
-    with suppress(OSError):  # an environment that is not ours to write in: then the question is asked
-        if not overrides.exists():
-            overrides.parent.mkdir(parents=True, exist_ok=True)
-            news = {"fetchNews": "false", "checkForUpdates": False}
-            overrides.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": news}))
+def settle() -> None:
+    """Gives JupyterLab our settings, as defaults that a user can change; written anew each time, so old environments too.
+
+    Widgets are saved with the notebook: one that is opened again, with its kernel gone, shows them.  No question about
+    Jupyter's news covers the first page.
+    """
+    ours = Path(sys.prefix, "share/jupyter/lab/settings/overrides.d/collectives.json")
+    with suppress(OSError):  # an environment that is not ours to write in: then the defaults are Jupyter's
+        ours.parent.mkdir(parents=True, exist_ok=True)
+        ours.write_text(json.dumps(SETTINGS, indent=2), encoding="utf-8")
 
 
 def arrange() -> None:
@@ -49,7 +55,7 @@ def arrange() -> None:
 
 
 def main(options: list[str]) -> None:
-    ask_nothing()
+    settle()
     arrange()
     command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
     # A file named on the command line would make its folder the root, and links out of it dead.

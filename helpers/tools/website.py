@@ -111,7 +111,7 @@ def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
     found, before = [], None  # what stood there before
     for output in outputs:
         data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
-        only_words = set(data) == {"text/plain"} and output["output_type"] in ("display_data", "execute_result")
+        only_words = is_words(data)
         if recording:
             drawn = [o for o in outputs if "image/png" in o.get("data", {})]
             found.append(html(figures.playing(recording, drawn[0] if drawn else None)))
@@ -127,6 +127,12 @@ def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
             found.append(output)
         before = ("asked" if "key" in recording else "played") if recording else "image/png" in data
     return found
+
+
+def is_words(data: dict) -> bool:
+    """Whether an output is text alone, or the text twin of a picture."""
+    folded = "".join(data.get("text/html", ""))
+    return set(data) == {"text/plain"} or "text/plain" in data and folded.startswith('<div class="collectives-twin">')
 
 
 def as_text(data: dict) -> dict:

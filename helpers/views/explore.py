@@ -8,13 +8,14 @@ import linecache
 from itertools import product
 
 from collectives.draw.canvas import Picture
+from collectives.format import span
 from collectives.judge.errors import RunError
 from collectives.judge.run import Run
 from collectives.launch.attempt import Outcome, attempt
 from collectives.play.web.panel import Control, Panelled, shown
 from collectives.record import provenance
 from collectives.record.collectives import COLLECTIVES
-from collectives.record.text import call_title, text
+from collectives.record.text import after_text, call_title, text
 
 WORLD_SIZES = range(2, 9)
 # control -> what it offers
@@ -63,11 +64,11 @@ def reasons(op: str) -> dict[str, str]:
     """Which controls do not apply to a collective, and why."""
     found = {}
     if not COLLECTIVES[op].root:
-        found["root"] = f"{op} has no root: every rank has the same part in it"
+        found["root"] = f"{op} has no root: all ranks are equal"
     if not COLLECTIVES[op].reduces:
-        found["reduce_op"] = f"{op} combines nothing: it has no reduce op"
+        found["reduce_op"] = f"{op} combines nothing"
     if not COLLECTIVES[op].gives:
-        found |= {name: f"a {op} carries no tensor" for name in ("dtype", "size")}
+        found |= {name: f"{op} carries no tensor" for name in ("dtype", "size")}
     return found
 
 
@@ -124,6 +125,21 @@ class Explorer(Panelled):
         error = self.outcome.error
         return f"{type(error).__name__}: {error}" if error else self.outcome.run.table()
 
+    def said(self) -> str:
+        """What the ranks were left with, in a sentence: 'all_reduce SUM, ranks 0-3; afterwards ranks 0-3: 60 64 68'."""
+        if self.outcome.error:
+            return f"{type(self.outcome.error).__name__}: see below"
+        call = self.outcome.run.calls[-1]
+        holders: dict[str, list[int]] = {}
+        for event in call:
+            holders.setdefault(after_text(event), []).append(event.rank)
+        head = f"{call.events[0].how}, ranks {span(call.group)}"
+        if set(holders) == {"-"}:
+            return f"{head}: every rank has come this far"
+        held = [f"rank{'s' * (len(ranks) > 1)} {span(ranks)}: {held}" for held, ranks in holders.items()]
+        rest = "; and each other rank something else" * (len(held) > 2)
+        return f"{head}; afterwards {'; '.join(held[:1] if rest else held)}{rest}"
+
     def draw(self) -> Picture:
         return self._picture
 
@@ -141,6 +157,7 @@ class Explorer(Panelled):
         if chosen != self.chosen:
             self.choose(**chosen)
         return {
+            "words": self.said(),
             "picture": shown(self._picture, self._picture.alt) if any(self.outcome.run.events) else None,
             "text": self.words,
             "prose": self.outcome.error is not None,

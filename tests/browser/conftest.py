@@ -1,5 +1,6 @@
 import os
 import shutil
+import subprocess
 import uuid
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from .lab import QUIET, ROOT, SCREENSHOTS, WIDTHS, Notebook, chromium, end_kernels, jupyterlab, missing
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+NOT_PART_OF_IT = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -40,6 +45,23 @@ def lab(chrome, tmp_path_factory):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns(".*"))
     with jupyterlab(folder) as (address, token):
         yield address, token, folder
+
+
+@pytest.fixture(scope="session")
+def course(tmp_path_factory):
+    """JupyterLab as `make lab` starts it: the folder of a copy of the course whose files git knows, its address and token."""
+    folder = tmp_path_factory.mktemp("made") / "course"
+    shutil.copytree(ROOT, folder, ignore=NOT_PART_OF_IT)
+    git(folder, "init", "-q")
+    git(folder, "add", "--all")
+    git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "as it was")
+    script = folder / "helpers" / "tools" / "lab.py"
+    with jupyterlab(folder, "-I", script, "--no-browser", course=folder) as (address, token):
+        yield folder, address, token
+
+
+def git(folder, *command):
+    return subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,8 +28,8 @@ def choose(notebook, op):
 
 
 def says(notebook, words):
-    """Waits until the table is that of a run that was asked for."""
-    notebook.page.locator(TABLE, has_text=words).wait_for()
+    """Waits until the table is that of a run that was asked for; it is folded."""
+    notebook.page.locator(TABLE, has_text=words).wait_for(state="attached")
 
 
 def test_each_control_with_the_mouse(notebook):
@@ -49,9 +49,36 @@ def test_each_control_with_the_mouse(notebook):
 def test_what_does_not_apply_is_off_and_says_why(notebook):
     choose(notebook, "all_gather")
     assert slider(notebook, "reduce op").is_disabled()
-    assert "combines nothing" in notebook.page.locator("label.off", has_text="reduce op").get_attribute("title")
-    assert notebook.page.get_by_text("reduce op: all_gather combines nothing").is_visible()
+    assert (
+        notebook.page.locator("label.off", has_text="reduce op").get_by_text("all_gather combines nothing").is_visible()
+    )
     notebook.pictures("explore-off")
+
+
+def test_at_8_ranks_the_screen_has_the_sliders_and_all_that_they_change(notebook):
+    page = notebook.page
+    page.set_viewport_size({"width": 1280, "height": 800})
+    slider(notebook, "world size").focus()
+    notebook.keyboard.press("End")
+    page.locator("[aria-live]", has_text="all_reduce SUM, ranks 0-7; afterwards ranks 0-7: 280 288 296").wait_for()
+    notebook.cell(0).evaluate("e => e.scrollIntoView({block: 'start'})")
+    for seen in (slider(notebook, "numbers"), page.locator(PICTURE)):
+        box = seen.bounding_box()
+        assert box["y"] > 0 and box["y"] + box["height"] < 800
+    notebook.picture("explore-8-ranks")
+    page.set_viewport_size({"width": 1280, "height": 1000})
+
+
+def test_a_picture_that_is_not_yet_the_controls_is_marked_until_it_is(notebook):
+    figure = notebook.page.locator(".jp-CodeCell .collectives")
+    at_once = """slider => {
+        slider.value = 6
+        slider.dispatchEvent(new Event('input'))
+        return slider.closest('.collectives').hasAttribute('aria-busy')
+    }"""
+    assert slider(notebook, "world size").evaluate(at_once) and not figure.evaluate("e => e.ariaBusy === null")
+    says(notebook, "ranks 0-7")
+    notebook.page.locator(".jp-CodeCell .collectives:not([aria-busy])").wait_for()
 
 
 def test_each_control_with_the_keyboard_alone(notebook):
@@ -69,6 +96,7 @@ def test_each_control_with_the_keyboard_alone(notebook):
         notebook.tab_to("input[type=range]", 8)
         press(key)
         says(notebook, said)
+    notebook.page.get_by_text("the code that runs").click()
     notebook.tab_to("textarea", 3)
 
 

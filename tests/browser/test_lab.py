@@ -1,36 +1,14 @@
 """JupyterLab as `make lab` opens it, on a copy of the course: what is in view, and that opening changes no file."""
 
-import shutil
-import subprocess
-
 import pytest
 
-from .lab import PATIENCE, ROOT, SHOWN, Notebook, end_kernels, jupyterlab
+from .conftest import git
+from .lab import PATIENCE, SHOWN, Notebook, end_kernels
 
 TABS = ".lm-DockPanel-tabBar .lm-TabBar-tab"
 TAB = TABS + ":has-text('{}')"
 WHOLE = """() => [...document.querySelectorAll('.jp-MarkdownViewer img')].some(e => e.complete && e.naturalWidth > 800
     && e.getBoundingClientRect().right < e.closest('.jp-MarkdownViewer').getBoundingClientRect().right)"""
-NOT_PART_OF_IT = shutil.ignore_patterns(
-    ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
-)
-
-
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    """The folder of a copy whose files git knows, and the address and token of its JupyterLab."""
-    folder = tmp_path_factory.mktemp("made") / "course"
-    shutil.copytree(ROOT, folder, ignore=NOT_PART_OF_IT)
-    git(folder, "init", "-q")
-    git(folder, "add", "--all")
-    git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "as it was")
-    script = folder / "helpers" / "tools" / "lab.py"
-    with jupyterlab(folder, "-I", script, "--no-browser", course=folder) as (address, token):
-        yield folder, address, token
-
-
-def git(folder, *command):
-    return subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture
@@ -62,6 +40,27 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.get_by_role("row", name="02_point_to_point not begun").wait_for()
     page.get_by_role("link", name="01_ranks").click()
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
+
+
+SEEN = """image => {
+    const box = image.getBoundingClientRect(), page = image.closest('.jp-WindowedPanel-outer').getBoundingClientRect()
+    return (Math.min(box.bottom, page.bottom) - Math.max(box.top, page.top)) / box.height
+}"""
+
+
+def test_the_first_picture_is_on_a_small_screen_after_shift_and_enter(opened):
+    lab = opened("notebooks/00_start_here.ipynb")
+    lab.page.set_viewport_size({"width": 1280, "height": 800})
+    lab.menu("Edit", "Clear Outputs of All Cells")
+    lab.run_cell(0)
+    lab.cell(0).locator(".jp-InputPrompt", has_text="1").wait_for()
+    lab.keyboard.press("Shift+Enter")
+    image = lab.cell(1).locator(".jp-OutputArea-output img")
+    lab.cell(1).get_by_text("as text").wait_for()
+    lab.idle()
+    assert image.evaluate(SEEN) > 0.75 and lab.cell(1).get_by_text("rank   before").is_hidden()
+    lab.picture("first-picture")
+    lab.page.set_viewport_size({"width": 1280, "height": 1000})
 
 
 @pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "18_when_it_hangs"])

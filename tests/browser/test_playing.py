@@ -1,5 +1,13 @@
 """What plays in JupyterLab: a pipeline schedule changed with mouse and keyboard, costs that follow their sliders."""
 
+import io
+
+from PIL import Image, ImageColor
+
+from collectives.draw.canvas import PALETTE
+
+from .lab import DARK, LIGHT
+
 PLAY = """\
 from collectives.play import play
 
@@ -46,3 +54,32 @@ def test_costs_follow_their_sliders(open_):
     notebook.keyboard.press("Home")
     cell.locator("[aria-live]", has_text="131,072 ranks, 8 B: recursive doubling is fastest with 85 µs").wait_for()
     notebook.pictures("costs")
+
+
+DRAWN = """\
+import torch
+import torch.distributed as dist
+
+from helpers import run
+
+
+def add():
+    x = torch.tensor([dist.get_rank()])
+    dist.all_reduce(x)
+
+
+run(add, world_size=4)"""
+
+
+def test_a_picture_is_as_dark_as_the_page_and_its_ranks_keep_their_colours(open_):
+    notebook = open_(DRAWN)
+    notebook.run_all()
+    picture = notebook.cell(0).locator("img")
+    for theme in (DARK, LIGHT):
+        notebook.theme(theme)
+        shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
+        paper = shot.getpixel((3, 3))
+        assert max(paper) < 30 if theme == DARK else min(paper) == 255
+        much = {colour for count, colour in shot.getcolors(1 << 24) if count > 100}
+        assert {ImageColor.getrgb(tint) for tint in PALETTE[:4]} <= much
+    notebook.picture("picture")

@@ -44,7 +44,7 @@ const STYLE = `
 [data-jp-theme-light=false] .collectives, body[data-theme=dark] .collectives { ${DARK} }
 @media (prefers-color-scheme: dark) { body[data-theme=auto] .collectives { ${DARK} } }
 .collectives .bar { display: flex; flex-wrap: wrap; gap: 6px 8px; align-items: center; margin: 6px 0 }
-.collectives button { font: inherit; min-height: 32px; padding: 3px 12px; color: inherit; background: transparent;
+.collectives button { font: inherit; min-height: 32px; padding: 3px 10px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
 .collectives button.primary, .collectives button[aria-pressed=true] { border: 2px solid var(--mark); font-weight: 600 }
 .collectives button:disabled { opacity: .5; cursor: default }
@@ -59,6 +59,7 @@ const STYLE = `
 .collectives svg { display: block; font: 13px system-ui, sans-serif; max-width: none; height: auto }
 .collectives .picture { margin: 6px 0; border-radius: 6px; overflow: hidden }
 .collectives img { display: block; max-width: 100%; height: auto }
+[data-jp-theme-light=false] .collectives img, .vscode-dark .collectives img { color-scheme: dark }
 .collectives pre { margin: 6px 0; overflow-x: auto; font-size: 12px; line-height: 1.35; background: none; color: inherit; white-space: pre }
 .collectives pre.prose { white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal }
 .collectives .soft { opacity: .78; font-size: 13px; min-height: 1.45em }
@@ -69,10 +70,16 @@ const STYLE = `
   border: 1px solid; border-radius: 3px; font-size: 13px }
 .collectives .cell.empty { border: 1px dashed #8889 }
 .collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px }
+.collectives .answer span:empty::before { content: "\\a0" }
 .collectives .sliders { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 20px }
 .collectives .slide { display: flex; gap: 8px; align-items: center; min-height: 30px }
-.collectives .slide span { flex: 0 0 96px; text-align: right } .collectives .slide output { flex: 0 0 66px }
-.collectives .off { opacity: .5 }
+.collectives .slide span { flex: 0 0 96px; text-align: right } .collectives .slide output { flex: 0 0 60px }
+.collectives .slide small { flex: 1 1 0 } .collectives .slide small:empty { display: none }
+.collectives .off { opacity: .7 } .collectives .off output { display: none }
+.collectives .off input { position: absolute; clip-path: inset(50%) }
+.collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
+.collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
+.collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
 .collectives textarea:not([hidden]) { display: block; box-sizing: border-box; width: 100%; font: 12px/1.35 var(--jp-code-font-family, monospace);
   color: inherit; background: transparent; border: 1px solid #8889; white-space: pre }
 .collectives .moves { transition: transform .6s cubic-bezier(.4, 0, .2, 1), opacity .25s .6s }

@@ -14,6 +14,8 @@ function asking(model) {
   return question => new Promise((resolve, reject) => {
     waiting = { resolve, reject }
     try {
+      // A model that was saved with the notebook, as its layout was, has no connection, and sends to nobody.
+      if (model.get("layout")?.comm_live === false) throw new Error(LOST)
       model.send(question)
     } catch { // a restart closed the connection
       settle("reject", new Error(LOST))

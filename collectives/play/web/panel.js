@@ -1,8 +1,11 @@
 // Controls, and what they lead to. `ask` promises the answer to a change: the kernel's, or one that was recorded.
 
+const SOON = 150 // ms: an answer that comes sooner needs no word that it is awaited
+const WIDE = 440 // pixels: what is no picture
+
 function panel(el, data, _, ask) {
   const root = frame(el), at = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
-  const says = h("div", { "aria-live": "polite" }), notes = h("div", { class: "soft" }), seen = h("div")
+  const says = h("div", { "aria-live": "polite" }), seen = h("div", { class: "seen" })
   const moves = {}
   let asked = null, busy = false
 
@@ -12,7 +15,8 @@ function panel(el, data, _, ask) {
     ;(control.buttons ? root : sliders).append(made)
   }
   const code = h("textarea", { readonly: true, rows: 11, "aria-label": "the code that runs, to copy", spellcheck: "false" })
-  root.append(sliders, notes, says, seen, code)
+  const coded = h("details", {}, h("summary", {}, "the code that runs, to copy"), code)
+  root.append(h("div", { class: "beside" }, h("div", { class: "controls" }, sliders, says), seen), coded)
 
   function buttons(control) {
     const group = h("div", { class: "bar", role: "group", "aria-label": control.label })
@@ -26,10 +30,10 @@ function panel(el, data, _, ask) {
   function sliding(control) {
     const value = h("output", {}, control.options[control.at])
     const { input } = slider(control.label, control.options.length - 1, control.at, i => change(control.name, i), i => control.options[i])
-    const line = h("label", { class: "slide" }, h("span", {}, control.label), input, value)
+    const why = h("small", {}), line = h("label", { class: "slide" }, h("span", {}, control.label), input, value, why)
     moves[control.name] = {
       show: i => (input.value = i, value.textContent = control.options[i]),
-      off: reason => (input.disabled = !!reason, line.title = reason ?? "", line.classList.toggle("off", !!reason)),
+      off: reason => (input.disabled = !!reason, why.textContent = reason ?? "", line.classList.toggle("off", !!reason)),
       most: last => (input.max = last),
     }
     return line
@@ -45,6 +49,8 @@ function panel(el, data, _, ask) {
   /** One question at a time, and then the latest: there is never a queue of runs that nobody waits for. */
   async function next() {
     busy = true
+    const late = setTimeout(() => (says.textContent = "Running ..."), SOON)
+    root.setAttribute("aria-busy", true) // what is shown is not yet what the controls say
     while (asked) {
       const question = asked
       asked = null
@@ -55,6 +61,8 @@ function panel(el, data, _, ask) {
       }
     }
     busy = false
+    clearTimeout(late)
+    root.removeAttribute("aria-busy")
   }
 
   function show(answer) {
@@ -64,16 +72,16 @@ function panel(el, data, _, ask) {
       if (answer.most?.[name] !== undefined) moves[name].most(answer.most[name])
       if (answer.at?.[name] !== undefined && !asked) moves[name].show(at[name] = answer.at[name])
     }
-    const reasons = data.controls.filter(control => off[control.name]).map(control => h("div", {}, `${control.label}: ${off[control.name]}`))
-    notes.replaceChildren(...reasons)
     says.textContent = answer.words ?? ""
     code.value = answer.code ?? ""
-    code.hidden = !answer.code
+    coded.hidden = !answer.code
     const text = answer.failure ?? answer.text
+    // Beside the controls if it fits there: else below them, as wide as it is.
+    seen.style.flexBasis = `${answer.picture?.width ?? WIDE}px`
     seen.replaceChildren(...[
       answer.picture && picture(answer.picture),
       answer.grid && h("div", { class: "sheet" }, beforeAndAfter(answer.grid, said => (says.textContent = said))),
-      text && h("pre", { class: answer.prose || answer.failure ? "prose" : null }, text),
+      text && (answer.prose || answer.failure ? h("pre", { class: "prose" }, text) : h("details", {}, h("summary", {}, "as text"), h("pre", {}, text))),
     ].filter(Boolean))
   }
 

@@ -1,6 +1,5 @@
 """A panel: controls, and what they lead to, asked of the kernel at every change."""
 
-import base64
 from typing import Any, NamedTuple, Sequence
 
 from ...draw.canvas import Picture
@@ -51,5 +50,4 @@ class Panelled(Interactive):
 
 def shown(picture: Picture, alt: str) -> dict:
     """A Picture as the module takes it: {src, alt, width}."""
-    data = base64.b64encode(picture.png()).decode()
-    return {"src": f"data:image/png;base64,{data}", "alt": alt, "width": picture.pixels[0]}
+    return picture.image() | {"alt": alt}

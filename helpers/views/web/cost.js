@@ -42,13 +42,21 @@ function cost(el, data, at = {}) {
     const [best] = rows
     says.textContent = `${n.toLocaleString("en")} ranks, ${inBytes(bytes)}: ${best.name} is fastest with ${inTime(best.time)}, ` +
       `${Math.round(100 * best.waits)} % of it latency`
-    const low = Math.log10(best.time) - 0.4, most = Math.max(1, Math.log10(rows.at(-1).time) - low)
-    const drawn = drawing(360, rows.length * 44 + 4, { "aria-label": rows.map(row => `${row.name}: ${inTime(row.time)}`).join("; "), tabindex: null })
+    // A log scale: whole decades from below the fastest to beyond the slowest, each with its line and its time.
+    const low = Math.floor(Math.log10(best.time)), high = Math.floor(Math.log10(rows.at(-1).time)) + 1
+    const x = time => 2 + (180 * (Math.log10(time) - low)) / (high - low), bottom = rows.length * 44 + 2
+    const drawn = drawing(360, bottom + 36, { "aria-label": rows.map(row => `${row.name}: ${inTime(row.time)}`).join("; "), tabindex: null })
+    for (let decade = low; decade <= high; decade++) {
+      const at = x(10 ** decade), said = (decade - low) % Math.ceil((high - low) / 3) ? "" : inTime(10 ** decade)
+      drawn.append(h("line", { x1: at, x2: at, y1: 18, y2: bottom + 4, stroke: "currentColor", "stroke-opacity": 0.25 }),
+        words(at, bottom + 12, said, { "text-anchor": decade > low ? "middle" : "start", "font-size": 12 }))
+    }
+    drawn.append(words(2, bottom + 28, "log scale: each line is ten times the one before", { "font-size": 12 }))
     for (const [k, row] of rows.entries()) {
-      const long = (180 * (Math.log10(row.time) - low)) / most
-      drawn.append(words(2, k * 44 + 10, row.name), h("rect", { x: 2, y: k * 44 + 20, width: long, height: 16, rx: 3,
+      const end = x(row.time)
+      drawn.append(words(2, k * 44 + 10, row.name), h("rect", { x: 2, y: k * 44 + 20, width: end - 2, height: 16, rx: 3,
         fill: k ? "currentColor" : "var(--mark)", "fill-opacity": k ? 0.35 : 1 }),
-        words(long + 9, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12 }))
+        words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12 }))
     }
     sheet.replaceChildren(drawn)
   }

@@ -8,7 +8,7 @@ function explore(el, data) {
     const grid = data.runs[`${op} ${n}${reduces(op) ? ` ${reduce}` : ""}`]
     return {
       grid, words: grid.title, code: data.codes[op].replaceAll("ReduceOp.SUM", `ReduceOp.${reduce}`).replace(/world_size=\d+/, `world_size=${n}`),
-      off: reduces(op) ? {} : { reduce_op: `${op} combines nothing: it has no reduce op` },
+      off: reduces(op) ? {} : { reduce_op: `${op} combines nothing` },
     }
   }
   const now = answer(Object.fromEntries(data.controls.map(control => [control.name, control.at])))

@@ -89,6 +89,7 @@ function predict(el, data, at, ask) {
     if (result.right && data.ask === "choice") lines.push(h("div", { class: "yes" }, `✓ ${chosen}`))
     else if (result.wants && data.ask === "choice") lines.push(h("div", {}, h("span", { class: "yes" }, "✓ "), result.wants[0][0]))
     said.replaceChildren(...lines)
+    run.classList.toggle("primary", !result.right)
     show.hidden = !!result.wants
     out.replaceChildren(...(result.after ? outcome(result.after) : []))
   }

@@ -1,0 +1,118 @@
+"""A picture's shapes and text as SVG: for a screen, light or dark, sharp at any size, and drawn sooner than pixels.
+
+In the dark what is grey is turned over; what is coloured stays, and the words on it keep their ink.
+"""
+
+import re
+from html import escape
+from typing import Any, Iterable, Iterator
+
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.path import Path
+from matplotlib.text import Text
+
+COLOURED = 24 / 255  # between a colour's channels; greys have less
+PAPER, INK = 0.08, 0.94  # what white and black become
+FONTS = "font-family:DejaVu Sans,Verdana,sans-serif;white-space:pre"
+MONO = "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
+ANCHORS = {"left": "start", "center": "middle", "right": "end"}
+LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE4: "C"}
+
+
+class Inks:
+    """The colours of one drawing: a coloured one as an attribute, a grey one as a class that the dark turns over."""
+
+    def __init__(self) -> None:
+        self._greys: dict[tuple[str, str], str] = {}  # (fill or stroke, its colour) -> the class
+
+    def __call__(self, *classes: str, stays: bool = False, **paints: str) -> str:
+        """The attributes of a shape; stays: its greys are not turned over."""
+        said = []
+        for name, colour in paints.items():
+            if stays or colour == "none" or is_coloured(colour):
+                said.append(f'{name}="{colour}"')
+            else:
+                classes += (self._greys.setdefault((name, colour), f"g{len(self._greys)}"),)
+        return " ".join([*said, *[f'class="{" ".join(classes)}"'] * bool(classes)])
+
+    def style(self) -> str:
+        light = "".join(f".{mark}{{{name}:{grey}}}" for (name, grey), mark in self._greys.items())
+        dark = "".join(f".{mark}{{{name}:{turned(grey)}}}" for (name, grey), mark in self._greys.items())
+        return f"<style>text{{{FONTS}}}.mono{{{MONO}}}{light}@media(prefers-color-scheme:dark){{{dark}}}</style>"
+
+
+def svg(placed: Iterable[tuple[Any, tuple[float, float]]], pixels: tuple[int, int]) -> str:
+    """Canvases, each with its top left corner, on a sheet of so many pixels."""
+    inks, (wide, high) = Inks(), pixels
+    drawn = [f'<rect width="{wide}" height="{high}" {inks(fill="#ffffff")}/>']
+    for sketch, (x, y) in placed:
+        drawn += [f'<g transform="translate({x},{y})">', *_shapes(sketch, inks), "</g>"]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">'
+    return "".join([head, inks.style(), *drawn, "</svg>"])
+
+
+def darkened(drawn: str) -> str:
+    """matplotlib's own SVG of a figure, its greys turned over in the dark."""
+    used = sorted(set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", drawn)))
+    greys = [(name, tint) for name, tint in used if not is_coloured(tint)]
+    rules = "".join(f'[style*="{name}: {grey}"]{{{name}:{turned(grey)}!important}}' for name, grey in greys)
+    return drawn.replace("</style>", f"@media(prefers-color-scheme:dark){{{rules}}}</style>", 1)
+
+
+def is_coloured(colour: str) -> bool:
+    channels = to_rgb(colour)
+    return max(channels) - min(channels) > COLOURED
+
+
+def turned(grey: str) -> str:
+    """Light for dark."""
+    return to_hex([INK + (PAPER - INK) * sum(to_rgb(grey)) / 3] * 3)
+
+
+def _shapes(sketch: Any, inks: Inks) -> Iterator[str]:
+    filled: list[tuple[float, float, float, float, str]] = []  # left, top, right, bottom, and the colour
+    for artist in sketch.artists:
+        if isinstance(artist, Text):
+            yield _text(artist, filled, inks)
+            continue
+        path = artist.get_path()
+        fill, edge = (to_hex(tint) if tint[3] else "none" for tint in (artist.get_facecolor(), artist.get_edgecolor()))
+        if fill != "none":
+            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+            filled.append((left, top, right, bottom, fill))
+        line = artist.get_linewidth() * 100 / 72  # points to pixels
+        if edge == "none" or not line:
+            yield f'<path d="{_d(path)}" {inks(fill=fill)}/>'
+            continue
+        ends = f'stroke-linecap="{artist.get_capstyle()}" stroke-linejoin="round"'
+        if artist.get_linestyle() not in ("-", "solid"):
+            ends = f'stroke-dasharray="{3 * line:.3g} {2.2 * line:.3g}"'
+        yield f'<path d="{_d(path)}" {inks(fill=fill, stroke=edge)} stroke-width="{line:.3g}" {ends}/>'
+
+
+def _d(path: Path) -> str:
+    said, last = [], None
+    for (x, y), code in zip(path.vertices.tolist(), path.codes.tolist()):
+        if code == Path.CLOSEPOLY:
+            said.append("Z")
+            last = None
+            continue
+        said.append(f"{' ' if code == last else LETTERS[code]}{x:.6g} {y:.6g}")
+        last = code
+    return "".join(said)
+
+
+def _text(words: Any, filled: list[tuple[float, float, float, float, str]], inks: Inks) -> str:
+    (x, y), said, align = words.get_position(), words.get_text(), words.get_ha()
+    middle, height = x + words.wide * {"left": 0.5, "center": 0, "right": -0.5}[align], y - words.pixels * 0.36
+    under = (
+        tint
+        for left, top, right, bottom, tint in reversed(filled)
+        if left <= middle <= right and top <= height <= bottom
+    )
+    ink = inks(*["mono"] * words.mono, stays=is_coloured(next(under, "#ffffff")), fill=to_hex(words.get_color()))
+    bold = ' font-weight="700"' if words.bold else ""
+    return (
+        f'<text x="{x:.5g}" y="{y:.5g}" font-size="{words.pixels:.3g}"{bold} text-anchor="{ANCHORS[align]}" '
+        f'textLength="{words.wide:.4g}" lengthAdjust="spacingAndGlyphs" {ink}>{escape(said)}</text>'
+    )
