@@ -6,7 +6,10 @@ from importlib import import_module
 # command -> the module whose main() it is, and what it does
 COMMANDS = {
     "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
-    "calibrate": ("cost.calibrate", "hold nccl-tests' reports of your cluster against prices, and fit a machine to them"),
+    "calibrate": (
+        "cost.calibrate",
+        "hold nccl-tests' reports of your cluster against prices, and fit a machine to them",
+    ),
     "export": ("jobs.export", "make a notebook a program that torchrun starts"),
     "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
 }

@@ -54,7 +54,7 @@ class Row:
     @property
     def times(self) -> float:
         """How many times the price it took."""
-        return self.measured.seconds / self.price(self.measured.nbytes).seconds
+        return self.measured.seconds / (self.price(self.measured.nbytes).seconds + self.measured.launch)
 
     @property
     def above(self) -> float:
@@ -88,6 +88,12 @@ def slow(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
+def stretch(rows: Sequence[Row]) -> float:
+    """How many times the upper end of the band two neighbouring sizes take, where they take most; a lone size by itself."""
+    pairs = [min(a.above, b.above) for a, b in zip(rows, rows[1:]) if a.call == b.call]
+    return max(pairs or [row.above for row in rows])
+
+
 def odd(rows: Sequence[Row]) -> list[Row]:
     """The rows that a fit does not meet though it meets the sizes beside them."""
     far = [abs(log(row.times)) for row in rows]
@@ -113,6 +119,7 @@ def fitted(rows: Sequence[Row], weights: Sequence[float] | None = None) -> dict[
     network = rows[0].price.network
     parts = [row.price.parts(row.measured.nbytes) for row in rows]  # (algorithm, protocol, hops, waits, base, transfer)
     taken = np.log([row.measured.seconds for row in rows])
+    launch = np.array([row.measured.launch for row in rows])
     weight = np.ones(len(rows)) if weights is None else np.asarray(weights, float)
     names = "hop tree_growth tree_most ring_growth ring_most pairs pairs_growth growth"
     of = {name: network.value(name, "a fit") for name in names.split()}
@@ -124,7 +131,7 @@ def fitted(rows: Sequence[Row], weights: Sequence[float] | None = None) -> dict[
     protocol, hops, waits, base, transfer = (np.array([part[k] for part in parts]) for k in range(1, 6))
 
     def off(of: dict) -> float:
-        seconds = base + transfer
+        seconds = launch + base + transfer
         pairs, ring, tree = groups
         seconds = seconds + pairs * (of["pairs"] + of["pairs_growth"] * transfer)
         hop = np.array(of["hop"])[protocol]
@@ -165,9 +172,7 @@ def own(network: Network, figures: dict, rows: Sequence[Row], source: str) -> Ne
     place = "fitted"
     made = network.figures | {name: Quantity(value, source, place) for name, value in figures.items()}
     fit = Network("network", "own", network.file, made)
-    times = [
-        (row.measured.nbytes, row.measured.seconds / price_on(row, fit)(row.measured.nbytes).seconds) for row in rows
-    ]
+    times = [(row.measured.nbytes, replace(row, price=price_on(row, fit)).times) for row in rows]
     edges = [0, (ANCHORS[0] * ANCHORS[1]) ** 0.5, (ANCHORS[1] * ANCHORS[2]) ** 0.5, float("inf")]
     low, high = [], []
     for k, (start, end) in enumerate(zip(edges, edges[1:])):

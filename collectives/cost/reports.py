@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..machines.gpu import gpus
+from ..machines.sweeps import Sweep
 from ..record.collectives import least
+from .calibration import LAUNCH_SECONDS
 
 TESTS = {  # a program of nccl-tests -> our name
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
@@ -41,6 +43,18 @@ class Measured:
     place: str
     node: int = 0  # GPUs of a node, where the file says so
     gpu: str = ""  # a name in gpus.csv, where the file says so
+    launch: float = 0.0  # seconds of it until the kernels ran, where one thread started those of all GPUs
+
+
+def of_sweep(sweep: Sweep) -> list[Measured]:
+    """A published sweep as measurements."""
+    made = []
+    for nbytes, figure in sweep.figures:
+        seconds = figure * 1e-6 if sweep.unit == "µs" else least(sweep.collective, sweep.gpus) * nbytes / (figure * 1e9)
+        ranks = tuple(range(sweep.gpus))
+        launch = sweep.exposed * LAUNCH_SECONDS
+        made.append(Measured(sweep.collective, ranks, nbytes, seconds, sweep.sweep, launch=launch))
+    return made
 
 
 def measured(file: Path | str) -> list[Measured]:
@@ -67,7 +81,7 @@ def measured(file: Path | str) -> list[Measured]:
 
 
 def _report(text: str, name: str) -> list[Measured]:
-    rows, hosts, kinds = [], Counter(), set()
+    rows, hosts, kinds, launch = [], Counter(), set(), 0.0
     program = next((test for test in sorted(TESTS, key=len, reverse=True) if test in name), "")
     for number, line in enumerate(text.splitlines(), 1):
         if found := RANK.search(line):
@@ -81,19 +95,22 @@ def _report(text: str, name: str) -> list[Measured]:
             if int(nbytes) and times:
                 collective = TESTS[program] if program else _recognised(op, times[0], sum(hosts.values()))
                 place, seconds = f"{name}, line {number}", min(times)[0] * 1e-6
-                rows.append((collective, int(nbytes), seconds, place, max(times, key=lambda t: t[1]), hosts, kinds))
+                rows.append(
+                    (collective, int(nbytes), seconds, place, max(times, key=lambda t: t[1]), launch, hosts, kinds)
+                )
         elif "Using devices" in line or "# nThread" in line:  # the next report of the same file
             hosts, kinds = Counter(), set()
+            launch = LAUNCH_SECONDS * bool(re.search(r"nGpus ([2-9]|\d\d)", line)) or launch * ("nThread" not in line)
         elif found := PROGRAM.search(line):
             program = found[1]
     best: dict[int, tuple] = {}  # of each report the row of most bandwidth, which says best how many ranks there were
-    for *_, figures, hosts, _ in rows:
+    for *_, figures, _, hosts, _ in rows:
         best[id(hosts)] = max(best.get(id(hosts), figures), figures, key=lambda f: f[1])
     made = []
-    for collective, nbytes, seconds, place, _, hosts, kinds in rows:
+    for collective, nbytes, seconds, place, _, launch, hosts, kinds in rows:
         ranks = _ranks(collective, best[id(hosts)], sum(hosts.values()))
         node = max(hosts.values()) if ranks == sum(hosts.values()) else 0  # not all ranks are listed
-        made.append(Measured(collective, tuple(range(ranks)), nbytes, seconds, place, node, _gpu(kinds)))
+        made.append(Measured(collective, tuple(range(ranks)), nbytes, seconds, place, node, _gpu(kinds), launch))
     return made
 
 
