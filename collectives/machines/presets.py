@@ -121,8 +121,8 @@ def fat_tree(
 
 
 def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
-    """Nodes on AWS's network, which restricts algorithms and protocols between them: networks.csv has the reasons."""
-    return rails(nodes, gpu, nic, ranks, network="EFA, p4" if gpu == "A100" else "EFA")
+    """Nodes on AWS's network; where it restricts protocols between them, networks.csv has the reason."""
+    return rails(nodes, gpu, nic, ranks, network={"A100": "EFA, p4", "H100": "EFA, p5"}.get(gpu, "EFA"))
 
 
 def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:

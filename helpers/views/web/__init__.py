@@ -5,8 +5,8 @@ from pathlib import Path
 from collectives.play import web
 
 HERE = Path(__file__).parent
-PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
-FIGURES = (*web.FIGURES, PREDICT, COST)
+PREDICT, COST, PRICES = HERE / "predict.js", HERE / "cost.js", HERE / "prices.js"
+FIGURES = (*web.FIGURES, PREDICT, COST, PRICES)
 RECORDED = HERE / "recorded.json"  # made by helpers/tools/recordings.py
 
 

@@ -3,16 +3,6 @@
 
 const SIZES = Array.from({ length: 32 }, (_, k) => 2 ** (k + 3)) // 8 B to 16 GiB
 
-function inBytes(n) {
-  const unit = ["B", "KiB", "MiB", "GiB"], k = Math.min(3, Math.floor(Math.log2(n) / 10))
-  return `${n / 2 ** (10 * k)} ${unit[k]}`
-}
-
-function inTime(t) {
-  const [by, unit] = t < 1e-3 ? [1e6, "µs"] : t < 1 ? [1e3, "ms"] : [1, "s"]
-  return `${+(t * by).toPrecision(3)} ${unit}`
-}
-
 /** Sliders over {algorithms: [{name, steps, share}], ranks, latency, bandwidth}; shares are of the buffer's bytes. */
 function cost(el, data, at = {}) {
   const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
