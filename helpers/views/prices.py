@@ -8,7 +8,7 @@ from collectives.format import aligned, duration, size
 from collectives.frontend import Interactive
 from collectives.machines.presets import rails
 
-from .web import PRICES
+from .web import COST
 
 if TYPE_CHECKING:
     from collectives.draw.chart import Chart
@@ -74,7 +74,7 @@ class NetworkPrices(Interactive):
     def figure(self):
         from collectives.play.web.widget import Figure  # anywidget may be missing
 
-        return Figure(self.recording(), drawn_by=PRICES)
+        return Figure(self.recording(), drawn_by=COST)
 
 
 def _price(collective: str, gpus: int, name: str) -> Nccl:

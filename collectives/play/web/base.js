@@ -37,18 +37,6 @@ const words = (x, y, said, more = {}) => h("text", { x, y, "dominant-baseline": 
 const listed = ranks => (ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.slice(0, -1).join(", ")} and ${ranks.at(-1)}`)
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches
 
-/** Bytes in their largest unit; a power of two has no fraction. */
-function inBytes(n) {
-  const unit = ["B", "KiB", "MiB", "GiB"], k = Math.min(3, Math.floor(Math.log2(n) / 10))
-  return `${n / 2 ** (10 * k)} ${unit[k]}`
-}
-
-/** Seconds, with three figures. */
-function inTime(t) {
-  const [by, unit] = t < 1e-3 ? [1e6, "µs"] : t < 1 ? [1e3, "ms"] : [1, "s"]
-  return `${+(t * by).toPrecision(3)} ${unit}`
-}
-
 const DARK = "--mark: #7db8f5; --yes: #5cc26b; --no: #ff7a61; --edge: #c9ced4"
 const STYLE = `
 .collectives { --mark: #1769c2; --yes: #2e8b3d; --no: #d9381e; --edge: transparent;

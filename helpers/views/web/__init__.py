@@ -5,8 +5,8 @@ from pathlib import Path
 from collectives.play import web
 
 HERE = Path(__file__).parent
-PREDICT, COST, PRICES = HERE / "predict.js", HERE / "cost.js", HERE / "prices.js"
-FIGURES = (*web.FIGURES, PREDICT, COST, PRICES)
+PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
+FIGURES = (*web.FIGURES, PREDICT, COST)
 RECORDED = HERE / "recorded.json"  # made by helpers/tools/recordings.py
 
 
