@@ -687,6 +687,19 @@ def test_computing_takes_flops_over_the_share_of_the_peak():
             compute_seconds(1, utilisation=wrong)
 
 
+def test_a_bill_has_the_bands_of_what_it_adds_up():
+    def calls():
+        x = torch.ones(1000)
+        dist.all_reduce(x)
+        dist.all_reduce(x[:10])
+
+    priced = bill(run(calls, world_size=2), rails(2), scale=8)
+    price_of = nccl("all_reduce", rails(2))
+    for end in (0, 1):
+        assert priced.band[end] == pytest.approx(sum(price_of(nbytes).band[end] for nbytes in (4000, 40)))
+    assert f"nine of ten systems: {duration(priced.band[0])} to" in repr(priced)
+
+
 # --- protocols, fits, calibration ---------------------------------------------------------
 
 
@@ -778,7 +791,7 @@ def test_a_price_says_how_far_it_can_be_trusted():
     near, far = nccl("all_reduce", rails(2)), nccl("all_reduce", rails(16_384))
     cost = near(MIB)
     assert cost.band[0] < cost.seconds < cost.band[1] and not cost.beyond
-    assert f"nine of ten of published systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
+    assert f"nine of ten published systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
     assert "extrapolated: no sweep of verbs has more than 256 GPUs" in repr(far(8))
     slowest = nccl("all_reduce", machine_of("A3 High", 16))(8)
     assert slowest.seconds > 10 * near(8).seconds and slowest.algorithm == "Ring" and slowest.protocol == "Simple"

@@ -61,7 +61,7 @@ class Cost:
     def __repr__(self) -> str:
         limit = max(self.limits, key=self.limits.get) if self.limits else "nothing"
         around = " to ".join(map(duration, self.band)) if self.band else ""
-        known = f"  nine of ten of {self.whose}: {around}\n" if around else ""
+        known = f"  nine of ten {self.whose}: {around}\n" if around else ""
         known += f"  extrapolated: {self.beyond}\n" if self.beyond else ""
         return (
             f"{self.what} on {self.machine}, {size(self.nbytes)}: {duration(self.seconds)}\n{known}"

@@ -66,7 +66,7 @@ class Network(DataSheet):
     @property
     def whose(self) -> str:
         """Whose measurements the band is of."""
-        return "published systems" if self.file == FILE else f"the measurements of {self.name}"
+        return "published systems" if self.file == FILE else f"measurements of {self.name}"
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
