@@ -1,7 +1,7 @@
 """network_prices(): what NCCL takes on several networks side by side, with bands, and sliders for collective, GPUs and bytes."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterable
 
 from collectives.cost.tuner import Nccl, nccl
 from collectives.format import aligned, duration, size
@@ -55,11 +55,11 @@ class NetworkPrices(Interactive):
         collectives, networks = [], []
         for collective in COLLECTIVES:
             priced = [[_price(collective, gpus, name) for gpus in GPUS] for name in NETWORKS]
-            table = [[[_round(price(nbytes).seconds) for nbytes in BYTES] for price in row] for row in priced]
+            table = [[_row(price(nbytes).seconds for nbytes in BYTES) for price in row] for row in priced]
             collectives.append({"name": collective, "seconds": table})
         for name in NETWORKS:
             network = _price(STILL[0], STILL[1], name).network
-            low, high = zip(*(map(_round, network.band(nbytes)) for nbytes in BYTES))
+            low, high = map(_row, zip(*(network.band(nbytes) for nbytes in BYTES)))
             networks.append({"name": name, "most": network.value("gpus", "network_prices()"), "low": low, "high": high})
         return {
             "kind": "prices",
@@ -82,8 +82,9 @@ def _price(collective: str, gpus: int, name: str) -> Nccl:
     return nccl(collective, rails(gpus // 8, nic=card, network=network))
 
 
-def _round(value: float) -> float:
-    return float(f"{value:.3g}")
+def _row(values: Iterable[float]) -> str:
+    """Numbers with three figures, between spaces: in a notebook's file each would take a line of its own."""
+    return " ".join(f"{value:.3g}" for value in values)
 
 
 def _title() -> str:

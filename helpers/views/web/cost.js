@@ -59,7 +59,10 @@ function cost(el, data, at = {}) {
   show()
 }
 
-/** Choices and sliders over {title, collectives: [{name, seconds: [network][gpus][size]}], networks: [{name, most, low, high}], gpus, bytes}. */
+/** A number of a row of numbers between spaces. */
+const nth = (row, k) => +row.split(" ")[k]
+
+/** Choices and sliders over {title, collectives: [{name, seconds: [network][gpus], a row over sizes}], networks: [{name, most, low, high}], gpus, bytes}. */
 function prices(el, data, at = {}) {
   const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
   const here = { ...data.at, ...at.value }
@@ -82,8 +85,8 @@ function prices(el, data, at = {}) {
   function show() {
     const { name, seconds } = data.collectives[here.collective], gpus = data.gpus[here.gpus]
     const rows = data.networks.map((network, k) => {
-      const time = seconds[k][here.gpus][here.bytes], beyond = gpus > network.most
-      return { name: network.name, time, low: time * network.low[here.bytes], high: time * network.high[here.bytes], beyond }
+      const time = nth(seconds[k][here.gpus], here.bytes), beyond = gpus > network.most
+      return { name: network.name, time, low: time * nth(network.low, here.bytes), high: time * nth(network.high, here.bytes), beyond }
     })
     const best = rows.reduce((a, b) => (b.time < a.time ? b : a)), far = rows.filter(row => row.beyond)
     says.textContent = `${name} of ${inBytes(data.bytes[here.bytes])} on ${gpus.toLocaleString("en")} GPUs: ${best.name} takes ` +
