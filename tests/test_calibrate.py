@@ -90,7 +90,9 @@ def test_a_cluster_of_ones_own_is_fitted_and_prices_other_sizes(tmp_path):
     )
     broken = {nbytes: seconds * (4 if nbytes > 2**25 else 1) for nbytes, seconds in times.items()}
     file.write_text(report("\n".join(row_of(*pair) for pair in broken.items())))
-    said = calibrate(file, "--network", "verbs")
+    said = calibrate(file, "--network", "verbs", "--save", mine)
+    without_the_fault = nccl("all_reduce", machine(str(mine), 16))(2**30).seconds
+    assert without_the_fault == pytest.approx(times[2**30], rel=0.15)
     slow_part = said.split("look for a fault")[1].split("fitted")[0]
     assert "64 MiB" in slow_part and "8 GiB" in slow_part and "32 MiB" not in slow_part
 
