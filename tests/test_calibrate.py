@@ -13,6 +13,7 @@ from collectives.cost import nccl
 from collectives.cost.calibrate import Row, error, fitted, own, price_on, priced, slow
 from collectives.cost.reports import Measured, measured
 from collectives.machines import machine, network, rails, sweeps
+from helpers.tools import calibration
 
 
 def test_the_rule_for_faults_finds_the_suspect_and_spares_the_healthy():
@@ -67,6 +68,7 @@ def calibrate(*arguments) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_cluster_of_ones_own_is_fitted_and_prices_other_sizes(tmp_path):
     """A network whose crossings take 10 µs more than verbs', one odd row, and a fault at its end."""
     figures = network("verbs").figures
@@ -126,6 +128,7 @@ def test_a_profilers_trace_is_read(tmp_path):
     assert [r.seconds for r in measured(tmp_path / "trace.json.gz")] == [r.seconds for r in measured(file)]
 
 
+@pytest.mark.slow
 def test_a_report_says_what_it_lacks(tmp_path):
     file = tmp_path / "report.txt"
     file.write_text(row_of(2**20, 1e-4))
@@ -134,3 +137,8 @@ def test_a_report_says_what_it_lacks(tmp_path):
     file.write_text("nothing\n")
     assert "report.txt has no measurement: give the output of a program of nccl-tests" in calibrate(file)
     assert "No such file" in calibrate(tmp_path / "gone.txt")
+
+
+def test_the_page_of_the_calibration_is_up_to_date():
+    """`python -m helpers.tools.calibration` writes it."""
+    assert calibration.PAGE.read_text(encoding="utf-8") == calibration.page()
