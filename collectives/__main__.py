@@ -6,6 +6,10 @@ from importlib import import_module
 # command -> the module whose main() it is, and what it does
 COMMANDS = {
     "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
+    "calibrate": (
+        "cost.calibrate",
+        "hold nccl-tests' reports of your cluster against prices, and fit a machine to them",
+    ),
     "export": ("jobs.export", "make a notebook a program that torchrun starts"),
     "explain": ("explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
     "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
@@ -25,7 +29,7 @@ def main() -> None:
 
 def usage() -> str:
     """The commands, one a line."""
-    lines = [f"  {name:<8} {what}" for name, (_, what) in COMMANDS.items()]
+    lines = [f"  {name:<9} {what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join(["usage: python -m collectives COMMAND ...", "", *lines, "", "COMMAND --help says more."])
 
 

@@ -20,6 +20,7 @@ __all__ = lazy(
         ".views.costs": "costs",
         ".views.explore": "explore",
         ".views.predict.predict": "predict",
+        ".views.prices": "network_prices",
     },
 )
 

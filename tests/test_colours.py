@@ -8,7 +8,7 @@ import pytest
 
 from collectives.algorithms.pipeline.picture import PALE
 from collectives.algorithms.pipeline.picture import TINTS as ACTIONS
-from collectives.cost.draw import GROUP_COLOURS
+from collectives.cost.draw import PLACES
 from collectives.cost.draw import TINTS as NCCL
 from collectives.cost.planner.picture import MEMORY, SECONDS
 from collectives.draw.canvas import AMOUNT, ANYBODYS, FAINT, IDLE, PALETTE, REDUCED, SERIES, TRAY, ink_on
@@ -114,7 +114,7 @@ NO_RANKS = {
     "memory": [*MEMORY.values()],
     "seconds": [*SECONDS.values()],
     "NCCL's algorithms": [*NCCL.values()],
-    "groups of figures": [*GROUP_COLOURS.values()],
+    "groups of figures": [*PLACES.values()],
     "what travels beside computing": [HIDDEN, BARE],
 }
 

@@ -8,7 +8,7 @@ import pytest
 from collectives.cost import compute_seconds, nccl
 from collectives.cost.planner import ALLOCATED, RUNS, Division, cluster, shape, step
 from collectives.cost.planner.check import FRAMEWORKS
-from collectives.machines import figures, gpus, machine, machines, nvlink_node, rails, records, sweeps
+from collectives.machines import figures, gpus, machine, machines, networks, nvlink_node, rails, records, sweeps
 from collectives.machines.gpu import FIGURES, FILE
 
 
@@ -21,7 +21,10 @@ def test_the_files_are_complete():
         for made in (machine(name), machine(name, 4 * node)):
             assert made.gpus.node == node and nccl("all_reduce", made)(2**20).seconds > 0
         assert machine(name).name == name and machine(name, 2).gpus.node == 2
-    assert len(sweeps()) == 67 and sum(len(sweep.figures) for sweep in sweeps()) == 493
+    assert len(sweeps()) == 104 and sum(len(sweep.figures) for sweep in sweeps()) == 1196
+    for network in networks().values():
+        assert not network.name.startswith("NVLink") or network.band(8)[0] < 1 < network.band(8)[1]
+        assert network.value("gpus", "this test") and network.band(2**34)[0] < 1 < network.band(2**34)[1]
     assert len(RUNS) == 89 and len(ALLOCATED) == 2
     assert {run.framework for run in RUNS} == set(FRAMEWORKS.values())
 
@@ -134,8 +137,8 @@ def test_a_sweep_without_figures_and_figures_without_a_sweep_are_refused(tmp_pat
     last = rows[-1].split(",")[0]
     fewer = [row for row in rows if not row.startswith(last)]
     for name, kept, reason in (
-        ("fewer.csv", fewer, f"sweeps.csv, line 68: fewer.csv has no row of the sweep '{last}'"),
-        ("more.csv", rows + ["nobody,8,1"], "more.csv, line 495: sweeps.csv has no sweep 'nobody'"),
+        ("fewer.csv", fewer, f"sweeps.csv, line {len(sweeps()) + 1}: fewer.csv has no row of the sweep '{last}'"),
+        ("more.csv", rows + ["nobody,8,1"], f"more.csv, line {len(rows) + 1}: sweeps.csv has no sweep 'nobody'"),
     ):
         (tmp_path / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
         with pytest.raises(ValueError, match=reason):

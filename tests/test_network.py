@@ -67,6 +67,7 @@ from collectives.cost import (
     price,
     training_flops,
 )
+from collectives.format import duration
 from collectives.machines import (
     Level,
     Machine,
@@ -82,6 +83,7 @@ from collectives.machines import (
     rails,
 )
 from collectives.machines import gpu as gpu_of
+from collectives.machines import machine as machine_of
 from helpers import run
 from tests.corpus.schedules import variants
 
@@ -443,6 +445,11 @@ def test_nccl_chooses_what_it_was_seen_to_choose(collective, machine, choices):
         assert min(priced.estimates(nbytes), key=priced.estimates(nbytes).get) == priced.choice(nbytes)
 
 
+def without_software(machine):
+    """The machine by NCCL's own figures."""
+    return machine.with_(gpus=replace(machine.gpus, inside=None, between=None))
+
+
 def test_an_older_nccl_turned_to_the_switch_earlier():
     """The times of NVIDIA/nccl-tests#309 (NCCL 2.26.2) jump by half from 1 to 2 MiB on 4 nodes, from 4 to 8 on 8."""
     before = {4: {MIB: "Tree/LL128", 2 * MIB: "NVLSTree/Simple", 128 * MIB: "NVLSTree/Simple", 256 * MIB: "Ring/Simple"},
@@ -461,7 +468,7 @@ def test_an_older_nccl_turned_to_the_switch_earlier():
 @pytest.mark.parametrize("gpus", [8, 16, 64, 256])
 def test_a_schedule_and_nccls_ring_cost_the_same(gpus):
     """NCCL adds latency and bytes and takes the latency 1.4 times, so its ring is the dearer one, by little."""
-    machine = rails(gpus // 8) if gpus > 8 else nvlink_node()
+    machine = without_software(rails(gpus // 8) if gpus > 8 else nvlink_node())
     rings = price(outline(multi_ring_all_reduce, gpus, 8) if gpus > 8 else outline(ring_all_reduce, 8), machine)
     by_nccl = nccl("all_reduce", machine)
     for nbytes, least in ((2**30, 0.88), (2**34, 0.95)):
@@ -471,10 +478,10 @@ def test_a_schedule_and_nccls_ring_cost_the_same(gpus):
 def test_a_ring_over_several_nodes_leaves_every_node_once_a_round():
     """The longest way round skips a hop inside a node; NCCL counts as if it skipped one between nodes."""
     for collective, rounds in (("all_reduce", 2), ("all_gather", 1)):
-        price_of = nccl(collective, rails(4))
+        price_of = nccl(collective, without_software(rails(4)))
         estimate = price_of.estimates(1024)["Ring", "LL"]
         assert price_of(1024, "Ring", "LL").seconds - estimate == pytest.approx(rounds * (2.7e-6 - 1e-6))
-        one_gpu_each = nccl(collective, rails(4), range(0, 32, 8))
+        one_gpu_each = nccl(collective, without_software(rails(4)), range(0, 32, 8))
         assert one_gpu_each(1024, "Ring", "LL").seconds == pytest.approx(one_gpu_each.estimates(1024)["Ring", "LL"])
 
 
@@ -540,7 +547,7 @@ def test_nccl_prices_some_of_the_ranks():
     column, node, all_ = (nccl("all_gather", machine, ranks) for ranks in (range(0, 32, 8), range(8, 16), None))
     assert (column.world_size, column.nodes, node.world_size, node.nodes) == (4, 4, 8, 1)
     assert (all_.world_size, all_.nodes) == (32, 4)
-    assert column(GIB).seconds == pytest.approx(0.75 * GIB / 48e9, rel=0.01)  # one GPU a node, one card
+    assert column(GIB).seconds == pytest.approx(0.75 * GIB / 48e9, rel=0.02)  # one GPU a node, one card
     assert node(GIB).seconds == nccl("all_gather", nvlink_node("H100"))(GIB).seconds
     message = nccl("send", machine, (0, 8))(GIB)  # of a card's 400 Gb/s, as much as the channels of a ring use
     assert message.transfer == pytest.approx(GIB / 48e9) and message.algorithm == "pairs"
@@ -680,6 +687,19 @@ def test_computing_takes_flops_over_the_share_of_the_peak():
             compute_seconds(1, utilisation=wrong)
 
 
+def test_a_bill_has_the_bands_of_what_it_adds_up():
+    def calls():
+        x = torch.ones(1000)
+        dist.all_reduce(x)
+        dist.all_reduce(x[:10])
+
+    priced = bill(run(calls, world_size=2), rails(2), scale=8)
+    price_of = nccl("all_reduce", rails(2))
+    for end in (0, 1):
+        assert priced.band[end] == pytest.approx(sum(price_of(nbytes).band[end] for nbytes in (4000, 40)))
+    assert f"nine of ten systems: {duration(priced.band[0])} to" in repr(priced)
+
+
 # --- protocols, fits, calibration ---------------------------------------------------------
 
 
@@ -742,27 +762,45 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 def test_published_figures_are_met():
-    """Within 10 % by the median, and within 15 % group by group, also of what was held out; see Calibration.of for both words."""
+    """Rows of sources that the fit never saw, group by group; eight of nine are in the band."""
     table = calibration()
-    reached = {"one node, below 1 MiB": 0.13, "one node, 1 to 64 MiB": 0.11, "several nodes, below 64 MiB": 0.13,
-               "64 MiB and more": 0.07}  # fmt: skip
+    reached = {"one node, below 1 MiB": 0.13, "one node, 1 to 64 MiB": 0.11, "one node, 64 MiB and more": 0.05,
+               "several nodes, below 64 MiB": 0.18, "several nodes, 64 MiB and more": 0.06}  # fmt: skip
     assert list(reached) == list(GROUPS)
     for group, bound in reached.items():
-        assert table.of(group).median < bound, group
-        held_out = table.of(group, "held out")
-        assert not held_out or held_out.median < 0.14, group
-    assert table.median < 0.10 and table.of(role="held out").median < 0.12
-    assert sum(row.counts for row in table) > 450 and len(table.of(role="held out")) > 100
+        rows = table.of(group)
+        assert rows.median < bound and rows.within > 0.8, group
+    unseen = table.of(role="held out")
+    assert unseen.median < 0.1 and unseen.within > 0.88 and len({row.source for row in unseen}) >= 15
+    # No source is fitted to at one size and held out at another.
+    assert not {r.source for r in table.of(role="fitted") if r.group in GROUPS[3:]} & {
+        r.source for r in unseen if r.group in GROUPS[3:] and "coreweave" not in r.source and "dstack" not in r.source
+    }
     # LAUNCH_SECONDS is the median of what the three rows it was fitted to take beyond the model.
-    fitted = table.of(role="fitted")
-    assert [row.what for row in fitted] == ["8 x A100", "8 x H200", "8 x B200"]
-    assert sorted(row.error for row in fitted)[1] == pytest.approx(0, abs=0.01)
+    launched = [row for row in table.of(role="fitted") if row.group == GROUPS[0] and row.network == "NVLink"]
+    assert [row.what for row in launched] == ["8 x A100", "8 x H200", "8 x B200"]
+    assert sorted(row.error for row in launched)[1] == pytest.approx(0, abs=0.01)
     # What counts nowhere says why, and what is displayed says which.
-    assert all(row.source.startswith("github.com/") for row in table)
-    assert all(bool(row.note) == (row.role == "suspect") for row in table)
+    assert all(row.source for row in table) and all(bool(row.note) == (row.role == "suspect") for row in table)
     assert {row.role for row in table} == {"", "fitted", "form", "held out", "suspect"}
-    text = repr(table)
-    assert all(group in text for group in GROUPS) and f"{table.median:.0%}" in text.splitlines()[-1]
+    assert all(group in repr(table) for group in GROUPS) and f"{table.median:.0%}" in repr(table).splitlines()[-1]
+    assert all(row.source in table.sweeps() for row in table)
+
+
+def test_a_price_says_how_far_it_can_be_trusted():
+    near, far = nccl("all_reduce", rails(2)), nccl("all_reduce", rails(16_384))
+    cost = near(MIB)
+    assert cost.band[0] < cost.seconds < cost.band[1] and not cost.beyond
+    assert f"nine of ten published systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
+    assert "extrapolated: no sweep of verbs has more than 256 GPUs" in repr(far(8))
+    slowest = nccl("all_reduce", machine_of("A3 High", 16))(8)
+    assert slowest.seconds > 10 * near(8).seconds and slowest.algorithm == "Ring" and slowest.protocol == "Simple"
+    assert (
+        "nine of ten" not in repr(cost_of_ring := price(ring_all_reduce(8), nvlink_node())(8))
+        and cost_of_ring.band is None
+    )
+    with pytest.raises(ValueError, match="no network is called 'token ring', only NVLink, "):
+        rails(2, network="token ring")
 
 
 def test_what_cannot_be_priced_is_refused():
@@ -815,7 +853,12 @@ def test_the_words_of_a_picture_say_what_it_draws():
     errors = draw.draw_errors(table)
     assert errors.words == repr(table) and f"{table.median:.0%}" in errors.words
     drawn = sorted(float(dot.get_ydata()[0]) for dot in errors.picture.panels[0].lines if dot.get_xdata()[0] >= 8)
-    assert drawn[-len(table) :] == pytest.approx(sorted(1 + row.error for row in table))
+    assert drawn[-len(table) :] == pytest.approx(sorted(row.times for row in table))
+    banded = draw.draw_seconds({"rails": {"NCCL": nccl("all_reduce", rails(2))}}, [8, 2**20, 2**30])
+    far = draw.draw_seconds({"far": {"NCCL": lambda n: nccl("all_reduce", rails(n // 8))(8)}}, [64, 1024], "GPUs")
+    assert "nine of ten, from" in banded.words and len(banded.picture.panels[0].collections) == 1
+    assert far.picture.panels[0].get_title(loc="left").endswith("hollow: extrapolated")
+    assert far.words.endswith("extrapolated: no sweep of verbs has more than 256 GPUs")
     message = draw.draw_message([(16, 5e-5), (2**20, 3e-4), (2**22, 1e-3)], fit([(16, 5e-5), (2**22, 1e-3)]))
     assert "latency α        50.0 µs" in message.words
     for shown in (choices, curves, errors, message, draw.draw_machines()):

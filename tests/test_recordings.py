@@ -2,10 +2,16 @@
 
 import json
 
+import pytest
+
+from collectives.cost import nccl
 from collectives.draw.canvas import PALETTE
+from collectives.machines import rails
 from collectives.play.web import module
+from helpers import network_prices
 from helpers.tools import recordings
 from helpers.views.explore import _grid, code, execute
+from helpers.views.prices import NETWORKS
 from helpers.views.web import FIGURES, RECORDED, script
 
 MOST = 60_000  # bytes of a figure's data
@@ -36,3 +42,20 @@ def test_figures_are_light():
 def test_a_figure_brings_only_what_it_needs_and_the_colours_of_the_pictures():
     for file in FIGURES:
         assert json.dumps(PALETTE) in module(file) and len(module(file).encode()) <= MODULE, file
+
+
+def test_what_nccl_takes_on_networks_is_in_its_figure_and_its_words():
+    """The table that the sliders look up has the prices and the bands of nccl(), and says where they end."""
+    shown = network_prices()
+    recording = shown.recording()
+    k, g, b = list(NETWORKS).index("TCPXO (A3 Mega)"), recording["gpus"].index(128), recording["bytes"].index(2**20)
+    gathers = next(each for each in recording["collectives"] if each["name"] == "all_gather")
+    cost = nccl("all_gather", rails(16, nic=25e9, network="TCPXO"))(2**20)
+    assert float(gathers["seconds"][k][g].split()[b]) == pytest.approx(cost.seconds, rel=0.01)
+    network = recording["networks"][k]
+    assert (
+        float(network["high"].split()[b]) * cost.seconds == pytest.approx(cost.band[1], rel=0.02)
+        and network["most"] == 16
+    )
+    assert len(json.dumps(recording)) <= MOST
+    assert "InfiniBand, RoCE" in repr(shown) and "25 µs to 48.6 µs" in repr(shown)

@@ -38,8 +38,16 @@ class Item(NamedTuple):
 class Bill(list):
     """Items of the rank that pays most, the dearest first."""
 
-    def __init__(self, items: Iterable[Item], rank: int, machine: Machine, world_size: int) -> None:
+    def __init__(
+        self,
+        items: Iterable[Item],
+        rank: int,
+        machine: Machine,
+        world_size: int,
+        band: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__(items)
+        self.band = band  # seconds of all, where every call takes the least or the most of nine of ten systems
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
         self.seconds = sum(item.seconds for item in self)  # one call after the other; what overlaps costs less
         self.latency = sum(item.latency for item in self)
@@ -52,7 +60,8 @@ class Bill(list):
         table = aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))
         share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
         calls = f"rank {self.rank}'s calls, as one of {self.world_size:,} on {self.machine.name}"
-        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}"
+        around = f"\n  nine of ten systems: {duration(self.band[0])} to {duration(self.band[1])}" if self.band else ""
+        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}{around}"
 
 
 def bill(
@@ -91,7 +100,10 @@ def bill(
             paid[e.rank][e.op, over, price.world_size, price.nodes].append(cost)
     bills = {rank: _items(kinds) for rank, kinds in paid.items()}
     rank = max(bills, key=lambda r: (sum(item.seconds for item in bills[r]), -r), default=0)
-    return Bill(bills.get(rank, []), rank, machine, prod(layout.real))
+    items, costs = bills.get(rank, []), paid.get(rank, {})
+    bands = [cost.band for item in items for cost in costs[item[:4]] if cost.band]
+    band = tuple(map(sum, zip(*bands))) if bands else None
+    return Bill(items, rank, machine, prod(layout.real), band)
 
 
 def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:

@@ -1,15 +1,15 @@
 """NCCL's choice and its price (tuner.py) beside every figure of machines/sweeps.csv.
 
-One figure is fitted, LAUNCH_SECONDS; all else is NCCL's own.  The model errs most beside NCCL of 2021 (A100, 0.5 to
-8 MiB: it chose other protocols); where a plug-in replaces NCCL's choice (RoCE on Google's machines); where NCCL turns
-from one algorithm to another; and over 20 racks of GB200, which take twice to three times as long.
+What is fitted: LAUNCH_SECONDS, what the software of each network adds (machines/networks.csv), and the turns of two nodes
+whose cards are slower than their switch (machines/tuning.py).  All else is NCCL's own.  Sources, not rows, are held out:
+a cluster that the fit has seen at one size says what it takes at the next.
 """
 
 import statistics
 from functools import partial
 from itertools import groupby
 
-from ..format import size
+from ..format import aligned, size
 from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
 from .cost import busbw
 from .tuner import nccl
@@ -22,17 +22,29 @@ MIB = 2**20
 # model's time (A100, H200, B200: 28, 24 and 32 µs).
 LAUNCH_SECONDS = 28.4e-6
 
-GROUPS = ("one node, below 1 MiB", "one node, 1 to 64 MiB", "several nodes, below 64 MiB", "64 MiB and more")
+GROUPS = (
+    "one node, below 1 MiB",
+    "one node, 1 to 64 MiB",
+    "one node, 64 MiB and more",
+    "several nodes, below 64 MiB",
+    "several nodes, 64 MiB and more",
+)
 
 
 class CalibrationPoint:
     """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol in the model."""
 
-    def __init__(self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str) -> None:
-        self.what, self.collective, self.source = sweep.what, sweep.collective, sweep.source
+    def __init__(
+        self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str, band: tuple[float, float]
+    ) -> None:
+        self.what, self.collective, self.source, self.nccl = sweep.what, sweep.collective, sweep.source, sweep.nccl
         self.role, self.note = sweep.role, sweep.note
         self.nbytes, self.published, self.model, self.by, self.group = nbytes, published, model, by, group
+        gpus = sweep.machine.gpus
+        self.network = (gpus.inside if gpus.nodes == 1 else gpus.between).name
         self.error = model / published - 1
+        self.times = model / published  # how many times what the model says it took
+        self.inside = band[0] <= self.times <= band[1]  # whether it lies in the band around the price
         self.counts = sweep.role not in (FITTED, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
 
 
@@ -52,34 +64,48 @@ class Errors(list):
 class Calibration(Errors):
     """CalibrationPoints; `of` gives some of them."""
 
-    def of(self, group: str | None = None, role: str | None = None) -> "Calibration":
-        """The rows of a group (one of GROUPS), of a role ("held out"), or of both."""
-        return Calibration(row for row in self if group in (None, row.group) and role in (None, row.role))
+    def of(self, group: str | None = None, role: str | None = None, network: str | None = None) -> "Calibration":
+        """The rows of a group (one of GROUPS), of a role ("held out"), of a network, or of all that are given."""
+        wanted = ((group, "group"), (role, "role"), (network, "network"))
+        return Calibration(row for row in self if all(word in (None, getattr(row, name)) for word, name in wanted))
+
+    @property
+    def within(self) -> float:
+        """The share of the rows that count which lie in the band around the price."""
+        return statistics.mean(row.inside for row in self.counted)
 
     def __repr__(self) -> str:
-        """One line a sweep, their sources, then one line a group."""
+        """A line for each group of sizes, then one for each network: errors of the rows that nothing was fitted to."""
+        rows = [("rows that nothing was fitted to", "rows", "sources", "median", "worst", "in the band")]
+        parts = [(group, self.of(group)) for group in GROUPS]
+        parts += [(f"network {name}", self.of(network=name)) for name in dict.fromkeys(row.network for row in self)]
+        parts += [("held out", self.of(role=HELD_OUT)), ("all", self)]
+        for name, part in parts:
+            if counted := part.counted:
+                sources, worst = len({row.source for row in counted}), max((row.error for row in counted), key=abs)
+                shares = f"{part.median:.0%}", f"{worst:+.0%}", f"{part.within:.0%}"
+                rows.append((name, str(len(counted)), str(sources), *shares))
+        return aligned(rows, right=range(1, 6), indent="  ")
+
+    def sweeps(self) -> str:
+        """A line a sweep, then the sources by their numbers, and what is suspect."""
         sources = list(dict.fromkeys(row.source for row in self))
-        line = "  {:<50} {:>16} {:>19} {:>7} {:>6} {:>5} {}".format
-        lines = [line("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst", "", "")]
+        line = "  {:<52} {:>16} {:>19} {:>7} {:>6} {:>5} {:>7} {}".format
+        lines = [
+            line("published busbw, and by how much the model errs", "sizes", "GB/s", "median", "worst", "", "NCCL", "")
+        ]
         for (what, role), sweep in groupby(self, lambda row: (f"{row.what}, {row.collective}", row.role)):
             first, *rest = sweep
             errors, ends = [row.error for row in (first, *rest)], (first, *rest[-1:])
             sizes = " to ".join(dict.fromkeys(size(row.nbytes) for row in ends))
             published = " to ".join(dict.fromkeys(f"{row.published / 1e9:.3g}" for row in ends))
             median, worst = f"{statistics.median(map(abs, errors)):.0%}", f"{max(errors, key=abs):+.0%}"
-            lines.append(line(what, sizes, published, median, worst, f"[{sources.index(first.source) + 1}]", role))
+            number = f"[{sources.index(first.source) + 1}]"
+            lines.append(line(what, sizes, published, median, worst, number, first.nccl or "", role))
         lines = [*map(str.rstrip, lines), "", *(f"  [{k}] {source}" for k, source in enumerate(sources, 1))]
         if suspect := self.of(role=SUSPECT):
             notes = dict.fromkeys(f"  {row.what}, {row.collective}: {row.note}" for row in suspect)
             lines += ["", "  Suspect, counted nowhere:", *(f"  {note}" for note in notes)]
-        lines.append("")
-        for group in GROUPS:
-            rows, held = self.of(group), self.of(group, HELD_OUT)
-            if rows.counted:
-                kept = f", of {len(held)} held out {held.median:.0%}" if held else ""
-                lines.append(f"  median error, {group}: {rows.median:.0%} of {len(rows.counted)} rows{kept}")
-        if many := len(self.counted):
-            lines.append(f"  median error of all {many} rows that nothing was fitted to: {self.median:.0%}")
         return "\n".join(lines)
 
 
@@ -93,7 +119,8 @@ def calibration() -> Calibration:
             of_seconds = partial(busbw, sweep.collective, nbytes, cost.world_size)
             published = of_seconds(figure * 1e-6) if sweep.unit == "µs" else figure * 1e9
             model = of_seconds(cost.seconds + sweep.exposed * LAUNCH_SECONDS)
-            large = 3 if nbytes >= 64 * MIB else 2 if priced.nodes > 1 else int(nbytes >= MIB)
-            way = f"{cost.algorithm}/{cost.protocol}"
-            rows.append(CalibrationPoint(sweep, nbytes, published, model, way, GROUPS[large]))
+            large = 2 if nbytes >= 64 * MIB else int(nbytes >= MIB)
+            group = GROUPS[large] if priced.nodes == 1 else GROUPS[3 + large // 2]
+            way, band = f"{cost.algorithm}/{cost.protocol}", priced.network.band(nbytes)
+            rows.append(CalibrationPoint(sweep, nbytes, published, model, way, group, band))
     return rows

@@ -46,6 +46,9 @@ class Cost:
     addition: float
     limits: dict[str, float]  # port or link -> seconds of transfer it decided
     algorithm: str = ""  # NCCL's name for it, where NCCL chose
+    band: tuple[float, float] | None = None  # seconds, the least and the most that nine of ten systems take
+    whose: str = ""  # which systems
+    beyond: str = ""  # why the price is an extrapolation
 
     @property
     def algbw(self) -> float:
@@ -57,8 +60,11 @@ class Cost:
 
     def __repr__(self) -> str:
         limit = max(self.limits, key=self.limits.get) if self.limits else "nothing"
+        around = " to ".join(map(duration, self.band)) if self.band else ""
+        known = f"  nine of ten {self.whose}: {around}\n" if around else ""
+        known += f"  extrapolated: {self.beyond}\n" if self.beyond else ""
         return (
-            f"{self.what} on {self.machine}, {size(self.nbytes)}: {duration(self.seconds)}\n"
+            f"{self.what} on {self.machine}, {size(self.nbytes)}: {duration(self.seconds)}\n{known}"
             f"  {self.steps} steps, protocol {self.protocol}; busbw {self.busbw / 1e9:.3g} GB/s\n"
             f"  start {duration(self.start)} + latency {duration(self.latency)} + transfer "
             f"{duration(self.transfer)} (mostly {limit}) + addition {duration(self.addition)}"

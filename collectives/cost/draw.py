@@ -8,13 +8,14 @@ from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font,
 from ..format import aligned, duration, size
 from ..frontend import Shown
 from ..machines.sweeps import HELD_OUT
-from .calibration import GROUPS, Calibration
+from .calibration import Calibration
+from .cost import Cost
 from .fit import Fit
 from .tuner import Nccl
 
 TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
 LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES)  # of curves, in order
-GROUP_COLOURS = dict(zip(GROUPS, SERIES))
+PLACES = {"one node": SERIES[0], "several nodes": SERIES[2]}  # the start of a group's name -> its colour
 
 
 def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
@@ -49,7 +50,7 @@ def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
 
 
 def draw_seconds(
-    panels: Mapping[str, Mapping[str, Callable[[float], float]]],
+    panels: Mapping[str, Mapping[str, Callable[[float], float | Cost]]],
     xs: Sequence[float],
     unit: str = "bytes",
     every: int = 1,
@@ -57,7 +58,8 @@ def draw_seconds(
 ) -> Shown:
     """Seconds over bytes or over GPUs, log axes, one panel for each title.
 
-    panels: title -> name of a curve -> seconds at x.
+    panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where it
+    is an extrapolation, marks are hollow and the title says so.
     every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
     """
     alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
@@ -67,48 +69,71 @@ def draw_seconds(
     said = said_bytes if unit == "bytes" else "{:,}".format
     tables = []
     for ax, (title, curves) in zip(chart.panels, panels.items()):
-        times = {name: [seconds(x) for x in xs] for name, seconds in curves.items()}
+        costs = {name: [seconds(x) for x in xs] for name, seconds in curves.items()}
+        times = {name: [_seconds(cost) for cost in of] for name, of in costs.items()}
+        beyond = next(
+            (cost.beyond for of in costs.values() for cost in of if isinstance(cost, Cost) and cost.beyond), ""
+        )
         for name, t in times.items():
             (colour, dashes), marks = styles[name], "" if unit == "bytes" else "o"
             ax.loglog(xs, t, marks + dashes, color=colour, lw=2, ms=3.5)
+            bands = [cost.band for cost in costs[name] if isinstance(cost, Cost) and cost.band]
+            if len(bands) == len(xs):
+                ax.fill_between(xs, *zip(*bands), color=colour, alpha=0.16, lw=0)
+            far = [(x, at) for x, at, cost in zip(xs, t, costs[name]) if isinstance(cost, Cost) and cost.beyond]
+            if far and marks:
+                ax.loglog(*zip(*far), "o", mfc="white", mec=colour, ms=5)
         ticks(ax.xaxis, [*xs[::4]] if unit == "bytes" else xs, said)
         seconds_axis(ax)
-        titled(ax, title, unit)
+        titled(ax, f"{title}, hollow: extrapolated" if beyond and unit != "bytes" else title, unit)
         label_ends(ax, [(name, xs[-1], t[-1], styles[name][0]) for name, t in times.items()])
         rows = [(f"{title}  ", *map(said, xs[::every]), *["growth"] * growth)]
         for name, t in times.items():
             grown = f"{t[-1] / t[0]:,.3g}" if t[-1] < 100 * t[0] else f"{t[-1] / t[0]:,.0f}"
             rows.append((f"{name}  ", *map(duration, t[::every]), *[f"{grown} x"] * growth))
+            if all(isinstance(cost, Cost) and cost.band for cost in costs[name]):
+                for word, end in (("nine of ten, from", 0), ("to", 1)):
+                    ends = (duration(cost.band[end]) for cost in costs[name][::every])
+                    rows.append((f"  {word}  ", *ends, *[""] * growth))
         least = (0, *[9] * len(xs[::every]), 11)
-        tables.append(aligned(rows, right=range(1, len(rows[0])), gap="", least=least))
+        words = aligned(rows, right=range(1, len(rows[0])), gap="", least=least)
+        tables.append(words + (f"\nextrapolated: {beyond}" if beyond else ""))
     return Shown(chart, "\n\n".join(tables))
 
 
+def _seconds(cost: float | Cost) -> float:
+    return cost.seconds if isinstance(cost, Cost) else cost
+
+
 def draw_errors(table: Calibration) -> Shown:
-    """Model / published of every row over its bytes: full dots count, hollow were held out, crosses do not count."""
-    alt = "Picture: the model's bus bandwidth over the published one, against bytes, a dot a row, by group"
+    """Published / model's time of every row over its bytes: full dots count, hollow are held out.
+
+    Crosses are fitted or suspect, and do not count.
+    """
+    alt = "Picture: the published time over the model's, against bytes, a dot a row"
     chart = Chart(alt, height=430)
     (ax,) = chart.panels
     ax.axhspan(1 / 1.2, 1.2, color="#e9f0e6", lw=0)
     ax.axhline(1, color=SOFT, lw=1)
+    least, most = 0.45, 6.5
     for row in table:
         if row.counts:
-            colour = GROUP_COLOURS[row.group]
+            colour = PLACES[row.group.split(",")[0]]
             face = "white" if row.role == HELD_OUT else colour
-            ax.loglog([row.nbytes], [1 + row.error], "o", mfc=face, mec=colour, ms=5, mew=1.1)
+            ax.loglog([row.nbytes], [row.times], "o", mfc=face, mec=colour, ms=5, mew=1.1)
         else:
-            ax.loglog([row.nbytes], [1 + row.error], "x", color=FAINT, ms=5)
-    ax.set_ylim(0.45, 4.3)
+            ax.loglog([row.nbytes], [row.times], "x", color=FAINT, ms=3.5)
+    ax.set_ylim(least, most)
     ticks(ax.yaxis, [0.5, 1 / 1.2, 1, 1.2, 2, 4], lambda v: f"{v:.2g}")
     ticks(ax.xaxis, [4**k for k in range(2, 18, 2)], said_bytes)
-    titled(ax, "Model / published, one dot a row", "bytes")
-    ax.set_ylabel("model / published", fontproperties=small_font(), color=SOFT)
-    for k, (group, colour) in enumerate(GROUP_COLOURS.items()):
-        key(ax, k, group, mfc=colour, mec=colour, marker="o")
-    key(ax, 4, "held out", mfc="white", mec=INK, marker="o")
-    key(ax, 5, "fitted or suspect, not counted", mec=FAINT, marker="x")
-    if high := sum(1 + row.error > 4.3 for row in table):
-        note(ax, f"{high} suspect rows lie above", (table[0].nbytes, 4.3), (6, -8), "left")
+    titled(ax, "Published / model's time, one dot a row", "bytes")
+    ax.set_ylabel("times what the model says", fontproperties=small_font(), color=SOFT)
+    for k, (place, colour) in enumerate(PLACES.items()):
+        key(ax, k, place, mfc=colour, mec=colour, marker="o")
+    key(ax, 2, "held out", mfc="white", mec=INK, marker="o")
+    key(ax, 3, "fitted or suspect, not counted", mec=FAINT, marker="x")
+    if high := sum(row.times > most for row in table):
+        note(ax, f"{high} suspect rows lie above", (table[0].nbytes, most), (6, -8), "left")
     return Shown(chart, repr(table))
 
 

@@ -2,8 +2,13 @@
 
 NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and takes the least
 (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime).  The choice takes the seconds of that estimate and of
-four things that it leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a
-node, one handshake for each of a chunk's two slices; in a ring over nodes, one crossing a round; in a chain, every hop.
+five things that it leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a
+node, one handshake for each of a chunk's two slices; in a ring over nodes, one crossing a round; in a chain, every hop;
+and what the network's software adds to every crossing (machines/networks.csv), which alone is fitted.  With it a price
+has a band, within which nine of ten published systems lie.
+
+Left out are kernels for symmetric memory and copies by the copy engines, which NCCL 2.27 and later run where buffers are
+registered as windows (they take less), and SHARP in the network's switches.
 """
 
 from math import inf, log2
@@ -14,6 +19,7 @@ import numpy as np
 from ..machines import tuning
 from ..machines.gpu import NCCL, gpu
 from ..machines.model import Machine
+from ..machines.networks import PRICES
 from ..machines.tuning import BASE_SECONDS, NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, PROTOCOLS, SIMPLE, VERSIONS
 from ..record.collectives import COLLECTIVES as TABLE
 from .cost import Cost, check_bytes
@@ -68,6 +74,7 @@ class Nccl:
         self.world_size, self.nodes = len(at), len(members)
         self.node = int(members.min())  # GPUs of the node that has fewest: its cards are the bottleneck
         self.a_node = self.world_size / self.nodes
+        self.network = machine.gpus.inside if self.nodes == 1 else machine.gpus.between
         self.ways = self._ways() if self.world_size > 1 else []
 
     def estimates(self, nbytes: float) -> dict[tuple[str, str], float]:
@@ -81,27 +88,68 @@ class Nccl:
         return min(estimates, key=estimates.get, default=ALONE[:2])
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
-        """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw).
+        """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw), with the band around it.
 
         algorithm, protocol: as NCCL_ALGO and NCCL_PROTO force them; None leaves the choice to NCCL.
         Raises ValueError for a negative size, or one that cannot run here.
         """
+        way = self._way(nbytes, algorithm, protocol)
+        start, latency, transfer, steps = self._parts(way, nbytes)
+        band, whose = None, ""
+        if self.network and self.ways:
+            hops, slower = self._software(way, transfer)
+            latency, transfer = latency + hops, transfer + slower
+            whose = self.network.whose
+            band = tuple(share * (start + latency + transfer) for share in self.network.band(nbytes))
+        what, seconds = f"{self.collective} by {way.algorithm}, {self.world_size} ranks", start + latency + transfer
+        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps, seconds,
+                    start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm, band, whose, self.beyond)  # fmt: skip
+
+    def parts(self, nbytes: float) -> tuple[str, int, int, int, float, float]:
+        """What a network's software adds to: the first four arguments of Network.added, NCCL's latency and transfer."""
+        way = self._way(nbytes)
+        start, latency, transfer, _ = self._parts(way, nbytes)
+        return way.algorithm, PROTOCOLS.index(way.protocol), *self._crossings(way), start + latency, transfer
+
+    @property
+    def beyond(self) -> str:
+        """Why the price is an extrapolation; "" where it is none."""
+        if self.network is None or self.world_size <= (most := self.network.value("gpus", PRICES)):
+            return ""
+        return f"no sweep of {self.network.name} has more than {most:,} GPUs"
+
+    def _way(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Way:
         estimates = self.estimates(nbytes)
         ways = [w for w in self.ways if algorithm in (None, w.algorithm) and protocol in (None, w.protocol)]
         if self.ways and not ways:
             asked = f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}"
             can = ", ".join(sorted({f"{w.algorithm}/{w.protocol}" for w in self.ways}))
             raise ValueError(f"{self.collective} on {self.machine.name} does not run by {asked}, only by {can}.")
-        way = min(ways, key=lambda way: estimates[way[:2]], default=ALONE)
-        start, steps = way.start, way.steps
+        return min(ways, key=lambda way: estimates[way[:2]], default=ALONE)
+
+    def _parts(self, way: Way, nbytes: float) -> tuple[float, float, float, int]:
+        """Seconds of the start, of the hops and of the bytes by NCCL's figures, and the steps."""
         if way.chunks:  # NCCL counts NVLS's start among its hops
             latency, transfer = way.chunks.seconds(nbytes)
-            start, steps = BASE_SECONDS["Ring"][SIMPLE], way.chunks.rounds(nbytes) + way.chunks.stages - 1
-        else:
-            latency, transfer = self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes)
-        what, seconds = f"{self.collective} by {way.algorithm}, {self.world_size} ranks", start + latency + transfer
-        return Cost(what, self.machine.name, self.collective, self.world_size, nbytes, way.protocol, steps, seconds,
-                    start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm)  # fmt: skip
+            steps = way.chunks.rounds(nbytes) + way.chunks.stages - 1
+            return BASE_SECONDS["Ring"][SIMPLE], latency, transfer, steps
+        return way.start, self._waits(way, nbytes), nbytes / self._bandwidth(way, nbytes), way.steps
+
+    def _software(self, way: Way, transfer: float) -> tuple[float, float]:
+        """Seconds that the network's software adds to the latency and to the bytes' time."""
+        if self.nodes == 1:
+            return self.network.value("start", PRICES), 0.0
+        if self.collective == "send":  # NCCL's figures are enough for one message
+            return 0.0, 0.0
+        return self.network.added(way.algorithm, PROTOCOLS.index(way.protocol), *self._crossings(way), transfer)
+
+    def _crossings(self, way: Way) -> tuple[int, int]:
+        """How often the longest way of a chunk leaves a node, and at how many of these crossings the pipeline waits."""
+        if way.algorithm == "Ring":
+            hops = self.rounds * (self.nodes if self.a_node > 1 else self.nodes - 1)
+            return hops, min(hops, 2 * self.rounds)
+        levels = self.levels if way.algorithm == "PAT" else 2 * self.levels  # up and down
+        return levels, levels
 
     def _waits(self, way: Way, nbytes: float) -> float:
         """Seconds of all hops of a ring or a tree as they pass, not as NCCL reckons with them."""
@@ -219,7 +267,12 @@ class Nccl:
         small, stages = self.nodes >= 4 or self.gpu.blackwell, 1 + 2 * self.levels
         largest = tuning.SMALLER_CHUNK_BYTES if small else tuning.LARGEST_CHUNK_BYTES
         handshake, hop = (NETWORK_HOP_SECONDS[algorithm][SIMPLE] for algorithm in ("NVLS", "NVLSTree"))
-        chunks = tuning.Chunking(lanes, largest, stages, handshake, tuning.BETWEEN_NODES, bandwidth)
+        cards = heads.count * heads.between  # of two nodes a head's card carries its part of S once each way
+        at_cards = self.nodes == 2 and cards < bandwidth
+        if at_cards:
+            bandwidth, limit, handshake = cards, "network card", tuning.CARD_HANDSHAKE_SECONDS
+        kind = tuning.AtCards if at_cards else tuning.Chunking
+        chunks = kind(lanes, largest, stages, handshake, tuning.BETWEEN_NODES, bandwidth)
         if self.version == OLD:
             hop = tuning.OLD_NVLS_TREE_HOP_SECONDS
             bandwidth = heads.count * min(heads.inside, crossing / 2) * tuning.OLD_NVLS_RATE

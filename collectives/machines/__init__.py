@@ -2,7 +2,7 @@
 
 from collectives.machines import gpu, machine, nvlink_node, rails, sweeps
 gpu("H100").value("memory", "my script")        # bytes; gpus.csv has every figure of a GPU, with its source
-machine("DGX H100", 64)                         # 8 nodes, as machines.csv describes them
+machine("DGX H100", 64)                         # 8 nodes, as machines.csv describes them; networks.csv has their networks
 """
 
 from ..lazy import lazy
@@ -13,6 +13,7 @@ __all__ = lazy(
         ".figures": "DataSheet Dimension Quantity data_sheets records",
         ".gpu": "Generation Gpu gpu gpus",
         ".model": "Gpus Level Machine Port Protocol flat",
+        ".networks": "Network network networks",
         ".presets": "efa fat_tree gpu_nodes links machine machines nvl72 nvlink_node pcie_node rails",
         ".sweeps": "Sweep sweeps",
     },

@@ -8,6 +8,8 @@ from math import inf
 
 import numpy as np
 
+from .networks import Network
+
 
 @dataclass(frozen=True)
 class Port:
@@ -65,6 +67,8 @@ class Gpus:
     nic: float = 0.0  # bytes/s of each one's network card as sold, each way
     algorithms: tuple[str, ...] = ()  # that may be used between nodes; empty for all
     protocols: tuple[str, ...] = ()  # likewise
+    inside: Network | None = None  # within a node; None for NCCL's own figures alone, without a band
+    between: Network | None = None  # likewise, between nodes
 
     @property
     def count(self) -> int:

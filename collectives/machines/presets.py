@@ -1,31 +1,34 @@
 """Machines to choose from: by name, from machines.csv, or made of GPUs and links.  GB/s is 10^9 bytes/s, each way.
 
-Nothing is fitted: figures are of NCCL's own cost model (tuning.py, gpus.csv), and what is written on the box.
+Figures are of NCCL's own cost model (tuning.py, gpus.csv) and what is written on the box; what the software of a network
+adds (networks.csv) is fitted to published sweeps.
 """
 
 from dataclasses import replace
 from functools import cache
 from itertools import compress
 from math import inf
+from pathlib import Path
 
 from . import tuning
 from .figures import COUNT, HERE, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
-from .gpu import gpu
+from .gpu import NCCL, gpu
 from .model import Gpus, Level, Machine, Port, Protocol
+from .networks import FIGURES, Network
+from .networks import network as network_of
 
 _SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
+HOST_GPUS = 4  # of a rack of GB200: NVIDIA's data sheet
 _NVLINK_HOP, _NETWORK_HOP = tuning.NVLINK_HOP_SECONDS["Ring"], tuning.NETWORK_HOP_SECONDS["Ring"]
 LINK_FIGURES = {
     "bandwidth": SPEED,
     "latency": SECONDS,
     "overhead": SECONDS,  # that each message costs a rank
-    "algorithms": WORDS,  # that NCCL may use between more than two nodes, between spaces
-    "protocols": WORDS,  # likewise, between any nodes
 }
 MACHINE_FIGURES = {
     "gpu": WORDS,  # a name in gpus.csv
     "node": COUNT,  # GPUs that NVLink joins
-    "network": WORDS,  # one of NETWORKS
+    "network": WORDS,  # between nodes: a name in networks.csv
     "card": SPEED,  # of each GPU's network card, as sold
 }
 
@@ -45,8 +48,11 @@ def machines() -> dict[str, DataSheet]:
 def machine(name: str, gpus: int | None = None) -> Machine:
     """A machine of machines.csv with so many GPUs: one node of them, or full nodes; None for one full node.
 
+    name: or a .csv file that `collectives calibrate` has saved, which has the network's figures too.
     Raises ValueError for a name that is not there, or nodes that would not be full.
     """
+    if name.endswith(".csv"):
+        return _own(Path(name), gpus)
     if name not in machines():
         raise ValueError(f"no machine is called {name!r}, only {', '.join(machines())}; more go into machines.csv.")
     sheet, needed_by = machines()[name], "machine()"
@@ -57,15 +63,24 @@ def machine(name: str, gpus: int | None = None) -> Machine:
         return nvlink_node(kind, gpus)
     if gpus % node:
         raise ValueError(f"nodes of {name} have {node} GPUs: {node} must divide {gpus}.")
-    network = sheet.value("network", needed_by)
-    if network not in NETWORKS:
-        raise ValueError(f"the network of {name} is one of {', '.join(NETWORKS)}, not {network!r}.")
-    return NETWORKS[network](gpus // node, kind, sheet.value("card", needed_by), node)
+    return rails(gpus // node, kind, sheet.value("card", needed_by), node, network=sheet.value("network", needed_by))
+
+
+def _own(file: Path, gpus: int | None) -> Machine:
+    """A machine of a file of its own, made as `rails` makes one."""
+    (sheet,) = data_sheets("machine", file, MACHINE_FIGURES | FIGURES).values()
+    kind, node, card = (sheet.value(figure, "machine()") for figure in ("gpu", "node", "card"))
+    if gpus is None or gpus <= node:
+        return nvlink_node(kind, gpus or node)
+    if gpus % node:
+        raise ValueError(f"nodes of {file.name} have {node} GPUs: {node} must divide {gpus}.")
+    between = Network("network", file.stem, file, {name: q for name, q in sheet.figures.items() if name in FIGURES})
+    return rails(gpus // node, kind, card, node, network=between)
 
 
 def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:
     """One node whose GPUs are joined by NVSwitch.  gpu: a name in gpus.csv.  Raises ValueError for another."""
-    return _of_gpus(Gpus(gpu, ranks))
+    return _of_gpus(Gpus(gpu, ranks, inside=_inside(gpu, ranks)))
 
 
 def nvl72() -> Machine:
@@ -73,18 +88,28 @@ def nvl72() -> Machine:
     return machine("GB200 NVL72")
 
 
-def rails(nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, switch: int = 32) -> Machine:
-    """Nodes with a network card for each GPU, card i of every node at rail switch i (InfiniBand or RoCE).
+def rails(
+    nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, switch: int = 32, network: str | Network = ""
+) -> Machine:
+    """Nodes with a network card for each GPU, card i of every node at rail switch i.
 
-    nic: bytes/s of a card as sold: 400 Gb/s are 50e9.  switch: nodes whose cards share rail switches.
+    nic: bytes/s of a card as sold: 400 Gb/s are 50e9.  switch: nodes whose cards share rail switches.  network: a name
+    in networks.csv, or a Network; without one verbs (InfiniBand, RoCE), and racks where the nodes are those.
     """
     port = Port("network card", nic * tuning.CARD_RATE)
     shared = Level("rail switch", ranks * min(switch, nodes), _NETWORK_HOP, port, rails=ranks)
-    return _of_gpus(Gpus(gpu, ranks, nodes, nic), "rails", shared)
+    name = network.name if isinstance(network, Network) else network or "rails"
+    return _clustered(nodes, gpu, nic, ranks, network, name, shared)
 
 
 def fat_tree(
-    nodes: int, gpu: str = "H100", nic: float = 50e9, ranks: int = 8, switch: int = 4, oversubscribed: float = 1.0
+    nodes: int,
+    gpu: str = "H100",
+    nic: float = 50e9,
+    ranks: int = 8,
+    switch: int = 4,
+    oversubscribed: float = 1.0,
+    network: str = "",
 ) -> Machine:
     """The same nodes, all cards of a node at one leaf switch, the leaves below a spine.
 
@@ -92,20 +117,12 @@ def fat_tree(
     """
     leaf, port = ranks * min(switch, nodes), Port("network card", nic * tuning.CARD_RATE)
     shared = Level("leaf switch", leaf, _NETWORK_HOP, port, uplink=leaf * port.bandwidth / oversubscribed)
-    return _of_gpus(Gpus(gpu, ranks, nodes, nic), f"fat tree {oversubscribed:g}:1", shared)
+    return _clustered(nodes, gpu, nic, ranks, network, f"fat tree {oversubscribed:g}:1", shared)
 
 
 def efa(nodes: int, gpu: str = "H200", nic: float = 50e9, ranks: int = 8) -> Machine:
-    """Nodes on AWS's network, which restricts algorithms and protocols between them: links.csv has the reasons."""
-    algorithms, protocols = (tuple(_link("EFA", figure).split()) for figure in ("algorithms", "protocols"))
-    ordered = rails(nodes, gpu, nic, ranks)
-    kept = [protocol.name in protocols for protocol in ordered.protocols]
-    return ordered.with_(
-        name=f"{nodes} nodes of {ranks} x {gpu}, EFA",
-        gpus=replace(ordered.gpus, algorithms=algorithms if nodes > 2 else (), protocols=protocols),
-        protocols=tuple(compress(ordered.protocols, kept)),
-        levels=tuple(replace(level, latency=tuple(compress(level.latency, kept))) for level in ordered.levels),
-    )
+    """Nodes on AWS's network; where it restricts protocols between them, networks.csv has the reason."""
+    return rails(nodes, gpu, nic, ranks, network={"A100": "EFA, p4", "H100": "EFA, p5"}.get(gpu, "EFA"))
 
 
 def pcie_node(ranks: int = 8, pair: int = 4) -> Machine:
@@ -127,7 +144,25 @@ def gpu_nodes(ranks: int, node: int) -> Machine:
     return Machine(name, tuple(levels), overhead=overhead, source="round figures")
 
 
-NETWORKS = {"rails": rails, "fat tree": fat_tree, "EFA": efa}
+def _inside(kind: str, ranks: int) -> Network:
+    """What joins the GPUs of a node; in a rack they are in several hosts, of HOST_GPUS each."""
+    return network_of("NVLink rack" if gpu(kind).value("host", NCCL) == "Arm" and ranks > HOST_GPUS else "NVLink")
+
+
+def _clustered(
+    nodes: int, kind: str, nic: float, ranks: int, network: str | Network, name: str, shared: Level
+) -> Machine:
+    """Nodes on a network; where it restricts protocols, the machine has only those."""
+    inside = _inside(kind, ranks)
+    between = network or ("racks" if inside.name == "NVLink rack" else "verbs")
+    between = between if isinstance(between, Network) else network_of(between)
+    algorithms, protocols = between.words("algorithms" if nodes > 2 else "two"), between.words("protocols")
+    made = _of_gpus(Gpus(kind, ranks, nodes, nic, algorithms, protocols, inside, between), name, shared)
+    kept = [not protocols or protocol.name in protocols for protocol in made.protocols]
+    return made.with_(
+        protocols=tuple(compress(made.protocols, kept)),
+        levels=tuple(replace(level, latency=tuple(compress(level.latency, kept))) for level in made.levels),
+    )
 
 
 def _link(name: str, figure: str) -> Value:

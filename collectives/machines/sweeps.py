@@ -13,9 +13,9 @@ from .figures import HERE, at, records
 from .model import Machine
 from .presets import machine
 
-FITTED = "fitted"  # a constant was taken from this very sweep
+FITTED = "fitted"  # constants were taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
-HELD_OUT = "held out"  # kept back until the model stood; only the crossings in Nccl._waits came after it was seen
+HELD_OUT = "held out"  # kept back, source by source, until the model stood
 SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
 
 
@@ -30,6 +30,7 @@ class Sweep(NamedTuple):
     unit: str  # of the figures: µs, or GB/s of bus bandwidth
     algorithm: str | None  # that was forced, if one was
     version: str  # of NCCL, as nccl() has it: "2.26" where the source says so
+    nccl: str | None  # the version that the source names
     exposed: bool  # whether each call's launch is in the time: see LAUNCH_SECONDS in cost/calibration.py
     role: str
     note: str | None

@@ -104,13 +104,20 @@ def tree_speed(ring: Channels, gpu: Gpu, node: int, nodes: int) -> float:
 
 
 def nvls_channels(gpu: Gpu, node: int, nodes: int, nic: float) -> Channels:
-    """One channel for each head, the GPU that pulls its part of the sum out of the switch: (heads + 1) loads a GPU."""
+    """One channel for each head, the GPU that pulls its part of the sum out of the switch: (heads + 1) loads a GPU.
+
+    Between nodes a head's card bounds what leaves the node, and not what NVLink carries inside it (two nodes of eight
+    B200 reach 718 GB/s of bus bandwidth over cards of 50).
+    """
     heads = min(node, MAX_HEADS)
-    speeds = gpu.generation.speeds if nodes == 1 else [s for s in gpu.generation.network_speeds if s <= nic]
+    speeds = gpu.generation.speeds if nodes == 1 else gpu.generation.network_speeds
     inside = max((s for s in speeds if s * (heads + 1) <= gpu.nvlink + ROUNDING), default=0.0)
     if not gpu.generation.nvls or heads < 2 or not inside:
         return Channels()
-    between = inside if nodes == 1 else max(s for s in speeds if s < 2 * inside or s == inside)
+    crossing = [s for s in speeds if s <= nic and (s < 2 * inside or s == inside)]
+    between = inside if nodes == 1 else max(crossing, default=0.0)
+    if not between:
+        return Channels()
     return Channels(heads, inside, between)
 
 
@@ -127,6 +134,13 @@ SMALLER_CHUNK_BYTES = 64 * KIB  # src/transport/nvls.cc: between nodes from 4 on
 # (rounds, bytes): with fewer rounds than that, chunks are at most so large.
 IN_A_NODE = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 BETWEEN_NODES = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
+
+
+CARD_HANDSHAKE_SECONDS = (
+    25e-6  # fitted: a turn's where the cards are the limit (two nodes of 8 x B200, sweeps.csv, "vultr")
+)
+DEEPEST_TURNS = 5  # fitted likewise: with more rounds than that the turns hide behind the cards
+FILLED = 0.55  # fitted likewise: of the pipeline, while it fills
 
 
 class Chunking(NamedTuple):
@@ -156,3 +170,14 @@ class Chunking(NamedTuple):
         slope = max(1 / self.bandwidth - self.handshake / whole, 0.0)
         filling = (self.stages - 1) * slope * min(nbytes, self.lanes * self.chunk(nbytes))
         return (self.rounds(nbytes) + self.stages - 1) * self.handshake + filling, slope * nbytes
+
+
+class AtCards(Chunking):
+    """Where the cards are slower than the switch: they never wait, and most turns' handshakes hide behind them."""
+
+    __slots__ = ()
+
+    def seconds(self, nbytes: float) -> tuple[float, float]:
+        filling = (self.stages - 1) * FILLED * min(nbytes, self.lanes * self.chunk(nbytes)) / self.bandwidth
+        turns = min(self.rounds(nbytes), DEEPEST_TURNS) + self.stages - 1
+        return turns * self.handshake + filling, nbytes / self.bandwidth

@@ -28,7 +28,7 @@ from .site import pictures
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
-PAGES = ("first_hour", "three_in_the_morning", "cheatsheet", "reference", "mistakes", "bench")
+PAGES = ("first_hour", "three_in_the_morning", "cheatsheet", "reference", "calibration", "mistakes", "bench")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page

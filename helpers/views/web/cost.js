@@ -1,13 +1,16 @@
 // What algorithms cost, α-β: latency x steps + bytes / bandwidth. How many of each there are was counted from the
-// algorithms themselves, at every number of ranks that the slider has.
+// algorithms themselves, at every number of ranks that the slider has. And what NCCL takes on networks side by side: the
+// price and its band, from a table at every number of GPUs and size.
 
 const SIZES = Array.from({ length: 32 }, (_, k) => 2 ** (k + 3)) // 8 B to 16 GiB
 
+/** Bytes in their largest unit; a power of two has no fraction. */
 function inBytes(n) {
   const unit = ["B", "KiB", "MiB", "GiB"], k = Math.min(3, Math.floor(Math.log2(n) / 10))
   return `${n / 2 ** (10 * k)} ${unit[k]}`
 }
 
+/** Seconds, with three figures. */
 function inTime(t) {
   const [by, unit] = t < 1e-3 ? [1e6, "µs"] : t < 1 ? [1e3, "ms"] : [1, "s"]
   return `${+(t * by).toPrecision(3)} ${unit}`
@@ -15,6 +18,7 @@ function inTime(t) {
 
 /** Sliders over {algorithms: [{name, steps, share}], ranks, latency, bandwidth}; shares are of the buffer's bytes. */
 function cost(el, data, at = {}) {
+  if (data.kind === "prices") return prices(el, data, at)
   const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
   const here = { ...data.at, ...at.value }
   const controls = [
@@ -57,6 +61,54 @@ function cost(el, data, at = {}) {
       drawn.append(words(2, k * 44 + 10, row.name), h("rect", { x: 2, y: k * 44 + 20, width: end - 2, height: 16, rx: 3,
         fill: k ? "currentColor" : "var(--mark)", "fill-opacity": k ? 0.35 : 1 }),
         words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12 }))
+    }
+    sheet.replaceChildren(drawn)
+  }
+  show()
+}
+
+/** A number of a row of numbers between spaces. */
+const nth = (row, k) => +row.split(" ")[k]
+
+/** Choices and sliders over {title, collectives: [{name, seconds: [network][gpus], a row over sizes}], networks: [{name, most, low, high}], gpus, bytes}. */
+function prices(el, data, at = {}) {
+  const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
+  const here = { ...data.at, ...at.value }
+  const controls = [
+    ["collective", "collective", data.collectives.map(each => each.name), String],
+    ["gpus", "GPUs", data.gpus, n => n.toLocaleString("en")], ["bytes", "buffer", data.bytes, inBytes],
+  ]
+  const lines = controls.map(([name, label, values, said]) => {
+    const value = h("output", {}, said(values[here[name]]))
+    const { input } = slider(label, values.length - 1, here[name], i => {
+      here[name] = i
+      value.textContent = said(values[i])
+      at.set?.({ ...here })
+      show()
+    }, i => said(values[i]))
+    return h("label", { class: "slide" }, h("span", {}, label), input, value)
+  })
+  root.append(h("b", {}, data.title), h("div", { class: "sliders" }, ...lines), says, sheet)
+
+  function show() {
+    const { name, seconds } = data.collectives[here.collective], gpus = data.gpus[here.gpus]
+    const rows = data.networks.map((network, k) => {
+      const time = nth(seconds[k][here.gpus], here.bytes), beyond = gpus > network.most
+      return { name: network.name, time, low: time * nth(network.low, here.bytes), high: time * nth(network.high, here.bytes), beyond }
+    })
+    const best = rows.reduce((a, b) => (b.time < a.time ? b : a)), far = rows.filter(row => row.beyond)
+    says.textContent = `${name} of ${inBytes(data.bytes[here.bytes])} on ${gpus.toLocaleString("en")} GPUs: ${best.name} takes ` +
+      `${inTime(best.time)}, nine of ten systems ${inTime(best.low)} to ${inTime(best.high)}` +
+      (far.length ? `. Extrapolated for ${far.map(row => row.name).join(", ")}: nobody has published so many GPUs` : "")
+    const start = Math.log10(Math.min(...rows.map(row => row.low))) - 0.05
+    const most = Math.max(0.7, Math.log10(Math.max(...rows.map(row => row.high))) - start), x = t => 2 + (200 * (Math.log10(t) - start)) / most
+    const drawn = drawing(360, rows.length * 44 + 4, { "aria-label": rows.map(row => `${row.name}: ${inTime(row.time)}, ${inTime(row.low)} to ${inTime(row.high)}`).join("; "), tabindex: null })
+    for (const [k, row] of rows.entries()) {
+      const y = k * 44 + 20
+      drawn.append(words(2, k * 44 + 10, row.beyond ? `${row.name}, extrapolated` : row.name),
+        h("rect", { x: x(row.low), y, width: x(row.high) - x(row.low), height: 16, rx: 3, fill: "currentColor", "fill-opacity": 0.22 }),
+        h("rect", { x: x(row.time) - 1.5, y: y - 2, width: 3, height: 20, fill: row.beyond ? "none" : "var(--mark)", stroke: "var(--mark)" }),
+        words(x(row.high) + 8, y + 8, inTime(row.time), { "font-size": 12 }))
     }
     sheet.replaceChildren(drawn)
   }
