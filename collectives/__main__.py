@@ -7,6 +7,7 @@ from importlib import import_module
 COMMANDS = {
     "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
     "export": ("jobs.export", "make a notebook a program that torchrun starts"),
+    "plan": ("cost.planner.command", "divide a model over a cluster: memory, seconds, and why other ways lose"),
     "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
 }
 

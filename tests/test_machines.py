@@ -7,7 +7,7 @@ import pytest
 
 from collectives.cost import compute_seconds, nccl
 from collectives.cost.planner import ALLOCATED, RUNS, Division, cluster, shape, step
-from collectives.cost.planner.check import FRAMEWORKS
+from collectives.cost.planner.program import PROGRAMS
 from collectives.machines import figures, gpus, machine, machines, nvlink_node, rails, records, sweeps
 from collectives.machines.gpu import FIGURES, FILE
 
@@ -22,8 +22,8 @@ def test_the_files_are_complete():
             assert made.gpus.node == node and nccl("all_reduce", made)(2**20).seconds > 0
         assert machine(name).name == name and machine(name, 2).gpus.node == 2
     assert len(sweeps()) == 67 and sum(len(sweep.figures) for sweep in sweeps()) == 493
-    assert len(RUNS) == 89 and len(ALLOCATED) == 2
-    assert {run.framework for run in RUNS} == set(FRAMEWORKS.values())
+    assert len(RUNS) == 136 and len(ALLOCATED) == 14
+    assert {run.program for run in RUNS} == set(PROGRAMS)
 
 
 @pytest.fixture
