@@ -7,7 +7,7 @@ import pytest
 
 from collectives.cost import compute_seconds, nccl
 from collectives.cost.planner import ALLOCATED, RUNS, Division, cluster, shape, step
-from collectives.cost.planner.check import FRAMEWORKS
+from collectives.cost.planner.program import PROGRAMS
 from collectives.machines import figures, gpus, machine, machines, networks, nvlink_node, rails, records, sweeps
 from collectives.machines.gpu import FIGURES, FILE
 
@@ -25,8 +25,8 @@ def test_the_files_are_complete():
     for network in networks().values():
         assert not network.name.startswith("NVLink") or network.band(8)[0] < 1 < network.band(8)[1]
         assert network.value("gpus", "this test") and network.band(2**34)[0] < 1 < network.band(2**34)[1]
-    assert len(RUNS) == 89 and len(ALLOCATED) == 2
-    assert {run.framework for run in RUNS} == set(FRAMEWORKS.values())
+    assert len(RUNS) == 136 and len(ALLOCATED) == 14
+    assert {run.program for run in RUNS} == set(PROGRAMS)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ FIGURES = GENERATION | {
     "peak": Dimension("FLOP/s"),  # of the matrix units: bf16 in, no sparsity
     "memory": Dimension("bytes"),
     "memory_bandwidth": SPEED,
-    "products": SHARE,  # of the peak, what a large matrix product reaches in a run: at work the clock is lower
+    "products": SHARE,  # of the peak, what the best matrix product reaches that somebody measured
 }
 Generation = namedtuple("Generation", GENERATION)
 

@@ -11,10 +11,14 @@ from ...lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".check": "ALLOCATED GOAL RUNS WHY Allocated Framework Published ValidatedRun Validation check",
-        ".division": "FLOAT32 MIXED Bytes Division Memory memory",
+        ".check": "ALLOCATED GOAL RUNS WHY Allocated Published ValidatedRun Validation check",
+        ".compute": "IN_STEP Compute",
+        ".division": "Division",
+        ".memory": "FLOAT32 LEFT_OUT MARGIN MIXED Bytes Memory memory",
+        ".messages": "Messages",
+        ".program": "PROGRAMS Overlap Program",
         ".search": "Plans plan",
         ".shape": "SHAPES Shape shape",
-        ".step": "PASSES Overlap Step cluster step",
+        ".step": "BANDS BEST_MFU Band Step cluster step",
     },
 )

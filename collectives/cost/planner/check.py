@@ -1,53 +1,47 @@
 """Published training runs (machines/training_runs.csv), and what the planner predicts for them.
 
-Three figures are fitted, on the eight rows marked so: the share of the peak that products reach on A100 and on H100,
-and how often memory carries what a layer keeps.  All else is a data sheet's, NCCL's own, or assumed, as notes say.
+Four figures are fitted, on the rows marked so, each source weighing the same: IN_STEP in compute.py, and the passes of
+three programs.  All else is a data sheet's, NCCL's own, a kernel benchmark's, or assumed, as notes say.  What the plan
+leaves out, published runs say: BANDS in step.py are what `Validation.band` finds of published over planned seconds.
 """
 
 import statistics
 import textwrap
 from itertools import groupby, islice
-from typing import Callable, NamedTuple
+from math import exp, log, sqrt
+from typing import Callable, Iterable, NamedTuple
 
 from ...format import aligned, duration
 from ...frontend import show
 from ...lazy import Later
 from ...machines.figures import HERE, at, records
+from ...machines.gpu import gpu
 from ...machines.model import Machine
 from ...machines.presets import machine
-from ...machines.sweeps import FITTED  # here: PASSES in step.py, or a GPU's `products`, was taken from this very row
-from ..calibration import Errors
-from .division import Division, Memory, memory
+from .division import GATHER, RECOMPUTE, Division
+from .memory import MARGIN, Memory, memory
+from .program import PROGRAMS
 from .shape import Shape, shape
-from .step import Overlap, Step, step
+from .step import BANDS, Band, Step, step
 
-GOAL = 0.2  # of the median row that nothing was fitted to
+GOAL = 0.12  # of the median row of a source that had no say
+RUN_KINDS = {
+    "benchmark": "Makers' benchmarks of their programs",
+    "production": "Production runs",
+    "rival": "Measured by the makers of another program, and so of no use for a band",
+}
+FITTED = "fitted"  # a row's role: PASSES or IN_STEP were taken from it
 
 WHY = (  # what the planner does not know, where it errs most
-    "[2] ZeRO-3 alone, as DeepSpeed was in 2021: 1,536 GPUs take as long as 768, as they would if each got its "
-    "parameters at some 16 GB/s. NCCL's rings carry ten times that, and those the planner prices.",
-    "[4] From 8,192 GPUs on: slow GPUs and crowded switches, of which the paper tells. The planner knows none.",
-    "[7] MPT 13B on H100: hidden messages are probably not free; they take processors and memory from the products.",
-    "[9] An H100 of 500 W with slower memory, which the planner takes for one of 700 W.",
-    "[6] [10] One share of the peak for all of H100: programs of 2024 and 2025 reach more of it than those of 2023.",
+    "ZeRO-3 alone, as DeepSpeed was in 2021: 1,536 GPUs take as long as 768, as they would if each got its parameters "
+    "at some 16 GB/s. NCCL's rings carry ten times that, and those the planner prices.",
+    "InternLM: states sharded over 256 and 1,024 GPUs, with four cards of 100 Gb/s a node. The planner hides "
+    "what that sends.",
+    "GPT-OSS: products and attention of unusual widths (2,880 and 64), for which no kernel was good yet.",
+    "From 8,192 GPUs on: slow GPUs and crowded switches, of which MegaScale's paper tells. The planner knows none.",
+    "MPT 13B on H100: hidden messages are probably not free; they take processors and memory from the products.",
+    "DeepSeek-V3 in production: products in 8 bits, which the planner prices as 16.",
 )
-
-
-class Framework(NamedTuple):
-    """What the software of a run does, beside its division."""
-
-    flash: bool  # one kernel for attention
-    overlap: Overlap  # what it computes meanwhile
-
-
-FRAMEWORKS = {
-    "Megatron-LM 2021": Framework(False, Overlap(0, 0, 0, 0)),  # and 2022: every message is waited for
-    "Megatron-LM 2023": Framework(False, Overlap(0, 1, 1, 1)),  # messages of data and pipeline hide
-    # And what is made of it, MegaScale and NeMo: tensor parallel products are cut, and their pieces sent meanwhile.
-    "Megatron-LM 2024": Framework(True, Overlap(0.75, 1, 1, 1)),
-    "DeepSpeed 2021": Framework(False, Overlap(0, 1, 1, 1)),
-    "FSDP": Framework(True, Overlap(0, 1, 1, 1)),  # the next layer is gathered meanwhile
-}
 
 
 class Published(NamedTuple):
@@ -60,27 +54,35 @@ class Published(NamedTuple):
     machine: Machine
     seconds: float
     source: str
-    framework: Framework
+    program: str
+    kind: str  # of RUN_KINDS
     role: str
     note: str | None
 
-    def predict(self, products: float | None = None) -> Step:
-        """The planner's step.  products: the share of the GPU's peak; None for gpus.csv's."""
-        return step(self.model, self.division, self.batch, self.machine, **self.framework._asdict(), products=products)
+    @property
+    def mfu(self) -> float:
+        """Of the operations that Shape.flops counts."""
+        flops = self.model.flops() * self.model.length * self.batch / self.seconds
+        return flops / self.division.gpus / gpu(self.machine.gpus.name).value("peak", "a check")
+
+    def predict(self) -> Step:
+        """The planner's step."""
+        return step(self.model, self.division, self.batch, self.machine, program=self.program)
 
 
 class Allocated(NamedTuple):
-    """What a run's log says of a GPU's memory: bytes between the steps, and at most."""
+    """What a run's log says of a GPU's memory: bytes at most, and between the steps where it says so."""
 
     what: str
+    model: Shape
     division: Division
     batch: int
     source: str
-    between: float
     most: float
+    between: float | None
 
     def predict(self) -> Memory:
-        return memory(shape(self.what), self.division, self.batch)
+        return memory(self.model, self.division, self.batch)
 
 
 # What is published beside seconds -> what is counted of a token, in which unit, and whether by GPU.
@@ -92,32 +94,34 @@ COUNTED: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
 }
 BETWEEN, MOST = "B between steps", "B at most"  # of a GPU's memory
 
-SHARING = {name: kind for name, kind in Division.__annotations__.items() if name != "data"}
+SHARING = dict(tensor=int, pipeline=int, context=int, shard=int, copies=int, experts=int, gather=GATHER, sequence=bool)
+SHARING |= dict(chunks=int, microbatch=int, recompute=RECOMPUTE)
 COLUMNS = dict(run=str, model=str, length=int, machine=str, gpus=int, batch=int) | SHARING
-COLUMNS |= dict(framework=tuple(FRAMEWORKS), value=float, unit=("s/step", *COUNTED, BETWEEN, MOST))
+COLUMNS |= dict(program=tuple(PROGRAMS), kind=tuple(RUN_KINDS), value=float, unit=("s/step", *COUNTED, BETWEEN, MOST))
 COLUMNS |= dict(role=("", FITTED), note=str | None, source=str)
 SETTING = tuple(column for column in COLUMNS if column not in ("value", "role", "note"))  # of which none comes twice
 
 
 def _read() -> tuple[tuple[Published, ...], tuple[Allocated, ...]]:
-    """Runs whose seconds are published, and those whose memory is, of which each has two rows."""
+    """Runs whose seconds are published, and those whose memory is."""
     runs, logs = [], {}
     for place, row in records(HERE / "training_runs.csv", COLUMNS, SETTING):
         what, gpus, batch, source = row["run"], row["gpus"], row["batch"], row["source"]
         with at(place):
+            model = shape(row["model"]).with_(length=row["length"])
             data = gpus // (row["tensor"] * row["pipeline"] * row["context"])  # GPUs that nothing else counts
             division = Division(data, **{name: row[name] for name in SHARING})
             if row["unit"] in (BETWEEN, MOST):
-                logs.setdefault((what, division, batch, source), {})[row["unit"]] = row["value"]
+                logs.setdefault((what, model, division, batch, source), {})[row["unit"]] = row["value"]
                 continue
-            model = shape(row["model"]).with_(length=row["length"])
             seconds = row["value"]
             if row["unit"] in COUNTED:
                 counted, unit, by_gpu = COUNTED[row["unit"]]
                 seconds = counted(model) * model.length * batch / (row["value"] * unit * (gpus if by_gpu else 1))
-            on, framework = machine(row["machine"], gpus), FRAMEWORKS[row["framework"]]
-        runs.append(Published(what, model, division, batch, on, seconds, source, framework, row["role"], row["note"]))
-    return tuple(runs), tuple(Allocated(*log, held[BETWEEN], held[MOST]) for log, held in logs.items())
+            on = machine(row["machine"], gpus)
+        how = (row["program"], row["kind"], row["role"], row["note"])
+        runs.append(Published(what, model, division, batch, on, seconds, source, *how))
+    return tuple(runs), tuple(Allocated(*log, held[MOST], held.get(BETWEEN)) for log, held in logs.items())
 
 
 RUNS, ALLOCATED = _read()
@@ -129,47 +133,116 @@ class ValidatedRun:
     def __init__(self, published: Published, step: Step) -> None:
         self.published, self.step = published, step
         self.gpu = published.machine.gpus.name
-        self.error = step.time / published.seconds - 1  # predicted seconds / published - 1
+        self.ratio = published.seconds / step.time
+        self.expected = BANDS.get(published.kind, BANDS["benchmark"]).median * step.time  # seconds
+        self.error = self.expected / published.seconds - 1
         self.counts = not published.role  # nothing was fitted to it
 
 
-class Validation(Errors):
+class Validation(list):
     """ValidatedRuns; those that nothing was fitted to count."""
+
+    @property
+    def counted(self) -> "Validation":
+        return Validation(row for row in self if row.counts)
+
+    @property
+    def median(self) -> float:
+        """The median size of the error of the rows that count."""
+        return statistics.median(abs(row.error) for row in self.counted)
 
     @property
     def sources(self) -> dict[str, "Validation"]:
         """Source -> its rows."""
         return {source: Validation(rows) for source, rows in groupby(self, lambda row: row.published.source)}
 
-    def of(self, gpu: str) -> "Validation":
-        """The rows on this GPU."""
-        return Validation(row for row in self if row.gpu == gpu)
+    def of(self, kind: str) -> "Validation":
+        """The rows of one of RUN_KINDS."""
+        return Validation(row for row in self if row.published.kind == kind)
+
+    def band(self) -> Band:
+        """Published seconds / planned ones: the median, and around it where nine of ten runs of a new source are to be
+        expected, if ratios are log-normal.  Sources weigh the same."""
+        many = len(self.sources)
+        rows = sorted((log(row.ratio), 1 / len(rows) / many) for rows in self.sources.values() for row in rows)
+        mean = sum(ratio * weight for ratio, weight in rows)
+        variance = sum(weight * (ratio - mean) ** 2 for ratio, weight in rows) * many / (many - 1)
+        z = statistics.NormalDist().inv_cdf(0.95)
+        t = z + (z**3 + z) / (4 * (many - 1))  # Student's, for few sources
+        half, passed = t * sqrt(variance * (1 + 1 / many)), 0.0
+        median = next(ratio for ratio, weight in rows if (passed := passed + weight) >= 0.5)
+        return Band(exp(median - half), exp(median), exp(median + half))
+
+    def unseen(self) -> tuple[float, float]:
+        """Of rows whose source had no say in the band: the median size of the error, and the share inside the band.
+
+        Sources weigh the same; each in turn is left out of the band that judges it.
+        """
+        errors, inside = [], []
+        for source, rows in self.sources.items():
+            band = Validation(row for row in self if row.published.source != source).band()
+            errors.append(statistics.median(abs(band.median / row.ratio - 1) for row in rows))
+            inside.append(statistics.mean(band.low <= row.ratio <= band.high for row in rows))
+        return statistics.median(errors), statistics.mean(inside)
 
     def __repr__(self) -> str:
         notes = list(dict.fromkeys(row.published.note for row in self if row.published.note))
-        cells = [("", "GPU", "GPUs", "  divided", "published", "planner", "error")]
+        head = ("", "GPU", "GPUs", "  divided", "published", "expected", "error")
+        parts, k = [], 0
+        for kind, title in RUN_KINDS.items():
+            if rows := self.of(kind):
+                factor = BANDS.get(kind, BANDS["benchmark"]).median
+                parts += [f"{title}; expected: planned seconds x {factor:g}", rows._table(head, notes, k), ""]
+                k += len(rows.sources)
+        parts += [*(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
+        if len(self) == len(RUNS):
+            reasons = (textwrap.fill(why, 118, initial_indent="  ", subsequent_indent=" " * 4) for why in WHY)
+            parts += ["  Where it errs most, and why:", *reasons, "", _memories(), ""]
+        return "\n".join([*parts, self.summary])
+
+    def _table(self, head: tuple, notes: list[str], before: int) -> str:
+        """The rows, below their sources, which are numbered from `before` on."""
+        cells = [head]
         for row in self:
             run = row.published
             mark = f" ({notes.index(run.note) + 1})" if run.note else ""
             of = (run.what, row.gpu, f"{run.division.gpus:,}", f"  {run.division.short}")
-            times = (duration(run.seconds), duration(row.step.time), f"{row.error:+.0%}")
+            times = (duration(run.seconds), duration(row.expected), f"{row.error:+.0%}")
             cells.append((*of, *times, f" {run.role}{mark}"))
-        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(20, 6, 6, 52, 10, 10, 7)).splitlines()
+        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(27, 10, 6, 52, 10, 10, 7)).splitlines()
         lines, table = table[:1], iter(table[1:])
-        for k, (source, rows) in enumerate(self.sources.items(), 1):
+        for k, (source, rows) in enumerate(self.sources.items(), before + 1):
             lines += ["", f"  [{k}] {source}", *islice(table, len(rows))]
-        lines += ["", *(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
-        if len(self) == len(RUNS):
-            reasons = (textwrap.fill(why, 118, initial_indent="  ", subsequent_indent=" " * 6) for why in WHY)
-            lines += ["  Where it errs most, and why:", *reasons, "", _memories(), ""]
-        for gpu in dict.fromkeys(row.gpu for row in self):
-            lines.append(f"  median error on {gpu}: {self.of(gpu).median:.1%}")
-        many, close = len(self.counted), sum(abs(row.error) <= GOAL for row in self.counted)
-        # Of the sources' medians: many rows alike weigh no more than few.
-        sources = statistics.median(rows.median for rows in self.sources.values() if rows.counted)
-        both = f"{self.median:.1%}; of the sources' medians: {sources:.1%}"
-        lines.append(f"  median error of the {many} rows that nothing was fitted to: {both}")
-        return "\n".join([*lines, f"  within {GOAL:.0%}: {close} of {many} rows"])
+        return "\n".join(lines)
+
+    @property
+    def summary(self) -> str:
+        """The bands of makers' benchmarks and of production, and how sources fare that had no say in them."""
+        lines = []
+        for kind, band in BANDS.items():
+            rows = self.of(kind)
+            if len(rows.sources) > 1:
+                error, inside = rows.unseen()
+                lines.append(
+                    f"  {kind}: published / planned {band.low:g} to {band.high:g}, median {band.median:g}; "
+                    f"{len(rows)} rows of {len(rows.sources)} sources"
+                )
+                lines.append(
+                    f"    each source judged by the others' band: median error {error:.0%}, {inside:.0%} inside it"
+                )
+                held = rows.untouched
+                median = statistics.median(each.median for each in held.sources.values())
+                many = sum(band.low <= row.ratio <= band.high for row in held)
+                lines.append(
+                    f"    {len(held.sources)} sources that nothing was fitted to: median error {median:.0%}, "
+                    f"{many} of {len(held)} rows inside"
+                )
+        return "\n".join(lines)
+
+    @property
+    def untouched(self) -> "Validation":
+        """The rows of sources of which no row was fitted to."""
+        return Validation(row for rows in self.sources.values() if len(rows.counted) == len(rows) for row in rows)
 
     draw = Later(".picture", "draw_check")
 
@@ -179,16 +252,23 @@ class Validation(Errors):
 
 def _memories() -> str:
     """What logs say of memory, beside the planner."""
-    line = "  {:<36}{:>14}{:>9}{:>7}{:>10}{:>9}{:>7}".format
+    line = "  {:<62}{:>14}{:>9}{:>7}{:>10}{:>9}{:>7}".format
     lines = [line("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
-    for log in ALLOCATED:
-        held, cells = log.predict(), []
-        for published, predicted in ((log.between, held.states), (log.most, held.total)):
-            cells += [f"{published / 2**30:.1f}", f"{predicted / 2**30:.1f}", f"{predicted / published - 1:+.0%}"]
-        lines.append(line(f"{log.what}: {log.division.short}", *cells))
+    for run in ALLOCATED:
+        held, cells = run.predict(), []
+        for published, predicted in ((run.between, held.states), (run.most, held.total)):
+            figures = published and (
+                f"{published / 2**30:.1f}",
+                f"{predicted / 2**30:.1f}",
+                f"{predicted / published - 1:+.0%}",
+            )
+            cells += figures or ("", "", "")
+        lines.append(line(f"{run.what}, {run.model.length:,} tokens: {run.division.short}", *cells))
+    within = sum(run.most <= run.predict().total * (1 + MARGIN) for run in ALLOCATED)
+    lines.append(f"  {within} of {len(ALLOCATED)} peaks are within the {MARGIN:.0%} that a plan keeps free.")
     return "\n".join(lines)
 
 
-def check() -> Validation:
+def check(runs: Iterable[Published] = RUNS) -> Validation:
     """Every published run with the planner's prediction; displayed, a line each with its source."""
-    return Validation(ValidatedRun(run, run.predict()) for run in RUNS)
+    return Validation(ValidatedRun(run, run.predict()) for run in runs)

@@ -7,48 +7,68 @@ from typing import Mapping, Sequence
 from ...draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
 from ...draw.labels import legend
 from ...format import duration, size
-from ...machines.gpu import gpus
-from .check import GOAL, Validation
+from ...machines.gpu import gpu, gpus
+from .check import RUN_KINDS, Validation
 from .search import Plans
-from .step import Step
+from .step import BANDS, Step
 
 MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
-SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "bubble": "#dde1e5", "pipeline": SERIES[5],
-           "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
-GPUS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # in the order of gpus.csv
+SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
+           "pipeline": SERIES[5], "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
+SHADED = "#e9f0e6"
+GENERATIONS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # of GPUs, in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
 LEAST = 0.002  # of a bar, that a part is named
 Parts = Mapping[str, float]
 
 
 def draw_step(s: Step) -> Picture:
-    """Three bars, one below the other, each with its name before it and its parts below."""
+    """Bars, one below the other, each with its name before it and its parts below; and what to expect of the step."""
     sketch = Canvas()
     y = heading(sketch, s.model.name, f"{s.division} on {s.division.gpus:,} x {s.machine.gpus.name}")
-    left, wide = 74.0, WIDTH - 74.0 - 130.0
+    left, wide = 82.0, WIDTH - 82.0 - 130.0
     held, sent = s.memory.total, sum(s.sent.values())
-    most = max(held, s.capacity) * 1.02
+    most = max(s.needed, s.capacity) * 1.02
     limit = left + s.capacity * (wide / most)
+    longest = s.production.high
     rows = [
         ("memory", s.memory._asdict(), MEMORY, size, most, f"{size(held)} of {size(s.capacity)}"),
-        ("step", s.seconds, SECONDS, duration, s.time, f"{duration(s.time)}, MFU {s.mfu:.0%}"),
+        ("step", s.seconds, SECONDS, duration, longest, f"{duration(s.time)}, MFU {s.mfu:.0%}"),
         ("sends", s.sent, SECONDS, size, sent, f"{size(sent)} a step"),
     ]
-    if not s.fits:
-        sketch.text(left + wide + 8, y + HIGH / 2 + 7, "does not fit", 11.5, align="left", bold=True)
+    verdict = "" if s.fits else "may not fit" if held <= s.capacity else "does not fit"
+    if verdict:
+        sketch.text(left + wide + 8, y + HIGH / 2 + 7, verdict, 11.5, align="left", bold=True)
     for name, parts, tints, say, whole, words in rows if sent else rows[:2]:
         sketch.text(left - 10, y + HIGH / 2, name, 12.5, align="right")
         _bar(sketch, parts, tints, left, y, wide / whole)
         if name == "memory":
+            spare = (s.needed - held) * wide / most
+            sketch.box(left + held * wide / most, y + 6, spare, HIGH - 12, TRAY, radius=1)
             sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
-        raised = 7 if name == "memory" and not s.fits else 0
+        raised = 7 if name == "memory" and verdict else 0
         sketch.text(left + wide + 8, y + HIGH / 2 - raised, words, 11.5, align="left")
         least = LEAST * sum(parts.values())
         shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if value > least]
+        shown += [(TRAY, f"to spare {size(s.needed - held)}")] * (name == "memory")
         legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
         y += HIGH + 44
+        if name == "step":
+            y = _expected(sketch, s, left, y - 12, wide / longest)
     sketch.reach(WIDTH, y - 16)
     return Picture([sketch], repr(s), f"Picture: memory, seconds and bytes of {s.model.name}, {s.division}")
+
+
+def _expected(sketch: Canvas, s: Step, left: float, y: float, scale: float) -> float:
+    """The bands of the step's seconds, below its bar and to its scale; returns the y of the next row."""
+    for kind, band in (("benchmark", s.benchmark), ("production", s.production)):
+        sketch.text(left - 10, y + 5, kind, 10.5, SOFT, align="right")
+        sketch.box(left + band.low * scale, y, (band.high - band.low) * scale, 10, SHADED, radius=1)
+        middle = left + band.median * scale
+        sketch.line([(middle, y - 1), (middle, y + 11)], INK, 1.6)
+        sketch.text(WIDTH - 122, y + 5, str(band), 10.5, SOFT, align="left")
+        y += 16
+    return y + 14
 
 
 def draw_plans(plans: Plans) -> Picture:
@@ -58,7 +78,7 @@ def draw_plans(plans: Plans) -> Picture:
     y = heading(sketch, title, "the fastest way that fits of each mixture of kinds")
     y = _kinds(sketch, "memory", MEMORY, [s.memory._asdict() for s in steps], y)
     y = _kinds(sketch, "step", SECONDS, [s.seconds for s in steps], y) + 6
-    label, memory_wide = 300.0, 190.0
+    label, memory_wide = 322.0, 180.0
     middle = label + memory_wide + 24
     time_wide = WIDTH - middle - 60
     longest = max(s.time for s in steps)
@@ -95,39 +115,51 @@ def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y:
 
 
 def draw_check(rows: Validation) -> Picture:
-    """A dot for each run, predicted / published seconds, a line for each source; hollow: it was fitted to."""
+    """A dot for each run, published / planned seconds, a line for each source; hollow: it was fitted to."""
     sketch = Canvas()
-    words = f"seconds of a step, a dot a run; shaded: within {GOAL:.0%}; hollow: fitted to"
-    y = heading(sketch, "Predicted / published", words)
-    left, wide, low, high = 250.0, WIDTH - 290.0, 0.2, 1.5
-    tints = {name: tint for name, tint in zip(gpus(), cycle(GPUS)) if name in {row.gpu for row in rows}}
+    words = "seconds of a step, a dot a run; shaded: nine of ten are expected here; hollow: fitted to"
+    y = heading(sketch, "Published / planned", words) + 4
+    left, wide, low, high = 250.0, WIDTH - 290.0, 0.65, 4.5
+    tints = dict(zip(dict.fromkeys(map(_generation, gpus())), cycle(GENERATIONS)))
+    tints = {name: tint for name, tint in tints.items() if name in {_generation(row.gpu) for row in rows}}
 
     def x(ratio: float) -> float:
-        return left + wide * log2(ratio / low) / log2(high / low)
+        return left + wide * log2(max(low, min(high, ratio)) / low) / log2(high / low)
 
-    bottom = y + 26 * len(rows.sources)
-    sketch.box(x(1 - GOAL), y, x(1 + GOAL) - x(1 - GOAL), bottom - y, "#e9f0e6", radius=0)
-    sketch.line([(x(1), y), (x(1), bottom)], SOFT, 1)
-    for k, (source, runs) in enumerate(rows.sources.items()):
-        middle = y + 26 * k + 13
-        sketch.text(left - 12, middle, f"[{k + 1}] {_name(source)}", 11, align="right")
-        sketch.line([(left, middle), (left + wide, middle)], FAINT, 0.6)
-        for row in runs:
-            fill = tints[row.gpu] if row.counts else "#ffffff"
-            sketch.circle(x(max(low, min(high, 1 + row.error))), middle, 4, fill, tints[row.gpu], 1.4)
-    for ratio in (0.25, 0.5, 0.8, 1, 1.2):
-        sketch.text(x(ratio), bottom + 10, f"{ratio:g}", 11, SOFT)
-    for k, (gpu, tint) in enumerate(tints.items()):
-        sketch.circle(left + 70 * k, bottom + 30, 4, tint, tint)
-        sketch.text(left + 70 * k + 10, bottom + 30, gpu, 11, SOFT, align="left")
-    sketch.reach(WIDTH, bottom + 38)
-    alt = "Picture: the planner's seconds over the published ones, a dot a run, a line a source"
+    number = 0
+    for kind in RUN_KINDS:
+        if not (these := rows.of(kind)):
+            continue
+        sketch.text(left - 12, y + 7, "another's program" if kind == "rival" else kind, 11.5, align="right", bold=True)
+        top, bottom = y + 18, y + 18 + 22 * len(these.sources)
+        if band := BANDS.get(kind):
+            sketch.box(x(band.low), top, x(band.high) - x(band.low), bottom - top, SHADED, radius=0)
+            sketch.line([(x(band.median), top), (x(band.median), bottom)], SOFT, 1.4)
+        for k, (source, runs) in enumerate(these.sources.items()):
+            number += 1
+            middle = top + 22 * k + 11
+            sketch.text(left - 12, middle, f"[{number}] {_name(source)}", 11, align="right")
+            sketch.line([(left, middle), (left + wide, middle)], FAINT, 0.6)
+            for row in runs:
+                tint = tints[_generation(row.gpu)]
+                sketch.circle(x(row.ratio), middle, 4, tint if row.counts else "#ffffff", tint, 1.4)
+        y = bottom + 4
+    for ratio in (0.75, 1, 1.25, 1.5, 2, 3, 4):
+        sketch.text(x(ratio), y + 10, f"{ratio:g}", 11, SOFT)
+    for k, (name, tint) in enumerate(tints.items()):
+        sketch.circle(12 + 96 * k, y + 32, 4, tint, tint)
+        sketch.text(22 + 96 * k, y + 32, name, 11, SOFT, align="left")
+    sketch.reach(WIDTH, y + 42)
+    alt = "Picture: published seconds over the planner's, a dot a run, a line a source"
     return Picture([sketch], repr(rows), alt)
+
+
+def _generation(name: str) -> str:
+    return gpu(name).value("generation", "a picture")
 
 
 def _name(source: str) -> str:
     """Its first words."""
     words = source.split(", ")
-    if "table" in words[-1] and "github" not in source:
-        return f"{words[0]}, {words[-1]}"
-    return words[0].removeprefix("github.com/")
+    table = f", {words[-1]}" * (words[-1].startswith("table") and "github" not in source)
+    return words[0].removeprefix("github.com/")[:34] + table
