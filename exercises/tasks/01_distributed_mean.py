@@ -61,12 +61,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The sum of the others' numbers, in the narrower of x's dtype and the result's."""
+    return [case.size * min(4, case.dtype.itemsize)] * case.world_size
+
+
 TASK = Task(
     "distributed_mean",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     suspects=(
         Suspect(lambda args: everywhere(total(args), args), "this is the sum. How many numbers went into each place?"),
         Suspect(

@@ -45,12 +45,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The whole of x, on every rank but src."""
+    return [case.size * case.dtype.itemsize * (rank != src) for rank, (_, src) in enumerate(args)]
+
+
 TASK = Task(
     "tree_broadcast",
     CASES,
     draw,
     lambda args: [None for _ in args],
     budget,
+    needs=needs,
     after=after,
     parameters=("x", "src"),
     allowed=frozenset({"send", "recv"}),

@@ -45,12 +45,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The sum of the others' chunks."""
+    return [chunk.nbytes for chunk in args[0][0]]
+
+
 TASK = Task(
     "reduce_scatter_by_hand",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     allowed=frozenset({"send", "recv"}),
     suspects=(
         Suspect(

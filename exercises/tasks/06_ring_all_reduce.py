@@ -96,12 +96,18 @@ def follow(answer, n):
     return None
 
 
+def needs(case, args):
+    """The sum of the others' numbers."""
+    return [case.size * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "ring_all_reduce",
     CASES,
     draw,
     nothing,
     budget,
+    needs=needs,
     after=after,
     allowed=frozenset({"send", "recv"}),
     follow=follow,

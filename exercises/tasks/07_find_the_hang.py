@@ -74,12 +74,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The hottest temperature, a float32."""
+    return [4] * case.world_size
+
+
 TASK = Task(
     "settle",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     suspects=(
         Suspect(
             below,

@@ -94,12 +94,18 @@ def without_last(args):
     return [[*means(args)[:sent], *mine[sent:]] for mine, _ in args]
 
 
+def needs(case, args):
+    """The sum of the others' gradients."""
+    return [sum(g.nbytes for g in grads) for grads, _ in args]
+
+
 TASK = Task(
     "average_in_buckets",
     CASES,
     draw,
     nothing,
     budget,
+    needs=needs,
     after=after,
     parameters=("grads", "cap"),
     suspects=(

@@ -132,12 +132,19 @@ SUM = "this is the step of the gradients' sum. The mean is wanted: is anything d
 OWN = "rank r's shard is updated with rank r's own gradients. The other ranks have gradients for this shard too."
 OLD = "the updated weights hold no momentum: the step is `w -= 0.5 * m`, with the *new* m = 0.9 * m + g."
 
+
+def needs(case, args):
+    """Of each layer, the sum of the others' gradients for the rank's own shard, and the new weights of the other shards."""
+    return [sum(w.nbytes for w in weights) for weights, *_ in args]
+
+
 TASK = Task(
     "sharded_step",
     CASES,
     draw,
     lambda args: [None for _ in args],
     budget,
+    needs=needs,
     after=after,
     parameters=("weights", "gradients", "momenta"),
     suspects=(

@@ -94,12 +94,20 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The other ranks' part of y; or one of their two weights, where they have few hidden units."""
+    units = [w1.shape[1] for _, w1, *_ in args]
+    x, itemsize = args[0][0], case.dtype.itemsize
+    return [min(x.numel(), (sum(units) - own) * x.shape[1]) * itemsize for own in units]
+
+
 TASK = Task(
     "parallel_mlp",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     scale=scale,
     parameters=("x", "w1", "w2", "b", "target"),
     suspects=(

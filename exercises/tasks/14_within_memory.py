@@ -207,6 +207,12 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """From each side that there is, activations or gradients; or a stage's weights, where they are smaller."""
+    n, (w, x, *_) = case.world_size, args[0]
+    return [min(w.nbytes, x.nbytes) * ((rank > 0) + (rank < n - 1)) for rank in range(n)]
+
+
 UNDER_WAY = "of its microbatches under way at once"
 
 
@@ -233,6 +239,7 @@ TASKS = (
         draw,
         gradients,
         budget,
+        needs=needs,
         allowed=frozenset({"send", "recv"}),
         parameters=("w", "x", "t", "microbatches", "limit"),
         suspects=(

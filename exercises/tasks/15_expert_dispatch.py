@@ -77,12 +77,19 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The results of its tokens that other ranks' experts make; or such an expert, where it is smaller."""
+    counts = [chosen[chosen != rank].bincount() for rank, (_, chosen, _) in enumerate(args)]
+    return [WIDTH * case.dtype.itemsize * int(those.clamp(max=WIDTH).sum()) for those in counts]
+
+
 TASK = Task(
     "expert_dispatch",
     CASES,
     draw,
     computed,
     budget,
+    needs=needs,
     parameters=("x", "chosen", "w"),
     scale=lambda args: max([1.0, *(float(y.abs().max()) for y in computed(args) if y.numel())]),
     suspects=(

@@ -115,12 +115,18 @@ def mistake(thought, where_wrong=False, **options):
     return Suspect(lambda args: attention(args, **options), thought, where_wrong)
 
 
+def needs(case, args):
+    """As much as a result for each query, of the keys before this rank's; rank 0 has all of its own."""
+    return [(rank > 0) * v.nbytes for rank, (_, _, v) in enumerate(args)]
+
+
 TASK = Task(
     "ring_attention",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     allowed=frozenset({"send", "recv"}),
     scale=scale,
     parameters=("q", "k", "v"),

@@ -77,12 +77,18 @@ def rounded_down(args):
     return [matrix[:, r * wide : (r + 1) * wide].contiguous() for r in range(n)]
 
 
+def needs(case, args):
+    """Its columns, read from the file or received."""
+    return [part.nbytes for part in parts(tensors(args)[NAME], case.world_size)]
+
+
 TASK = Task(
     "load_columns",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     after=None,
     scale=lambda args: 1.0,  # numbers are copied, not computed
     parameters=("file", "name"),

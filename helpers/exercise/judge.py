@@ -54,6 +54,20 @@ def judge(
     )
 
 
+def unheard(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
+    """The finding about a right result on a rank that received too little to know it: it came by another way than calls.
+
+    To be asked about an answer that is right in all cases. One that is right in some by luck is told why it is wrong.
+    """
+    if isinstance(task, Puzzle) or case.world_size == 1:
+        return None
+    traffic = attempt.traffic
+    came = [got + read for got, read in zip(traffic.received, traffic.read or [0] * case.world_size)]
+    short = {rank: need for rank, need in enumerate(task.needs(case, inputs)) if came[rank] < need - 1e-6}
+    rank = min(short, key=lambda rank: came[rank] - short[rank], default=None)
+    return None if rank is None else Finding("needs", (rank,), short[rank], came[rank], traffic=traffic)
+
+
 def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Finding | None:
     """The finding about the first call that is at fault."""
     return next((Finding(aspect, (e.rank,), event=e) for e in chain(*attempt.events) if at_fault(e)), None)

@@ -62,6 +62,8 @@ class Task:
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
+    # Bytes that a rank cannot do without: what it must get from other ranks, or of a file, to know its result.
+    needs: Callable[[Case, list[tuple]], list[float]] = field(kw_only=True)
     suspects: tuple[Suspect, ...] = ()
     # What is wrong, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" stands for
     # both "sent" and "received".
@@ -122,7 +124,7 @@ class Difference(NamedTuple):
 class Finding:
     """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
 
-    aspect: str  # "calls", "values", "inputs", "waits" or "budget"
+    aspect: str  # "calls", "values", "inputs", "waits", "needs" or "budget"
     ranks: tuple[int, ...] = ()  # those concerned; the rest is about the first of them
     wanted: Any = None  # its result or argument; of a budget, the limit
     got: Any = None

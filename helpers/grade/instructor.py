@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterable, Iterator
 
 from . import report, walls
 from .entries import Entry, find
@@ -21,12 +21,17 @@ from .workers import TRIES, NoWorker, WorkItem, scored
 
 
 def grade(
-    entries: list[Entry], folder: ReportFolder, jobs: int, progress: Callable[[int, int, str], None]
+    entries: list[Entry],
+    folder: ReportFolder,
+    jobs: int,
+    progress: Callable[[int, int, str], None],
+    private: Iterable[Path] = (),
 ) -> list[Grading]:
     """All gradings, in the order of entries.
 
-    jobs: submissions at a time.  progress: done, of how many, the last one's student.  Raises workers.NoWorker, and
-    folder.Unfit where a record cannot be written; what was graded before is kept.
+    jobs: submissions at a time.  progress: done, of how many, the last one's student.  private: as for
+    walls.around.  Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is
+    kept.
     """
     gradings: dict[int, Grading] = {}
     places: dict[int, Path] = {}  # of the records
@@ -47,7 +52,7 @@ def grade(
                 yield WorkItem(k, entry.file, content, folder.seed, folder.pictures)
 
     progress(0, len(entries), "")
-    with closing(scored(work(), jobs, folder.walls)) as results:
+    with closing(scored(work(), jobs, folder.walls, private)) as results:
         for item, grading in results:
             if grading:
                 remember(places[item.number], graded(item.number, grading))
@@ -66,14 +71,15 @@ NO_SANDBOX = (
 
 def score(options: argparse.Namespace) -> int:
     """Scores a class. 0: done. 2: it cannot be. 130: stopped, and goes on when asked again."""
+    private = [path.resolve() for path in (*options.paths, options.out)]
     try:
-        if not options.no_sandbox:
-            walls.check()
         if missing := [path for path in options.paths if not os.path.exists(path)]:
             raise Unfit(f"There is no file or folder {missing[0]}.")
         if not (submissions := find(options.paths)):
             raise Unfit(f"There are no notebooks in {', '.join(map(str, options.paths))}.")
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
+        if not options.no_sandbox:
+            walls.check(private)
     except (walls.Unavailable, Unfit) as why:
         print(f"No sandbox: {why}\n{NO_SANDBOX}" if isinstance(why, walls.Unavailable) else why, file=sys.stderr)
         return 2
@@ -84,7 +90,7 @@ def score(options: argparse.Namespace) -> int:
     with closing(folder):
         kept = f"What is graded is kept in {options.out}; the same command goes on."
         try:
-            gradings = grade(submissions, folder, jobs, _progress)
+            gradings = grade(submissions, folder, jobs, _progress, private)
             report.write_all(folder, gradings, options.gradescope)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)

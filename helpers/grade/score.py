@@ -18,7 +18,7 @@ from collectives.judge.run import Run
 
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.feedback import broken, explain, spent
-from ..exercise.judge import judge
+from ..exercise.judge import judge, unheard
 from ..exercise.notebook import checks_of, is_check
 from ..exercise.task import Attempt, Puzzle, Task
 from ..exercise.tasks import TASKS
@@ -28,6 +28,7 @@ from .inside.protocol import text
 from .sandbox import SandboxPool
 from .submission import Submission, graft
 from .switch import Switch
+from .walls import Unavailable
 
 WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 UNTOUCHED = "The answer is still the empty one of the exercise."
@@ -39,8 +40,7 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
     for check in checks_of(submission.exercise):
         name = check.function
         if name not in trials:
-            untouched = submission.untouched
-            trials[name] = Trial(UNTOUCHED, UNTOUCHED) if untouched else tried(TASKS[name], submission, sandboxes, seed)
+            trials[name] = _trial(TASKS[name], submission, sandboxes, seed)
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
@@ -62,8 +62,21 @@ class Trial:
     shows: Run | Any = None  # to be drawn
 
 
+def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+    if submission.untouched:
+        return Trial(UNTOUCHED, UNTOUCHED)
+    try:
+        return tried(task, submission, sandboxes, seed)
+    except (OSError, EOFError, Unavailable):
+        raise  # the machine's fault
+    except Exception as error:  # a result odd enough to defeat the judge
+        print(f"An answer to {task.name} could not be judged:\n{text(traceback.format_exc())}", file=sys.stderr)
+        reason = f"{task.name} could not be judged, by a mistake of the course: {text(f'{type(error).__name__}: {error}', 300)}"
+        return Trial(reason, reason)
+
+
 def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
-    trial, passed = Trial(), []
+    trial, passed, cheat = Trial(), [], ""
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         inputs = [task.arguments(case, seed) for case in cases]
@@ -82,6 +95,8 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
                 reason = explain(task, case, arguments, verdict, passed) + _output(printed)
                 return Trial(reason, reason, shows=verdict.shows or done)
             passed.append(case)
+            if verdict := unheard(task, case, arguments, attempt):
+                cheat = cheat or explain(task, case, arguments, verdict)
             if trial.budget:
                 continue
             if verdict := judge(task, case, arguments, attempt):
@@ -95,7 +110,7 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
                     trial.shows = trial.shows or done
                 if world_size == max(WORLD_SIZES):
                     trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
-    return trial
+    return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
 
 
 def _attempts(

@@ -41,6 +41,7 @@ TASK = Task(
     draw,
     reference,
     lambda case, args: Budget("no call at all", calls=[0] * case.world_size),
+    needs=lambda case, args: [0] * case.world_size,
     allowed=frozenset(),
     parameters=("items",),
     suspects=(

@@ -39,12 +39,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    n = case.world_size
+    return [case.size * case.dtype.itemsize * (partner(rank, n) != rank) for rank in range(n)]
+
+
 TASK = Task(
     "swap_pairs",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     allowed=frozenset({"send", "recv"}),
     suspects=(
         Suspect(

@@ -34,12 +34,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [0] + [case.size * COLUMNS * case.dtype.itemsize] * (case.world_size - 1)
+
+
 TASK = Task(
     "deal_rows",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("table",),
     suspects=(
         Suspect(

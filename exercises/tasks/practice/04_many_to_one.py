@@ -30,6 +30,10 @@ def on_zero(value, args):
     return [value] + [None] * (len(args) - 1)
 
 
+def needs(case, args):
+    return [1] + [0] * (case.world_size - 1)
+
+
 TASK = Task(
     "accuracy",
     CASES,
@@ -38,6 +42,7 @@ TASK = Task(
     lambda case, args: Budget(
         "one call a rank, of two numbers", calls=[1] * case.world_size, largest=[16] * case.world_size
     ),
+    needs=needs,
     parameters=("correct",),
     suspects=(
         Suspect(

@@ -36,12 +36,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [case.size * COLUMNS * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "product_rows",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("x", "w"),
     suspects=(
         Suspect(

@@ -48,12 +48,17 @@ def budget(case, args):
     return Budget("one call, with each number in it once", sent=limit, received=limit, calls=[1] * n)
 
 
+def needs(case, args):
+    return [flat(args[0][0]).nbytes] * case.world_size
+
+
 TASK = Task(
     "sum_all",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("tensors",),
     suspects=(
         Suspect(

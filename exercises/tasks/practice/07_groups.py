@@ -50,12 +50,17 @@ def budget(case, args):
     return Budget("one all_reduce of the gradient among its copies", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [case.size * case.dtype.itemsize * (case.world_size > cut(case))] * case.world_size
+
+
 TASK = Task(
     "average_over_copies",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient", "tp"),
     suspects=(
         Suspect(

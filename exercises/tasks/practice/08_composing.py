@@ -49,12 +49,17 @@ def budget(case, args):
     return Budget("one all_reduce of one number", sent=limit, received=limit, calls=[1] * n)
 
 
+def needs(case, args):
+    return [int(len(shard) > 0) for shard, _ in args]
+
+
 TASK = Task(
     "clip_shard",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient", "max_norm"),
     suspects=(
         Suspect(

@@ -50,12 +50,17 @@ def budget(case, args):
     return Budget("two all_reduces of x, and a number besides", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [1] * case.world_size
+
+
 TASK = Task(
     "in_sync",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     suspects=(
         Suspect(
             lambda args: compared(args, 0),

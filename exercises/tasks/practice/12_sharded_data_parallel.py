@@ -50,12 +50,19 @@ def budget(case, args):
     return Budget("(N-1)/N of the padded gradient a rank, which is half an all_reduce", sent=limit, received=limit)
 
 
+def needs(case, args):
+    """The sum of the others' numbers of its shard; what is padding needs nothing."""
+    n, shard = case.world_size, each(case.size, case.world_size)
+    return [max(0, min(shard, case.size - rank * shard)) * case.dtype.itemsize for rank in range(n)]
+
+
 TASK = Task(
     "mean_shard",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient",),
     suspects=(
         Suspect(

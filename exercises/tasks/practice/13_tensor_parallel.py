@@ -37,12 +37,17 @@ def budget(case, args):
     return Budget("one all_reduce of the layer's output", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [case.size * COLUMNS * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "row_parallel",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("x", "w", "b"),
     suspects=(
         Suspect(

@@ -67,12 +67,17 @@ def budget(case, args):
     return Budget("one all_reduce of the gradient, and one of a number", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [1] * case.world_size
+
+
 TASK = Task(
     "mean_of_good",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     scale=lambda args: 10.0,
     parameters=("gradient", "good"),
     suspects=(

@@ -84,12 +84,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [case.size * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "sum_over_hosts",
     CASES,
     draw,
     total,
     budget,
+    needs=needs,
     allowed=frozenset(
         {"all_reduce", "reduce_scatter", "reduce_scatter_single", "all_gather", "all_gather_single", "broadcast"}
         | {"reduce", "send", "recv"}

@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 import traceback
 import types
@@ -29,6 +30,7 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         seccomp.limit(base)
         if closed_in:
             seccomp.close_in()
+        os.environ.update(_environment(job["rank"], job["world_size"]))
         random.seed()
         torch.default_generator.seed()
         sys.stdout = sys.stderr = _Printed(uplink)
@@ -49,15 +51,37 @@ def _work(uplink: Uplink, job: dict[str, Any]) -> None:
         header, body = uplink.hear()
         values = decode(header["case"], body)
         arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
+        passed = held(arguments)
         if header["late"]:
             time.sleep(LATE_SECONDS)
         try:
             result = answer(*arguments)
-            value, body = encode((_flat(result), arguments))
+            _join_threads()
+            value, body = encode((_flat(result), passed))
         except BaseException as error:
             uplink.say(_failure(error))
             return
         uplink.say({"returned": value}, body)
+
+
+def held(value: Any) -> Any:
+    """The same memory under names that an answer does not have: what it puts in a tensor's or a list's place is not here."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(held(part) for part in value)
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _join_threads() -> None:
+    """Wait for the threads that the answer has left, as the end of a program does."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    return {name: str(value) for name, value in ranks.items()}
 
 
 def _answer(job: dict[str, Any]) -> Any:
@@ -152,6 +176,7 @@ class RemoteFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self.closed:
             raise ValueError("I/O operation on closed file")
+        buffer = memoryview(buffer).cast("B")
         if not len(buffer):
             return 0
         _, part = self._uplink.ask({"read": self._opened.number, "at": self._at, "most": len(buffer)})
