@@ -9,7 +9,8 @@ CASES = (
     Case(3, "negative numbers", 2),
     Case(4, size=4, dtype=torch.int64),
     Case(5, "fractions", 3, late=0),
-    Case(8, size=2, dtype=torch.bfloat16),
+    Case(6, "close together, above 2**30", 3, torch.int64),
+    Case(7, size=2, dtype=torch.bfloat16),
     Case(8, size=3, late=5),
     Case(1),
 )

@@ -4,7 +4,6 @@ import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
-ROWS, WIDTH = 3, 4
 CASES = (
     Case(2, size=3),
     Case(2, "fractions", 4),
@@ -12,22 +11,24 @@ CASES = (
     Case(3, "fractions", 4, uneven=True),
     Case(4, size=3, late=2),
     Case(4, "fractions", 6, uneven=True),
-    Case(5, size=3, dtype=torch.float64),
+    Case(6, size=3, dtype=torch.float64),
     Case(5, "fractions", 2, uneven=True, late=0),
-    Case(8, size=2),
+    Case(7, size=2),
     Case(8, "fractions", 4, uneven=True),
     Case(1, size=5),
 )
 
 
 def draw(d):
+    rows, width = {6: (2, 5), 7: (1, 3)}.get(d.world_size, (3, 4))
+
     def numbers(*shape, common=False):
         drawn = d.numbers(*shape, common=common)
         return drawn / 2 if d.case.kind == "fractions" else drawn.remainder(3) - 1  # -1, 0 or 1: sums stay exact
 
-    x, b, target = (numbers(*shape, common=True) for shape in ((ROWS, WIDTH), (WIDTH,), (ROWS, WIDTH)))
+    x, b, target = (numbers(*shape, common=True) for shape in ((rows, width), (width,), (rows, width)))
     units = d.case.length(d.rank)
-    return x, numbers(WIDTH, units), numbers(units, WIDTH), b, target
+    return x, numbers(width, units), numbers(units, width), b, target
 
 
 def outcome(args, *, before=None, output=None, slope=None, inner=None, result=None):

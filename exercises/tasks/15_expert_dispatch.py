@@ -14,11 +14,11 @@ CASES = (
     Case(3, HOME, 3),
     Case(3, NOT_LAST, 4, late=0),
     Case(4, size=6),
-    Case(4, size=4, uneven=True),
     Case(4, FIRST, 5, late=3),
-    Case(5, "fractions", 6, torch.float64, uneven=True),
+    Case(5, FIRST, 300, torch.float64),
+    Case(6, "fractions", 6, torch.float64, uneven=True),
     Case(8, size=7),
-    Case(8, NOT_LAST, 2, uneven=True),
+    Case(7, NOT_LAST, 2, uneven=True),
     Case(1, size=4),
 )
 

@@ -5,7 +5,7 @@
     check_budget(distributed_mean)  # ... and does it move no more than it must?
     check_practice(in_sync)  # both at once, for a chapter's short task
 
-An answer runs on real ranks, at six world sizes, on inputs it has not seen.
+An answer runs on real ranks, at eight world sizes, on inputs it has not seen.
 """
 
 import contextlib

@@ -219,7 +219,7 @@ def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
 
 
 def _value(value: Any) -> str:
-    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else str(value)
+    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else repr(value)
 
 
 def _dense(value: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Callable, Collection
 
+import numpy
 import torch
 
 from collectives.format import dtype_name
@@ -127,9 +128,9 @@ def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
             return Difference(wanted, got)
         numbers = int(unequal(wanted, got, scale).sum())
         return Difference(wanted, got, numbers=numbers) if numbers else None
-    if isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
+    if isinstance(got, numpy.generic) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         got = got.item()
-    if isinstance(wanted, float) and type(got) is float:
+    if isinstance(wanted, float) and isinstance(got, float):
         single = (torch.tensor(value, dtype=torch.float32) for value in (wanted, got))
         return Difference(wanted, got) if unequal(*single, scale) else None
     return Difference(wanted, got) if type(got) is not type(wanted) or got != wanted else None

@@ -1,6 +1,7 @@
 """An exercise as data: what is asked for, what came out of an answer, and what is wrong with that."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Callable, NamedTuple
 
 from collectives.record.event import Event
@@ -105,7 +106,7 @@ class Attempt:
     events: list[list[Event]]  # per rank
     reads: list[list[int]] = field(default_factory=list)  # per rank: bytes that each read of a file got
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """What moved between the ranks, and from files to them."""
         return replace(count(self.events), read=[sum(sizes) for sizes in self.reads], reads=list(map(len, self.reads)))

@@ -6,6 +6,7 @@ here, what it got from others came through here (switch.py), and what it returns
 
 import base64
 import importlib.util
+import re
 import sys
 import traceback
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 
 from collectives.judge.errors import RunError
 from collectives.judge.run import Run
+from collectives.judge.wording.waits import LONGER
 
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.feedback import broken, explain, spent
@@ -26,12 +28,13 @@ from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .sandbox import SandboxPool
-from .submission import Submission, graft
-from .switch import Switch
+from .submission import Submission, graft, is_own, plain, slips
+from .switch import SECONDS, Switch
 from .walls import Unavailable
 
 WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 UNTOUCHED = "The answer is still the empty one of the exercise."
+OWN = "This is the solution that comes with the course, word for word."
 
 
 def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
@@ -48,6 +51,9 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
     return Grading(submission.exercise, tuple(scores), pictures=images, undrawn=undrawn)
 
 
+GRADED_SECONDS = (
+    f"A graded answer has {SECONDS:g} s for its cases of one world size. Look for a loop that does not end."
+)
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
 
@@ -63,8 +69,9 @@ class Trial:
 
 
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
-    if submission.untouched:
-        return Trial(UNTOUCHED, UNTOUCHED)
+    refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
+    if refused := refused or slips(submission, task.name):
+        return Trial(refused, refused)
     try:
         return tried(task, submission, sandboxes, seed)
     except (OSError, EOFError, Unavailable):
@@ -83,7 +90,8 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
         try:
             attempts = _attempts(task, submission, sandboxes, cases, inputs)
         except RunError as error:
-            reason = broken(task, world_size, error) + _output(error.run.stdout)
+            reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
+            reason += _output(error.run.stdout)
             return Trial(reason, reason, shows=error.run)
         except Ungradable as error:
             situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
@@ -113,6 +121,17 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
     return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
 
 
+def _strayed(submission: Submission, error: RunError) -> str:
+    """A line about a name that is defined in a cell which is not run; "" if there is none."""
+    missing = re.search(r"NameError: name '(\w+)' is not defined", str(error))
+    if not missing or missing[1] not in submission.elsewhere:
+        return ""
+    return (
+        f"\n{missing[1]} is defined in cell {submission.elsewhere[missing[1]]}, and code outside the answer cells is not run. "
+        "Move it into the answer cell."
+    )
+
+
 def _attempts(
     task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, cases: list[Case], inputs: list[list[tuple]]
 ) -> list[tuple[Attempt, list[str]]]:
@@ -121,7 +140,7 @@ def _attempts(
         return []
     cells = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
     own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
-    cells += [(cell.id, cell.source) for cell in own]
+    cells += [(cell.id, plain(cell.source)) for cell in own]
     sandbox, socks = sandboxes.ranks(cases[0].world_size)
     try:
         switch = Switch(socks, submission.answers, task.name, sandbox.end_ranks)

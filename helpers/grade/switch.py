@@ -242,7 +242,8 @@ class Switch:
                 self._monitor.feed(peer.rank, Returned(b"", (None, None), None, []))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]
-                kind, message = text(kind, 60), text(message, 2000)
+                # Its lines are set off, lest one is taken for a line of the course's.
+                kind, message = text(kind, 60).replace("\n", " "), text(message, 2000).replace("\n", "\n  ")
                 peer.failure = Failure(kind, message, lines, True, f"{kind}: {message}")
             case {"ready": True}:
                 peer.ready = True

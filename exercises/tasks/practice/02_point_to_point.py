@@ -10,6 +10,8 @@ CASES = (
     Case(4, "fractions", 5),
     Case(4, size=2, late=2),
     Case(5, size=3),
+    Case(6, size=2),
+    Case(7, size=3),
     Case(8, size=2),
     Case(1, size=3),
 )

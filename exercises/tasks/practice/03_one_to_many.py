@@ -11,6 +11,8 @@ CASES = (
     Case(4, "fractions", 2),
     Case(5, size=1),
     Case(5, size=2, late=4),
+    Case(6, size=2),
+    Case(7, size=1),
     Case(8, size=1),
     Case(8, size=3),
     Case(1, size=3),

@@ -9,6 +9,8 @@ CASES = (
     Case(3, size=5),
     Case(4, size=300, uneven=True),
     Case(5, size=4, uneven=True),
+    Case(6, size=2),
+    Case(7, size=4, uneven=True),
     Case(8, size=5, uneven=True, late=3),
     Case(1, size=3),
 )

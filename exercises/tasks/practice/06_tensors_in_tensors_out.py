@@ -12,6 +12,8 @@ CASES = (
     Case(4, "negative numbers", 4),
     Case(5, size=3, dtype=torch.float64, late=2),
     Case(8, "up to 10,000 and down to -10,000", 2),
+    Case(6, size=2),
+    Case(7, size=3, dtype=torch.int32),
     Case(8, size=5, dtype=torch.int32),
     Case(1, size=3),
 )

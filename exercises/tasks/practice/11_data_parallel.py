@@ -13,6 +13,8 @@ CASES = (
     Case(4, "neighbours differ", 3),
     Case(5, "the last rank differs", 1, torch.int32),
     Case(8, "two numbers change places", 8),
+    Case(6, "the last rank differs", 3),
+    Case(7, "neighbours differ", 2),
     Case(8, "all the same", 3, late=3),
     Case(1, "all the same"),
 )

@@ -12,6 +12,8 @@ CASES = (
     Case(4, size=9),
     Case(4, "fewer numbers than ranks", 2),
     Case(5, "fractions", 12),
+    Case(6, size=8),
+    Case(7, size=15),
     Case(8, size=17, late=6),
     Case(1, size=3),
 )

@@ -10,6 +10,8 @@ CASES = (
     Case(3, size=1, late=2),
     Case(4, size=3),
     Case(5, size=1),
+    Case(6, size=2),
+    Case(7, size=1),
     Case(8, size=2, late=0),
     Case(1, size=2),
 )

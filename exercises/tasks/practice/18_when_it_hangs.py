@@ -15,6 +15,8 @@ CASES = (
     Case(4, "the last rank is bad", 3, torch.float64, late=0),
     Case(5, "rank 0 is bad", 2),
     Case(8, "every other rank is bad", 4),
+    Case(6, "only rank 1 is good", 3),
+    Case(7, "the last rank is bad", 2),
     Case(8, "none is good", 3, late=6),
     Case(1, "all are good"),
     Case(1, "none is good"),

@@ -15,6 +15,9 @@ CASES = (
     Case(5, "1 host", 5),
     Case(8, "2 hosts", 8, late=2),
     Case(8, "4 hosts", 8, torch.float64),
+    Case(6, "2 hosts", 6),
+    Case(6, "3 hosts", 12),
+    Case(7, "1 host", 7),
     Case(8, "2 hosts", 16),
     Case(1, "1 host"),
 )
