@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import submission
@@ -33,7 +35,9 @@ def main(kind: str, *private: str) -> None:
             content = sys.stdin.buffer.read(item["bytes"])
             try:
                 submitted = submission.parse(Path(item["file"]), content)
+                began = time.monotonic()
                 grading = score(submitted, sandboxes, item["seed"], item["pictures"])
+                grading = replace(grading, seconds=round(time.monotonic() - began, 3))
             except Unusable as problem:
                 grading = Grading(problem=str(problem))
             print(json.dumps(grading.data()), file=answers, flush=True)
