@@ -23,6 +23,7 @@ from helpers.tools import release
 from tests.corpus import answers, puzzles
 from tests.corpus.cells import MEAN, RIGHT
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
+from tests.corpus.submissions import GRADED
 from tests.sampling import when
 
 try:
@@ -153,6 +154,22 @@ def checked(name, answer, sandboxes):
 @pytest.mark.parametrize("name, answer", every(answers.RIGHT | puzzles.RIGHT, lambda answer: answer))
 def test_a_right_answer_gets_all_points(name, answer, sandboxes, patient):
     assert [check.reason for check in checked(name, answer, sandboxes) if check.reason] == []
+
+
+QUICK_ROWS = {"group of a device mesh", "the items of a list replaced", "a wait that is repeated hides no steps"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=when(name in QUICK_ROWS, each_push=True), id=name) for name in GRADED]
+)
+def test_an_answer_gets_what_it_is_worth(name, sandboxes, patient):
+    row = GRADED[name]
+    seconds = 10.0 if name == "without end" else 120.0
+    switch.SECONDS = seconds  # `patient` takes it back
+    result = scored(row.source, sandboxes, row.exercise)
+    reasons = "\n".join(check.reason for check in result.checks if check.reason)
+    assert result.points == row.points, reasons
+    assert re.search(row.reason, reasons) if row.reason else not reasons, reasons
 
 
 BACKWARD = """

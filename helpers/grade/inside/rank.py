@@ -116,6 +116,9 @@ def _pretend() -> None:
     for name in ("helpers", "helpers.exercise", "collectives", "matplotlib", "matplotlib.pyplot"):
         module = sys.modules[name] = types.ModuleType(name)
         module.__path__, module.__getattr__ = [], missing
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
 
 
 def _flat(result: Any) -> Any:
