@@ -28,7 +28,9 @@ def slides(chapter: NotebookNode) -> NotebookNode:
 
 def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
     title = re.match(r"# .+", chapter.cells[0].source)[0]
-    question = next((found[0] for cell in chapter.cells if (found := re.search(r"\*\*Question\*\*.*", cell.source))), "")
+    question = next(
+        (found[0] for cell in chapter.cells if (found := re.search(r"\*\*Question\*\*.*", cell.source))), ""
+    )
     yield new_markdown_cell(f"{title}\n\n{question}")
     heading = sentence = ""
     for cell in chapter.cells[1:]:
