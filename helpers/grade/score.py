@@ -28,7 +28,7 @@ from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .sandbox import SandboxPool
-from .submission import Submission, graft, is_own, plain, slips
+from .submission import Submission, graft, is_own
 from .switch import SECONDS, Switch
 from .walls import Unavailable
 
@@ -70,7 +70,7 @@ class Trial:
 
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
     refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
-    if refused := refused or slips(submission, task.name):
+    if refused:
         return Trial(refused, refused)
     try:
         return tried(task, submission, sandboxes, seed)
@@ -123,7 +123,7 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
 
 def _strayed(submission: Submission, error: RunError) -> str:
     """A line about a name that is defined in a cell which is not run; "" if there is none."""
-    missing = re.search(r"NameError: name '(\w+)' is not defined", str(error))
+    missing = re.search(r"NameError: (?:name '|the answer cell must define )(\w+)", str(error))
     if not missing or missing[1] not in submission.elsewhere:
         return ""
     return (
@@ -140,7 +140,7 @@ def _attempts(
         return []
     cells = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
     own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
-    cells += [(cell.id, plain(cell.source)) for cell in own]
+    cells += [(cell.id, cell.source) for cell in own]
     sandbox, socks = sandboxes.ranks(cases[0].world_size)
     try:
         switch = Switch(socks, submission.answers, task.name, sandbox.end_ranks)

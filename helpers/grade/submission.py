@@ -37,15 +37,15 @@ class Submission:
         return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
 
 
-def slips(submission: Submission, function: str = "") -> str:
-    """The mistake that keeps an answer cell from being run at all; "" if there is none.  function: "" for all cells."""
+def slips(submission: Submission) -> str:
+    """The mistake that keeps the answer cells from being run at all; "" if there is none."""
+    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like are no slips
+
     for wanted in filter(is_answer, pristine(submission.exercise).cells):
         source = submission.answers[wanted.id]
         names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
-        if function and function not in names:
-            continue
         try:
-            tree = ast.parse(plain(source))
+            tree = ast.parse(TransformerManager().transform_cell(source))
         except SyntaxError as error:
             line = (error.text or "").strip()
             return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()
@@ -59,17 +59,6 @@ def slips(submission: Submission, function: str = "") -> str:
                 also = f" There is a {missing[0]} in cell {k}, and that is not the answer cell."
             return f"the answer cell must define {missing[0]}.{also}"
     return ""
-
-
-def plain(source: str) -> str:
-    """The source as Python, line by line: without what only a notebook understands, as %%time and !pip."""
-    try:
-        ast.parse(source)
-        return source
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        without = re.sub(r"\A\s*%%.*", "", source)
-        without = re.sub(r"^([ \t]*)%(?:time|timeit|prun)[ \t]+(?=[^-\s])", r"\1", without, flags=re.MULTILINE)
-        return re.sub(r"^([ \t]*)(?:%|!|\?).*", r"\1pass", without, flags=re.MULTILINE)
 
 
 def is_own(submission: Submission, function: str) -> bool:

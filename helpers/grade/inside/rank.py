@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import random
+import re
 import socket
 import sys
 import threading
@@ -97,12 +98,30 @@ def _answer(job: dict[str, Any]) -> Any:
             exec(compile(source, f"<{name}>", "exec"), vars(sys.modules[name]))
             continue
         try:
-            exec(compile(source, f"{ANSWER}{name}>", "exec"), vars(module))
+            exec(_compiled(source, f"{ANSWER}{name}>"), vars(module))
         except BaseException as error:
             trouble = trouble or error
     if job["function"] not in vars(module):
-        raise trouble or NameError(f"the answer cell defines no function {job['function']}")
+        functions = [value for value in vars(module).values() if isinstance(value, types.FunctionType)]
+        also = [value.__name__ for value in functions if value.__code__.co_filename.startswith(ANSWER)]
+        more = f" It defines {', '.join(also[:5])}: keep the name that the statement gives." if also else ""
+        raise trouble or NameError(f"the answer cell must define {job['function']}.{more}")
     return vars(module)[job["function"]]
+
+
+def _compiled(source: str, file: str) -> types.CodeType:
+    """The code of a cell, line by line, without what only a notebook understands, as %%time and !pip."""
+    try:
+        return compile(source, file, "exec")
+    except SyntaxError as error:
+        without = re.sub(r"\A\s*%%.*", "", source)
+        without = re.sub(r"^([ \t]*)%(?:time|timeit|prun)[ \t]+(?=[^-\s])", r"\1", without, flags=re.MULTILINE)
+        without = re.sub(r"^([ \t]*)[%!?].*", r"\1pass", without, flags=re.MULTILINE)
+        if without == source:
+            line = (error.text or "").strip()
+            error.msg = f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n{line}"
+            raise
+        return compile(without, file, "exec")
 
 
 def _pretend() -> None:
@@ -137,6 +156,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SyntaxError) and str(error.filename).startswith(ANSWER):
         frames.append([error.filename, error.lineno, "answer cell"])
     message = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+    if isinstance(error, SyntaxError):
+        message = str(error.msg)  # without the name of a file that is none
     return {"failed": type(error).__name__, "message": message[:2000], "frames": frames[-8:]}
 
 
