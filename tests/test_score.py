@@ -109,7 +109,8 @@ def test_who_receives_no_number_has_none(sandboxes):
 def test_these_cheats_would_work_without_walls(name):
     sandboxes = sandbox.SandboxPool(walls=False)
     try:
-        assert scored(HOSTILE[name].source, sandboxes).points == 3
+        reason = scored(HOSTILE[name].source, sandboxes).checks[0].reason
+        assert "has the right result" in reason and "received 0 B" in reason
     finally:
         sandboxes.close()
         for file in Path("/tmp").glob("hostile-was-here*"):

@@ -119,7 +119,8 @@ def _compiled(source: str, file: str) -> types.CodeType:
         without = re.sub(r"^([ \t]*)[%!?].*", r"\1pass", without, flags=re.MULTILINE)
         if without == source:
             line = (error.text or "").strip()
-            error.msg = f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n{line}"
+            where = f" Line {error.lineno}:" if error.lineno else ""
+            error.msg = f"the answer cell is not Python yet.{where} {error.msg}\n{line}"
             raise
         return compile(without, file, "exec")
 
