@@ -17,7 +17,7 @@ PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile --no-loadscope-reord
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
-.PHONY: help lab test test-all test-nightly test-browser notebooks mistakes exercises grade hosts bench bench-grade site check env clean
+.PHONY: help lab test test-all test-nightly test-browser notebooks mistakes exercises grade slides hosts bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ exercises: env ## make exercises/ from solutions/
 
 grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
+
+slides: env ## slides of a chapter (NB=notebooks/...), in slides/
+	@$(IN_ENV) -m helpers.tools.slides $(NB)
 
 hosts: env ## two hosts with a wire between them, on this machine: a shell on the first, or RUN="torchrun ..." on each
 	@$(IN_ENV) -m collectives hosts $(ARGS) -- $(RUN)

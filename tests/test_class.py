@@ -229,7 +229,9 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
     assert set(gradings) == set(odd)
     assert {one["student"] for one in json.loads((out / "report.json").read_text())["submissions"]} == set(odd)
     head, *rows = csv.reader((out / "scores.csv").read_text("utf-8").splitlines())
-    assert head == ["student", "points", "of", "problems"] and all(len(row) == len(head) for row in rows)
+    assert head == ["student", "points", "of", "late", "page", "problems"] and all(
+        len(row) == len(head) for row in rows
+    )
     assert len(ET.parse(out / "junit.xml").findall("testsuite")) == len(odd)
     written = [*(out / "students").glob("*.html"), out / "statistics.html"]
     assert len(written) == len(odd) + 1 and not any("<b>bold" in page.read_text("utf-8") for page in written)

@@ -6,6 +6,7 @@ from the collective.  What can be done with a schedule has a module for each act
 """
 
 from dataclasses import dataclass
+from operator import index
 from typing import Iterable, NamedTuple
 
 from ..format import span
@@ -45,7 +46,11 @@ def add(source: int, target: int, chunks: int | Iterable[int]) -> Message:
 
 
 def _message(source, target, chunks, adds) -> Message:
-    return Message(source, target, (chunks,) if isinstance(chunks, int) else tuple(chunks), adds)
+    try:
+        several = (index(chunks),)
+    except TypeError:
+        several = tuple(chunks)
+    return Message(source, target, several, adds)
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,5 @@
 """Ring and tree all_reduce over the size of the buffer: two lines that cross."""
 
-from math import isfinite
 from typing import Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ def ring_and_tree(n: int, nbytes: float, alpha: float, beta: float) -> tuple[flo
 
 
 def in_bytes(nbytes: float) -> str:
-    return f"{nbytes:,.0f} bytes" if isfinite(nbytes) and abs(nbytes) >= 10 else f"{nbytes:.3g} bytes"
+    return f"{nbytes:,.0f} bytes" if 10 <= abs(nbytes) < 1e15 else f"{nbytes:.3g} bytes"
 
 
 class Crossover:

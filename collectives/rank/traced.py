@@ -1,11 +1,15 @@
 """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
 
+from datetime import timedelta
+
 from torch.distributed import Work
 
 from ..record.event import Value
 from . import threads
 from .protocol import Waiting, WorkBegan, WorkEnded
 from .torch_private import HasSource, never_compiled
+
+NO_LIMIT = timedelta(0)  # what torch takes for a wait that may last
 
 
 class TracedWork(HasSource, Work):
@@ -23,15 +27,15 @@ class TracedWork(HasSource, Work):
         self.told = self.waited = False  # whether its end has been told of, and with it a wait
 
     @never_compiled
-    def wait(self, *timeout) -> bool:
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         tracer = self._tracer
         if not self.told:
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
-            limited = self.gives_up or bool(timeout) and timeout[0].total_seconds() > 0
+            limited = self.gives_up or timeout > NO_LIMIT
             tracer.emit(Waiting(self.index, tracer.now(), limited, threads.here.work))
             tracer.watch.waits(self.index, True)
         try:
-            result = self.inner.wait(*timeout)
+            result = self.inner.wait(timeout) if timeout > NO_LIMIT else self.inner.wait()
         finally:  # a wait with a limit ends in an exception, and the program may go on
             tracer.watch.waits(self.index, False)
         tracer.done(self)

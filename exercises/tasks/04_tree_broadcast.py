@@ -11,9 +11,9 @@ CASES = (
     Case(3, dtype=torch.int64),
     Case(4, size=4),
     Case(4, "fractions", 2, late=0),
-    Case(5, size=3),
+    Case(6, size=3),
     Case(5, "ties", 4, torch.bfloat16),
-    Case(8, size=2),
+    Case(7, size=2),
     Case(8, "fractions", 6, late=4),
     Case(8, size=1, dtype=torch.int32),
     Case(1),
@@ -45,12 +45,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The whole of x, on every rank but src."""
+    return [case.size * case.dtype.itemsize * (rank != src) for rank, (_, src) in enumerate(args)]
+
+
 TASK = Task(
     "tree_broadcast",
     CASES,
     draw,
     lambda args: [None for _ in args],
     budget,
+    needs=needs,
     after=after,
     parameters=("x", "src"),
     allowed=frozenset({"send", "recv"}),

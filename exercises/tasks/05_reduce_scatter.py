@@ -7,11 +7,11 @@ from helpers.exercise import Budget, Case, Suspect, Task
 CASES = (
     Case(2),
     Case(2, "negative numbers", 2, uneven=True),
-    Case(3, size=2),
+    Case(7, size=2),
     Case(3, "fractions", 3, uneven=True, late=0),
     Case(4, size=2, dtype=torch.int64),
     Case(4, size=4, uneven=True),
-    Case(5, size=2, dtype=torch.bfloat16),
+    Case(6, size=2, dtype=torch.bfloat16),
     Case(5, "up to 10,000 and down to -10,000", 4, uneven=True, late=4),
     Case(8, size=2),
     Case(8, "ties", 4, torch.int32, uneven=True),
@@ -45,12 +45,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The sum of the others' chunks."""
+    return [chunk.nbytes for chunk in args[0][0]]
+
+
 TASK = Task(
     "reduce_scatter_by_hand",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     allowed=frozenset({"send", "recv"}),
     suspects=(
         Suspect(

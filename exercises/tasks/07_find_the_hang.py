@@ -5,15 +5,19 @@ import torch
 from helpers.exercise import Budget, Case, Suspect, Task
 
 ENOUGH = 0.5  # degrees: the rod has settled when nothing changes by more in a step
+HOT = "a rod with one hot end"
+HOTTEST = 512.0
 EXACT = "a rod in which the largest change is exactly 0.5"
 CASES = (
     Case(2, size=3),
-    Case(2, "negative numbers", 3, uneven=True),
+    Case(2, HOT, 9),
     Case(3, size=4),
     Case(3, "fractions", 3, uneven=True, late=1),
     Case(4, EXACT, 3),
     Case(4, size=3, late=3),
     Case(5, size=3, uneven=True),
+    Case(6, size=3, uneven=True),
+    Case(7, size=2),
     Case(8, size=2),
     Case(8, "all equal", 2),
     Case(1, size=4),
@@ -26,6 +30,10 @@ def draw(d):
         where = d.integer(1, d.world_size * d.case.size - 1, common=True) - d.rank * d.case.size
         if 0 <= where < d.case.size:
             strip[where] += 1
+        return (strip,)
+    if d.case.kind == HOT:  # many steps; no change comes so close to 0.5 that rounding could decide
+        strip = torch.zeros(d.case.size)
+        strip[0] = HOTTEST * (d.rank == 0)
         return (strip,)
     return (10 * d.numbers(d.case.length(d.rank)),)
 
@@ -74,12 +82,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The hottest temperature, a float32."""
+    return [4] * case.world_size
+
+
 TASK = Task(
     "settle",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     suspects=(
         Suspect(
             below,

@@ -9,7 +9,8 @@ CASES = (
     Case(3, "negative numbers", 2),
     Case(4, size=4, dtype=torch.int64),
     Case(5, "fractions", 3, late=0),
-    Case(8, size=2, dtype=torch.bfloat16),
+    Case(6, "close together, above 2**30", 3, torch.int64),
+    Case(7, size=2, dtype=torch.bfloat16),
     Case(8, size=3, late=5),
     Case(1),
 )
@@ -72,7 +73,17 @@ def same(words, times, steps=None):
     return limits(words, (times, times), (times, times), steps)
 
 
-def job(name, draw, reference, budget, thought, **more):
+def necessary(zero, others):
+    """Needs; zero and others: what rank 0 and any other rank must receive, in buffers of `size` numbers."""
+
+    def needs(case, args):
+        n, whole = case.world_size, case.size * case.dtype.itemsize
+        return [whole * zero(n)] + [whole * others(n)] * (n - 1)
+
+    return needs
+
+
+def job(name, draw, reference, budget, needs, thought, **more):
     thoughts = {
         "traffic": thought,
         "values": thought,
@@ -82,7 +93,7 @@ def job(name, draw, reference, budget, thought, **more):
         "Stuck": "do all ranks make the call? Those that need no result have to take part too.",
         "Mismatch": "every rank must name the same collective and the same root, with tensors of one shape and dtype.",
     }
-    return Task(name, CASES, draw, reference, budget, after=None, thoughts=thoughts, **more)
+    return Task(name, CASES, draw, reference, budget, needs=needs, after=None, thoughts=thoughts, **more)
 
 
 TASKS = (
@@ -91,6 +102,7 @@ TASKS = (
         one,
         lambda args: [args[0][0] for _ in args],
         limits("rank 0 sends its tensor once, the others receive one", (single, nothing), (nothing, single)),
+        necessary(nothing, single),
         "one rank has it, all need it. Nothing is to be added up, and nobody needs the others' tensors.",
     ),
     job(
@@ -98,6 +110,7 @@ TASKS = (
         one,
         lambda args: on_zero(total(args), args),
         limits("rank 0 receives one tensor, the others send one", (nothing, single), (single, nothing)),
+        necessary(single, nothing),
         "only rank 0 writes the log, so only rank 0 needs the sum; and it needs the sum only.",
     ),
     job(
@@ -105,6 +118,7 @@ TASKS = (
         one,
         lambda args: [stacked(args) for _ in args],
         same("every rank receives N-1 tensors and sends as many", buffers),
+        necessary(buffers, buffers),
         "everybody needs everybody's tensor, unchanged.",
     ),
     job(
@@ -112,6 +126,7 @@ TASKS = (
         table_on_zero,
         lambda args: [args[0][0][rank] for rank in range(len(args))],
         limits("rank 0 sends N-1 rows, the others receive one", (buffers, nothing), (nothing, single)),
+        necessary(nothing, single),
         "each rank needs one row, another one each. Why should the other rows travel to it?",
         parameters=("table", "row"),
     ),
@@ -120,6 +135,7 @@ TASKS = (
         one,
         lambda args: on_zero(stacked(args), args),
         limits("rank 0 receives N-1 rows, the others send one", (nothing, buffers), (single, nothing)),
+        necessary(buffers, nothing),
         "only rank 0 writes the checkpoint. Do the others need anybody's row?",
     ),
     job(
@@ -127,6 +143,7 @@ TASKS = (
         one,
         lambda args: [total(args) for _ in args],
         same("2(N-1)/N of a tensor sent and received by each rank, in one call", around, steps=1),
+        necessary(single, single),
         "every rank needs the sum, and the sum only: not everybody's gradient, and no rank should do all the work.",
         suspects=(
             Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),
@@ -137,6 +154,7 @@ TASKS = (
         one_a_rank,
         lambda args: list(total(args)),
         same("N-1 rows sent and received by each rank", buffers),
+        necessary(single, single),
         "each rank needs the sum of one row. Who needs the sums of the others?",
     ),
     job(
@@ -144,6 +162,7 @@ TASKS = (
         one_a_rank,
         lambda args: [torch.stack([x[rank] for (x,) in args]) for rank in range(len(args))],
         same("N-1 rows sent and received by each rank", buffers),
+        necessary(buffers, buffers),
         "each row has one destination. No other rank needs to see it.",
     ),
 )

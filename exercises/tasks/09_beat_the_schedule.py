@@ -24,20 +24,29 @@ from collectives.machines import gpu_nodes
 from helpers.exercise import Case, Finding, Puzzle
 
 NAME = "faster_all_reduce"
-CLUSTERS = {  # what a case says -> (n, node)
-    "4 ranks in nodes of 2": (4, 2),
-    "8 ranks in nodes of 4": (8, 4),
-    "12 ranks in nodes of 4": (12, 4),
-    "4 ranks in one node": (4, 4),
-    "3 ranks in nodes of 1": (3, 1),
-    "1 rank": (1, 1),
-    "16 ranks in nodes of 8": (16, 8),
-    "16 ranks in nodes of 4": (16, 4),
-}
 RACE = "16 ranks in nodes of 4"
+CLUSTERS = {"4 ranks in nodes of 2": (4, 2), "8 ranks in nodes of 4": (8, 4), "1 rank": (1, 1), RACE: (16, 4)}
+DRAWN = {  # what a case says -> how many ranks a node may have, how many nodes there may be
+    "nodes of 4 or 8": ((4, 8), (2, 3)),
+    "nodes of 3, 5, 6 or 7": ((3, 5, 6, 7), (2, 3, 4)),
+    "many small nodes": ((1, 2, 3), (5, 6, 7)),
+    "one node": ((4, 5, 6, 7), (1,)),
+}
 SIZES = (64 * 2**10, 2**20, 2**30)  # bytes
 GOAL = 0.5  # of the ring's seconds
 MAX_WORK = 1_000_000  # ranks x chunks x steps: what is larger would take for ever to prove
+
+
+def draw(d) -> tuple[int, int]:
+    """n and node."""
+    if d.case.kind in CLUSTERS:
+        return CLUSTERS[d.case.kind]
+    node, nodes = (of[d.integer(0, len(of))] for of in DRAWN[d.case.kind])
+    return node * nodes, node
+
+
+def situation(n: int, node: int) -> str:
+    return f"{n} rank{'s' * (n != 1)} in nodes of {node}"
 
 
 def seconds(s: Schedule, node: int) -> list[float]:
@@ -108,16 +117,17 @@ def _unpacked(n: int, chunks: int, count: int, rows: torch.Tensor) -> Schedule:
 
 def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
     n, node = arguments
+    wrong = f"{NAME} is wrong with {situation(n, node)}"
     try:
         s = schedule_of(result, n)
     except ValueError as what:
         thought = THOUGHTS["nothing"] if result is None else THOUGHTS["shape"]
-        return Finding("values", words=f"{NAME} is wrong with {case.kind}: {what}", thought=thought)
+        return Finding("values", words=f"{wrong}: {what}", thought=thought)
     try:
         s.prove()
     except WrongSchedule as what:
         wanted = f"after the last step every rank has the parts of all {n} ranks in every chunk, each part once"
-        words = f"{NAME} is wrong with {case.kind}.\n  wanted   {wanted}\n  got      {what}"
+        words = f"{wrong}.\n  wanted   {wanted}\n  got      {what}"
         return Finding("values", words=words, thought=thought_about(str(what)), shows=s)
     return too_slow(s, node) if budget and case.kind == RACE else None
 
@@ -173,8 +183,8 @@ THOUGHTS = {
 
 TASK = Puzzle(
     NAME,
-    tuple(Case(1, kind) for kind in CLUSTERS),
-    lambda d: CLUSTERS[d.case.kind],
+    tuple(Case(1, kind) for kind in (*list(CLUSTERS)[:2], *DRAWN, *list(CLUSTERS)[2:])),
+    draw,
     verdict,
     praise,
 )

@@ -4,7 +4,6 @@ import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
-ROWS, WIDTH = 3, 4
 CASES = (
     Case(2, size=3),
     Case(2, "fractions", 4),
@@ -12,22 +11,24 @@ CASES = (
     Case(3, "fractions", 4, uneven=True),
     Case(4, size=3, late=2),
     Case(4, "fractions", 6, uneven=True),
-    Case(5, size=3, dtype=torch.float64),
+    Case(6, size=3, dtype=torch.float64),
     Case(5, "fractions", 2, uneven=True, late=0),
-    Case(8, size=2),
+    Case(7, size=2),
     Case(8, "fractions", 4, uneven=True),
     Case(1, size=5),
 )
 
 
 def draw(d):
+    rows, width = {6: (2, 5), 7: (1, 3)}.get(d.world_size, (3, 4))
+
     def numbers(*shape, common=False):
         drawn = d.numbers(*shape, common=common)
         return drawn / 2 if d.case.kind == "fractions" else drawn.remainder(3) - 1  # -1, 0 or 1: sums stay exact
 
-    x, b, target = (numbers(*shape, common=True) for shape in ((ROWS, WIDTH), (WIDTH,), (ROWS, WIDTH)))
+    x, b, target = (numbers(*shape, common=True) for shape in ((rows, width), (width,), (rows, width)))
     units = d.case.length(d.rank)
-    return x, numbers(WIDTH, units), numbers(units, WIDTH), b, target
+    return x, numbers(width, units), numbers(units, width), b, target
 
 
 def outcome(args, *, before=None, output=None, slope=None, inner=None, result=None):
@@ -94,12 +95,20 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The other ranks' part of y; or one of their two weights, where they have few hidden units."""
+    units = [w1.shape[1] for _, w1, *_ in args]
+    x, itemsize = args[0][0], case.dtype.itemsize
+    return [min(x.numel(), (sum(units) - own) * x.shape[1]) * itemsize for own in units]
+
+
 TASK = Task(
     "parallel_mlp",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     scale=scale,
     parameters=("x", "w1", "w2", "b", "target"),
     suspects=(

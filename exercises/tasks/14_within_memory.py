@@ -18,9 +18,6 @@ PIPELINES = {  # what a case says -> (ranks, microbatches, limit)
     "2 ranks, 4 microbatches, limit 2": (2, 4, 2),
     "3 ranks, 5 microbatches, limit 2": (3, 5, 2),
     "4 ranks, 8 microbatches, limit 1": (4, 8, 1),
-    "4 ranks, 2 microbatches, limit 3": (4, 2, 3),
-    "4 ranks, 7 microbatches, limit 9": (4, 7, 9),
-    "1 rank, 3 microbatches, limit 1": (1, 3, 1),
     "4 ranks, 8 microbatches, limit 4": (4, 8, 4),
     "4 ranks, 8 microbatches, limit 3": (4, 8, 3),
     "8 ranks, 16 microbatches, limit 4": (8, 16, 4),
@@ -30,6 +27,27 @@ GOALS = {  # time, a forward being 1 and a backward 2
     "4 ranks, 8 microbatches, limit 3": 42,
     "8 ranks, 16 microbatches, limit 4": 110,
 }
+
+
+DRAWN = {  # what a case says -> (least, most) of ranks, microbatches, limit
+    "a tight limit": ((3, 6), (4, 12), (1, 3)),
+    "fewer microbatches than the limit": ((2, 6), (1, 3), (3, 6)),
+    "a limit above the ranks": ((1, 4), (5, 12), (5, 9)),
+}
+
+
+def draw_pipeline(d) -> tuple[int, int, int]:
+    """ranks, microbatches, limit"""
+    if d.case.kind in PIPELINES:
+        return PIPELINES[d.case.kind]
+    ranks, microbatches, limit = (d.integer(least, most + 1) for least, most in DRAWN[d.case.kind])
+    return ranks, microbatches, limit
+
+
+def situation(ranks: int, microbatches: int, limit: int) -> str:
+    some = [(ranks, "rank"), (microbatches, "microbatch")]
+    words = ", ".join(f"{k} {what}{'' if k == 1 else 'es' if what.endswith('h') else 's'}" for k, what in some)
+    return f"{words}, limit {limit}"
 
 
 def pipeline_of(result: Any, ranks: int, microbatches: int) -> Pipeline:
@@ -54,7 +72,7 @@ def pipeline_of(result: Any, ranks: int, microbatches: int) -> Pipeline:
 
 def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
     ranks, microbatches, limit = arguments
-    wrong = f"{SCHEDULE} is wrong with {case.kind}"
+    wrong = f"{SCHEDULE} is wrong with {situation(*arguments)}"
     try:
         s = pipeline_of(result, ranks, microbatches)
     except ValueError as what:
@@ -138,8 +156,8 @@ STEPS = {  # what a case says -> (microbatches, limit)
 }
 CASES = (
     Case(2, "4 microbatches, limit 2", 3),
-    Case(2, "3 microbatches, limit 1", 2),
-    Case(3, "6 microbatches, limit 3", 3),
+    Case(6, "3 microbatches, limit 1", 2),
+    Case(7, "6 microbatches, limit 3", 3),
     Case(3, "5 microbatches, limit 4", 4, late=2),
     Case(4, "6 microbatches, limit 3", 3),
     Case(4, "8 microbatches, limit 2", 3, late=0),
@@ -147,13 +165,13 @@ CASES = (
     Case(8, "6 microbatches, limit 3", 3),
     Case(1, "4 microbatches, limit 2", 3),
 )
-ROWS = 2  # of a microbatch
+ROWS = {6: 3, 7: 1}  # of a microbatch, by world size; 2 elsewhere
 
 
 def draw(d):
     """This rank's weights; the batch, the same on all ranks."""
     microbatches, limit = STEPS[d.case.kind]
-    shape = microbatches * ROWS, d.case.size
+    shape = microbatches * ROWS.get(d.world_size, 2), d.case.size
     x, t = (d.numbers(*shape, common=True) / 9 for _ in range(2))
     return d.numbers(d.case.size, d.case.size) / 9, x, t, microbatches, limit
 
@@ -207,6 +225,12 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """From each side that there is, activations or gradients; or a stage's weights, where they are smaller."""
+    n, (w, x, *_) = case.world_size, args[0]
+    return [min(w.nbytes, x.nbytes) * ((rank > 0) + (rank < n - 1)) for rank in range(n)]
+
+
 UNDER_WAY = "of its microbatches under way at once"
 
 
@@ -215,15 +239,15 @@ def times_m(args):
 
 
 def last_microbatch_only(args):
-    m = args[0][3]
-    return [g / m for g in gradients([(w, x[-ROWS:], t[-ROWS:], *rest) for w, x, t, *rest in args])]
+    m, rows = args[0][3], len(args[0][1]) // args[0][3]
+    return [g / m for g in gradients([(w, x[-rows:], t[-rows:], *rest) for w, x, t, *rest in args])]
 
 
 TASKS = (
     Puzzle(
         SCHEDULE,
-        tuple(Case(1, kind) for kind in PIPELINES),
-        lambda d: PIPELINES[d.case.kind],
+        tuple(Case(1, kind) for kind in (*list(PIPELINES)[:3], *DRAWN, *list(PIPELINES)[3:])),
+        draw_pipeline,
         verdict,
         praise,
     ),
@@ -233,6 +257,7 @@ TASKS = (
         draw,
         gradients,
         budget,
+        needs=needs,
         allowed=frozenset({"send", "recv"}),
         parameters=("w", "x", "t", "microbatches", "limit"),
         suspects=(

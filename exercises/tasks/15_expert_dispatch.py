@@ -14,11 +14,11 @@ CASES = (
     Case(3, HOME, 3),
     Case(3, NOT_LAST, 4, late=0),
     Case(4, size=6),
-    Case(4, size=4, uneven=True),
     Case(4, FIRST, 5, late=3),
-    Case(5, "fractions", 6, torch.float64, uneven=True),
+    Case(5, FIRST, 300, torch.float64),
+    Case(6, "fractions", 6, torch.float64, uneven=True),
     Case(8, size=7),
-    Case(8, NOT_LAST, 2, uneven=True),
+    Case(7, NOT_LAST, 2, uneven=True),
     Case(1, size=4),
 )
 
@@ -77,12 +77,19 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    """The results of its tokens that other ranks' experts make; or such an expert, where it is smaller."""
+    counts = [chosen[chosen != rank].bincount() for rank, (_, chosen, _) in enumerate(args)]
+    return [WIDTH * case.dtype.itemsize * int(those.clamp(max=WIDTH).sum()) for those in counts]
+
+
 TASK = Task(
     "expert_dispatch",
     CASES,
     draw,
     computed,
     budget,
+    needs=needs,
     parameters=("x", "chosen", "w"),
     scale=lambda args: max([1.0, *(float(y.abs().max()) for y in computed(args) if y.numel())]),
     suspects=(

@@ -9,7 +9,8 @@ import torch
 
 from collectives.format import dtype_name
 
-WORLD_SIZES = (2, 3, 4, 5, 8, 1)  # in the order in which they are tried: small pictures first
+# In the order in which they are tried: small pictures first. 6 and 7 are 2 and 3 more than a power of two.
+WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 1)
 
 
 @dataclass(frozen=True)

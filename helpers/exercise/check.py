@@ -5,7 +5,7 @@
     check_budget(distributed_mean)  # ... and does it move no more than it must?
     check_practice(in_sync)  # both at once, for a chapter's short task
 
-An answer runs on real ranks, at six world sizes, on inputs it has not seen.
+An answer runs on real ranks, at eight world sizes, on inputs it has not seen.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from collectives.record.event import Event
 from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
 from .feedback import broken, explain, not_again, spent, to_write, too_slow, unwritten
-from .judge import judge
+from .judge import judge, unheard
 from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
 from .task import Attempt, Finding, Puzzle, Task
@@ -151,6 +151,9 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
             raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS) if late else not_again(task, world_size))
         tried += zip(cases, inputs, attempts)
         kept[world_size] = attempts
+    for case, arguments, attempt in tried:
+        if verdict := unheard(task, case, arguments, attempt):
+            raise CheckFailed(explain(task, case, arguments, verdict), verdict)
     if not budget:
         _kept[_key(answer)] = kept
     return tried

@@ -26,7 +26,7 @@ def explain(
     """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: what else is known."""
     said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
     thought = verdict.thought or _THOUGHTS.get(verdict.aspect) or _thought_of(task, verdict)
-    if verdict.aspect == "budget":
+    if verdict.aspect in ("needs", "budget"):
         return _joined(said, _think(thought))
     return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
@@ -69,6 +69,7 @@ def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
 
 _THOUGHTS = {
     "inputs": "whoever called the function may still need its tensor. Which line writes into it? Work on a copy.",
+    "needs": "which call brings this rank the other ranks' numbers?",
     "waits": "until work.wait() returns, nobody knows whether the data has moved. Keep the work, and wait.",
 }
 
@@ -218,7 +219,7 @@ def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
 
 
 def _value(value: Any) -> str:
-    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else str(value)
+    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else repr(value)
 
 
 def _dense(value: Any) -> Any:
@@ -250,6 +251,16 @@ def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     if len(words) > SHOWN_NUMBERS:
         rows[0].append(f" (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})")
     return [line for line in aligned(rows, right=range(2, len(rows[0])), indent="  ").splitlines() if line]
+
+
+def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+    """How little a rank received, compared with what it cannot do without."""
+    rank, of = verdict.ranks[0], ranks(case.world_size)
+    return (
+        f"{task.name} has the right result on rank {rank} of {of}, which received {_size(verdict.got)}.\n"
+        f"No rank can know this result from less than {_size(verdict.wanted)} of other ranks' data. What gets there by "
+        "any way but the calls of torch.distributed doesn't count."
+    )
 
 
 def _budget(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
@@ -326,4 +337,4 @@ def _table(case: Case, moved: Traffic, budget: Budget) -> str:
     return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])
 
 
-_WORDS = {"calls": _call, "values": _values, "inputs": _values, "waits": _call, "budget": _budget}
+_WORDS = {"calls": _call, "values": _values, "inputs": _values, "waits": _call, "needs": _needs, "budget": _budget}

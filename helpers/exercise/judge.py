@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Callable, Collection
 
+import numpy
 import torch
 
 from collectives.format import dtype_name
@@ -52,6 +53,20 @@ def judge(
         or _first("waits", attempt, lambda e: not e.waited)
         or (_budget(task, case, inputs, traffic, attempt) if budget else None)
     )
+
+
+def unheard(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
+    """The finding about a right result on a rank that received too little to know it: it came by another way than calls.
+
+    To be asked about an answer that is right in all cases. One that is right in some by luck is told why it is wrong.
+    """
+    if isinstance(task, Puzzle) or case.world_size == 1:
+        return None
+    traffic = attempt.traffic
+    came = [got + read for got, read in zip(traffic.received, traffic.read or [0] * case.world_size)]
+    short = {rank: need for rank, need in enumerate(task.needs(case, inputs)) if came[rank] < need - 1e-6}
+    rank = min(short, key=lambda rank: came[rank] - short[rank], default=None)
+    return None if rank is None else Finding("needs", (rank,), short[rank], came[rank], traffic=traffic)
 
 
 def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> Finding | None:
@@ -113,9 +128,9 @@ def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
             return Difference(wanted, got)
         numbers = int(unequal(wanted, got, scale).sum())
         return Difference(wanted, got, numbers=numbers) if numbers else None
-    if isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
+    if isinstance(got, numpy.generic) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         got = got.item()
-    if isinstance(wanted, float) and type(got) is float:
+    if isinstance(wanted, float) and isinstance(got, float):
         single = (torch.tensor(value, dtype=torch.float32) for value in (wanted, got))
         return Difference(wanted, got) if unequal(*single, scale) else None
     return Difference(wanted, got) if type(got) is not type(wanted) or got != wanted else None

@@ -1,6 +1,7 @@
 """An exercise as data: what is asked for, what came out of an answer, and what is wrong with that."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Callable, NamedTuple
 
 from collectives.record.event import Event
@@ -62,6 +63,8 @@ class Task:
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
+    # Bytes that a rank cannot do without: what it must get from other ranks, or of a file, to know its result.
+    needs: Callable[[Case, list[tuple]], list[float]] = field(kw_only=True)
     suspects: tuple[Suspect, ...] = ()
     # What is wrong, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" stands for
     # both "sent" and "received".
@@ -103,7 +106,7 @@ class Attempt:
     events: list[list[Event]]  # per rank
     reads: list[list[int]] = field(default_factory=list)  # per rank: bytes that each read of a file got
 
-    @property
+    @cached_property
     def traffic(self) -> Traffic:
         """What moved between the ranks, and from files to them."""
         return replace(count(self.events), read=[sum(sizes) for sizes in self.reads], reads=list(map(len, self.reads)))
@@ -122,7 +125,7 @@ class Difference(NamedTuple):
 class Finding:
     """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
 
-    aspect: str  # "calls", "values", "inputs", "waits" or "budget"
+    aspect: str  # "calls", "values", "inputs", "waits", "needs" or "budget"
     ranks: tuple[int, ...] = ()  # those concerned; the rest is about the first of them
     wanted: Any = None  # its result or argument; of a budget, the limit
     got: Any = None

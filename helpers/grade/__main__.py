@@ -23,6 +23,15 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it")
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
     add("--jobs", type=int, help="submissions at a time (default: one a core)")
+    add("--names", default="", help="how submissions are named: canvas, moodle, or a pattern with (?P<student>...)")
+    add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
+    add(
+        "--roster",
+        type=Path,
+        metavar="CSV",
+        help="the class list: who handed in nothing, and what Canvas and Moodle import",
+    )
+    add("--fail-under", type=float, default=0.0, metavar="PERCENT", help="end with 1 if anybody has less of the points")
     add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")
     add("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
     add("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")

@@ -8,10 +8,8 @@ submission, the grader, the exercises, torch or Python have changed.
 """
 
 import fcntl
-import hashlib
 import json
 import os
-import re
 import secrets
 import sys
 from contextlib import suppress
@@ -21,6 +19,7 @@ from pathlib import Path
 from ..course import ROOT, SOLUTIONS, TASKS
 from .entries import Entry
 from .gradebook import Grading
+from .slugs import digest, slug
 
 GRADED_BY = (".py", ".csv", ".ipynb")  # kinds of files that a grade depends on
 PART = ".part"  # ends the name of a file that is being written
@@ -104,16 +103,6 @@ def fingerprint(*folders: Path) -> str:
         if file.suffix in GRADED_BY and "/." not in f"/{name}":  # nothing hidden, as Jupyter's checkpoints are
             named += [name, file.read_bytes().hex()]
     return digest(version("torch"), sys.version, *named)
-
-
-def digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:20]
-
-
-def slug(name: str) -> str:
-    """A student's name as a part of a file name; different for different names."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:60].strip("-")
-    return plain if plain == name else f"{plain}-{digest(name)[:8]}"
 
 
 def write(path: Path, content: str) -> None:

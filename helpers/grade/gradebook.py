@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..exercise.notebook import checks_of, exercises
+from .slugs import slug
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,17 @@ class CheckScore:
     def function(self) -> str:
         return self.what.partition(":")[0]
 
+    @property
+    def kind(self) -> str:
+        """The kind of failure: "wrong" or "over budget"; "" for none."""
+        return "" if not self.reason else "over budget" if self.what.endswith("budget?") else "wrong"
+
+    @property
+    def thought(self) -> str:
+        """The question in the reason; "" if there is none. (An answer's own words never begin a line.)"""
+        lines = [line for line in self.reason.splitlines() if line.startswith("Think: ")]
+        return lines[-1].removeprefix("Think: ") if lines else ""
+
 
 @dataclass(frozen=True)
 class Grading:
@@ -35,6 +47,9 @@ class Grading:
     undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
     student: str = ""
     file: str = ""  # as it was found, below the folder of submissions
+    id: str = ""  # the student's number in the platform it comes from
+    late: bool = False
+    seconds: float = 0.0  # that scoring took
 
     @property
     def points(self) -> float:
@@ -66,6 +81,29 @@ class Student:
     def best(self, exercise: str) -> Grading | None:
         gradings = [grading for grading in self.gradings if grading.exercise == exercise]
         return max(gradings, key=lambda grading: grading.points, default=None)
+
+    def others(self, exercise: str) -> list[Grading]:
+        """The gradings of one exercise that do not count, because another one has as many points or more."""
+        counts = self.best(exercise)
+        return [one for one in self.gradings if one.exercise == exercise and one is not counts]
+
+    @property
+    def id(self) -> str:
+        return next((grading.id for grading in self.gradings if grading.id), "")
+
+    @property
+    def late(self) -> bool:
+        return any(grading.late for grading in self.gradings)
+
+    @property
+    def lacks(self) -> list[str]:
+        """The exercises that others did and this one did not hand in."""
+        return [exercise for exercise in self.of if not self.best(exercise)]
+
+    @property
+    def page(self) -> str:
+        """The file of the student's page, below the report's folder."""
+        return f"students/{slug(self.name)}.html"
 
     def points(self, exercise: str) -> float:
         grading = self.best(exercise)
@@ -116,6 +154,5 @@ def reasons(gradings: list[Grading]) -> dict[str, int]:
     """The last lines of advice that several got, most frequent first."""
     thoughts = Counter()
     for grading in gradings:
-        lines = {line for check in grading.checks for line in check.reason.splitlines()}
-        thoughts.update(line.removeprefix("Think: ") for line in lines if line.startswith("Think: "))
+        thoughts.update({thought for check in grading.checks if (thought := check.thought)})
     return dict(sorted(thoughts.items(), key=lambda item: (-item[1], item[0]))[:5])

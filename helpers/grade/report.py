@@ -16,8 +16,9 @@ from jinja2 import Environment, FileSystemLoader
 
 from collectives.format import aligned
 
-from .folder import ReportFolder, slug, write
+from .folder import ReportFolder, write
 from .gradebook import CheckScore, Grading, Student, students, summary
+from .slugs import slug
 from .terminal import printable
 
 TITLE = "Exercises in collective communication"
@@ -41,14 +42,18 @@ def write_all(report: ReportFolder, gradings: list[Grading], gradescope: bool = 
     """Writes every file of the report, from the gradings alone."""
     people, folder = students(gradings), report.folder
     write(folder / "scores.csv", _csv(people))
-    submissions = [{key: value for key, value in one.data().items() if key != "pictures"} for one in gradings]
+    pages = {student.name: student.page for student in people}
+    submissions = [
+        {key: value for key, value in one.data().items() if key != "pictures"} | {"page": pages[one.student]}
+        for one in gradings
+    ]
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", _junit(people))
     write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
     (folder / "students").mkdir(exist_ok=True)
     for student in people:
-        write(folder / "students" / f"{slug(student.name)}.html", feedback(TITLE, student))
+        write(folder / student.page, feedback(TITLE, student))
     if gradescope:
         (folder / "gradescope").mkdir(exist_ok=True)
         for student in people:
@@ -57,13 +62,14 @@ def write_all(report: ReportFolder, gradings: list[Grading], gradescope: bool = 
 
 def _csv(people: list[Student]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)  # safe wherever ; separates, too
     names = list(people[0].of) if people else []
-    writer.writerow(["student", *names, "points", "of", "problems"])
+    writer.writerow(["student", *names, "points", "of", "late", "page", "problems"])
     for student in people:
         points = [f"{student.points(name):g}" if student.best(name) else "" for name in names]
         problems = " ".join(student.problems)
-        row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", problems]
+        late = "late" * student.late
+        row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]
         writer.writerow([_no_formula(printable(cell)) for cell in row])
     return out.getvalue()
 
@@ -77,14 +83,21 @@ def _junit(people: list[Student]) -> str:
     for student in people:
         suite = ET.SubElement(root, "testsuite", name=printable(student.name))
         for grading in student.gradings:
-            for check in grading.checks or [CheckScore("", "can it be graded?", 0, 0, grading.problem)]:
-                where = grading.exercise or printable(grading.file)
-                case = ET.SubElement(suite, "testcase", classname=where, name=check.what)
+            file = printable(grading.file)
+            ungraded = CheckScore("", "can it be graded?", 0, 0, grading.problem)
+            again = f" ({file})" if grading.exercise and student.others(grading.exercise) else ""
+            for check in grading.checks or [ungraded]:
+                seconds = f"{grading.seconds / max(1, len(grading.checks)):.3f}"
+                where = {"classname": grading.exercise or file, "name": check.what + again, "time": seconds}
+                case = ET.SubElement(suite, "testcase", where)
                 if check.reason:
-                    failure = ET.SubElement(case, "failure", message=printable(check.reason.partition("\n")[0]))
+                    words = " ".join(printable(line) for line in check.reason.splitlines()[:2])
+                    kind = "not graded" if check is ungraded else check.kind
+                    failure = ET.SubElement(case, "failure", type=kind, message=words)
                     failure.text = "".join(c for c in check.reason if c == "\n" or c.isprintable())
         suite.set("tests", str(len(suite)))
         suite.set("failures", str(len(suite.findall("testcase/failure"))))
+        suite.set("time", f"{sum(grading.seconds for grading in student.gradings):.3f}")
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 

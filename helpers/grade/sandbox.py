@@ -7,7 +7,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from .inside.protocol import FrameReader, frame
 from .walls import INSIDE, Unavailable, around
@@ -23,13 +25,13 @@ ANSWER_SECONDS = 20.0  # for a request to the first process
 
 
 class Sandbox:
-    """One sandbox, to be closed. Ranks of one worker group at a time."""
+    """One sandbox, to be closed. Ranks of one worker group at a time.  private: as for walls.around."""
 
-    def __init__(self, walls: bool = True) -> None:
+    def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
         self._walls = walls
         self._ours, theirs = socket.socketpair()
         with theirs:
-            outside, course = ([*around(), "--"], "/course") if walls else ([], str(INSIDE.parent))
+            outside, course = ([*around(private), "--"], "/course") if walls else ([], str(INSIDE.parent))
             there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
             self._process = subprocess.Popen(
                 [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in], pass_fds=[there],
@@ -95,15 +97,16 @@ class Sandbox:
 class SandboxPool:
     """Sandboxes for one worker group after the other: one for as long as it lasts, then another."""
 
-    def __init__(self, walls: bool = True) -> None:
-        self._walls, self._sandbox = walls, Sandbox(walls)
+    def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
+        self._kind = walls, tuple(private)
+        self._sandbox = Sandbox(*self._kind)
 
     @property
     def sandbox(self) -> Sandbox:
         """One that is alive."""
         if not self._sandbox.alive:
             self._sandbox.close()
-            self._sandbox = Sandbox(self._walls)
+            self._sandbox = Sandbox(*self._kind)
         return self._sandbox
 
     def ranks(self, world_size: int) -> tuple[Sandbox, list[socket.socket]]:

@@ -6,6 +6,7 @@ here, what it got from others came through here (switch.py), and what it returns
 
 import base64
 import importlib.util
+import re
 import sys
 import traceback
 import warnings
@@ -15,10 +16,11 @@ from typing import Any
 
 from collectives.judge.errors import RunError
 from collectives.judge.run import Run
+from collectives.judge.wording.waits import LONGER
 
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.feedback import broken, explain, spent
-from ..exercise.judge import judge
+from ..exercise.judge import judge, unheard
 from ..exercise.notebook import checks_of, is_check
 from ..exercise.task import Attempt, Puzzle, Task
 from ..exercise.tasks import TASKS
@@ -26,11 +28,13 @@ from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .sandbox import SandboxPool
-from .submission import Submission, graft
-from .switch import Switch
+from .submission import Submission, graft, is_own
+from .switch import SECONDS, Switch
+from .walls import Unavailable
 
 WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 UNTOUCHED = "The answer is still the empty one of the exercise."
+OWN = "This is the solution that comes with the course, word for word."
 
 
 def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
@@ -39,8 +43,7 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
     for check in checks_of(submission.exercise):
         name = check.function
         if name not in trials:
-            untouched = submission.untouched
-            trials[name] = Trial(UNTOUCHED, UNTOUCHED) if untouched else tried(TASKS[name], submission, sandboxes, seed)
+            trials[name] = _trial(TASKS[name], submission, sandboxes, seed)
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
@@ -48,6 +51,9 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
     return Grading(submission.exercise, tuple(scores), pictures=images, undrawn=undrawn)
 
 
+GRADED_SECONDS = (
+    f"A graded answer has {SECONDS:g} s for its cases of one world size. Look for a loop that does not end."
+)
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
 
@@ -62,15 +68,30 @@ class Trial:
     shows: Run | Any = None  # to be drawn
 
 
+def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+    refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
+    if refused:
+        return Trial(refused, refused)
+    try:
+        return tried(task, submission, sandboxes, seed)
+    except (OSError, EOFError, Unavailable):
+        raise  # the machine's fault
+    except Exception as error:  # a result odd enough to defeat the judge
+        print(f"An answer to {task.name} could not be judged:\n{text(traceback.format_exc())}", file=sys.stderr)
+        reason = f"{task.name} could not be judged, by a mistake of the course: {text(f'{type(error).__name__}: {error}', 300)}"
+        return Trial(reason, reason)
+
+
 def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
-    trial, passed = Trial(), []
+    trial, passed, cheat = Trial(), [], ""
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         inputs = [task.arguments(case, seed) for case in cases]
         try:
             attempts = _attempts(task, submission, sandboxes, cases, inputs)
         except RunError as error:
-            reason = broken(task, world_size, error) + _output(error.run.stdout)
+            reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
+            reason += _output(error.run.stdout)
             return Trial(reason, reason, shows=error.run)
         except Ungradable as error:
             situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
@@ -82,6 +103,8 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
                 reason = explain(task, case, arguments, verdict, passed) + _output(printed)
                 return Trial(reason, reason, shows=verdict.shows or done)
             passed.append(case)
+            if verdict := unheard(task, case, arguments, attempt):
+                cheat = cheat or explain(task, case, arguments, verdict)
             if trial.budget:
                 continue
             if verdict := judge(task, case, arguments, attempt):
@@ -95,7 +118,18 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
                     trial.shows = trial.shows or done
                 if world_size == max(WORLD_SIZES):
                     trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
-    return trial
+    return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
+
+
+def _strayed(submission: Submission, error: RunError) -> str:
+    """A line about a name that is defined in a cell which is not run; "" if there is none."""
+    missing = re.search(r"NameError: (?:name '|the answer cell must define )(\w+)", str(error))
+    if not missing or missing[1] not in submission.elsewhere:
+        return ""
+    return (
+        f"\n{missing[1]} is defined in cell {submission.elsewhere[missing[1]]}, and code outside the answer cells is not run. "
+        "Move it into the answer cell."
+    )
 
 
 def _attempts(

@@ -8,13 +8,13 @@ import ast
 import functools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Collection
+from typing import Any
 
 from nbformat import NotebookNode
 
-from ..exercise.notebook import exercises, is_answer, is_check, pristine, released
+from ..exercise.notebook import SOLUTION, exercises, is_answer, is_check, pristine, released
 
 
 class Unusable(Exception):
@@ -26,6 +26,9 @@ class Submission:
     path: Path
     exercise: str  # "01_distributed_mean"
     answers: dict[str, str]  # cell id -> source
+    elsewhere: dict[str, int] = field(
+        default_factory=dict
+    )  # name -> number of the cell, no answer cell, that defines it
 
     @property
     def untouched(self) -> bool:
@@ -52,8 +55,23 @@ def slips(submission: Submission) -> str:
         if missing := [name for name in names if name not in bound]:
             defined = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
             also = f" It defines {defined}: keep the name that the statement gives." if defined else ""
+            if k := submission.elsewhere.get(missing[0]):
+                also = f" There is a {missing[0]} in cell {k}, and that is not the answer cell."
             return f"the answer cell must define {missing[0]}.{also}"
     return ""
+
+
+def is_own(submission: Submission, function: str) -> bool:
+    """Whether the answer to a function is the course's own solution, word for word, the marks around it included."""
+    cells = pristine(submission.exercise).cells
+    wanted = next(
+        (cell for cell in cells if is_answer(cell) and re.search(rf"^def {function}\b", cell.source, re.M)), None
+    )
+    return bool(
+        wanted
+        and SOLUTION.search(wanted.source + "\n")
+        and submission.answers[wanted.id].strip() == wanted.source.strip()
+    )
 
 
 def _bound(node: ast.AST) -> str | None:
@@ -78,17 +96,38 @@ def read(path: Path) -> Submission:
 def parse(path: Path, content: bytes) -> Submission:
     """The submission in a file's content; the path only names it. Raises Unusable."""
     cells = _cells(path, content)
-    exercise = _which(path, {str(cell.get("id")) for cell in cells})
+    exercise = _which(path, {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))})
     answers = {}
     for wanted in filter(is_answer, pristine(exercise).cells):
         matches = [cell for cell in cells if cell.get("id") == wanted.id]
+        matches = matches or [cell for cell in cells if _grade_id(cell) == wanted.id]
         if flaw := _flaw(exercise, wanted, matches, cells):
             raise Unusable(f"{path}: {flaw}")
         answers[wanted.id] = _source(matches[0])
-    submission = Submission(path, exercise, answers)
-    if submission.untouched and (elsewhere := _elsewhere(exercise, cells)):
-        raise Unusable(f"{path}: {elsewhere} Put your code into the answer cell itself, in place of what stands there.")
+    submission = Submission(path, exercise, answers, _strays(exercise, cells))
+    names = [_function(cell) for cell in pristine(exercise).cells if is_answer(cell)] if submission.untouched else []
+    if astray := next((name for name in names if name in submission.elsewhere), None):
+        what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
+        raise Unusable(f"{path}: {what} Put your code into the answer cell itself, in place of what stands there.")
     return submission
+
+
+def _grade_id(cell: dict[str, Any]) -> str:
+    """nbgrader's name of a cell, which is its id in the course, and outlives tools that know no ids; "" for none."""
+    metadata = cell.get("metadata")
+    grading = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return str(grading.get("grade_id", "")) if isinstance(grading, dict) else ""
+
+
+def _strays(exercise: str, cells: list[dict[str, Any]]) -> dict[str, int]:
+    """By name, the number, from 1, of the first cell that defines it and is none of the course's."""
+    own = {str(cell.id) for cell in pristine(exercise).cells}
+    found: dict[str, int] = {}
+    for k, cell in enumerate(cells, 1):
+        if str(cell.get("id")) not in own and _grade_id(cell) not in own and cell.get("cell_type") == "code":
+            for name in re.findall(r"^(?:def|class) (\w+)|^(\w+) *=[^=]", _source(cell), re.MULTILINE):
+                found.setdefault("".join(name), k)
+    return found
 
 
 def graft(submission: Submission) -> NotebookNode:
@@ -103,7 +142,7 @@ def graft(submission: Submission) -> NotebookNode:
 
 def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
     try:
-        notebook = json.loads(content.decode("utf-8"))
+        notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
         raise Unusable(
             f"{path} is no notebook, or its file is damaged ({error}). Was it saved to the end? "
@@ -123,7 +162,10 @@ def _which(path: Path, ids: set[str]) -> str:
     named = next((name for name in marked if path.stem.startswith(name)), None)
     if not best or not overlap[best]:
         what = f"none of the cells of exercise {named}" if named else "the cells of no exercise of this course"
-        raise Unusable(f"{path} holds {what}. Cells are known by their id, which copying into a new notebook changes.")
+        raise Unusable(
+            f"{path} holds {what}. Cells are known by their id, or by nbgrader's "
+            "grade_id, and a new notebook has neither: put the answers into the course's own notebook."
+        )
     if named and overlap[named] < overlap[best]:
         raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
     return best
@@ -139,19 +181,10 @@ def _function(cell: NotebookNode) -> str:
     return ", ".join(re.findall(r"^def (\w+)", cell.source, re.MULTILINE)) or cell.id
 
 
-def _elsewhere(exercise: str, cells: list[dict[str, Any]]) -> str:
-    """The place of an answer in a cell that is not the answer cell; "" if there is none."""
-    own = {str(cell.id) for cell in pristine(exercise).cells}
-    for name in map(_function, filter(is_answer, pristine(exercise).cells)):
-        if k := _defining(name, cells, own):
-            return f"there is a {name} in cell {k}, and that is not the answer cell."
-    return ""
-
-
-def _defining(name: str, cells: list[dict[str, Any]], apart_from: Collection[str] = ()) -> int:
-    """The number, from 1, of the first cell that defines a function; 0 if none does.  apart_from: ids of cells."""
-    numbered = ((k, cell) for k, cell in enumerate(cells, 1) if str(cell.get("id")) not in apart_from)
-    return next((k for k, cell in numbered if re.search(rf"^def {name}\b", _source(cell), re.MULTILINE)), 0)
+def _defining(name: str, cells: list[dict[str, Any]]) -> int:
+    """The number, from 1, of the first cell that defines a function; 0 if none does."""
+    defines = re.compile(rf"^def {name}\b", re.MULTILINE)
+    return next((k for k, cell in enumerate(cells, 1) if defines.search(_source(cell))), 0)
 
 
 def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:

@@ -12,7 +12,7 @@ import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -36,6 +36,7 @@ SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
+MAX_THREADS = 1 << 16
 # A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
 # computing, counting and judging less than both.
 MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
@@ -55,6 +56,14 @@ class Asked:
     room: Room  # of the tensors that will hold the result
 
 
+class Wait(NamedTuple):
+    """A thread of a rank that waits for a call."""
+
+    asked: Asked
+    ticket: int  # by which the thread knows its answer
+    limit: float  # seconds that it is willing to wait; inf: any time
+
+
 @dataclass
 class Peer:
     """A rank, at the other end of its socket."""
@@ -71,9 +80,15 @@ class Peer:
     calls: dict[int, Asked] = field(default_factory=dict)  # of this case, by the rank's own count
     files: dict[int, File] = field(default_factory=dict)  # among its arguments, by their place
     reads: list[int] = field(default_factory=list)  # bytes that each read of them got
-    waiting: Asked | None = None
+    waits: list[Wait] = field(default_factory=list)
+    busy: int = 0  # threads that do something else
     returned: tuple[Any, tuple] | None = None
     failure: Failure | None = None
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing more comes from it before it is answered."""
+        return self.gone or self.failure is not None or bool(self.waits) and not self.busy
 
     def tick(self) -> float:
         self.ticks += 1
@@ -132,12 +147,17 @@ class Switch:
         self._begin()
         for peer, arguments in zip(self._peers, given):
             peer.calls.clear()
-            peer.returned, peer.waiting, peer.ticks, peer.printed = None, None, 0, ""
+            peer.waits.clear()
+            peer.returned, peer.busy, peer.ticks, peer.printed = None, 0, 0, ""
             peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
             opened = {k: Opened(k, len(content(file))) for k, file in peer.files.items()}
             header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
+        if any(len(peer.returned[1]) != len(arguments) for peer, arguments in zip(self._peers, given)):
+            raise Ungradable(
+                "a rank sent the grader other arguments than it was given, which torch.distributed never does."
+            )
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
         return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
@@ -146,10 +166,27 @@ class Switch:
         """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
         self._deadline = deadline
         while not all(map(done, self._peers)):
-            if all(done(p) or p.gone or p.failure or p.waiting for p in self._peers):
+            if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
                 raise self._error(self._judge().final_verdict())  # what they did decides, not how fast
             for key, _ in self._select.select(self._left()):
                 self._listen(key.data)
+
+    def _give_up(self) -> bool:
+        """Ends the first wait of all with a limit, as time would: no rank does anything before. False if there is none."""
+        limited = [(wait.limit, peer.rank, wait) for peer in self._peers for wait in peer.waits if wait.limit < inf]
+        if not limited:
+            return False
+        _, rank, wait = min(limited, key=lambda each: each[:2])
+        peer = self._peers[rank]
+        peer.waits.remove(wait)
+        self._tell(peer, wait.ticket, done=False)
+        return True
+
+    def _tell(self, peer: Peer, ticket: int, done: bool, value: Any = (), source: int = -1) -> None:
+        """Answers a thread, which then goes on."""
+        header, body = encode(list(value))
+        peer.busy += 1
+        peer.say({"to": ticket, "done": done, "value": header, "source": source}, body)
 
     def _left(self) -> float:
         """Seconds until time is out. Raises the verdict once it is."""
@@ -181,26 +218,19 @@ class Switch:
             raise Ungradable(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
 
     def _heard(self, peer: Peer, header: dict[str, Any], body: bytes) -> None:
-        if peer.waiting or peer.returned or peer.failure:
+        if peer.returned or peer.failure or peer.waits and not peer.busy:
             raise Malformed("a message out of turn")
         match header:
             case {"printed": str(words)}:
                 peer.printed += text(words)[: MAX_PRINTED_CHARACTERS - len(peer.printed)]
             case {"call": str(op)}:
                 self._called(peer, op, header, body)
-            case {"wait": int(index), "written": True} | {"test": int(index), "written": True} if index in peer.calls:
-                self._monitor.feed(peer.rank, Misused(peer.calls[index].event.index, "written", None))
-                raise self._error(self._monitor.mismatch())
             case {"wait": int(index)} if index in peer.calls:
-                peer.waiting = asked = peer.calls[index]
-                asked.event.waiting = peer.tick()
-                self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, False, MAIN))
-                self._answer_all()
+                self._waits(peer, peer.calls[index], header)
             case {"test": int(index)} if index in peer.calls:
-                if not self._answer(peer, peer.calls[index]):
-                    peer.say({"done": False})
+                self._tests(peer, peer.calls[index], header)
             case {"read": int(number), "at": int(at), "most": int(most)} if number in peer.files:
-                self._read(peer, peer.files[number], at, most)
+                self._read(peer, peer.files[number], at, most, header)
             case {"wait": int()} | {"test": int()}:
                 raise Ungradable(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
             case {"returned": value}:
@@ -212,12 +242,40 @@ class Switch:
                 self._monitor.feed(peer.rank, Returned(b"", (None, None), None, []))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]
-                kind, message = text(kind, 60), text(message, 2000)
+                # Its lines are set off, lest one is taken for a line of the course's.
+                kind, message = text(kind, 60).replace("\n", " "), text(message, 2000).replace("\n", "\n  ")
                 peer.failure = Failure(kind, message, lines, True, f"{kind}: {message}")
             case {"ready": True}:
                 peer.ready = True
             case _:
                 raise Malformed("a message that says nothing")
+
+    def _waits(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        self._complain_if_written(peer, asked, header)
+        ticket, limit, peer.busy = _ticket(header), header.get("limit", 0.0), header.get("busy", 0)
+        if not isinstance(limit, (int, float)) or type(peer.busy) is not int or not 0 <= peer.busy < MAX_THREADS:
+            raise Malformed("a wait that says nothing of its thread")
+        if asked.event.end is not None:  # it was complete before, and what is noted of it stays
+            self._tell(peer, ticket, done=True)
+            return
+        asked.event.waiting = asked.event.waiting or peer.tick()
+        peer.waits.append(Wait(asked, ticket, limit if limit > 0 else inf))
+        thread = MAIN if header.get("main") is True else ticket
+        self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, limit > 0, thread))
+        self._answer_all()
+
+    def _tests(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        self._complain_if_written(peer, asked, header)
+        ticket, busy = _ticket(header), peer.busy
+        if asked.event.end is not None or not self._answer(peer, asked, ticket):
+            self._tell(peer, ticket, done=asked.event.end is not None)
+        peer.busy = busy  # it was not waiting
+
+    def _complain_if_written(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        """Raises the verdict on a rank that wrote to a tensor of a call under way."""
+        if header.get("written") is True:
+            self._monitor.feed(peer.rank, Misused(asked.event.index, "written", None))
+            raise self._error(self._monitor.mismatch())
 
     def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
         if len(peer.calls) >= MAX_CALLS:
@@ -250,7 +308,7 @@ class Switch:
             self._match_any_source(event)
         self._answer_all()
 
-    def _read(self, peer: Peer, file: File, at: int, most: int) -> None:
+    def _read(self, peer: Peer, file: File, at: int, most: int, header: dict[str, Any]) -> None:
         """Give a rank bytes of a file, and note how many."""
         if at < 0 or most < 1:
             raise Malformed("a read of no bytes")
@@ -258,7 +316,7 @@ class Switch:
             raise Ungradable(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
         data = content(file)[at : at + most]
         peer.reads.append(len(data))
-        peer.say({"done": True}, data)
+        peer.say({"to": _ticket(header), "done": True}, data)
 
     def _line(self, where: Any) -> Line | None:
         """The place in an answer cell, if there is one."""
@@ -299,29 +357,30 @@ class Switch:
 
     def _answer_all(self) -> None:
         for peer in self._peers:
-            if peer.waiting:
-                self._answer(peer, peer.waiting)
+            for wait in list(peer.waits):
+                if self._answer(peer, wait.asked, wait.ticket):
+                    peer.waits.remove(wait)
 
-    def _answer(self, peer: Peer, asked: Asked) -> bool:
-        """Hands a rank what a call leaves it with, if the call is complete."""
+    def _answer(self, peer: Peer, asked: Asked, ticket: int) -> bool:
+        """Hands a thread what a call leaves its rank with, if the call is complete."""
         event, call = asked.event, self._monitor.call_of(asked.event)
         everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
         if peer.failure or not everybody or gloo.needs(event, call) or diagnose.mismatch(call):
             return False
+        if event.end is not None:  # another thread has what it leaves
+            self._tell(peer, ticket, done=True)
+            return True
         try:
             came = left_with(event, call, {e.rank: self._asked[id(e)].given for e in call}, asked.room)
         except Impossible as why:
             peer.failure = Failure("RuntimeError", str(why), [event.line] if event.line else [], True, str(why))
-            peer.waiting = None
             return False
         single = event.op not in COLLECTIVES or of(event.op).gets != "all"  # the others fill a list
         after = (_kept(came[0]) if single else _kept(came)) if came else None
         self._keep(after)
         self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
-        event.waiting, peer.waiting = None, None
-        header, body = encode(came)
-        source = event.group.index(event.src) if event.op == "recv" else -1
-        peer.say({"done": True, "value": header, "source": source}, body)
+        event.waiting = None
+        self._tell(peer, ticket, True, came, event.group.index(event.src) if event.op == "recv" else -1)
         return True
 
     def _error(self, verdict: Verdict) -> Exception:
@@ -341,6 +400,14 @@ class Switch:
             for rank, status in enumerate(self._ended()):
                 self._monitor.exited(rank, status)
         return self._monitor
+
+
+def _ticket(header: dict[str, Any]) -> int:
+    """By which a rank's thread knows the answer to its question."""
+    ticket = header.get("ticket", 0)
+    if type(ticket) is not int or not 0 <= ticket < 1 << 63:
+        raise Malformed("a question without a number")
+    return ticket
 
 
 def _nbytes(room: Room) -> int:

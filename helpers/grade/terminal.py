@@ -13,6 +13,11 @@ def bar(what: str, done: int, of: int) -> None:
         print(f"\r\x1b[K{shown}", end="", flush=True)
 
 
+def printable_lines(text: str) -> str:
+    """The lines, each without what would steer a terminal."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 def printable(text: str) -> str:
     """On one line, without what would steer a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

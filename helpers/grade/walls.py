@@ -9,21 +9,44 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from ..course import ROOT
 from .inside import seccomp
 
 INSIDE = Path(__file__).parent / "inside"
-TRIAL = """
+SEEN = 4  # the exit code of the trial where it sees a file that it must not
+TRIAL = f"""
 import os, sys
 sys.path.insert(0, "/course")
+secret = {{tuple(map(int, line.split())) for line in sys.stdin}}
+inodes = {{inode for inode, device in secret}}
+folders = ["/"]
+while folders:
+    try:
+        entries = list(os.scandir(folders.pop()))
+    except OSError:
+        continue
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.path)
+        elif entry.inode() in inodes and (entry.inode(), os.lstat(entry.path).st_dev) in secret:
+            print(entry.path, flush=True)
+            os._exit({SEEN})
 from inside import seccomp
-seccomp.close_in()
-try:
-    os.fork()
-except PermissionError:
-    os._exit(0)
-os._exit(3)
+
+def rank():
+    seccomp.close_in()
+    try:
+        os.fork()
+    except PermissionError:
+        os._exit(0 if os.getpid() == 1 else 5)
+    os._exit(3)
+
+_, status = os.waitpid(seccomp.apart(rank), 0)
+os._exit(os.waitstatus_to_exitcode(status))
 """  # ends well only where the walls hold
 
 
@@ -31,8 +54,11 @@ class Unavailable(RuntimeError):
     """There is no sandbox on this machine. The message says why, and what to do."""
 
 
-def check() -> None:
-    """Raises Unavailable unless submitted code can be walled in here."""
+def check(private: Iterable[Path] = ()) -> None:
+    """Raises Unavailable unless submitted code can be walled in here.
+
+    private: files and folders of which nothing may be seen from inside, besides the course's own.
+    """
     if sys.platform != "linux":
         raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
     if not shutil.which("bwrap"):
@@ -40,8 +66,15 @@ def check() -> None:
     if not seccomp.known():
         lacking = "there is no filter for system calls on this kind of processor yet"
         raise Unavailable(f"{lacking}, see helpers/grade/inside/seccomp.py.")
-    command = [*around(), "--", sys.executable, "-I", "-B", "-c", TRIAL]
-    tried = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    command = [*around(private), "--", sys.executable, "-I", "-B", "-c", TRIAL]
+    secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hidden(private)))
+    tried = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd="/", input=secret)
+    if tried.returncode == SEEN:
+        seen = tried.stdout.strip()
+        raise Unavailable(
+            f"submitted code could see {seen}, which lies where Python or a library of the system does. Move the course, "
+            "the submissions and the report to a folder of their own."
+        )
     if tried.returncode:
         said = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
         raise Unavailable(
@@ -50,22 +83,63 @@ def check() -> None:
         )
 
 
-def around() -> list[str]:
-    """The beginning of a command whose rest runs inside the walls."""
-    visible = [
-        *("/usr", "/lib", "/lib64", "/etc/ld.so.cache"),
-        sys.base_prefix,
-        sys.prefix,
-        str(Path(importlib.util.find_spec("torch").origin).parents[1]),
-        "/proc/cpuinfo",  # torch chooses its kernels for half precision by these
-        *("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present"),
-        os.path.dirname(os.path.realpath(sys.executable)),
-    ]
+def around(private: Iterable[Path] = ()) -> list[str]:
+    """The beginning of a command whose rest runs inside the walls.
+
+    private: as for check. What Python needs is seen, also in one of these folders.
+    """
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for inside/__main__.py alone, see seccomp.apart
+    options += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and wants a folder to write to
-    for path in dict.fromkeys(visible):
-        options += ["--ro-bind-try", path, path]
+    seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}
+    within = [path for path in _hidden(private) if any(_is_below(path, shown) for shown in seen)]
+    # The inner of two folders is mounted after the outer one, and so decides.
+    for path in sorted({*seen, *within}, key=lambda path: (path.count("/"), path)):
+        if path in within:
+            options += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
+        elif os.path.islink(path):  # bound, it would be a second way to what is hidden
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind-try", path, path]
+    for path in within:
+        options += ["--remount-ro", path] if os.path.isdir(path) else []
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
         options += ["--dev-bind", device, device]
     return ["bwrap", *options, "--ro-bind", str(INSIDE), "/course/inside", "--remount-ro", "/", "--chdir", "/"]
+
+
+def _visible() -> Iterator[str]:
+    """What Python and torch cannot do without: programs and libraries, and nothing else that lies beside them."""
+    for prefix in ("/usr", "/usr/local", sys.base_prefix, sys.prefix):
+        yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64", "pyvenv.cfg"))
+    yield from ("/lib", "/lib64", "/etc/ld.so.cache")
+    yield os.path.dirname(os.path.realpath(sys.executable))
+    yield str(Path(importlib.util.find_spec("torch").origin).parents[1])
+    yield "/proc/cpuinfo"  # torch chooses its kernels for half precision by these
+    yield from ("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present")
+
+
+def _hidden(private: Iterable[Path]) -> list[str]:
+    """The files and folders that nobody inside may see: also the course, and the library wherever it is installed."""
+    library = Path(importlib.util.find_spec("collectives").origin).parent
+    return list(dict.fromkeys(map(os.path.realpath, (ROOT, library, *private))))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)
+
+
+def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:
+    """Inode and device of every file that nobody inside may see; what Python needs, and hidden files, aside."""
+    inodes, needed = set(), {os.path.realpath(path) for path in (*_visible(), INSIDE)}
+    for top in hidden:
+        status = os.lstat(top) if os.path.lexists(top) else None
+        inodes |= {(status.st_ino, status.st_dev)} if status and not os.path.isdir(top) else set()
+        for here, folders, files in os.walk(top):
+            folders[:] = [name for name in folders if name[0] != "." and os.path.join(here, name) not in needed]
+            for name in files:
+                with suppress(OSError):
+                    status = os.lstat(os.path.join(here, name))
+                    inodes.add((status.st_ino, status.st_dev))
+    return inodes

@@ -1,8 +1,8 @@
-"""Scores submissions one after the other, as a process of its own:   python -m helpers.grade.worker sandbox|open
+"""Scores submissions one after the other, as a process of its own:   python -m helpers.grade.worker sandbox|open [private ...]
 
 It says "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
 "pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
-its input.
+its input. private: files and folders of which its sandbox shows nothing.
 """
 
 import ctypes
@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import submission
@@ -20,20 +22,22 @@ from .submission import Unusable
 from .walls import Unavailable
 
 
-def main(kind: str) -> None:
+def main(kind: str, *private: str) -> None:
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when to stop
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        sandboxes = SandboxPool(walls=kind == "sandbox")
+        sandboxes = SandboxPool(kind == "sandbox", map(Path, private))
         print("up", file=answers, flush=True)
         for line in sys.stdin.buffer:
             item = json.loads(line)
             content = sys.stdin.buffer.read(item["bytes"])
             try:
                 submitted = submission.parse(Path(item["file"]), content)
+                began = time.monotonic()
                 grading = score(submitted, sandboxes, item["seed"], item["pictures"])
+                grading = replace(grading, seconds=round(time.monotonic() - began, 3))
             except Unusable as problem:
                 grading = Grading(problem=str(problem))
             print(json.dumps(grading.data()), file=answers, flush=True)
@@ -52,4 +56,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -14,7 +14,8 @@ import time
 from collections import deque
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Iterator
+from pathlib import Path
+from typing import Iterable, Iterator
 
 from ..course import ROOT
 from .gradebook import Grading
@@ -45,23 +46,27 @@ class WorkItem:
         return json.dumps(head).encode() + b"\n" + self.content
 
 
-def scored(items: Iterator[WorkItem], most: int, walls: bool) -> Iterator[tuple[WorkItem, Grading | None]]:
+def scored(
+    items: Iterator[WorkItem], most: int, walls: bool, private: Iterable[Path] = ()
+) -> Iterator[tuple[WorkItem, Grading | None]]:
     """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
 
-    items: taken one at a time, each when a worker is free for it.  most: workers at a time. Raises NoWorker.
+    items: taken one at a time, each when a worker is free for it.  most: workers at a time.  private: as for walls.around.
+    Raises NoWorker.
     """
-    with closing(_Pool(items, most, walls)) as pool:
+    kind = ["sandbox" if walls else "open", *map(str, private)]
+    with closing(_Pool(items, most, kind)) as pool:
         yield from pool.serve()
 
 
 class _Worker:
     """A worker process, its item, and what is on its way between it and the grader."""
 
-    def __init__(self, item: WorkItem, walls: bool) -> None:
+    def __init__(self, item: WorkItem, kind: list[str]) -> None:
         self.item, self.up = item, False
         self._said, self._unsent, self._ended = bytearray(), b"", False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.grade.worker", "sandbox" if walls else "open"],
+            [sys.executable, "-m", "helpers.grade.worker", *kind],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
         )  # fmt: skip
@@ -102,8 +107,8 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, items: Iterator[WorkItem], most: int, walls: bool) -> None:
-        self._items, self._again, self._most, self._walls = items, deque[WorkItem](), most, walls
+    def __init__(self, items: Iterator[WorkItem], most: int, kind: list[str]) -> None:
+        self._items, self._again, self._most, self._kind = items, deque[WorkItem](), most, kind
         self._workers: list[_Worker] = []
         self._failed = 0  # workers that did not come up, one after the other, while there was no other
         self._select = selectors.DefaultSelector()
@@ -142,7 +147,7 @@ class _Pool:
 
     def _start(self, item: WorkItem) -> None:
         try:
-            worker = _Worker(item, self._walls)
+            worker = _Worker(item, self._kind)
         except OSError as error:
             self._not_up(item, str(error))
             return

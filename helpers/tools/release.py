@@ -87,7 +87,8 @@ def _measured(task: Task | Puzzle, case: Case) -> set[str]:
     arguments = task.arguments(case)
     if isinstance(task, Puzzle):
         return set()
-    for what, values in {"results": task.reference(arguments), "arguments": (task.after or list)(arguments)}.items():
+    by_rank = {"results": task.reference(arguments), "arguments": (task.after or list)(arguments)}
+    for what, values in (by_rank | {"needs": task.needs(case, arguments)}).items():
         if len(values) != case.world_size:
             raise ValueError(f"{len(values)} {what} are wanted of {case.world_size} ranks")
     for suspect in task.suspects:

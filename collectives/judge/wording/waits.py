@@ -7,6 +7,7 @@ from ..verdict import Deadlock, Interruption, Standing, Standstill, TimeUp
 from .phrases import after, alike, call_waited_in, rows, source, verb
 
 NEW_GROUP = "in new_group"
+LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
 
 def table(standing: Sequence[Standing]) -> str:
@@ -145,7 +146,7 @@ def _look_for(busy: list[Standing], fits: bool) -> str:
     if any(_at(each) == NEW_GROUP for each in busy):
         return "Every rank must call new_group, also one that will not be a member: in the same order, with the same ranks."
     if not all(each.event for each in busy):
-        return "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
+        return LONGER
     if fits and (made := [each.rank for each in busy if each.call.is_complete]):
         return (
             f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "

@@ -10,6 +10,8 @@ CASES = (
     Case(4, size=5),
     Case(4, size=0),
     Case(5, size=13),
+    Case(6, size=13),
+    Case(7, size=3),
     Case(8, size=3),
     Case(8, size=20),
     Case(1, size=3),
@@ -41,6 +43,7 @@ TASK = Task(
     draw,
     reference,
     lambda case, args: Budget("no call at all", calls=[0] * case.world_size),
+    needs=lambda case, args: [0] * case.world_size,
     allowed=frozenset(),
     parameters=("items",),
     suspects=(

@@ -10,6 +10,8 @@ CASES = (
     Case(4, "fractions", 5),
     Case(4, size=2, late=2),
     Case(5, size=3),
+    Case(6, size=2),
+    Case(7, size=3),
     Case(8, size=2),
     Case(1, size=3),
 )
@@ -39,12 +41,18 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    n = case.world_size
+    return [case.size * case.dtype.itemsize * (partner(rank, n) != rank) for rank in range(n)]
+
+
 TASK = Task(
     "swap_pairs",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     allowed=frozenset({"send", "recv"}),
     suspects=(
         Suspect(

@@ -11,6 +11,8 @@ CASES = (
     Case(4, "fractions", 2),
     Case(5, size=1),
     Case(5, size=2, late=4),
+    Case(6, size=2),
+    Case(7, size=1),
     Case(8, size=1),
     Case(8, size=3),
     Case(1, size=3),
@@ -34,12 +36,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [0] + [case.size * COLUMNS * case.dtype.itemsize] * (case.world_size - 1)
+
+
 TASK = Task(
     "deal_rows",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("table",),
     suspects=(
         Suspect(

@@ -9,6 +9,8 @@ CASES = (
     Case(3, size=5),
     Case(4, size=300, uneven=True),
     Case(5, size=4, uneven=True),
+    Case(6, size=2),
+    Case(7, size=4, uneven=True),
     Case(8, size=5, uneven=True, late=3),
     Case(1, size=3),
 )
@@ -30,6 +32,10 @@ def on_zero(value, args):
     return [value] + [None] * (len(args) - 1)
 
 
+def needs(case, args):
+    return [1] + [0] * (case.world_size - 1)
+
+
 TASK = Task(
     "accuracy",
     CASES,
@@ -38,6 +44,7 @@ TASK = Task(
     lambda case, args: Budget(
         "one call a rank, of two numbers", calls=[1] * case.world_size, largest=[16] * case.world_size
     ),
+    needs=needs,
     parameters=("correct",),
     suspects=(
         Suspect(

@@ -10,6 +10,8 @@ CASES = (
     Case(3, size=1, late=2),
     Case(4, size=3),
     Case(5, size=1),
+    Case(6, size=1),
+    Case(7, size=2),
     Case(8, size=2),
     Case(8, size=1, late=0),
     Case(1, size=2),
@@ -36,12 +38,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [case.size * COLUMNS * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "product_rows",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("x", "w"),
     suspects=(
         Suspect(

@@ -12,6 +12,8 @@ CASES = (
     Case(4, "negative numbers", 4),
     Case(5, size=3, dtype=torch.float64, late=2),
     Case(8, "up to 10,000 and down to -10,000", 2),
+    Case(6, size=2),
+    Case(7, size=3, dtype=torch.int32),
     Case(8, size=5, dtype=torch.int32),
     Case(1, size=3),
 )
@@ -48,12 +50,17 @@ def budget(case, args):
     return Budget("one call, with each number in it once", sent=limit, received=limit, calls=[1] * n)
 
 
+def needs(case, args):
+    return [flat(args[0][0]).nbytes] * case.world_size
+
+
 TASK = Task(
     "sum_all",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("tensors",),
     suspects=(
         Suspect(

@@ -13,6 +13,8 @@ CASES = (
     Case(4, "tp = 4", 3),
     Case(4, "tp = 2", 3, torch.float64, late=3),
     Case(5, "tp = 1", 2),
+    Case(6, "tp = 3", 2),
+    Case(7, "tp = 1", 3),
     Case(8, "tp = 2", 4),
     Case(8, "tp = 4", 6, late=1),
     Case(1, "tp = 1"),
@@ -50,12 +52,17 @@ def budget(case, args):
     return Budget("one all_reduce of the gradient among its copies", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [case.size * case.dtype.itemsize * (case.world_size > cut(case))] * case.world_size
+
+
 TASK = Task(
     "average_over_copies",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient", "tp"),
     suspects=(
         Suspect(

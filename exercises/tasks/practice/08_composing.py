@@ -13,6 +13,8 @@ CASES = (
     Case(4, "short enough", 2, torch.float64),
     Case(5, "each shard is short enough", 4, torch.float64),
     Case(8, "too long", 4, uneven=True, late=5),
+    Case(6, "too long", 3),
+    Case(7, "too long", 2, uneven=True),
     Case(8, "all zeros", 2),
     Case(1, "too long", 3),
 )
@@ -49,12 +51,17 @@ def budget(case, args):
     return Budget("one all_reduce of one number", sent=limit, received=limit, calls=[1] * n)
 
 
+def needs(case, args):
+    return [int(len(shard) > 0) for shard, _ in args]
+
+
 TASK = Task(
     "clip_shard",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient", "max_norm"),
     suspects=(
         Suspect(

@@ -13,6 +13,8 @@ CASES = (
     Case(4, "neighbours differ", 3),
     Case(5, "the last rank differs", 1, torch.int32),
     Case(8, "two numbers change places", 8),
+    Case(6, "the last rank differs", 3),
+    Case(7, "neighbours differ", 2),
     Case(8, "all the same", 3, late=3),
     Case(1, "all the same"),
 )
@@ -50,12 +52,17 @@ def budget(case, args):
     return Budget("two all_reduces of x, and a number besides", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [1] * case.world_size
+
+
 TASK = Task(
     "in_sync",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     suspects=(
         Suspect(
             lambda args: compared(args, 0),

@@ -12,6 +12,8 @@ CASES = (
     Case(4, size=9),
     Case(4, "fewer numbers than ranks", 2),
     Case(5, "fractions", 12),
+    Case(6, size=8),
+    Case(7, size=15),
     Case(8, size=17, late=6),
     Case(1, size=3),
 )
@@ -50,12 +52,19 @@ def budget(case, args):
     return Budget("(N-1)/N of the padded gradient a rank, which is half an all_reduce", sent=limit, received=limit)
 
 
+def needs(case, args):
+    """The sum of the others' numbers of its shard; what is padding needs nothing."""
+    n, shard = case.world_size, each(case.size, case.world_size)
+    return [max(0, min(shard, case.size - rank * shard)) * case.dtype.itemsize for rank in range(n)]
+
+
 TASK = Task(
     "mean_shard",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("gradient",),
     suspects=(
         Suspect(

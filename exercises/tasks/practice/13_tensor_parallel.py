@@ -10,6 +10,8 @@ CASES = (
     Case(3, size=1, late=2),
     Case(4, size=3),
     Case(5, size=1),
+    Case(6, size=2),
+    Case(7, size=1),
     Case(8, size=2, late=0),
     Case(1, size=2),
 )
@@ -37,12 +39,17 @@ def budget(case, args):
     return Budget("one all_reduce of the layer's output", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [case.size * COLUMNS * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "row_parallel",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     parameters=("x", "w", "b"),
     suspects=(
         Suspect(

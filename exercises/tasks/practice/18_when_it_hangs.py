@@ -17,6 +17,8 @@ CASES = (
     Case(4, "the last rank is bad", 3, torch.float64, late=0),
     Case(5, "rank 0 is bad", 2),
     Case(8, "every other rank is bad", 4),
+    Case(6, "only rank 1 is good", 3),
+    Case(7, "the last rank is bad", 2),
     Case(8, "none is good", 3, late=6),
     Case(1, "all are good"),
     Case(1, "none is good"),
@@ -69,12 +71,17 @@ def budget(case, args):
     return Budget("one all_reduce of the gradient, and one of a number", sent=limit, received=limit)
 
 
+def needs(case, args):
+    return [1] * case.world_size
+
+
 MEAN_OF_GOOD = Task(
     "mean_of_good",
     CASES,
     draw,
     reference,
     budget,
+    needs=needs,
     scale=lambda args: 10.0,
     parameters=("gradient", "good"),
     suspects=(

@@ -15,6 +15,9 @@ CASES = (
     Case(5, "1 host", 5),
     Case(8, "2 hosts", 8, late=2),
     Case(8, "4 hosts", 8, torch.float64),
+    Case(6, "2 hosts", 6),
+    Case(6, "3 hosts", 12),
+    Case(7, "1 host", 7),
     Case(8, "2 hosts", 16),
     Case(1, "1 host"),
 )
@@ -84,12 +87,17 @@ def budget(case, args):
     )
 
 
+def needs(case, args):
+    return [case.size * case.dtype.itemsize] * case.world_size
+
+
 TASK = Task(
     "sum_over_hosts",
     CASES,
     draw,
     total,
     budget,
+    needs=needs,
     allowed=frozenset(
         {"all_reduce", "reduce_scatter", "reduce_scatter_single", "all_gather", "all_gather_single", "broadcast"}
         | {"reduce", "send", "recv"}

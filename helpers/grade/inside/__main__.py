@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages that ranks share as they are
     living: list[int] = []
+    fork = seccomp.apart if closed_in else _fork
     control.sendall(frame({"up": True}))
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MAX_RANKS)
@@ -43,11 +45,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
         ((request, _),) = FrameReader().feed(data)
         if "ranks" in request:
             for descriptor in descriptors:
-                pid = os.fork()
-                if pid == 0:
-                    _only(descriptor)
-                    rank.live(socket.socket(fileno=3), base, closed_in)
-                living.append(pid)
+                living.append(fork(lambda: _become(descriptor, base, closed_in)))
             for descriptor in descriptors:
                 os.close(descriptor)
             control.sendall(frame({"forked": len(living)}))
@@ -56,13 +54,21 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     _end(living)
 
 
-def _only(descriptor: int) -> None:
-    """Leaves the new rank the standard streams, which lead nowhere, and its socket as 3."""
+def _fork(become: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        become()
+    return pid
+
+
+def _become(descriptor: int, base: int, closed_in: bool) -> None:
+    """Makes this process a rank, with its socket as 3, and with standard streams that lead nowhere. Does not return."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     os.dup2(descriptor, 3)
     os.closerange(4, 1 << 10)
+    rank.live(socket.socket(fileno=3), base, closed_in)
 
 
 def _end(living: list[int]) -> list[int | None]:

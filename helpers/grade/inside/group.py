@@ -8,6 +8,9 @@ import os
 import socket
 import sys
 import threading
+from collections import deque
+from datetime import timedelta
+from itertools import count
 from typing import Any, Callable
 
 import torch
@@ -19,36 +22,64 @@ ANSWER = "<answer "  # how the file names of answer cells begin
 
 
 class Uplink:
-    """This rank's end of the socket."""
+    """This rank's end of the socket, for all its threads: each gets the answers to its own questions."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._fd, self._sock = sock.fileno(), sock
-        self._frames, self._lock, self._count = FrameReader(), threading.RLock(), 0
+        self._frames, self._sending, self._count = FrameReader(), threading.RLock(), 0
+        self._news, self._reading = threading.Condition(), False  # whether one of the threads reads for all
+        self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
+        self._unread: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._tickets, self._waiting = count(1), 0  # how many threads wait for an answer
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
         data = memoryview(frame(header, body))
-        with self._lock:
+        with self._sending:
             while data:
                 data = data[os.write(self._fd, data) :]
 
-    def hear(self) -> tuple[dict[str, Any], bytes]:
-        while True:
+    def hear(self, ticket: int = 0) -> tuple[dict[str, Any], bytes]:
+        """The answer to a ticket; to 0, what the scorer says unasked."""
+        with self._news:
+            while ticket not in self._answers:
+                if self._reading:
+                    self._news.wait()
+                    continue
+                self._reading = True
+                self._news.release()
+                try:
+                    header, body = self._read()
+                finally:
+                    self._news.acquire()
+                    self._reading = False
+                    self._news.notify_all()
+                self._answers[header.get("to", 0)] = header, body
+            return self._answers.pop(ticket)
+
+    def _read(self) -> tuple[dict[str, Any], bytes]:
+        while not self._unread:
             data = os.read(self._fd, 1 << 18)
             if not data:
                 os._exit(0)  # the scorer is done with this rank
-            for message in self._frames.feed(data):
-                return message  # the scorer never sends a second one before it was asked
+            self._unread.extend(self._frames.feed(data))
+        return self._unread.popleft()
 
     def ask(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        with self._lock:
-            self.say(header)
-            return self.hear()
+        with self._sending:
+            ticket, self._waiting = next(self._tickets), self._waiting + 1
+            busy = threading.active_count() - self._waiting  # threads of which more may come
+            self.say(header | {"ticket": ticket, "busy": max(0, busy)})
+        try:
+            return self.hear(ticket)
+        finally:
+            with self._sending:
+                self._waiting -= 1
 
     def call(self, op: str, values: Any, outputs: Any, **details: Any) -> "PendingCall":
         """outputs: the tensors that will hold the result, in a list."""
         value, body = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
-        with self._lock:
+        with self._sending:
             index, self._count = self._count, self._count + 1
             self.say({"call": op, "index": index, "in": value, "out": described, **details, **_caller()}, body)
         return PendingCall(self, index, values, outputs)
@@ -64,13 +95,14 @@ class PendingCall(dist.Work):
     def __init__(self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor]) -> None:
         super().__init__()
         self._uplink, self._index, self._outputs, self._source, self._done = uplink, index, outputs, -1, False
-        self._tensors = values, list(outputs)
+        self._tensors, self._asking = (values, list(outputs)), threading.Lock()  # one thread asks
         self._before = encode(self._tensors)
 
-    def _asked(self, how: str) -> bool:
+    def _asked(self, how: str, **more: Any) -> bool:
         if self._done:
             return True
-        header, body = self._uplink.ask({how: self._index, "written": encode(self._tensors) != self._before})
+        written = encode(self._tensors) != self._before
+        header, body = self._uplink.ask({how: self._index, "written": written, **more})
         if not header["done"]:
             return False
         for target, value in zip(self._outputs, decode(header["value"], body)):
@@ -80,11 +112,19 @@ class PendingCall(dist.Work):
         self._tensors = self._before = None
         return True
 
-    def wait(self, *timeout) -> bool:
-        return self._asked("wait")
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        with self._asking:
+            if not self._asked("wait", main=_is_main(), limit=timeout.total_seconds()):
+                raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for the call to complete")
+        return True
 
     def is_completed(self) -> bool:
-        return self._asked("test")
+        if not self._asking.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            return self._asked("test")
+        finally:
+            self._asking.release()
 
     is_success = is_completed
 
@@ -153,6 +193,10 @@ class Group(dist.ProcessGroup):
         super().__init__(ranks.index(uplink.rank), len(ranks))
         self._uplink, self._ranks, self._name = uplink, ranks, name
 
+    @property
+    def group_name(self) -> str:  # which torch keeps in a backend of its own, and device meshes ask for
+        return self._name
+
     def _call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
         return self._uplink.call(op, values, outputs, group=self._ranks, name=self._name, **details)
 
@@ -213,6 +257,9 @@ class Group(dist.ProcessGroup):
     def barrier(self, opts=None):
         return self._call("barrier", None, [])
 
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        self.barrier().wait()
+
     def send(self, tensors, to, tag):
         (tensor,) = tensors
         return self._call("send", tensor, [], dst=self._ranks[to], tag=tag)
@@ -236,8 +283,8 @@ class _All(dist.Work):
         super().__init__()
         self._calls = calls
 
-    def wait(self, *timeout) -> bool:
-        return all(call.wait() for call in self._calls)
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return all(call.wait(timeout) for call in self._calls)
 
     def is_completed(self) -> bool:
         return all(call.is_completed() for call in self._calls)
@@ -252,7 +299,13 @@ def join(uplink: Uplink, rank: int, world_size: int) -> None:
 
     torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
+    # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
+    dist.get_backend = dist.distributed_c10d.get_backend = lambda group=None: "gloo"
     dist.init_process_group("scored", store=dist.HashStore(), rank=rank, world_size=world_size)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _name(op: Any) -> str:

@@ -8,6 +8,7 @@ import json
 import struct
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 
 HEAD = struct.Struct("!II")  # bytes of header, bytes of body
@@ -75,20 +76,22 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 
 def _encode(value: Any, body: bytearray) -> Any:
-    if value is None or type(value) in (bool, int, float):
+    value = value.item() if isinstance(value, numpy.generic) else value
+    if value is None or isinstance(value, (bool, int, float)):
         return value
-    if type(value) is str:
+    if isinstance(value, str):
         return value[:MAX_TEXT_CHARACTERS]
     if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized:
         name = str(value.dtype).removeprefix("torch.")
         if name in DTYPES:
-            flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            flat = torch.empty(value.numel(), dtype=value.dtype)
+            flat.copy_(value.detach().reshape(-1))
             body += flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
             return {"tensor": [name, list(value.shape)]}
     if type(value) is Opened:
         return {"file": list(value)}
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [_encode(v, body) for v in value]}
+    if isinstance(value, (list, tuple)):  # a named tuple, too
+        return {"list" if isinstance(value, list) else "tuple": [_encode(v, body) for v in value]}
     return {"other": type(value).__name__}
 
 
@@ -139,7 +142,7 @@ def described(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     match what:
         case [str(name), list(shape)] if name in DTYPES and len(shape) <= 8:
             sizes = all(type(size) is int and 0 <= size <= MAX_BODY_BYTES for size in shape)
-            if sizes and numel(shape) <= MAX_BODY_BYTES:
+            if sizes and numel(max(1, size) for size in shape) <= MAX_BODY_BYTES:  # else torch's strides overflow
                 return DTYPES[name], tuple(shape)
     raise Malformed("a tensor that says nothing of its dtype and shape")
 

@@ -4,11 +4,14 @@ import errno
 import io
 import os
 import random
+import re
 import socket
 import sys
+import threading
 import time
 import traceback
 import types
+import warnings
 from typing import Any
 
 import torch
@@ -29,9 +32,11 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         seccomp.limit(base)
         if closed_in:
             seccomp.close_in()
+        os.environ.update(_environment(job["rank"], job["world_size"]))
         random.seed()
         torch.default_generator.seed()
         sys.stdout = sys.stderr = _Printed(uplink)
+        warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
         join(uplink, job["rank"], job["world_size"])
         _work(uplink, job)
     finally:
@@ -49,15 +54,37 @@ def _work(uplink: Uplink, job: dict[str, Any]) -> None:
         header, body = uplink.hear()
         values = decode(header["case"], body)
         arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
+        passed = held(arguments)
         if header["late"]:
             time.sleep(LATE_SECONDS)
         try:
             result = answer(*arguments)
-            value, body = encode((_flat(result), arguments))
+            _join_threads()
+            value, body = encode((_flat(result), passed))
         except BaseException as error:
             uplink.say(_failure(error))
             return
         uplink.say({"returned": value}, body)
+
+
+def held(value: Any) -> Any:
+    """The same memory under names that an answer does not have: what it puts in a tensor's or a list's place is not here."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(held(part) for part in value)
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _join_threads() -> None:
+    """Wait for the threads that the answer has left, as the end of a program does."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    return {name: str(value) for name, value in ranks.items()}
 
 
 def _answer(job: dict[str, Any]) -> Any:
@@ -71,25 +98,47 @@ def _answer(job: dict[str, Any]) -> Any:
             exec(compile(source, f"<{name}>", "exec"), vars(sys.modules[name]))
             continue
         try:
-            exec(compile(source, f"{ANSWER}{name}>", "exec"), vars(module))
+            exec(_compiled(source, f"{ANSWER}{name}>"), vars(module))
         except BaseException as error:
             trouble = trouble or error
     if job["function"] not in vars(module):
-        raise trouble or NameError(f"the answer cell defines no function {job['function']}")
+        functions = [value for value in vars(module).values() if isinstance(value, types.FunctionType)]
+        also = [value.__name__ for value in functions if value.__code__.co_filename.startswith(ANSWER)]
+        more = f" It defines {', '.join(also[:5])}: keep the name that the statement gives." if also else ""
+        raise trouble or NameError(f"the answer cell must define {job['function']}.{more}")
     return vars(module)[job["function"]]
 
 
+def _compiled(source: str, file: str) -> types.CodeType:
+    """The code of a cell, line by line, without what only a notebook understands, as %%time and !pip."""
+    try:
+        return compile(source, file, "exec")
+    except SyntaxError as error:
+        without = re.sub(r"\A\s*%%.*", "", source)
+        without = re.sub(r"^([ \t]*)%(?:time|timeit|prun)[ \t]+(?=[^-\s])", r"\1", without, flags=re.MULTILINE)
+        without = re.sub(r"^([ \t]*)[%!?].*", r"\1pass", without, flags=re.MULTILINE)
+        if without == source:
+            line = (error.text or "").strip()
+            where = f" Line {error.lineno}:" if error.lineno else ""
+            error.msg = f"the answer cell is not Python yet.{where} {error.msg}\n{line}"
+            raise
+        return compile(without, file, "exec")
+
+
 def _pretend() -> None:
-    """Neither the course's package nor the library is here; a cell that imports them or tries itself out goes on without."""
+    """The course, the library and matplotlib are not here; a cell that imports them or tries itself out goes on without."""
 
     def missing(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: None
 
-    for name in ("helpers", "helpers.exercise", "collectives"):
+    for name in ("helpers", "helpers.exercise", "collectives", "matplotlib", "matplotlib.pyplot"):
         module = sys.modules[name] = types.ModuleType(name)
         module.__path__, module.__getattr__ = [], missing
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
 
 
 def _flat(result: Any) -> Any:
@@ -106,8 +155,10 @@ def _failure(error: BaseException) -> dict[str, Any]:
     trace = traceback.extract_tb(error.__traceback__)
     frames = [[f.filename, f.lineno, f.name] for f in trace if f.filename.startswith(ANSWER)]
     if isinstance(error, SyntaxError) and str(error.filename).startswith(ANSWER):
-        frames.append([error.filename, error.lineno, ""])
+        frames.append([error.filename, error.lineno, "answer cell"])
     message = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
+    if isinstance(error, SyntaxError):
+        message = str(error.msg)  # without the name of a file that is none
     return {"failed": type(error).__name__, "message": message[:2000], "frames": frames[-8:]}
 
 
@@ -152,6 +203,7 @@ class RemoteFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self.closed:
             raise ValueError("I/O operation on closed file")
+        buffer = memoryview(buffer).cast("B")
         if not len(buffer):
             return 0
         _, part = self._uplink.ask({"read": self._opened.number, "at": self._at, "most": len(buffer)})

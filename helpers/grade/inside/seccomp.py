@@ -14,7 +14,9 @@ import platform
 import resource
 import struct
 import sys
+import threading
 from pathlib import Path
+from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
 CPU_SECONDS = 30
@@ -24,7 +26,7 @@ MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 CALLS = Path(__file__).with_name("syscalls.csv")
 LIMITED = {  # allowed with some arguments only, see _program
     *("clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
-    *("kill", "tgkill", "prlimit64", "fcntl", "ioctl", "prctl"),
+    *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl"),
 }
 CLONE_THREAD = 0x10000
 FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file that both have mapped
@@ -36,7 +38,7 @@ PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH
 _LOAD, _EQUAL, _HAS_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # offsets in struct seccomp_data
 
 
 def known() -> bool:
@@ -47,6 +49,8 @@ def known() -> bool:
 def limit(base: int) -> None:
     """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
     limits = {"CPU": CPU_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
+    if hasattr(resource, "RLIMIT_SIGPENDING"):
+        limits["SIGPENDING"] = 0  # all ranks would share what there is
     if base:
         limits["AS"] = base + SPARE_MEMORY_BYTES
     for name, most in limits.items():
@@ -72,8 +76,37 @@ def used() -> int:
     return 0
 
 
+def apart(rank: Callable[[], None]) -> int:
+    """Fork a process that calls this function, in a PID namespace of its own; return its id here.
+
+    In one that ranks shared, the numbers of new threads would tell each of them how many the others have begun.
+    """
+    forked: list[int | OSError] = []
+
+    def fork() -> None:
+        NEW_PID_NAMESPACE = 0x20000000
+        if ctypes.CDLL(None, use_errno=True).unshare(NEW_PID_NAMESPACE):
+            forked.append(OSError(ctypes.get_errno(), "the system gives no PID namespace"))
+            return
+        pid = os.fork()
+        if pid == 0:
+            try:
+                rank()
+            finally:
+                os._exit(0)
+        forked.append(pid)
+
+    once = threading.Thread(target=fork)  # a thread may leave its namespace once
+    once.start()
+    once.join()
+    if isinstance(forked[0], OSError):
+        raise forked[0]
+    return forked[0]
+
+
 def close_in() -> None:
     """From here on this process computes, and no more. Raises OSError if the system refuses."""
+    _drop_capabilities()
     program = b"".join(_program(platform.machine()))
     code = ctypes.create_string_buffer(program)
     described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
@@ -82,6 +115,13 @@ def close_in() -> None:
     for arguments in ((NO_NEW_PRIVILEGES, 1, 0, 0, 0), (SECCOMP, FILTER, described, 0, 0)):
         if libc.prctl(*arguments):
             raise OSError(ctypes.get_errno(), "the system takes no seccomp filter")
+
+
+def _drop_capabilities() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    CAP_AMBIENT, CLEAR_ALL, VERSION_3 = 47, 4, 0x20080522
+    if libc.prctl(CAP_AMBIENT, CLEAR_ALL, 0, 0, 0) or libc.capset(struct.pack("Ii", VERSION_3, 0), bytes(24)):
+        raise OSError(ctypes.get_errno(), "the system takes no capabilities back")
 
 
 def _program(machine: str) -> list[bytes]:
@@ -100,12 +140,16 @@ def _program(machine: str) -> list[bytes]:
         code += _when(numbers[name], _FIRST, [_op(_HAS_BIT, NEGATIVE, 1, 0)], fail)
     me = os.getpid()
     for name, offset, values in (
-        ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("prlimit64", _FIRST, (0, me)),
+        ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("sched_getaffinity", _FIRST, (0, me)),
         ("fcntl", _SECOND, FCNTLS), ("ioctl", _SECOND, IOCTLS), ("prctl", _FIRST, PRCTLS),
     ):  # fmt: skip
         last = len(values) - 1
         tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]
         code += _when(numbers[name], offset, tests, fail)
+    # Own limits are read and never set: how far one can be lowered would tell what all ranks use together.
+    own = [_op(_EQUAL, 0, 1, 0), _op(_EQUAL, me, 0, 5)]
+    unset = [_op(_LOAD, _THIRD), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _THIRD + 4), _op(_EQUAL, 0, 0, 1)]
+    code += _when(numbers["prlimit64"], _FIRST, own + unset, fail)
     return code + [_op(_RETURN, fail)]
 
 

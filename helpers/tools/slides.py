@@ -1,0 +1,73 @@
+"""make slides NB=notebooks/...: a chapter's question, its pictures with the sentence before each, and its takeaways.
+
+A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell, new_notebook
+
+FOLDER = Path("slides")
+PICTURES = ("image/png", "image/svg+xml")
+
+
+def slides(chapter: NotebookNode) -> NotebookNode:
+    """A notebook whose cells are slides."""
+    marked = [cell for cell in chapter.cells if "slide" in cell.metadata.get("tags", ())]
+    cells = marked or list(_chosen(chapter))
+    for cell in cells:
+        cell.metadata["slideshow"] = {"slide_type": cell.metadata.pop("slide_type", "slide")}
+    return new_notebook(cells=cells, metadata=chapter.metadata)
+
+
+def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
+    title = re.match(r"# .+", chapter.cells[0].source)[0]
+    question = next(
+        (found[0] for cell in chapter.cells if (found := re.search(r"\*\*Question\*\*.*", cell.source))), ""
+    )
+    yield new_markdown_cell(f"{title}\n\n{question}")
+    heading = sentence = ""
+    for cell in chapter.cells[1:]:
+        if cell.cell_type == "markdown":
+            found = re.search(r"^##+ (.+)", cell.source, re.MULTILINE)
+            heading = found[1] if found else heading
+            sentence = _last_sentence(cell.source)
+            if heading.startswith("Takeaways") and found:
+                yield new_markdown_cell(cell.source)
+        elif shown := [out for out in cell.outputs if any(kind in out.get("data", ()) for kind in PICTURES)]:
+            yield new_markdown_cell(f"## {heading}\n\n{sentence}")
+            picture = nbformat.from_dict(cell)
+            picture.outputs, picture.source, picture.metadata["slide_type"] = shown[:1], "", "-"
+            yield picture
+
+
+def _last_sentence(source: str) -> str:
+    """Of the last paragraph that is plain text; "" if there is none."""
+    plain = [part for part in source.split("\n\n") if part[:1].isalpha() or part[:1] in "*`"]
+    words = " ".join(plain[-1].split()) if plain else ""
+    return re.split(r"(?<=[.?!:]) (?=[A-Z*`])", words)[-1]
+
+
+def main(names: list[str]) -> int:
+    if not names:
+        print("Name a chapter: make slides NB=notebooks/05_many_to_many.ipynb", file=sys.stderr)
+        return 2
+    FOLDER.mkdir(exist_ok=True)
+    exporter = SlidesExporter(exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True)
+    for name in map(Path, names):
+        made = slides(nbformat.read(name, as_version=4))
+        html, _ = exporter.from_notebook_node(made, {"metadata": {"name": name.stem}})
+        path = FOLDER / f"{name.stem}.slides.html"
+        path.write_text(html, encoding="utf-8")
+        print(f"{path}: {len(made.cells)} cells of slides")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

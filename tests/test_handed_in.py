@@ -1,0 +1,243 @@
+"""Nothing that was handed in is lost: whatever its name or kind, it has a row, and it is its owner's."""
+
+import codecs
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
+from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.grade import roster, submission
+from helpers.grade.entries import find, naming
+from helpers.grade.folder import Unfit
+from helpers.grade.gradebook import CheckScore, Grading, students
+from helpers.grade.report import _csv, _junit
+from helpers.tools import release
+from tests.corpus.cells import MEAN, RIGHT
+
+
+def notebook(source=RIGHT):
+    made = released(pristine(MEAN))
+    for cell in filter(is_answer, made.cells):
+        cell.source = source
+    return release.text(made)
+
+
+def entries(folder, **options):
+    return {entry.student: entry for entry in find([folder], naming(**options))}
+
+
+# --- names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("hand.zip", "hand.zip is no notebook. Only notebooks"),
+        ("page.html", "page.html is no notebook"),
+        ("answer.py", "answer.py is no notebook"),
+        ("notes.txt", "notes.txt is no notebook"),
+        ("empty/", "empty is an empty folder."),
+        ("zipped/01.zip", "There is no notebook in zipped, only 01.zip. Only notebooks"),
+        (".hidden/notes.txt", "There is no notebook in .hidden, only notes.txt"),
+    ],
+)
+def test_a_name_without_a_notebook_has_a_row_that_says_why(tmp_path, name, words):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("x")
+    (tmp_path / "ann.ipynb").write_text(notebook())
+    (tmp_path / ".DS_Store").write_text("x")
+    found = find([tmp_path])
+    assert len(found) == 2 and [entry.problem for entry in found if entry.problem][0].startswith(words)
+
+
+@pytest.mark.parametrize("name", ["...", ".ann", "-", "ann lee", "李雷 🦊"])
+def test_a_folder_of_any_name_is_a_student(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / f"{MEAN}.IPYNB").write_text(notebook())
+    assert [(entry.student, entry.problem) for entry in find([tmp_path])] == [(name, "")]
+
+
+def test_of_a_clone_the_exercises_alone_count(tmp_path):
+    for folder in (EXERCISES, NOTEBOOKS, SOLUTIONS):
+        shutil.copytree(folder, tmp_path / "clone" / folder.name, ignore=shutil.ignore_patterns("*.png", "tasks"))
+    files = [entry.file for entry in find([tmp_path])]
+    assert len(files) == 17 and all(file.startswith("clone/exercises/") for file in files)
+
+
+@pytest.mark.parametrize(
+    "kind, names, owner",
+    [
+        (
+            "canvas",
+            ["leeann_12345_67890_01_distributed_mean.ipynb", "leeann_LATE_12345_67891_02_distributed_argmax-1.ipynb"],
+            ("leeann 12345", "12345", True),
+        ),
+        (
+            "moodle",
+            ["Ann Lee_77_assignsubmission_file_/01_distributed_mean.ipynb", "Ann Lee_77_assignsubmission_file_x.ipynb"],
+            ("Ann Lee 77", "77", False),
+        ),
+        (r"hw1-(?P<student>\w+)-v\d.ipynb", ["hw1-ann-v1.ipynb", "hw1-ann-v2.ipynb"], ("ann", "", False)),
+    ],
+)
+def test_platforms_names_tell_whose_a_file_is(tmp_path, kind, names, owner):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(notebook())
+    found = find([tmp_path], naming(kind))
+    assert {entry.student for entry in found} == {owner[0]} and {entry.id for entry in found} == {owner[1]}
+    assert len(found) == 2 and any(entry.late for entry in found) == owner[2]
+
+
+@pytest.mark.parametrize("pattern", ["(", "no group"])
+def test_a_pattern_that_is_none_is_refused(pattern):
+    with pytest.raises(ValueError, match="--names"):
+        naming(pattern)
+
+
+def test_everything_may_be_one_students(tmp_path):
+    for name in ("a.ipynb", "b.ipynb", "c.txt"):
+        (tmp_path / name).write_text(notebook())
+    assert {entry.student for entry in find([tmp_path], naming(student="me"))} == {"me"}
+
+
+# --- notebooks ----------------------------------------------------------------------------
+
+
+def without_ids(content):
+    made = json.loads(content)
+    made["nbformat_minor"] = 0
+    for k, cell in enumerate(made["cells"]):
+        cell["metadata"]["id"] = f"colab{k}"
+        del cell["id"]
+    return json.dumps(made)
+
+
+def with_new_ids(content):
+    made = json.loads(content)
+    for k, cell in enumerate(made["cells"]):
+        cell["id"] = f"new-{k}"
+    return json.dumps(made)
+
+
+@pytest.mark.parametrize("saved", [without_ids, with_new_ids, lambda content: "\ufeff" + content])
+def test_an_answer_is_found_however_its_notebook_was_saved(saved):
+    found = submission.parse(Path("mine.ipynb"), saved(notebook()).encode())
+    assert found.exercise == MEAN and list(found.answers.values()) == [RIGHT] and not found.elsewhere
+
+
+def test_an_untouched_notebook_without_ids_is_untouched():
+    content = without_ids(release.text(released(pristine(MEAN))))
+    assert submission.parse(Path("mine.ipynb"), content.encode()).untouched
+
+
+def test_a_copy_of_the_answer_cell_is_not_taken_for_it():
+    made = json.loads(notebook())
+    (cell,) = (cell for cell in made["cells"] if cell["source"] and "def distributed_mean" in "".join(cell["source"]))
+    made["cells"].append(cell | {"id": "copy", "source": "def distributed_mean(x): pass"})
+    found = submission.parse(Path("mine.ipynb"), json.dumps(made).encode())
+    assert list(found.answers.values()) == [RIGHT]
+
+
+def test_the_solution_that_comes_with_the_course_is_known_by_its_marks():
+    own = submission.read(SOLUTIONS / f"{MEAN}.ipynb")
+    assert submission.is_own(own, "distributed_mean")
+    assert not submission.is_own(submission.parse(Path("m.ipynb"), notebook().encode()), "distributed_mean")
+
+
+def test_a_byte_order_mark_is_no_damage():
+    submission.parse(Path("mine.ipynb"), codecs.BOM_UTF8 + notebook().encode())
+
+
+# --- reports ------------------------------------------------------------------------------
+
+
+def graded(student, points=3.0, **more):
+    check = CheckScore("c", "distributed_mean: is it right?", points, 3.0, "" if points else "wrong.\nThink: why?")
+    return Grading(MEAN, (check,), student=student, file=f"{student}.ipynb", **more)
+
+
+def test_no_two_students_share_a_page():
+    names = ["ann lee", "ann-lee", "李雷", "张伟", "ann", "-"]
+    first = students([graded(name) for name in names])
+    assert len({student.page for student in first}) == len(names)
+    again = students([graded(name) for name in [*names, first[0].page.removeprefix("students/").removesuffix(".html")]])
+    assert len({student.page for student in again}) == len(names) + 1
+
+
+def test_scores_are_safe_where_semicolons_separate_and_name_the_pages():
+    text = _csv(students([graded("ann;+cmd|' /C calc'!A0;b"), graded("=1+1")]))
+    assert text.count('"ann;') == 1 and '"\'=1+1"' in text
+    rows = list(csv.DictReader(text.splitlines()))
+    assert all(re.fullmatch(r"students/[\w-]+\.html", row["page"]) for row in rows)
+
+
+def test_junit_has_times_kinds_and_distinct_names():
+    first, second = graded("ann", 0.0, seconds=2.0), graded("ann", 3.0, seconds=1.0)
+    text = _junit(students([first, Grading(MEAN, second.checks, student="ann", file="again.ipynb", seconds=1.0)]))
+    assert 'time="2.000"' in text and 'type="wrong"' in text and 'message="wrong. Think: why?"' in text
+    names = re.findall(r'<testcase [^>]* name="([^"]+)"', text)
+    assert len(set(names)) == len(names) == 2
+
+
+CANVAS = """Student,ID,SIS User ID,SIS Login ID,Section,HW (7)
+    Points Possible,,,,,10
+"Lee, Ann",12345,s1,alee,A,
+"Roe, Bob",222,s2,broe,A,
+"Zoe, Cyd",333,s3,czoe,A,
+"""
+MOODLE = "First name;Last name;ID number;Email address\nAnn;Lee;9;ann@x.org\nBob;Roe;8;bob@x.org\nCyd;Zoe;7;cyd@x.org\n"
+
+
+@pytest.mark.parametrize(
+    "text, people, file, row",
+    [
+        (CANVAS, [graded("leeann 12345", id="12345"), graded("roebob"), graded("eve")], "canvas.csv", '"Lee, Ann","12345","s1","alee","A","3"'),
+        (MOODLE, [graded("Ann Lee 77", id="77"), graded("bob"), graded("eve")], "moodle.csv", '"Ann","Lee","9","ann@x.org","3"'),
+    ],
+)  # fmt: skip
+def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp_path, text, people, file, row):
+    (tmp_path / "class.csv").write_text(text)
+    saved = {}
+    said = roster.write(roster.read(tmp_path / "class.csv"), students(people), saved.__setitem__)
+    assert "3 on the roster, 2 handed in." in said and re.search(r"Nothing from: (Zoe, Cyd 333|Cyd Zoe)\.", said)
+    assert "Not on the roster, or more than once: eve." in said
+    lines = saved[file].splitlines()
+    assert row in lines and sum(line.endswith(',""') for line in lines) >= 1
+    assert [len(line) for line in csv.reader(lines)] == [len(next(csv.reader(lines)))] * len(lines)
+    assert saved["roster.csv"].count("students/") == 2
+
+
+def test_a_student_whom_two_rows_name_is_on_none(tmp_path):
+    (tmp_path / "class.csv").write_text("name,id\nAnn Lee,1\nann lee,2\n")
+    joined, strangers = roster.read(tmp_path / "class.csv").joined(students([graded("Ann Lee")]))
+    assert [student.name for student in strangers] == ["Ann Lee"] and not any(student for _, student in joined)
+
+
+@pytest.mark.parametrize("text", ["", "name\n", "\0"])
+def test_a_roster_that_names_nobody_is_refused(tmp_path, text):
+    (tmp_path / "class.csv").write_text(text)
+    with pytest.raises(Unfit, match="roster"):
+        roster.read(tmp_path / "class.csv")
+
+
+def test_the_recipe_for_gradescope_grades_a_submission(tmp_path):
+    (tmp_path / "submission").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / "submission" / f"{name}.ipynb").write_text(notebook())
+    course = tmp_path / "source" / "course" / ".venv" / "bin"
+    course.mkdir(parents=True)
+    (course / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (course / "python").chmod(0o755)
+    environ = {**os.environ, "AUTOGRADER": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([EXERCISES / "gradescope" / "run_autograder"], env=environ, check=True, capture_output=True)
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert results["score"] == 3 and len(results["tests"]) == 2
