@@ -51,7 +51,7 @@ class Band(NamedTuple):
 
 
 # Published seconds / planned ones, each source of check() weighing the same.
-BANDS = {"benchmark": Band(0.78, 1.02, 1.32), "production": Band(1.0, 1.21, 1.46)}
+BANDS = {"benchmark": Band(0.78, 1.02, 1.33), "production": Band(1.0, 1.21, 1.46)}
 
 
 class Inside(NamedTuple):
