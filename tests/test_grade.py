@@ -121,7 +121,7 @@ def test_a_slip_is_named_without_running_anything(tmp_path, capsys, answer, word
 
 def unusable():
     plain, damaged, missing, twice, text = (exercise() for _ in range(5))
-    cell(missing, "mean-answer")["id"] = "0badcafe"
+    cell(missing, "mean-answer").update(id="0badcafe", metadata={})
     twice["cells"].append(copy.deepcopy(cell(twice, "mean-answer")))
     cell(text, "mean-answer")["cell_type"] = "markdown"
     gone = dict(plain, cells=[c for c in plain["cells"] if c["id"] != "mean-answer"])

@@ -122,9 +122,11 @@ def _grade_id(cell: dict[str, Any]) -> str:
 def _strays(exercise: str, cells: list[dict[str, Any]]) -> dict[str, int]:
     """By name, the number, from 1, of the first cell that defines it and is none of the course's."""
     own = {str(cell.id) for cell in pristine(exercise).cells}
+    nameless = own - {str(cell.get("id")) for cell in cells}  # these are known by their grade_id
     found: dict[str, int] = {}
     for k, cell in enumerate(cells, 1):
-        if str(cell.get("id")) not in own and _grade_id(cell) not in own and cell.get("cell_type") == "code":
+        stray = str(cell.get("id")) not in own and _grade_id(cell) not in nameless
+        if stray and cell.get("cell_type") == "code":
             for name in re.findall(r"^(?:def|class) (\w+)|^(\w+) *=[^=]", _source(cell), re.MULTILINE):
                 found.setdefault("".join(name), k)
     return found
