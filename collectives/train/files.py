@@ -73,9 +73,10 @@ class _Counted(io.FileIO):
 
 def _block(raw: io.FileIO) -> int:
     """Bytes that Python's open() would read at once: a block of the file system, from Python 3.14 on at least 128 KiB."""
+    block = getattr(os.fstat(raw.fileno()), "st_blksize", io.DEFAULT_BUFFER_SIZE)
     if sys.version_info < (3, 14):
-        return raw._blksize if raw._blksize > 1 else io.DEFAULT_BUFFER_SIZE
-    return max(min(raw._blksize, 8 << 20), io.DEFAULT_BUFFER_SIZE)
+        return block if block > 1 else io.DEFAULT_BUFFER_SIZE
+    return max(min(block, 8 << 20), io.DEFAULT_BUFFER_SIZE)
 
 
 @contextmanager

@@ -74,22 +74,14 @@ const STYLE = `
 .collectives .sliders { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 20px }
 .collectives .slide { display: flex; gap: 8px; align-items: center; min-height: 30px }
 .collectives .slide span { flex: 0 0 96px; text-align: right } .collectives .slide output { flex: 0 0 60px }
-.collectives .slide small { flex: 1 1 0 } .collectives .slide small:empty { display: none }
-.collectives .off { opacity: .7 } .collectives .off output { display: none }
-.collectives .off input { position: absolute; clip-path: inset(50%) }
-.collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
-.collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
-.collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
-.collectives textarea:not([hidden]) { display: block; box-sizing: border-box; width: 100%; font: 12px/1.35 var(--jp-code-font-family, monospace);
-  color: inherit; background: transparent; border: 1px solid #8889; white-space: pre }
 .collectives .moves { transition: transform .6s cubic-bezier(.4, 0, .2, 1), opacity .25s .6s }
 .collectives .fades.there { opacity: 0 }
 @media (max-width: 480px) { .collectives input[type=text] { width: 54px } .collectives .who { flex-basis: 58px } }
 @media (prefers-reduced-motion: reduce) { .collectives .moves { transition: none } }`
 
-/** The frame of a figure: its style, and JupyterLab's shortcuts kept away from its keys. */
-function frame(el) {
-  const made = h("div", { class: "collectives", "data-lm-suppress-shortcuts": "true" }, h("style", {}, STYLE))
+/** The frame of a figure: its style, what it adds to that, and JupyterLab's shortcuts kept away from its keys. */
+function frame(el, own = "") {
+  const made = h("div", { class: "collectives", "data-lm-suppress-shortcuts": "true" }, h("style", {}, STYLE + own))
   el.append(made)
   return made
 }

@@ -2,9 +2,18 @@
 
 const SOON = 150 // ms: an answer that comes sooner needs no word that it is awaited
 const WIDE = 440 // pixels: what is no picture
+const PANEL = `
+.collectives .slide small { flex: 1 1 0 } .collectives .slide small:empty { display: none }
+.collectives .off { opacity: .7 } .collectives .off output { display: none }
+.collectives .off input { position: absolute; clip-path: inset(50%) }
+.collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
+.collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
+.collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
+.collectives textarea:not([hidden]) { display: block; box-sizing: border-box; width: 100%; font: 12px/1.35 var(--jp-code-font-family, monospace);
+  color: inherit; background: transparent; border: 1px solid #8889; white-space: pre }`
 
 function panel(el, data, _, ask) {
-  const root = frame(el), at = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
+  const root = frame(el, PANEL), at = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
   const says = h("div", { "aria-live": "polite" }), seen = h("div", { class: "seen" })
   const moves = {}
   let asked = null, busy = false
