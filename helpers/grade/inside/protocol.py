@@ -15,6 +15,7 @@ HEAD = struct.Struct("!II")  # bytes of header, bytes of body
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 18, 1 << 24
 MAX_TEXT_CHARACTERS = 8000
 MAX_DEPTH = 4  # of lists in lists
+PLAIN = (type(None), bool, int, float, str, numpy.generic)  # what a header holds as it is
 _NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
 DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
@@ -72,10 +73,10 @@ class FrameReader:
 def encode(value: Any) -> tuple[Any, bytes]:
     """A value for a header, and the bytes of the tensors in it, one after the other."""
     body = bytearray()
-    return _encode(value, body), bytes(body)
+    return _encode(value, body, MAX_DEPTH), bytes(body)
 
 
-def _encode(value: Any, body: bytearray) -> Any:
+def _encode(value: Any, body: bytearray, depth: int) -> Any:
     value = value.item() if isinstance(value, numpy.generic) else value
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -90,8 +91,10 @@ def _encode(value: Any, body: bytearray) -> Any:
             return {"tensor": [name, list(value.shape)]}
     if type(value) is Opened:
         return {"file": list(value)}
-    if isinstance(value, (list, tuple)):  # a named tuple, too
-        return {"list" if isinstance(value, list) else "tuple": [_encode(v, body) for v in value]}
+    if isinstance(value, (list, tuple)) and depth > (
+        not all(isinstance(v, PLAIN) for v in value)
+    ):  # a named tuple, too
+        return {"list" if isinstance(value, list) else "tuple": [_encode(v, body, depth - 1) for v in value]}
     return {"other": type(value).__name__}
 
 
