@@ -16,15 +16,8 @@ function inTime(t) {
   return `${+(t * by).toPrecision(3)} ${unit}`
 }
 
-/** Sliders over {algorithms: [{name, steps, share}], ranks, latency, bandwidth}; shares are of the buffer's bytes. */
-function cost(el, data, at = {}) {
-  if (data.kind === "prices") return prices(el, data, at)
-  const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
-  const here = { ...data.at, ...at.value }
-  const controls = [
-    ["ranks", "ranks", data.ranks, n => n.toLocaleString("en")], ["bytes", "buffer", SIZES, inBytes],
-    ["latency", "latency", data.latency, inTime], ["bandwidth", "bandwidth", data.bandwidth, b => `${b / 1e9} GB/s`],
-  ]
+/** A slider for each [name, label, values, how a value is said]; each sets here[name], keeps `here` in `at`, and shows. */
+function sliders(controls, here, at, show) {
   const lines = controls.map(([name, label, values, said]) => {
     const value = h("output", {}, said(values[here[name]]))
     const { input } = slider(label, values.length - 1, here[name], i => {
@@ -35,7 +28,19 @@ function cost(el, data, at = {}) {
     }, i => said(values[i]))
     return h("label", { class: "slide" }, h("span", {}, label), input, value)
   })
-  root.append(h("b", {}, data.title), h("div", { class: "sliders" }, ...lines), says, sheet)
+  return h("div", { class: "sliders" }, ...lines)
+}
+
+/** Sliders over {algorithms: [{name, steps, share}], ranks, latency, bandwidth}; shares are of the buffer's bytes. */
+function cost(el, data, at = {}) {
+  if (data.kind === "prices") return prices(el, data, at)
+  const root = frame(el), says = h("div", { "aria-live": "polite" }), sheet = h("div", { class: "sheet" })
+  const here = { ...data.at, ...at.value }
+  const controls = [
+    ["ranks", "ranks", data.ranks, n => n.toLocaleString("en")], ["bytes", "buffer", SIZES, inBytes],
+    ["latency", "latency", data.latency, inTime], ["bandwidth", "bandwidth", data.bandwidth, b => `${b / 1e9} GB/s`],
+  ]
+  root.append(h("b", {}, data.title), sliders(controls, here, at, show), says, sheet)
 
   function show() {
     const [n, bytes, alpha, bandwidth] = controls.map(([name, , values]) => values[here[name]])
@@ -78,17 +83,7 @@ function prices(el, data, at = {}) {
     ["collective", "collective", data.collectives.map(each => each.name), String],
     ["gpus", "GPUs", data.gpus, n => n.toLocaleString("en")], ["bytes", "buffer", data.bytes, inBytes],
   ]
-  const lines = controls.map(([name, label, values, said]) => {
-    const value = h("output", {}, said(values[here[name]]))
-    const { input } = slider(label, values.length - 1, here[name], i => {
-      here[name] = i
-      value.textContent = said(values[i])
-      at.set?.({ ...here })
-      show()
-    }, i => said(values[i]))
-    return h("label", { class: "slide" }, h("span", {}, label), input, value)
-  })
-  root.append(h("b", {}, data.title), h("div", { class: "sliders" }, ...lines), says, sheet)
+  root.append(h("b", {}, data.title), sliders(controls, here, at, show), says, sheet)
 
   function show() {
     const { name, seconds } = data.collectives[here.collective], gpus = data.gpus[here.gpus]
