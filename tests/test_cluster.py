@@ -237,7 +237,7 @@ def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_calls(tmp_path):
     """Of the ranks, and of the collector beside them: what keeps something of each call takes more with every 10,000."""
-    memory, goals = [], (1000, 3000, 5000)  # steps of five calls a rank
+    memory, goals = [], (1000, 2000, 3000, 4000, 5000)  # steps of five calls a rank
     record = tmp_path / "r"
     with start(tmp_path, "train", "steady", *goals, options=["--last", "50000"], ranks=2) as process:
         for steps in goals:
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_calls(tmp_path):
             (tmp_path / f"go-{steps}").touch()
         process.communicate(timeout=60)
     assert process.returncode == 0
-    # A collector that was behind for a moment has grown once, and not again.
+    # A collector that was behind for a moment has grown once or twice; what is kept of each call shows every time.
     grown = [min(b - a for a, b in zip(of, of[1:])) for of in zip(*memory)]
     assert all(nbytes < 500_000 for nbytes in grown), memory  # 50 bytes a call; an Event kept would be 20 times that
 
