@@ -113,6 +113,7 @@ LIMITS = dict(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, derandomize=True, **LIMITS)
 @given(st.lists(STEP, min_size=1, max_size=12), st.integers(2, 5))
 def test_random_right_programs_are_not_accused(steps, n):

@@ -81,11 +81,13 @@ SUM = """
             "unshare --net sh -c 'ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && "
             'exec "$@"\' sh "$@"',
             id="no IPv6",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "mkdir full && unshare --mount sh -c 'mount -t tmpfs -o size=4k none full && export TMPDIR=$PWD/full && "
             'head -c 4096 /dev/zero > full/all && exec "$@"\' sh "$@"',
             id="full temporary folder",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -145,6 +145,7 @@ class Forger:
         return header, self._draw.choice([body, body, self.body()])
 
 
+@pytest.mark.slow
 def test_whatever_is_decoded_is_a_value_or_malformed():
     for seed in range(100_000):
         forger = Forger(seed)

@@ -229,6 +229,7 @@ def test_a_roster_that_names_nobody_is_refused(tmp_path, text):
         roster.read(tmp_path / "class.csv")
 
 
+@pytest.mark.slow
 def test_the_recipe_for_gradescope_grades_a_submission(tmp_path):
     (tmp_path / "submission").mkdir()
     for name in ("first", "second"):

@@ -193,6 +193,7 @@ def test_a_server_that_must_be_killed_does_not_hold_up_the_end_of_the_program(tm
     assert script(tmp_path, "run(rank, world_size=2)\nserver().suspend()\nprint('end')") == "end\n"
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_told_as_one(monkeypatch):
     run(lambda: None, world_size=2)
     monkeypatch.setattr(session, "START_SECONDS_PER_RANK", 0.0)

@@ -289,6 +289,7 @@ def test_works_without_anywidget(monkeypatch):
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
 
 
+@pytest.mark.slow
 def test_a_program_that_executes_the_notebook_is_not_asked(file):
     asked = [
         "predict(f, world_size=2)",

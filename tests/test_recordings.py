@@ -23,6 +23,7 @@ def as_stored(made):
     return json.loads(json.dumps(made))
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_ranks_do_now():
     assert as_stored(recordings.ring()) == STORED["ring"]
     assert as_stored(recordings.question()) == STORED["question"]

@@ -390,6 +390,7 @@ def test_an_uncaught_failure_of_a_script_reads_well(script):
     )
 
 
+@pytest.mark.slow
 def test_many_calls_leave_nothing_behind(script, tmp_path):
     """No open file, process or temporary file more after 40 calls than after 5, failures included."""
     done = script(
