@@ -1,7 +1,7 @@
 """Pictures of times and machines, each with its text twin; loaded late, as matplotlib is slow to import."""
 
 from itertools import cycle, groupby
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Collection, Mapping, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
@@ -15,6 +15,7 @@ from .tuner import Nccl
 
 TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
 LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES)  # of curves, in order
+ALGORITHMS = ("ring", "binomial tree", "recursive doubling", "halving and doubling", "double tree")  # as LINES has them
 PLACES = {"one node": SERIES[0], "several nodes": SERIES[2]}  # the start of a group's name -> its colour
 
 
@@ -64,8 +65,7 @@ def draw_seconds(
     """
     alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
     chart = Chart(alt, len(panels), 370 * len(panels))
-    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    styles = dict(zip(names, cycle(LINES)))
+    styles = _styles(dict.fromkeys(name for curves in panels.values() for name in curves))
     said = said_bytes if unit == "bytes" else "{:,}".format
     tables = []
     for ax, (title, curves) in zip(chart.panels, panels.items()):
@@ -99,6 +99,13 @@ def draw_seconds(
         words = aligned(rows, right=range(1, len(rows[0])), gap="", least=least)
         tables.append(words + (f"\nextrapolated: {beyond}" if beyond else ""))
     return Shown(chart, "\n\n".join(tables))
+
+
+def _styles(names: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Each curve's colour and dashes; one of ALGORITHMS looks alike in every picture."""
+    known = {name: LINES[k] for name in names for k, algorithm in enumerate(ALGORITHMS) if name.endswith(algorithm)}
+    free = cycle(line for line in LINES if line not in known.values())
+    return {name: known.get(name) or next(free) for name in names}
 
 
 def _seconds(cost: float | Cost) -> float:
