@@ -559,6 +559,152 @@ def divided_in_place(gradient):
     return pad_then_list(gradient.div_(dist.get_world_size()) * dist.get_world_size())
 
 
+# --- 13 input_gradient --------------------------------------------------------------------
+
+
+@right("input_gradient")
+def transposed_first(dh, w):
+    dx = w @ dh.T
+    dist.all_reduce(dx)
+    return dx.T
+
+
+@wrong("input_gradient", "the rank's own partial sum")
+def not_summed(dh, w):
+    return dh @ w.T
+
+
+@wrong("input_gradient", "partial sums side by side")
+def gathered_columns(dh, w):
+    parts = [torch.zeros(len(dh), len(w)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, dh @ w.T)
+    return torch.cat(parts, 1)
+
+
+@wrong("input_gradient", "must be transposed")
+def not_transposed(dh, w):
+    dx = dh @ w
+    dist.all_reduce(dx)
+    return dx
+
+
+@wrong("input_gradient", "more travels than one all_reduce")
+def gathered_and_added(dh, w):
+    parts = [torch.zeros(len(dh), len(w)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, dh @ w.T)
+    return sum(parts)
+
+
+# --- 13 look_up ---------------------------------------------------------------------------
+
+
+@right("look_up")
+def by_one_hot(tokens, table):
+    first = dist.get_rank() * len(table)
+    hot = tokens[:, None] == torch.arange(first, first + len(table))
+    rows = hot.to(table.dtype) @ table
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "zeros for the others")
+def own_rows(tokens, table):
+    here = tokens - dist.get_rank() * len(table)
+    mine = (here >= 0) & (here < len(table))
+    return table[here.clamp(0, len(table) - 1)] * mine[:, None]
+
+
+@wrong("look_up", "What should be there in their place?")
+def without_a_mask(tokens, table):
+    rows = table[(tokens - dist.get_rank() * len(table)).clamp(0, len(table) - 1)]
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "Is that within 0 and")
+def as_if_whole(tokens, table):
+    rows = table[tokens]
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "more travels than one all_reduce of the rows")
+def gather_the_results(tokens, table):
+    rows = own_rows(tokens, table)
+    parts = [torch.zeros_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows)
+    return sum(parts)
+
+
+# --- 13 cut_fused -------------------------------------------------------------------------
+
+
+@right("cut_fused")
+def three_by_n(qkv):
+    return qkv.view(3, dist.get_world_size(), -1, qkv.shape[1])[:, dist.get_rank()].flatten(0, 1)
+
+
+@wrong("cut_fused", "a chunk of the whole")
+def one_chunk(qkv):
+    return qkv.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("cut_fused", "every N-th row")
+def one_in_n(qkv):
+    return qkv[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("cut_fused", "Nothing needs to travel")
+def from_rank_zero(qkv):
+    whole = qkv.clone()
+    dist.broadcast(whole, 0)
+    return three_by_n(whole)
+
+
+# --- 13 to_sequence -----------------------------------------------------------------------
+
+
+@right("to_sequence")
+def positions_first(z):
+    turned = z.transpose(0, 1).contiguous()
+    own = turned.new_empty(len(turned) // dist.get_world_size(), *turned.shape[1:])
+    dist.reduce_scatter_single(own, turned)
+    return own.transpose(0, 1)
+
+
+@wrong("to_sequence", "equal blocks of z's memory")
+def blocks_of_memory(z):
+    own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
+    dist.reduce_scatter_single(own.view(-1), z.view(-1))
+    return own
+
+
+@wrong("to_sequence", "cuts dimension 0")
+def as_it_is(z):
+    own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
+    dist.reduce_scatter_single(own, z)
+    return own
+
+
+@wrong("to_sequence", "partial sums are missing")
+def cut_only(z):
+    return z.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
+
+
+@wrong("to_sequence", "positions that it throws away")
+def summed_then_cut(z):
+    whole = z.clone()
+    dist.all_reduce(whole)
+    return whole.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
+
+
+@wrong("to_sequence", "this is the whole sum")
+def summed_alone(z):
+    whole = z.clone()
+    dist.all_reduce(whole)
+    return whole
+
+
 # --- 13 row_parallel ----------------------------------------------------------------------
 
 
@@ -584,7 +730,7 @@ def no_bias(x, w, b):
 
 
 @wrong("row_parallel", "What turns P into R")
-def own_addend(x, w, b):
+def own_partial_sum(x, w, b):
     return x @ w + b
 
 
@@ -596,10 +742,53 @@ def bias_shared_out(x, w, b):
 
 
 @wrong("row_parallel", "w and x stay where they are")
-def gather_addends(x, w, b):
-    addends = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
-    dist.all_gather(addends, x @ w)
-    return sum(addends) + b
+def gather_partial_sums(x, w, b):
+    parts = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x @ w)
+    return sum(parts) + b
+
+
+# --- 13 clip_factor -----------------------------------------------------------------------
+
+
+@right("clip_factor")
+def by_norms(sharded, replicated, limit):
+    squares = sharded.norm() ** 2
+    dist.all_reduce(squares)
+    return min(limit / float((squares + replicated.norm() ** 2) ** 0.5), 1.0)
+
+
+@wrong("clip_factor", "in this norm N times")
+def all_squares_summed(sharded, replicated, limit):
+    squares = sharded.square().sum() + replicated.square().sum()
+    dist.all_reduce(squares)
+    return min(1.0, (limit / squares.sqrt()).item())
+
+
+@wrong("clip_factor", "own shards only")
+def own_norm(sharded, replicated, limit):
+    return min(1.0, (limit / torch.cat([sharded, replicated]).norm()).item())
+
+
+@wrong("clip_factor", "replicated gradients are missing")
+def shards_alone(sharded, replicated, limit):
+    squares = sharded.square().sum()
+    dist.all_reduce(squares)
+    return min(1.0, (limit / squares.sqrt()).item())
+
+
+@wrong("clip_factor", "enlarges a gradient")
+def always_to_the_limit(sharded, replicated, limit):
+    squares = sharded.square().sum()
+    dist.all_reduce(squares)
+    return (limit / (squares + replicated.square().sum()).sqrt()).item()
+
+
+@wrong("clip_factor", "one number only")
+def all_shards_everywhere(sharded, replicated, limit):
+    everything = sharded.new_empty(len(sharded) * dist.get_world_size())
+    dist.all_gather_single(everything, sharded)
+    return min(1.0, (limit / torch.cat([everything, replicated]).norm()).item())
 
 
 # --- 18 mean_of_good ----------------------------------------------------------------------
