@@ -559,6 +559,153 @@ def divided_in_place(gradient):
     return pad_then_list(gradient.div_(dist.get_world_size()) * dist.get_world_size())
 
 
+# --- 12 accumulated_shard -----------------------------------------------------------------
+
+
+@right("accumulated_shard")
+def add_then_scatter(gradients):
+    n = dist.get_world_size()
+    shards = [shard.contiguous() for shard in (gradients.sum(0) / len(gradients) / n).chunk(n)]
+    shard = torch.empty_like(shards[0])
+    dist.reduce_scatter(shard, shards)
+    return shard
+
+
+def summed_over_ranks(gradient):
+    shard = gradient.new_empty(len(gradient) // dist.get_world_size())
+    dist.reduce_scatter_single(shard, gradient.contiguous())
+    return shard
+
+
+@wrong("accumulated_shard", "more than once")
+def after_each(gradients):
+    return sum(summed_over_ranks(g) for g in gradients) / len(gradients) / dist.get_world_size()
+
+
+@wrong("accumulated_shard", "the sum over the microbatches")
+def sum_of_microbatches(gradients):
+    return summed_over_ranks(gradients.sum(0)) / dist.get_world_size()
+
+
+@wrong("accumulated_shard", "the sum over the ranks")
+def sum_of_ranks(gradients):
+    return summed_over_ranks(gradients.mean(0))
+
+
+@wrong("accumulated_shard", "The earlier ones are missing")
+def only_the_last(gradients):
+    return summed_over_ranks(gradients[-1]) / dist.get_world_size()
+
+
+# --- 12 sharded_linear --------------------------------------------------------------------
+
+
+@right("sharded_linear")
+def gather_a_list(x, shard):
+    shards = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(shards, shard)
+    return torch.cat([x @ part.view(-1, x.shape[1]).T for part in shards], 1)
+
+
+@wrong("sharded_linear", "own shard alone")
+def own_outputs(x, shard):
+    return x @ shard.view(-1, x.shape[1]).T
+
+
+@wrong("sharded_linear", "as many inputs as x has columns")
+def own_size(x, shard):
+    weight = shard.new_empty(dist.get_world_size() * len(shard))
+    dist.all_gather_single(weight, shard)
+    return x @ weight.view(len(shard), -1).T
+
+
+@wrong("sharded_linear", "rank 0's product")
+def product_of_rank_0(x, shard):
+    y = gather_a_list(x, shard)
+    dist.broadcast(y, 0)
+    return y
+
+
+@wrong("sharded_linear", "x stays where it is")
+def everything_gathered(x, shard):
+    rows = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, x)
+    return gather_a_list(rows[dist.get_rank()], shard)
+
+
+# --- 12 first_shard -----------------------------------------------------------------------
+
+
+@right("first_shard")
+def by_messages(weights):
+    shards = [shard.clone() for shard in weights.chunk(dist.get_world_size())]
+    if dist.get_rank() > 0:
+        dist.recv(shards[0], 0)
+    else:
+        for rank, shard in enumerate(shards[1:], start=1):
+            dist.send(shard, rank)
+    return shards[0]
+
+
+@wrong("first_shard", "a patchwork")
+def own_part(weights):
+    return weights.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("first_shard", "gives each rank only its own")
+def broadcast_all(weights):
+    whole = weights.clone()
+    dist.broadcast(whole, 0)
+    return whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("first_shard", "all of rank 0's weights")
+def keep_all(weights):
+    whole = weights.clone()
+    dist.broadcast(whole, 0)
+    return whole
+
+
+@wrong("first_shard", "None on all others")
+def a_list_on_all(weights):
+    shard = weights.new_empty(len(weights) // dist.get_world_size())
+    dist.scatter(shard, list(weights.chunk(dist.get_world_size())), src=0)
+    return shard
+
+
+# --- 12 tokens_to_hide --------------------------------------------------------------------
+
+
+@right("tokens_to_hide")
+def rounded_up(flops, bandwidth):
+    return int(4 * flops / (3 * bandwidth)) + 1
+
+
+@wrong("tokens_to_hide", "as many bytes per parameter as operations")
+def plain_ratio(flops, bandwidth):
+    return flops / bandwidth
+
+
+@wrong("tokens_to_hide", "one operation per parameter")
+def bytes_alone(flops, bandwidth):
+    return 8 * flops / bandwidth
+
+
+@wrong("tokens_to_hide", "the forward pass only")
+def forward_alone(flops, bandwidth):
+    return 8 / 2 * flops / bandwidth
+
+
+@wrong("tokens_to_hide", "set them equal")
+def a_guess(flops, bandwidth):
+    return 8192
+
+
+@wrong("tokens_to_hide", "must return a number")
+def nothing_returned(flops, bandwidth):
+    print(8 / 6 * flops / bandwidth)
+
+
 # --- 13 input_gradient --------------------------------------------------------------------
 
 
