@@ -938,6 +938,218 @@ def all_shards_everywhere(sharded, replicated, limit):
     return min(1.0, (limit / torch.cat([everything, replicated]).norm()).item())
 
 
+# --- 14 through_stages --------------------------------------------------------------------
+
+
+@right("through_stages")
+def with_a_buffer(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    came = x
+    if rank:
+        came = torch.empty_like(x)
+        dist.recv(came, rank - 1)
+    y = came @ w
+    if rank + 1 < n:
+        dist.isend(y, rank + 1).wait()
+    return y
+
+
+@wrong("through_stages", "multiplied its own x")
+def own_x(x, w):
+    return x @ w
+
+
+@wrong("through_stages", "Its own matrix is missing")
+def passed_on(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = x.clone()
+    if rank:
+        dist.recv(x, rank - 1)
+    if rank + 1 < n:
+        dist.send(x @ w, rank + 1)
+    return x
+
+
+@wrong("through_stages", "through_stages changes its input")
+def received_into_x(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if rank:
+        dist.recv(x, rank - 1)
+    y = x @ w
+    if rank + 1 < n:
+        dist.send(y, rank + 1)
+    return y
+
+
+@wrong("through_stages", "has no rank before it")
+def all_receive(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = x.clone()
+    dist.recv(x, (rank - 1) % n)
+    dist.send(x @ w, (rank + 1) % n)
+    return x @ w
+
+
+# --- 14 microbatches_needed ---------------------------------------------------------------
+
+
+@right("microbatches_needed")
+def by_rounding_up(ranks, most):
+    return round((ranks - 1) / most + 0.4999999)
+
+
+@wrong("microbatches_needed", "a fraction of the time")
+def of_the_time(ranks, most):
+    return next(m for m in range(1, 1000) if (ranks - 1) / (m + ranks - 1) <= most)
+
+
+@wrong("microbatches_needed", "exactly the limit is allowed")
+def strictly_below(ranks, most):
+    return next(m for m in range(1, 1000) if (ranks - 1) / m < most)
+
+
+@wrong("microbatches_needed", "Round up")
+def rounded_down(ranks, most):
+    return int((ranks - 1) / most + 1e-9) - (most == 0.05)
+
+
+@wrong("microbatches_needed", "how many microbatches, an int")
+def as_text(ranks, most):
+    return str((ranks - 1) / most)
+
+
+# --- 14 order_1f1b ------------------------------------------------------------------------
+
+
+def alternating(warm, microbatches):
+    rest = [action for k in range(microbatches - warm) for action in (f"F{warm + k}", f"B{k}")]
+    return [f"F{k}" for k in range(warm)] + rest + [f"B{k}" for k in range(microbatches - warm, microbatches)]
+
+
+@right("order_1f1b")
+def by_what_is_kept(rank, ranks, microbatches):
+    order, forward, backward = [], 0, 0
+    while backward < microbatches:
+        if forward < microbatches and forward - backward < ranks - rank:
+            order.append(f"F{forward}")
+            forward += 1
+        else:
+            order.append(f"B{backward}")
+            backward += 1
+    return order
+
+
+@wrong("order_1f1b", "no warm-up")
+def at_once(rank, ranks, microbatches):
+    return alternating(0, microbatches)
+
+
+@wrong("order_1f1b", "one forward too many")
+def one_more(rank, ranks, microbatches):
+    return alternating(min(ranks - rank, microbatches), microbatches)
+
+
+@wrong("order_1f1b", "the last rank needs none")
+def turned_around(rank, ranks, microbatches):
+    return alternating(min(rank if rank else ranks - 1, microbatches), microbatches)
+
+
+@wrong("order_1f1b", "GPipe's order")
+def all_forwards_first(rank, ranks, microbatches):
+    return alternating(microbatches, microbatches)
+
+
+@wrong("order_1f1b", "even if there are fewer than ranks")
+def without_a_limit(rank, ranks, microbatches):
+    return alternating(ranks - 1 - rank, microbatches)
+
+
+@wrong("order_1f1b", "a list of actions")
+def one_text(rank, ranks, microbatches):
+    return " ".join(alternating(0, microbatches))
+
+
+# --- 14 exchange --------------------------------------------------------------------------
+
+
+@right("exchange")
+def start_all_then_wait(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before = torch.empty_like(activation) if rank > 0 else None
+    after = torch.empty_like(gradient) if rank < n - 1 else None
+    works = []
+    if rank > 0:
+        works += [dist.isend(gradient, rank - 1), dist.irecv(before, rank - 1)]
+    if rank < n - 1:
+        works += [dist.isend(activation, rank + 1), dist.irecv(after, rank + 1)]
+    for work in works:
+        work.wait()
+    return before, after
+
+
+@wrong("exchange", "Start all messages")
+def right_then_left(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before, after = None, None
+    if rank < n - 1:
+        after = torch.empty_like(gradient)
+        dist.send(activation, rank + 1)
+        dist.recv(after, rank + 1)
+    if rank > 0:
+        before = torch.empty_like(activation)
+        dist.send(gradient, rank - 1)
+        dist.recv(before, rank - 1)
+    return before, after
+
+
+@wrong("exchange", "turned around")
+def gradient_first(activation, gradient):
+    return start_all_then_wait(activation, gradient)[::-1]
+
+
+@wrong("exchange", "the ends have one neighbor only")
+def around_a_ring(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before, after = torch.empty_like(activation), torch.empty_like(gradient)
+    sends = [dist.isend(activation, (rank + 1) % n), dist.isend(gradient, (rank - 1) % n)]
+    for work in [dist.irecv(before, (rank - 1) % n), dist.irecv(after, (rank + 1) % n), *sends]:
+        work.wait()
+    return before, after
+
+
+# --- 14 tied_gradient ---------------------------------------------------------------------
+
+
+@right("tied_gradient")
+def by_two_messages(gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if gradient is None or n == 1:
+        return gradient
+    other, theirs = n - 1 - rank, torch.empty_like(gradient)
+    works = [dist.isend(gradient, other), dist.irecv(theirs, other)]
+    for work in works:
+        work.wait()
+    return gradient + theirs
+
+
+@wrong("tied_gradient", "the gradient of its own copy only")
+def untouched_copies(gradient):
+    return None if gradient is None else gradient.clone()
+
+
+@wrong("tied_gradient", "this is the mean")
+def mean_of_both(gradient):
+    total = by_two_messages(gradient)
+    return None if total is None else total / 2
+
+
+@wrong("tied_gradient", "there is nothing to add")
+def all_together(gradient):
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total
+
+
 # --- 18 mean_of_good ----------------------------------------------------------------------
 
 
