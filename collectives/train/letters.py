@@ -19,7 +19,7 @@ from .layout import WHOLE, Box
 from .view import View
 
 TOLERANCE = 1e-4  # of the largest number of the whole tensor
-WORDS = {"R": "equal", "S": "pieces", "P": "addends", "?": "none of these"}
+WORDS = {"R": "equal", "S": "shards", "P": "partial sums", "?": "none of these"}
 COLLECTIVES = {"PR": "all_reduce", "PS": "reduce_scatter", "SR": "all_gather", "RS": "cut, no call"}
 TINTS = dict(zip("RSP", SERIES))
 

@@ -1,43 +1,34 @@
-"""Pipeline parallel: torch's own schedules, one stage of two layers a rank (chapter 14).
+"""Pipeline parallel: torch's 1F1B, a stage of two layers per rank, clipped over all stages (chapter 14).
 
 torchrun --nproc-per-node 4 pipeline_parallel.py
 """
 
-import os
-from types import SimpleNamespace
+import copy
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-WORLD_SIZE, M = int(os.environ["WORLD_SIZE"]), 8  # ranks; microbatches
-LAYERS = 2 * WORLD_SIZE - 2  # between an embedding and a head
-
-
-def by_torch(name, like):
-    """A step by torch's schedule of that name, with stages placed as in the schedule `like`."""
-    from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import get_schedule_class
-
-    layers, last = decoder(layers=LAYERS), like.stages - 1
-    each = len(layers) // like.stages
-    held = like.held(dist.get_rank())
-    parts = {k: layers[k * each : (k + 1) * each] for k in held}
-    del layers
-    stages = [PipelineStage(part, k, last + 1, torch.get_default_device()) for k, part in parts.items()]
-    make = get_schedule_class(name)
-    schedule = make(stages if len(stages) > 1 else stages[0], M, loss_fn=loss_of)
-    tokens, targets = BATCH
-    inputs = [tokens] if 0 in held else []
-    wanted = {"target": targets} if last in held else {}
-    schedule.step(*inputs, **wanted)
-    named = [kp for part in parts.values() for kp in part.named_parameters()]
-    return dict(gradients={k: p.grad for k, p in named})
+MICROBATCHES, LIMIT = 8, 1.0
 
 
-def decoder(layers):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Embedding(128, 64), *(nn.Linear(64, 64) for _ in range(layers)), nn.Linear(64, 128))
+def pipeline_step(schedule, part, optimizer, tokens, targets, limit):
+    """The microbatches' losses, on the last rank, and the norm of the whole gradient, which is clipped to the limit."""
+    rank, n, losses = dist.get_rank(), dist.get_world_size(), []
+    optimizer.zero_grad()
+    if rank == 0:
+        schedule.step(tokens)
+    elif rank < n - 1:
+        schedule.step()
+    else:
+        schedule.step(target=targets, losses=losses)
+    squares = sum(p.grad.square().sum() for p in part.parameters())
+    dist.all_reduce(squares)  # over all stages
+    norm = squares.sqrt()
+    torch.nn.utils.clip_grads_with_norm_(part.parameters(), limit, norm)
+    optimizer.step()
+    return losses, norm
 
 
 def loss_of(logits, targets):
@@ -45,18 +36,25 @@ def loss_of(logits, targets):
 
 
 def main():
-    global BATCH
     device = torch.device("cpu")  # GPU: torch.device("cuda", dist.get_node_local_rank())
     torch.set_default_device(device)  # GPU: and torch.cuda.set_device(device)
     dist.init_process_group("gloo")  # GPU: dist.init_process_group("nccl", device_id=device)
     rank, n = dist.get_rank(), dist.get_world_size()
-    BATCH = torch.randint(128, (2, 2 * M, 32), generator=torch.Generator(device).manual_seed(0))
-    mine = by_torch("1F1B", SimpleNamespace(stages=n, held=lambda rank: {rank}))["gradients"]
-    alone = decoder(LAYERS)
-    loss_of(alone(BATCH[0]), BATCH[1]).backward()
-    want = {name: p.grad for name, p in alone[2 * rank : 2 * rank + 2].named_parameters()}
-    torch.testing.assert_close(mine, want, rtol=1e-4, atol=1e-5)
-    print(f"rank {rank} of {n}: the gradients of one process", flush=True)
+    torch.manual_seed(0)  # all ranks draw the whole model, and keep their own two layers
+    model = nn.Sequential(nn.Embedding(128, 64), *(nn.Linear(64, 64) for _ in range(2 * n - 2)), nn.Linear(64, 128))
+    tokens, targets = torch.randint(128, (2, 2 * MICROBATCHES, 32))
+    part, alone = model[2 * rank : 2 * rank + 2], copy.deepcopy(model)
+    optimizer, lone_optimizer = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (part, alone))
+    schedule = Schedule1F1B(PipelineStage(part, rank, n, device), MICROBATCHES, loss_fn=loss_of)
+    for _ in range(3):
+        _, norm = pipeline_step(schedule, part, optimizer, tokens, targets, LIMIT)
+        lone_optimizer.zero_grad()
+        loss_of(alone(tokens), targets).backward()
+        torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(alone.parameters(), LIMIT), rtol=1e-4, atol=1e-5)
+        lone_optimizer.step()
+    same = [*alone[2 * rank : 2 * rank + 2].parameters()]
+    torch.testing.assert_close([*part.parameters()], same, rtol=1e-4, atol=1e-5)
+    print(f"rank {rank} of {n}: the weights of one process after three steps", flush=True)
     dist.destroy_process_group()
 
 

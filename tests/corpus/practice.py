@@ -559,6 +559,299 @@ def divided_in_place(gradient):
     return pad_then_list(gradient.div_(dist.get_world_size()) * dist.get_world_size())
 
 
+# --- 12 accumulated_shard -----------------------------------------------------------------
+
+
+@right("accumulated_shard")
+def add_then_scatter(gradients):
+    n = dist.get_world_size()
+    shards = [shard.contiguous() for shard in (gradients.sum(0) / len(gradients) / n).chunk(n)]
+    shard = torch.empty_like(shards[0])
+    dist.reduce_scatter(shard, shards)
+    return shard
+
+
+def summed_over_ranks(gradient):
+    shard = gradient.new_empty(len(gradient) // dist.get_world_size())
+    dist.reduce_scatter_single(shard, gradient.contiguous())
+    return shard
+
+
+@wrong("accumulated_shard", "more than once")
+def after_each(gradients):
+    return sum(summed_over_ranks(g) for g in gradients) / len(gradients) / dist.get_world_size()
+
+
+@wrong("accumulated_shard", "the sum over the microbatches")
+def sum_of_microbatches(gradients):
+    return summed_over_ranks(gradients.sum(0)) / dist.get_world_size()
+
+
+@wrong("accumulated_shard", "the sum over the ranks")
+def sum_of_ranks(gradients):
+    return summed_over_ranks(gradients.mean(0))
+
+
+@wrong("accumulated_shard", "The earlier ones are missing")
+def only_the_last(gradients):
+    return summed_over_ranks(gradients[-1]) / dist.get_world_size()
+
+
+# --- 12 sharded_linear --------------------------------------------------------------------
+
+
+@right("sharded_linear")
+def gather_a_list(x, shard):
+    shards = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(shards, shard)
+    return torch.cat([x @ part.view(-1, x.shape[1]).T for part in shards], 1)
+
+
+@wrong("sharded_linear", "own shard alone")
+def own_outputs(x, shard):
+    return x @ shard.view(-1, x.shape[1]).T
+
+
+@wrong("sharded_linear", "as many inputs as x has columns")
+def own_size(x, shard):
+    weight = shard.new_empty(dist.get_world_size() * len(shard))
+    dist.all_gather_single(weight, shard)
+    return x @ weight.view(len(shard), -1).T
+
+
+@wrong("sharded_linear", "rank 0's product")
+def product_of_rank_0(x, shard):
+    y = gather_a_list(x, shard)
+    dist.broadcast(y, 0)
+    return y
+
+
+@wrong("sharded_linear", "x stays where it is")
+def everything_gathered(x, shard):
+    rows = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, x)
+    return gather_a_list(rows[dist.get_rank()], shard)
+
+
+# --- 12 first_shard -----------------------------------------------------------------------
+
+
+@right("first_shard")
+def by_messages(weights):
+    shards = [shard.clone() for shard in weights.chunk(dist.get_world_size())]
+    if dist.get_rank() > 0:
+        dist.recv(shards[0], 0)
+    else:
+        for rank, shard in enumerate(shards[1:], start=1):
+            dist.send(shard, rank)
+    return shards[0]
+
+
+@wrong("first_shard", "a patchwork")
+def own_part(weights):
+    return weights.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("first_shard", "gives each rank only its own")
+def broadcast_all(weights):
+    whole = weights.clone()
+    dist.broadcast(whole, 0)
+    return whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+@wrong("first_shard", "all of rank 0's weights")
+def keep_all(weights):
+    whole = weights.clone()
+    dist.broadcast(whole, 0)
+    return whole
+
+
+@wrong("first_shard", "None on all others")
+def a_list_on_all(weights):
+    shard = weights.new_empty(len(weights) // dist.get_world_size())
+    dist.scatter(shard, list(weights.chunk(dist.get_world_size())), src=0)
+    return shard
+
+
+# --- 12 tokens_to_hide --------------------------------------------------------------------
+
+
+@right("tokens_to_hide")
+def rounded_up(flops, bandwidth):
+    return int(4 * flops / (3 * bandwidth)) + 1
+
+
+@wrong("tokens_to_hide", "as many bytes per parameter as operations")
+def plain_ratio(flops, bandwidth):
+    return flops / bandwidth
+
+
+@wrong("tokens_to_hide", "one operation per parameter")
+def bytes_alone(flops, bandwidth):
+    return 8 * flops / bandwidth
+
+
+@wrong("tokens_to_hide", "the forward pass only")
+def forward_alone(flops, bandwidth):
+    return 8 / 2 * flops / bandwidth
+
+
+@wrong("tokens_to_hide", "set them equal")
+def a_guess(flops, bandwidth):
+    return 8192
+
+
+@wrong("tokens_to_hide", "must return a number")
+def nothing_returned(flops, bandwidth):
+    print(8 / 6 * flops / bandwidth)
+
+
+# --- 13 input_gradient --------------------------------------------------------------------
+
+
+@right("input_gradient")
+def transposed_first(dh, w):
+    dx = w @ dh.T
+    dist.all_reduce(dx)
+    return dx.T
+
+
+@wrong("input_gradient", "the rank's own partial sum")
+def not_summed(dh, w):
+    return dh @ w.T
+
+
+@wrong("input_gradient", "partial sums side by side")
+def gathered_columns(dh, w):
+    parts = [torch.zeros(len(dh), len(w)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, dh @ w.T)
+    return torch.cat(parts, 1)
+
+
+@wrong("input_gradient", "must be transposed")
+def not_transposed(dh, w):
+    dx = dh @ w
+    dist.all_reduce(dx)
+    return dx
+
+
+@wrong("input_gradient", "more travels than one all_reduce")
+def gathered_and_added(dh, w):
+    parts = [torch.zeros(len(dh), len(w)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, dh @ w.T)
+    return sum(parts)
+
+
+# --- 13 look_up ---------------------------------------------------------------------------
+
+
+@right("look_up")
+def by_one_hot(tokens, table):
+    first = dist.get_rank() * len(table)
+    hot = tokens[:, None] == torch.arange(first, first + len(table))
+    rows = hot.to(table.dtype) @ table
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "zeros for the others")
+def own_rows(tokens, table):
+    here = tokens - dist.get_rank() * len(table)
+    mine = (here >= 0) & (here < len(table))
+    return table[here.clamp(0, len(table) - 1)] * mine[:, None]
+
+
+@wrong("look_up", "What should be there in their place?")
+def without_a_mask(tokens, table):
+    rows = table[(tokens - dist.get_rank() * len(table)).clamp(0, len(table) - 1)]
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "Is that within 0 and")
+def as_if_whole(tokens, table):
+    rows = table[tokens]
+    dist.all_reduce(rows)
+    return rows
+
+
+@wrong("look_up", "more travels than one all_reduce of the rows")
+def gather_the_results(tokens, table):
+    rows = own_rows(tokens, table)
+    parts = [torch.zeros_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows)
+    return sum(parts)
+
+
+# --- 13 cut_fused -------------------------------------------------------------------------
+
+
+@right("cut_fused")
+def three_by_n(qkv):
+    return qkv.view(3, dist.get_world_size(), -1, qkv.shape[1])[:, dist.get_rank()].flatten(0, 1)
+
+
+@wrong("cut_fused", "a chunk of the whole")
+def one_chunk(qkv):
+    return qkv.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("cut_fused", "every N-th row")
+def one_in_n(qkv):
+    return qkv[dist.get_rank() :: dist.get_world_size()]
+
+
+@wrong("cut_fused", "Nothing needs to travel")
+def from_rank_zero(qkv):
+    whole = qkv.clone()
+    dist.broadcast(whole, 0)
+    return three_by_n(whole)
+
+
+# --- 13 to_sequence -----------------------------------------------------------------------
+
+
+@right("to_sequence")
+def positions_first(z):
+    turned = z.transpose(0, 1).contiguous()
+    own = turned.new_empty(len(turned) // dist.get_world_size(), *turned.shape[1:])
+    dist.reduce_scatter_single(own, turned)
+    return own.transpose(0, 1)
+
+
+@wrong("to_sequence", "equal blocks of z's memory")
+def blocks_of_memory(z):
+    own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
+    dist.reduce_scatter_single(own.view(-1), z.view(-1))
+    return own
+
+
+@wrong("to_sequence", "cuts dimension 0")
+def as_it_is(z):
+    own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
+    dist.reduce_scatter_single(own, z)
+    return own
+
+
+@wrong("to_sequence", "partial sums are missing")
+def cut_only(z):
+    return z.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
+
+
+@wrong("to_sequence", "positions that it throws away")
+def summed_then_cut(z):
+    whole = z.clone()
+    dist.all_reduce(whole)
+    return whole.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
+
+
+@wrong("to_sequence", "this is the whole sum")
+def summed_alone(z):
+    whole = z.clone()
+    dist.all_reduce(whole)
+    return whole
+
+
 # --- 13 row_parallel ----------------------------------------------------------------------
 
 
@@ -584,7 +877,7 @@ def no_bias(x, w, b):
 
 
 @wrong("row_parallel", "What turns P into R")
-def own_addend(x, w, b):
+def own_partial_sum(x, w, b):
     return x @ w + b
 
 
@@ -596,10 +889,265 @@ def bias_shared_out(x, w, b):
 
 
 @wrong("row_parallel", "w and x stay where they are")
-def gather_addends(x, w, b):
-    addends = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
-    dist.all_gather(addends, x @ w)
-    return sum(addends) + b
+def gather_partial_sums(x, w, b):
+    parts = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x @ w)
+    return sum(parts) + b
+
+
+# --- 13 clip_factor -----------------------------------------------------------------------
+
+
+@right("clip_factor")
+def by_norms(sharded, replicated, limit):
+    squares = sharded.norm() ** 2
+    dist.all_reduce(squares)
+    return min(limit / float((squares + replicated.norm() ** 2) ** 0.5), 1.0)
+
+
+@wrong("clip_factor", "in this norm N times")
+def all_squares_summed(sharded, replicated, limit):
+    squares = sharded.square().sum() + replicated.square().sum()
+    dist.all_reduce(squares)
+    return min(1.0, (limit / squares.sqrt()).item())
+
+
+@wrong("clip_factor", "own shards only")
+def own_norm(sharded, replicated, limit):
+    return min(1.0, (limit / torch.cat([sharded, replicated]).norm()).item())
+
+
+@wrong("clip_factor", "replicated gradients are missing")
+def shards_alone(sharded, replicated, limit):
+    squares = sharded.square().sum()
+    dist.all_reduce(squares)
+    return min(1.0, (limit / squares.sqrt()).item())
+
+
+@wrong("clip_factor", "enlarges a gradient")
+def always_to_the_limit(sharded, replicated, limit):
+    squares = sharded.square().sum()
+    dist.all_reduce(squares)
+    return (limit / (squares + replicated.square().sum()).sqrt()).item()
+
+
+@wrong("clip_factor", "one number only")
+def all_shards_everywhere(sharded, replicated, limit):
+    everything = sharded.new_empty(len(sharded) * dist.get_world_size())
+    dist.all_gather_single(everything, sharded)
+    return min(1.0, (limit / torch.cat([everything, replicated]).norm()).item())
+
+
+# --- 14 through_stages --------------------------------------------------------------------
+
+
+@right("through_stages")
+def with_a_buffer(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    came = x
+    if rank:
+        came = torch.empty_like(x)
+        dist.recv(came, rank - 1)
+    y = came @ w
+    if rank + 1 < n:
+        dist.isend(y, rank + 1).wait()
+    return y
+
+
+@wrong("through_stages", "multiplied its own x")
+def own_x(x, w):
+    return x @ w
+
+
+@wrong("through_stages", "Its own matrix is missing")
+def passed_on(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = x.clone()
+    if rank:
+        dist.recv(x, rank - 1)
+    if rank + 1 < n:
+        dist.send(x @ w, rank + 1)
+    return x
+
+
+@wrong("through_stages", "through_stages changes its input")
+def received_into_x(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if rank:
+        dist.recv(x, rank - 1)
+    y = x @ w
+    if rank + 1 < n:
+        dist.send(y, rank + 1)
+    return y
+
+
+@wrong("through_stages", "has no rank before it")
+def all_receive(x, w):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x = x.clone()
+    dist.recv(x, (rank - 1) % n)
+    dist.send(x @ w, (rank + 1) % n)
+    return x @ w
+
+
+# --- 14 microbatches_needed ---------------------------------------------------------------
+
+
+@right("microbatches_needed")
+def by_rounding_up(ranks, most):
+    return round((ranks - 1) / most + 0.4999999)
+
+
+@wrong("microbatches_needed", "a fraction of the time")
+def of_the_time(ranks, most):
+    return next(m for m in range(1, 1000) if (ranks - 1) / (m + ranks - 1) <= most)
+
+
+@wrong("microbatches_needed", "exactly the limit is allowed")
+def strictly_below(ranks, most):
+    return next(m for m in range(1, 1000) if (ranks - 1) / m < most)
+
+
+@wrong("microbatches_needed", "Round up")
+def rounded_down(ranks, most):
+    return int((ranks - 1) / most + 1e-9) - (most == 0.05)
+
+
+@wrong("microbatches_needed", "how many microbatches, an int")
+def as_text(ranks, most):
+    return str((ranks - 1) / most)
+
+
+# --- 14 order_1f1b ------------------------------------------------------------------------
+
+
+def alternating(warm, microbatches):
+    rest = [action for k in range(microbatches - warm) for action in (f"F{warm + k}", f"B{k}")]
+    return [f"F{k}" for k in range(warm)] + rest + [f"B{k}" for k in range(microbatches - warm, microbatches)]
+
+
+@right("order_1f1b")
+def by_what_is_kept(rank, ranks, microbatches):
+    order, forward, backward = [], 0, 0
+    while backward < microbatches:
+        if forward < microbatches and forward - backward < ranks - rank:
+            order.append(f"F{forward}")
+            forward += 1
+        else:
+            order.append(f"B{backward}")
+            backward += 1
+    return order
+
+
+@wrong("order_1f1b", "no warm-up")
+def at_once(rank, ranks, microbatches):
+    return alternating(0, microbatches)
+
+
+@wrong("order_1f1b", "one forward too many")
+def one_more(rank, ranks, microbatches):
+    return alternating(min(ranks - rank, microbatches), microbatches)
+
+
+@wrong("order_1f1b", "the last rank needs none")
+def turned_around(rank, ranks, microbatches):
+    return alternating(min(rank if rank else ranks - 1, microbatches), microbatches)
+
+
+@wrong("order_1f1b", "GPipe's order")
+def all_forwards_first(rank, ranks, microbatches):
+    return alternating(microbatches, microbatches)
+
+
+@wrong("order_1f1b", "even if there are fewer than ranks")
+def without_a_limit(rank, ranks, microbatches):
+    return alternating(ranks - 1 - rank, microbatches)
+
+
+@wrong("order_1f1b", "a list of actions")
+def one_text(rank, ranks, microbatches):
+    return " ".join(alternating(0, microbatches))
+
+
+# --- 14 exchange --------------------------------------------------------------------------
+
+
+@right("exchange")
+def start_all_then_wait(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before = torch.empty_like(activation) if rank > 0 else None
+    after = torch.empty_like(gradient) if rank < n - 1 else None
+    works = []
+    if rank > 0:
+        works += [dist.isend(gradient, rank - 1), dist.irecv(before, rank - 1)]
+    if rank < n - 1:
+        works += [dist.isend(activation, rank + 1), dist.irecv(after, rank + 1)]
+    for work in works:
+        work.wait()
+    return before, after
+
+
+@wrong("exchange", "Start all messages")
+def right_then_left(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before, after = None, None
+    if rank < n - 1:
+        after = torch.empty_like(gradient)
+        dist.send(activation, rank + 1)
+        dist.recv(after, rank + 1)
+    if rank > 0:
+        before = torch.empty_like(activation)
+        dist.send(gradient, rank - 1)
+        dist.recv(before, rank - 1)
+    return before, after
+
+
+@wrong("exchange", "turned around")
+def gradient_first(activation, gradient):
+    return start_all_then_wait(activation, gradient)[::-1]
+
+
+@wrong("exchange", "the ends have one neighbor only")
+def around_a_ring(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before, after = torch.empty_like(activation), torch.empty_like(gradient)
+    sends = [dist.isend(activation, (rank + 1) % n), dist.isend(gradient, (rank - 1) % n)]
+    for work in [dist.irecv(before, (rank - 1) % n), dist.irecv(after, (rank + 1) % n), *sends]:
+        work.wait()
+    return before, after
+
+
+# --- 14 tied_gradient ---------------------------------------------------------------------
+
+
+@right("tied_gradient")
+def by_two_messages(gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if gradient is None or n == 1:
+        return gradient
+    other, theirs = n - 1 - rank, torch.empty_like(gradient)
+    works = [dist.isend(gradient, other), dist.irecv(theirs, other)]
+    for work in works:
+        work.wait()
+    return gradient + theirs
+
+
+@wrong("tied_gradient", "the gradient of its own copy only")
+def untouched_copies(gradient):
+    return None if gradient is None else gradient.clone()
+
+
+@wrong("tied_gradient", "this is the mean")
+def mean_of_both(gradient):
+    total = by_two_messages(gradient)
+    return None if total is None else total / 2
+
+
+@wrong("tied_gradient", "there is nothing to add")
+def all_together(gradient):
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total
 
 
 # --- 18 mean_of_good ----------------------------------------------------------------------

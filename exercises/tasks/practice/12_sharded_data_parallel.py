@@ -1,8 +1,19 @@
-"""mean_shard(gradient): this rank's shard of the mean gradient, whose length need not divide by the number of ranks."""
+"""The short tasks of chapter 12: shards of gradients and weights, and what hides their collectives.
+
+mean_shard(gradient): a rank's shard of the mean gradient, padded.  accumulated_shard(gradients): of several microbatches.
+sharded_linear(x, shard): a layer whose weight is gathered.  first_shard(weights): a rank's shard of rank 0's weights.
+tokens_to_hide(flops, bandwidth): the tokens at which computing takes as long as sending.
+"""
+
+from math import isclose
+from typing import Any
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from collectives.format import kind
+from helpers.exercise import Budget, Case, Finding, Puzzle, Suspect, Task
+
+# --- mean_shard ---------------------------------------------------------------------------
 
 CASES = (
     Case(2, "negative numbers", 5),
@@ -49,7 +60,7 @@ def reference(args):
 def budget(case, args):
     n = case.world_size
     limit = [(n - 1) * each(case.size, n) * case.dtype.itemsize] * n
-    return Budget("(N-1)/N of the padded gradient a rank, which is half an all_reduce", sent=limit, received=limit)
+    return Budget("(N-1)/N of the padded gradient per rank, which is half an all_reduce", sent=limit, received=limit)
 
 
 def needs(case, args):
@@ -58,7 +69,7 @@ def needs(case, args):
     return [max(0, min(shard, case.size - rank * shard)) * case.dtype.itemsize for rank in range(n)]
 
 
-TASK = Task(
+MEAN_SHARD = Task(
     "mean_shard",
     CASES,
     draw,
@@ -92,3 +103,185 @@ TASK = Task(
         "Mismatch": "all shards have one length, also those that are all zeros. Pad the gradient first.",
     },
 )
+
+
+# --- accumulated_shard --------------------------------------------------------------------
+
+EVEN = tuple(Case(n, size=2, late=n - 1 if n == 4 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1)) + (
+    Case(3, "fractions", 1, torch.float64),
+    Case(2, "negative numbers", 3),
+)
+MICROBATCHES = 3
+
+
+def half_an_all_reduce(case, words):
+    """(N-1)/N of N x size numbers."""
+    limit = [(case.world_size - 1) * case.size * case.dtype.itemsize] * case.world_size
+    return Budget(words, sent=limit, received=limit)
+
+
+def mean_of(gradients):
+    """The mean over the ranks, by shard."""
+    return list((sum(g.double() for g in gradients) / len(gradients)).to(gradients[0].dtype).chunk(len(gradients)))
+
+
+ACCUMULATED_SHARD = Task(
+    "accumulated_shard",
+    EVEN,
+    lambda d: (d.numbers(MICROBATCHES, d.world_size * d.case.size),),
+    lambda args: mean_of([gradients.mean(0) for (gradients,) in args]),
+    lambda case, args: half_an_all_reduce(case, "half of an all_reduce of one gradient"),
+    needs=lambda case, args: [case.size * case.dtype.itemsize] * case.world_size,
+    parameters=("gradients",),
+    suspects=(
+        Suspect(
+            lambda args: mean_of([gradients.sum(0) for (gradients,) in args]),
+            "this is the sum over the microbatches. How many of them are there?",
+        ),
+        Suspect(
+            lambda args: mean_of([gradients.mean(0) * len(args) for (gradients,) in args]),
+            "this is the sum over the ranks. How many of them are there?",
+        ),
+        Suspect(
+            lambda args: mean_of([gradients[-1] for (gradients,) in args]),
+            "this is the last microbatch's gradient. The earlier ones are missing.",
+        ),
+    ),
+    thoughts={
+        "values": "add up on the rank first. Then which collective adds over the ranks, and leaves each of them one shard?",
+        "traffic": "the result is right, but a rank sends more than once. What can it add up before it sends anything?",
+        "Mismatch": "all ranks make the same call, with shards of one length.",
+    },
+)
+
+# --- sharded_linear -----------------------------------------------------------------------
+
+ROWS, INPUTS = 2, 2
+
+
+def products(args):
+    weight = torch.cat([shard for _, shard in args]).view(-1, INPUTS)
+    return [x @ weight.T for x, _ in args]
+
+
+SHARDED_LINEAR = Task(
+    "sharded_linear",
+    EVEN,
+    lambda d: (d.numbers(ROWS, INPUTS), d.numbers(INPUTS * d.case.size)),
+    products,
+    lambda case, args: Budget(
+        "one all_gather of the weight",
+        sent=[(case.world_size - 1) * INPUTS * case.size * case.dtype.itemsize] * case.world_size,
+        received=[(case.world_size - 1) * INPUTS * case.size * case.dtype.itemsize] * case.world_size,
+    ),
+    needs=lambda case, args: [(case.world_size - 1) * INPUTS * case.size * case.dtype.itemsize] * case.world_size,
+    parameters=("x", "shard"),
+    suspects=(
+        Suspect(
+            lambda args: [x @ shard.view(-1, INPUTS).T for x, shard in args],
+            "this is a product with the rank's own shard alone. It has 1/N of the outputs.",
+        ),
+        Suspect(
+            lambda args: [products([(x, shard) for _, shard in args])[0] for x, _ in [args[0]] * len(args)],
+            "this is rank 0's product. Each rank has its own x, and needs its own result.",
+        ),
+    ),
+    thoughts={
+        "values": "the shards in rank order, end to end, are the whole weight, flattened. How many inputs has a row of it?",
+        "traffic": "the result is right, but more travels than the weight. x stays where it is.",
+        "RankFailed": "N shards end to end are the weight. It has as many inputs as x has columns.",
+    },
+)
+
+# --- first_shard --------------------------------------------------------------------------
+
+
+def sent_by_rank_0(case):
+    n, shard = case.world_size, case.size * case.dtype.itemsize
+    return Budget(
+        "each rank its own shard, from rank 0",
+        sent=[(n - 1) * shard] + [0] * (n - 1),
+        received=[0] + [shard] * (n - 1),
+    )
+
+
+FIRST_SHARD = Task(
+    "first_shard",
+    EVEN,
+    lambda d: (d.numbers(d.world_size * d.case.size),),
+    lambda args: list(args[0][0].chunk(len(args))),
+    lambda case, args: sent_by_rank_0(case),
+    needs=lambda case, args: [0] + [case.size * case.dtype.itemsize] * (case.world_size - 1),
+    parameters=("weights",),
+    suspects=(
+        Suspect(
+            lambda args: [weights.chunk(len(args))[rank] for rank, (weights,) in enumerate(args)],
+            "this is a shard of the rank's own weights. Together they are a patchwork of N models.",
+        ),
+        Suspect(
+            lambda args: [args[0][0]] * len(args), "these are all of rank 0's weights. Which shard is this rank's?"
+        ),
+    ),
+    thoughts={
+        "values": "rank r returns shard r of rank 0's weights. Which collective deals out a list?",
+        "traffic": "the result is right, but ranks get shards that they throw away. Which collective gives each rank only its own?",
+        "RankFailed": "scatter takes a list of tensors on the source, and None on all others.",
+        "Mismatch": "all shards have one length.",
+    },
+)
+
+# --- tokens_to_hide -----------------------------------------------------------------------
+
+THRESHOLD = "tokens_to_hide"
+MACHINES = {
+    "8 ranks, fast links": (495e12, 225e9),
+    "8 ranks, slow links": (495e12, 25e9),
+    "8 ranks, slow GPUs and links": (60e12, 25e9),
+}
+
+
+def threshold(flops: float, bandwidth: float) -> float:
+    return 8 / 6 * flops / bandwidth
+
+
+def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
+    expected = threshold(*arguments)
+    try:
+        got = float(result)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        words = f"{THRESHOLD} must return a number, not {kind(result)}."
+        return Finding("values", words=words, thought="it returns tokens per GPU and step.")
+    if isclose(got, expected, rel_tol=1e-3, abs_tol=1):  # rounded to whole tokens is fine
+        return None
+    words = f"{THRESHOLD} is wrong with {case.kind}.\n  expected {expected:,.0f} tokens\n  got      {got:,.0f} tokens"
+    known = (
+        (
+            expected * 6 / 8,
+            "that has as many bytes per parameter as operations. Gathers send 2 bytes each, the sum in float32 sends 4.",
+        ),
+        (expected * 4 / 8, "that has 4 bytes per parameter. Two gathers and one reduce_scatter send how many?"),
+        (expected * 6, "that has one operation per parameter and token. Forward takes 2, backward 4."),
+        (expected * 3, "that has the forward pass only. Backward takes twice as many operations."),
+        (1 / expected, "that is one over it: which of the two grows with the tokens?"),
+    )
+    thought = next((thought for mistaken, thought in known if isclose(got, mistaken, rel_tol=1e-3)), "")
+    return Finding(
+        "values",
+        words=words,
+        thought=thought or "write both times as formulas, set them equal, and solve for the tokens.",
+    )
+
+
+def praised(case: Case, arguments: tuple, result: Any) -> str:
+    return f"With {case.kind}: {float(result):,.0f} tokens per GPU."
+
+
+TOKENS_TO_HIDE = Puzzle(
+    THRESHOLD,
+    tuple(Case(1, words) for words in MACHINES),
+    lambda d: MACHINES[d.case.kind],
+    judged,
+    praised,
+)
+
+TASKS = (MEAN_SHARD, ACCUMULATED_SHARD, SHARDED_LINEAR, FIRST_SHARD, TOKENS_TO_HIDE)
