@@ -11,5 +11,6 @@ __all__ = lazy(
         ".cases": "Case",
         ".on_rank": "File content",
         ".task": "ANY Budget Finding Measure Puzzle Suspect Task",
+        ".valued": "valued",
     },
 )

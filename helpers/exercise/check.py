@@ -115,7 +115,7 @@ def _show_one(task: Task, tried: list[Tried]) -> None:
 
 def _tried(task: Task | Puzzle) -> str:
     if isinstance(task, Puzzle):
-        return f"{len(task.cases)} cases"
+        return f"{len(task.cases)} case{'s' * (len(task.cases) != 1)}"
     sizes = sorted({case.world_size for case in task.cases})
     return f"{len(task.cases)} cases on {sizes[0]} to {sizes[-1]} ranks"
 

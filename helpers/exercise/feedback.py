@@ -214,11 +214,12 @@ def _are(ranks: Sequence[int]) -> str:
 
 def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
     if len(arguments) == 1:
-        return _value(arguments[0])
-    return ", ".join(f"{name} = {_value(value)}" for name, value in zip(parameters, arguments))
+        return in_words(arguments[0])
+    return ", ".join(f"{name} = {in_words(value)}" for name, value in zip(parameters, arguments))
 
 
-def _value(value: Any) -> str:
+def in_words(value: Any) -> str:
+    """A value in a line."""
     return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else repr(value)
 
 
@@ -235,7 +236,7 @@ def _pairs(verdict: Finding) -> list[str]:
     tensors = isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor)
     if tensors and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
         return _numbers(wanted, got, label)
-    return [f"  {label}   wanted   {_value(wanted)}", f"  {' ' * len(label)}   got      {_value(got)}"]
+    return [f"  {label}   wanted   {in_words(wanted)}", f"  {' ' * len(label)}   got      {in_words(got)}"]
 
 
 def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:

@@ -1,0 +1,123 @@
+"""faster(), least_tokens(...), fits_sharded(...), idle_share(...): a division that wins, and the rules of the chapter."""
+
+from math import ceil
+from typing import Any
+
+from collectives.cost.planner import Division, shape, step
+from collectives.format import duration, kind
+from collectives.machines import rails
+from helpers.exercise import Case, Finding, Puzzle, valued
+
+SHARDED = Division(2048, 8, shard=3, copies=256)  # the fastest of the four that the chapter has priced
+
+
+def priced(way: Division):
+    return step(shape("GPT 7.5B").with_(length=8192), way, 2048, rails(2048), program="FSDP")
+
+
+def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
+    if not isinstance(result, Division):
+        return Finding("values", words=f"faster must return a Division, not {kind(result)}.")
+    try:
+        s = priced(result)
+    except ValueError as error:
+        return Finding("values", words=f"{result}: {error}", thought="which product must be 16,384?")
+    limit = priced(SHARDED).time
+    if not s.fits:
+        words = f"{result} takes {duration(s.time)}, but doesn't fit with 20% to spare."
+        return Finding("values", words=words, thought="which states could be in shards?")
+    if s.time < limit:
+        return None
+    longest = max((name for name in s.seconds if name != "compute"), key=s.seconds.get)
+    words = f"{result} takes {duration(s.time)}; less than {duration(limit)} is wanted."
+    thought = f"it loses {duration(s.seconds[longest])} to {longest}. What sends less, or can hide?"
+    return Finding("values", words=words, thought=thought)
+
+
+def praise(case: Case, arguments: tuple, result: Division) -> str:
+    return f"{result} takes {duration(priced(result).time)}."
+
+
+def least_tokens(flops, bandwidth, nbytes):
+    return ceil(nbytes / 2 * flops / bandwidth)
+
+
+def fits_sharded(parameters, gpus, activations, memory, spare=1.2, whole=(16, 4, 2, 0)):
+    states = (parameters * (each + (16 - each) / gpus) for each in whole)
+    return next((stage for stage, each in enumerate(states) if spare * (each + activations) <= memory), None)
+
+
+def idle_share(stages, chunks, sequences):
+    idle = (stages - 1) / chunks
+    return idle / (sequences + idle)
+
+
+TASKS = (
+    Puzzle("faster", (Case(1, "16,384 GPUs"),), lambda d: (), verdict, praise),
+    valued(
+        "least_tokens",
+        {
+            "F/B that is an integer": (400e12, 100e9, 2),
+            "F/B that isn't": (425e12, 148e9, 2),
+            "weights in 32 bits": (400e12, 100e9, 4),
+            "a slow network": (425e12, 25e9, 2),
+        },
+        least_tokens,
+        suspects={
+            lambda f, b, n: int(n / 2 * f / b): "from how many tokens does it hide *entirely*? Round up.",
+            lambda f, b, n: n / 2 * f / b: "tokens come whole: round up.",
+            lambda f, b, n: ceil(
+                f / b
+            ): "F/B is for 2 bytes per weight. How long does gathering `nbytes` of each take?",
+            lambda f, b, n: ceil(
+                n * f / b
+            ): "a token costs two FLOP per parameter forward, a multiplication and an addition.",
+            lambda f, b, n: ceil(
+                n / 6 * f / b
+            ): "6 FLOP are forward and backward together, but backward gathers and scatters, too.",
+        },
+        thought="set P x nbytes / bandwidth, the gathering, equal to 2 P T / flops, the forward pass. What's T?",
+        praise="At 25 GB/s it takes {} tokens per GPU.",
+    ),
+    valued(
+        "fits_sharded",
+        {
+            "7.5B on 8 GPUs": (7.5e9, 8, 10e9, 80e9),
+            "7.5B on 8 GPUs, with more activations": (7.5e9, 8, 40e9, 80e9),
+            "1B on 8 GPUs": (1e9, 8, 20e9, 80e9),
+            "70B on 512 GPUs, without tensor ranks": (70e9, 512, 194e9, 80e9),
+            "13B on 64 GPUs": (13e9, 64, 25e9, 80e9),
+            "405B on 8 GPUs": (405e9, 8, 10e9, 80e9),
+        },
+        fits_sharded,
+        suspects={
+            lambda *given: fits_sharded(
+                *given, spare=1
+            ): "20% of what you need stay free: 1.2 times states and activations must fit.",
+            lambda *given: fits_sharded(
+                *given, whole=(16, 12, 2, 0)
+            ): "ZeRO 1 divides the optimizer's 12 bytes. 4 stay whole.",
+            lambda *given: 3: "take the smallest stage that fits, because each further one sends more or hides less.",
+            lambda *given: fits_sharded(*given, whole=(0, 0, 0, 0)): "which bytes does each stage leave on every rank?",
+        },
+        thought="for each stage, how many of the 16 bytes are on every rank, and how many are divided by `gpus`?",
+    ),
+    valued(
+        "idle_share",
+        {
+            "two stages, two sequences": (2, 1, 2),
+            "four stages, eight sequences": (4, 1, 8),
+            "eight stages in 16 chunks": (8, 16, 8),
+            "one stage": (1, 1, 8),
+        },
+        idle_share,
+        suspects={
+            lambda p, v, m: (
+                (p - 1) / v / m
+            ): "that's idle time per *compute*. A share of the step has both below the line.",
+            lambda p, v, m: (p - 1) / (m + p - 1): "chunks shorten the wait: the pipeline fills v times as fast.",
+            lambda p, v, m: m / (m + (p - 1) / v): "that's the share it works.",
+        },
+        thought="it computes m microbatches. For how many microbatches' time does it idle?",
+    ),
+)
