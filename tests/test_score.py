@@ -242,6 +242,13 @@ def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes, patient):
     assert re.search(ON_THE_WIRE.get(words, words), budget.reason), budget.reason
 
 
+@pytest.mark.slow
+def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient):
+    endless = "import signal\ndef distributed_mean(x):\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    while True: pass"
+    reason = scored(endless, sandboxes).checks[0].reason
+    assert "out of time after 5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
+
+
 def test_partial_credit(sandboxes):
     unchunked = next(answer for answer, _ in answers.WRONG["ring_all_reduce"] if answer.__name__ == "unchunked")
     values, budget = checked("ring_all_reduce", unchunked, sandboxes)

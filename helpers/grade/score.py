@@ -27,6 +27,7 @@ from ..exercise.tasks import TASKS
 from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
+from .inside.seccomp import computing_seconds
 from .sandbox import SandboxPool
 from .submission import Submission, graft, is_own
 from .switch import SECONDS, Switch
@@ -52,7 +53,8 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
 
 
 GRADED_SECONDS = (
-    f"A graded answer has {SECONDS:g} s for its cases of one world size. Look for a loop that does not end."
+    f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2)} s "
+    "of processor time. Look for a loop that does not end."
 )
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown

@@ -7,6 +7,7 @@ seconds of the machine.  Completion follows gloo, as the course's own diagnosis 
 """
 
 import selectors
+import signal
 import socket
 import time
 from collections import defaultdict, deque
@@ -29,7 +30,7 @@ from ..exercise.cases import Case
 from ..exercise.on_rank import File, content
 from ..exercise.task import Attempt
 from .calls import Impossible, Room, Ungradable, described_call, fits, left_with
-from .inside import protocol
+from .inside import protocol, seccomp
 from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, text
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
@@ -167,7 +168,7 @@ class Switch:
         self._deadline = deadline
         while not all(map(done, self._peers)):
             if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
-                raise self._error(self._judge().final_verdict())  # what they did decides, not how fast
+                raise self._error(self._final_verdict())  # what they did decides, not how fast
             for key, _ in self._select.select(self._left()):
                 self._listen(key.data)
 
@@ -192,9 +193,15 @@ class Switch:
         """Seconds until time is out. Raises the verdict once it is."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            monitor = self._judge()
+            monitor, _ = self._judge()
             raise self._error(monitor.mismatch() or monitor.out_of_time(SECONDS))
         return left
+
+    def _final_verdict(self) -> Verdict:
+        monitor, exhausted = self._judge()
+        if exhausted:
+            return monitor.mismatch() or monitor.out_of_time(seccomp.computing_seconds(self._n))
+        return monitor.final_verdict()
 
     def _listen(self, peer: Peer) -> None:
         try:
@@ -388,18 +395,20 @@ class Switch:
         printed = [p.printed for p in self._peers]
         return wording.error(verdict, Run(self._n, results, self._monitor.events, printed, name=self._function))
 
-    def _judge(self) -> Monitor:
-        """The monitor, told of what a rank does not say itself."""
+    def _judge(self) -> tuple[Monitor, bool]:
+        """The monitor, told of what a rank does not say itself; and whether one was ended as it computed for too long."""
+        gone = any(peer.gone and not peer.failure for peer in self._peers)
+        ended = self._ended() if gone else [None] * self._n
         for peer in self._peers:
             self._monitor.feed(peer.rank, Began())
             if peer.failure:
                 self._monitor.feed(peer.rank, Failed(peer.failure))
-            if peer.gone:
+            if peer.gone and ended[peer.rank] != -signal.SIGXCPU:
                 self._monitor.lost(peer.rank)
         if self._monitor.dead:
-            for rank, status in enumerate(self._ended()):
+            for rank, status in enumerate(ended):
                 self._monitor.exited(rank, status)
-        return self._monitor
+        return self._monitor, -signal.SIGXCPU in ended
 
 
 def _ticket(header: dict[str, Any]) -> int:

@@ -72,17 +72,22 @@ def _become(descriptor: int, base: int, closed_in: bool) -> None:
 
 
 def _end(living: list[int]) -> list[int | None]:
-    """Kills the ranks and all they started; how each had ended, minus a signal's number where it was one."""
-    ended = []
+    """Kills the ranks and all they started; how each had ended, minus a signal's number where it was one.
+
+    -SIGXCPU stands for the SIGKILL that the kernel sends to who has computed for too long.
+    """
+    ended, most = [], 0.8 * seccomp.computing_seconds(len(living))  # the limit goes by ticks, the usage does not
     for pid in living:
-        done, status = os.waitpid(pid, os.WNOHANG)
+        done, status, usage = os.wait4(pid, os.WNOHANG)
         for kill in (os.killpg, os.kill) if not done else (os.killpg,):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(pid, signal.SIGKILL)
         if not done:
-            _, status = os.waitpid(pid, 0)  # it may have been about to end by itself
+            _, status, usage = os.wait4(pid, 0)  # it may have been about to end by itself
         code = os.waitstatus_to_exitcode(status)
-        ended.append(None if code == -signal.SIGKILL and not done else code)
+        if code == -signal.SIGKILL:
+            code = -signal.SIGXCPU if usage.ru_utime + usage.ru_stime >= most else code if done else None
+        ended.append(code)
     living.clear()
     return ended
 

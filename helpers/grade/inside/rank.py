@@ -29,7 +29,7 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         os.setsid()
         uplink = Uplink(sock)
         (job, _) = uplink.hear()
-        seccomp.limit(base)
+        seccomp.limit(base, job["world_size"])
         if closed_in:
             seccomp.close_in()
         os.environ.update(_environment(job["rank"], job["world_size"]))

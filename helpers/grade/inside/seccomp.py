@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
-CPU_SECONDS = 30
+CPU_SECONDS = 10  # of processor time for a rank that is alone; of several, each has half, and seldom needs a hundredth
 MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
@@ -46,9 +46,14 @@ def known() -> bool:
     return sys.platform == "linux" and platform.machine() in _ARCHITECTURES
 
 
-def limit(base: int) -> None:
+def computing_seconds(world_size: int) -> int:
+    """Processor time after which the kernel kills a rank."""
+    return CPU_SECONDS if world_size == 1 else CPU_SECONDS // 2
+
+
+def limit(base: int, world_size: int) -> None:
     """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
-    limits = {"CPU": CPU_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
+    limits = {"CPU": computing_seconds(world_size), "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         limits["SIGPENDING"] = 0  # all ranks would share what there is
     if base:
