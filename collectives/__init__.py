@@ -19,7 +19,9 @@ __all__ = lazy(
         ".launch.run": "run",
         ".play.step": "step",
         ".play.timeline": "timeline",
+        ".play.training": "training_steps",
         ".record.calls": "Call",
+        ".rank.steps": "step_ended",
         ".record.event": "Event Line Summary",
     },
 )

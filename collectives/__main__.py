@@ -12,6 +12,10 @@ COMMANDS = {
     ),
     "export": ("jobs.export", "make a notebook a program that torchrun starts"),
     "explain": ("explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
+    "steps": (
+        "explain.steps",
+        "say how the ranks of a recorded job spent its training steps, and who held up the others",
+    ),
     "plan": ("cost.planner.command", "divide a model over a cluster: memory, seconds, and why other ways lose"),
     "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
 }

@@ -93,7 +93,7 @@ def bill(
         if len(call.group) == 1:
             continue
         over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
-        op, nbytes = _collective(call, larger)
+        op, nbytes = whole_buffer(call, larger)
         price = price_of(op, ranks.tobytes())
         cost = price(nbytes)
         for e in call:
@@ -118,7 +118,7 @@ def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:
     return sorted((item for item in items if item.op != hidden), key=lambda item: -item.seconds)
 
 
-def _collective(call: Call, larger: float) -> tuple[str, float]:
+def whole_buffer(call: Call, larger: float = 1.0) -> tuple[str, float]:
     """NCCL's name of what a call is, and S: its whole buffer in bytes, so many times as large."""
     row, of_each = of(call.op), [e.nbytes for e in call]
     if call.is_message:

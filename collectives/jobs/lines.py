@@ -26,7 +26,7 @@ from ..format import dtype_name
 from ..rank import protocol
 from ..record.event import Event, Failure, Line, Summary, Value
 
-PLAIN = ("src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting")
+PLAIN = ("src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting", "step")
 LISTS = ("shape", "strides", "non_dense")
 RETURNED = protocol.Returned(b"", (None, None), None, [])  # of a script, which has no result
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Event)}

@@ -31,6 +31,9 @@ class Record(Run):
     about: dict = field(default_factory=dict)  # script, arguments, ...
 
     timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
+    training_steps = Later(
+        "..play.training", "training_steps"
+    )  # how each rank spent each of them, and who held up whom
     bill = Later("..cost.bill", "bill")  # what these calls would take on a machine
 
     @property

@@ -7,39 +7,16 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 from ..draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
 from ..draw.labels import RankLabels, legend
 from ..format import aligned, duration, size
-from ..intervals import merged
 from ..judge.run import Run
-from ..record.calls import Call
-from ..record.event import Event
+from .spans import CallSpan, spans_of, together
 
 PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
 MAX_ARROWS = 200
-
-
-class CallSpan(NamedTuple):
-    """One call of one rank, in seconds since the first call of the run."""
-
-    event: Event
-    start: float  # the call was made
-    blocked: float  # from here on the rank did nothing else
-    met: float  # the last of those it needed had made the call too
-    end: float  # it was complete
-    late: int | None  # the rank that it waited for last; None: itself
-
-    @property
-    def waits(self) -> float:
-        """Seconds blocked because others had not come yet."""
-        return max(0.0, self.met - self.blocked)
-
-    @property
-    def name(self) -> str:
-        """'all_reduce #3', the rank's third call"""
-        return f"{self.event.op} #{self.event.index + 1}"
 
 
 class Share(NamedTuple):
@@ -59,7 +36,8 @@ class Timeline(Picture):
     """
 
     def __init__(self, run: Run) -> None:
-        spans = _spans(run)
+        calls = run.calls
+        spans = spans_of(run, calls)
         if not spans:
             raise ValueError(f"{run.name} made no calls: there is no communication to show on a timeline")
         shares = _shares(run, spans)
@@ -90,24 +68,6 @@ def timeline(run: Run) -> Timeline:
 # --- what there is to show ----------------------------------------------------------------
 
 
-def _spans(run: Run) -> list[CallSpan]:
-    times = [t for events in run.events for e in events for t in (e.start, e.end) if t is not None]
-    first, last = min(times, default=0.0), max(times, default=0.0)
-    return [_span(e, call, first, last) for call in run.calls for e in call]
-
-
-def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
-    """first, last: when anything happened in the run."""
-    end = last if e.end is None else e.end
-    blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
-    others = {o.rank: o.start for o in call if o is not e}
-    late = max(others, key=others.__getitem__, default=None)
-    met = min(max(others.get(late, 0.0), blocked), end)
-    if e.end is None and len(call.events) < (2 if call.is_message else len(call.group)):
-        met = end  # somebody never came
-    return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
-
-
 def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]]:
     """The (send, recv) pairs that met."""
     of = {id(span.event): span for span in spans}
@@ -125,8 +85,8 @@ def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
     found = []
     for rank in range(run.world_size):
         mine = [span for span in spans if span.event.rank == rank]
-        waits = _together((span.blocked, span.met) for span in mine)
-        moves = _together((span.blocked, span.end) for span in mine) - waits
+        waits = together((span.blocked, span.met) for span in mine)
+        moves = together((span.blocked, span.end) for span in mine) - waits
         by_late: dict[int, float] = defaultdict(float)
         for span in mine:
             if span.late is not None:
@@ -134,11 +94,6 @@ def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
         end = max((span.end for span in mine), default=0.0)
         found.append(Share(end - waits - moves, waits, moves, max(by_late, key=by_late.__getitem__, default=None)))
     return found
-
-
-def _together(intervals: Iterable[tuple[float, float]]) -> float:
-    """Seconds that lie in any of them."""
-    return sum(end - start for start, end in merged(intervals))
 
 
 def _shares_text(shares: list[Share]) -> str:

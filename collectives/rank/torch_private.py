@@ -170,6 +170,10 @@ def set_run_backward(function) -> None:
     torch.autograd._engine_run_backward = function
 
 
+PASSES = Feature("timing how long a backward pass waits for its calls")
+after_graph = PASSES.takes("torch.autograd.Variable._execution_engine.queue_callback", lambda callback: None)
+PASSES.takes("torch._C._current_graph_task_id")
+
 OBSERVING = Feature("seeing training whole with watch()")
 backward_task = OBSERVING.takes("torch._C._current_graph_task_id", lambda: -1)  # -1 outside a backward pass
 WATCHING.takes("torch._C._current_graph_task_id")

@@ -23,6 +23,9 @@ class TracedWork(HasSource, Work):
             False  # whether a wait ends by itself: its group has a short limit, or only a device's stream waits
         )
         self.asked = False  # whether somebody has its future
+        self.since: float | None = (
+            None  # since when the main thread has waited for that future inside C++, if it is known
+        )
         self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
         self.told = self.waited = False  # whether its end has been told of, and with it a wait
 
@@ -59,7 +62,7 @@ class TracedWork(HasSource, Work):
         told = future.then(self._note)
         future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all that hangs on `told`
         self.asked = True
-        tracer.idle.start()
+        tracer.asked()
         return told
 
     @never_compiled

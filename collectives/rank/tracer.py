@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
 from ..record.event import MAIN, Event
-from . import kernel, threads, torch_private
+from . import kernel, steps, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
@@ -63,6 +63,8 @@ class Tracer:
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
         self._short: dict[str, bool] = {}  # group name -> whether its calls give up early
         self._lock = threading.RLock()
+        self._pass = -1  # the backward pass whose end is told of, see asked()
+        self._steps = steps.Steps()
         self.watch = Watch(self._touched) if watch and torch_private.WATCHING else Unwatched()
         self.idle = Idle(self._blocked, lambda: emit(Resumed()))
 
@@ -71,12 +73,14 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         self.watch.start()
+        self._steps.start()
         self._followed = threads.followed(self.emit)
         self._followed.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._followed.__exit__(None, None, None)
+        self._steps.stop()
         self.watch.stop()
         kernel.recorder = None
 
@@ -152,6 +156,7 @@ class Tracer:
 
     def _tell(self, event: Event, inputs) -> None:
         event.index, self._count = self._count, self._count + 1
+        event.step = self._steps.count
         event.start = self.now()
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._capture(inputs, scratch=event.is_scratch)
@@ -195,11 +200,28 @@ class Tracer:
     def _touched(self, index: int, how: str) -> None:
         self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
 
+    def asked(self) -> None:
+        """Somebody has the future of a call. In a backward pass that is DistributedDataParallel, which waits in C++ for
+        all its futures once the graph has been worked through: after what is called here."""
+        self.idle.start()
+        if (task := torch_private.backward_task()) not in (-1, self._pass):
+            self._pass = task
+            torch_private.after_graph(self._waits_in_pass)
+
+    def _waits_in_pass(self) -> None:
+        """Tell since when the main thread has waited, without saying that nothing else can happen before."""
+        since = self.now()
+        for traced in list(self._open.values()):
+            if traced.asked and traced.since is None:
+                traced.since = since
+                self.emit(Waiting(traced.index, since, True, MAIN))
+
     def _blocked(self, since: float) -> None:
         """The main thread has stood still since then, in C++: it waits for a call whose future was asked for."""
         asked = next((t for t in list(self._open.values()) if t.asked), None)
         if asked is not None:
-            self.emit(Waiting(asked.index, since - self._began, False, MAIN))
+            known = since - self._began if asked.since is None else asked.since
+            self.emit(Waiting(asked.index, known, False, MAIN))
 
     def now(self) -> float:
         return time.perf_counter() - self._began

@@ -1,0 +1,59 @@
+"""Calls in time: when each rank made a call, since when it was blocked in it, and for whom it waited."""
+
+from typing import Iterable, NamedTuple
+
+from ..intervals import merged
+from ..judge.run import Run
+from ..record.calls import Call
+from ..record.event import Event
+
+
+class CallSpan(NamedTuple):
+    """One call of one rank, in seconds since the first call of the run."""
+
+    event: Event
+    start: float  # the call was made
+    blocked: float  # from here on the rank did nothing else
+    met: float  # the last of those it needed had made the call too
+    end: float  # it was complete
+    late: int | None  # the rank that it waited for last; None: itself
+
+    @property
+    def waits(self) -> float:
+        """Seconds blocked because others had not come yet."""
+        return max(0.0, self.met - self.blocked)
+
+    @property
+    def name(self) -> str:
+        """'all_reduce #3', the rank's third call"""
+        return f"{self.event.op} #{self.event.index + 1}"
+
+
+def spans_of(run: Run, calls: list[Call]) -> list[CallSpan]:
+    """A span for each event of these calls, which are all of the run's."""
+    first, last = limits(run)
+    return [_span(e, call, first, last) for call in calls for e in call]
+
+
+def limits(run: Run) -> tuple[float, float]:
+    """When the first call of a run was made, and when anything was last known of one; by the run's clock."""
+    times = [t for events in run.events for e in events for t in (e.start, e.end) if t is not None]
+    return min(times, default=0.0), max(times, default=0.0)
+
+
+def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
+    end = last if e.end is None else e.end
+    blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
+    others = {o.rank: o.start for o in call if o is not e}
+    if e.end is not None and (call.is_message or e.root is not None):  # it went on before some had come: without them
+        others = {rank: start for rank, start in others.items() if start <= end}
+    late = max(others, key=others.__getitem__, default=None)
+    met = min(max(others.get(late, 0.0), blocked), end)
+    if e.end is None and not call.is_complete:
+        met = end  # somebody never came
+    return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
+
+
+def together(intervals: Iterable[tuple[float, float]]) -> float:
+    """Seconds that lie in any of them."""
+    return sum(end - start for start, end in merged(intervals))
