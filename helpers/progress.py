@@ -196,15 +196,17 @@ class Progress(dict):
         try:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
+            short = sum("".join(cell["source"]).startswith("check_practice(") for cell in cells)
         except (OSError, ValueError, RecursionError, LookupError, TypeError):  # merge marks, cut short, no notebook
             return f"cannot be read: is it damaged? git diff notebooks/{path.name} shows what was changed"
         run = code & set(self.cells.get(path.stem, ()))
         made = sum(key.startswith(f"{path.stem}, ") for key in self.predictions)
-        practised = path.stem in self.practice
+        practised = len(self.practice.get(path.stem, ()))
         if not run and not made and not practised:
             return "not begun"
         state = "all cells run" if run == code else f"{len(run)} of {len(code)} cells run"
-        return state + f", {made} prediction{'s' * (made > 1)} made" * bool(made) + ", practice done" * practised
+        done = "practice done" if practised == short else f"{practised} of {short} short tasks done"
+        return state + f", {made} prediction{'s' * (made > 1)} made" * bool(made) + f", {done}" * bool(practised)
 
     def _exercise(self, name: str) -> str:
         if name not in self:

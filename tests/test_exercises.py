@@ -1,5 +1,6 @@
 """Right answers pass, each mistake fails with the words it deserves, and exercises/ is what solutions/ says."""
 
+import json
 import os
 import re
 import threading
@@ -17,6 +18,7 @@ from helpers.exercise.feedback import explain
 from helpers.exercise.judge import judge
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
+from helpers.progress import Progress
 from helpers.tools import release
 from tests.corpus import answers, practice, practice_large, puzzles  # noqa: F401 (practice_large adds to practice)
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
@@ -270,6 +272,16 @@ def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task,
     exec(answer, names)
     exec(check, names)
     assert capsys.readouterr().out.startswith("Right, in")
+
+
+def test_a_short_task_says_how_many_of_its_chapter_are_done(monkeypatch, tmp_path, capsys):
+    chapter = "12_sharded_data_parallel"
+    file = tmp_path / "progress.json"
+    file.write_text(json.dumps({"practice": {chapter: ["mean_shard", "one of another day"]}}))
+    monkeypatch.setattr("helpers.progress.FILE", file)
+    check_practice(named(practice.RIGHT["tokens_to_hide"][0], "tokens_to_hide"))
+    assert f"That's 2 of this chapter's {len(PRACTICE[chapter])} short tasks." in capsys.readouterr().out
+    assert "1 of 5 short tasks done" in repr(Progress({}, practice={chapter: ["mean_shard"]}))
 
 
 def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):

@@ -28,7 +28,7 @@ from .judge import judge, unheard
 from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
 from .task import Attempt, Finding, Puzzle, Task
-from .tasks import EXERCISES, TASKS
+from .tasks import EXERCISES, PRACTICE, TASKS
 
 TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
@@ -87,10 +87,19 @@ def check_practice(answer: Callable) -> None:
     except NotWritten:
         print(to_write(task, "Or open the answer below."))
         return
-    print(f"Right, in {_tried(task)}. That is this chapter's practice done.")
+    print(f"Right, in {_tried(task)}. {_of_the_chapter(task)}")
     progress.practised(task.name)
     if isinstance(task, Task):
         _show_one(task, tried)
+
+
+def _of_the_chapter(task: Task | Puzzle) -> str:
+    """How many of its chapter's short tasks are done with this one."""
+    chapter, tasks = next((each for each in PRACTICE.items() if task in each[1]), ("", (task,)))
+    done = {task.name, *progress.practice().get(chapter, ())} & {each.name for each in tasks}
+    if len(tasks) == 1:
+        return "That is this chapter's practice done."
+    return f"That's {len(done)} of this chapter's {len(tasks)} short tasks."
 
 
 def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
