@@ -6,6 +6,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the collec
     [r, "call", index, op, start, {...}]    the rank makes a call; the rest of its Event that is not the default
     [r, "waiting", index, since, limited, thread]
     [r, "done", index, end, waited, src, after]
+    [r, "issued", index, at, after]    it is in a device's stream; "done" may follow
     [r, "misused", index, how, line]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
@@ -26,7 +27,10 @@ from ..format import dtype_name
 from ..rank import protocol
 from ..record.event import Event, Failure, Line, Summary, Value
 
-PLAIN = ("src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting", "step")
+PLAIN = (
+    "src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting",
+    "backend", "issued", "captured", "step",
+)  # fmt: skip
 LISTS = ("shape", "strides", "non_dense")
 RETURNED = protocol.Returned(b"", (None, None), None, [])  # of a script, which has no result
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Event)}
@@ -41,18 +45,27 @@ def written(
     """The lines of a rank's messages. shift: what its times lack to the collector's clock."""
     ended = {m.index: m for m in messages if type(m) is protocol.Completed}
     waits = {m.index: m.since for m in messages if type(m) is protocol.Waiting}
+    issued = {m.index: m for m in messages if type(m) is protocol.Issued}
     told = {m.event.index for m in messages if type(m) is protocol.Called} & ended.keys()  # by the line of the call
     for m in messages:
         if type(m) is protocol.Called:
-            line = _call(m.event, ended.get(m.event.index), waits.get(m.event.index), shift, with_text)
-        elif type(m) in (protocol.Waiting, protocol.Completed) and m.index in told:
+            index = m.event.index
+            line = _call(m.event, ended.get(index), waits.get(index), issued.get(index), shift, with_text)
+        elif type(m) in (protocol.Waiting, protocol.Issued, protocol.Completed) and m.index in told:
             continue
         else:
             line = _WRITTEN[type(m)](m, shift, with_text)
         yield json.dumps([rank, *line], separators=(",", ":"), default=_as_json).encode() + b"\n"
 
 
-def _call(e: Event, done: protocol.Completed | None, since: float | None, shift: float, with_text) -> list:
+def _call(
+    e: Event,
+    done: protocol.Completed | None,
+    since: float | None,
+    issued: protocol.Issued | None,
+    shift: float,
+    with_text: Callable[[Line | None], Line | None],
+) -> list:
     rest: dict[str, Any] = {"group": _ranks(e.group)}
     for name in (*PLAIN, *LISTS, "dtype", "splits"):
         if (value := getattr(e, name)) != _DEFAULTS[name]:
@@ -66,9 +79,11 @@ def _call(e: Event, done: protocol.Completed | None, since: float | None, shift:
             rest["waiting"] = since + shift
         if done.src is not None:
             rest["from"] = done.src
+        if issued:
+            rest["issued"] = issued.at + shift
         rest |= {"end": _at(done.end, shift), "waited": done.waited}
-        if done.after is not None:
-            rest["after"] = _brief(done.after, e)
+        if (after := issued.after if issued else done.after) is not None:
+            rest["after"] = _brief(after, e)
     return ["call", e.index, e.op, e.start + shift, rest]
 
 
@@ -105,6 +120,7 @@ def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
 _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, shift, _: ["waiting", m.index, m.since + shift, m.limited, m.thread],
     protocol.Completed: lambda m, shift, _: ["done", m.index, _at(m.end, shift), m.waited, m.src, m.after],
+    protocol.Issued: lambda m, shift, _: ["issued", m.index, m.at + shift, m.after],
     protocol.Misused: lambda m, _, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
     protocol.WorkBegan: lambda m, *_: ["began", *m],
@@ -182,6 +198,7 @@ _CONVERTED: dict[str, Callable] = dict.fromkeys(LISTS, tuple) | {
 _READ: dict[str, Callable[..., protocol.Message]] = {
     "waiting": lambda index, since, limited, thread: protocol.Waiting(index, since, limited, hashable(thread)),
     "done": lambda index, end, waited, src, after: protocol.Completed(index, _value(after), end, waited, src),
+    "issued": lambda index, at, after: protocol.Issued(index, _value(after), at),
     "misused": lambda index, how, line: protocol.Misused(index, how, _line(line)),
     "resumed": protocol.Resumed,
     "began": lambda work, index: protocol.WorkBegan(hashable(work), index),

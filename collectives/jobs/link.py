@@ -18,7 +18,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import torch.distributed as dist
 
@@ -96,6 +96,7 @@ class Link:
         self._over = False  # the script has ended
         self._up, self._ended = threading.Event(), threading.Event()
         self._socket: LineSocket | None = None
+        self.before_stack: Callable[[], None] = lambda: None  # tells what is to be known before this rank's stack is
         self._pings: deque[tuple[float, float]] = deque(maxlen=PINGS)  # (round trip, what to add to this clock)
         self._next_ping = 0.0
         self._with_text = cache(with_text)
@@ -197,6 +198,8 @@ class Link:
             now = time.perf_counter()
             self._pings.append((now - sent, theirs - (sent + now) / 2))
         elif "stack" in what:
+            self.before_stack()
+            self._send_queue()
             self._socket.send({"stack": [] if self._over else stack(self._main)})
         elif "welcome" in what:
             self._up.set()

@@ -15,7 +15,7 @@ class CallSpan(NamedTuple):
     start: float  # the call was made
     blocked: float  # from here on the rank did nothing else
     met: float  # the last of those it needed had made the call too
-    end: float  # it was complete
+    end: float  # it was complete; or issued, see Event.issued
     late: int | None  # the rank that it waited for last; None: itself
 
     @property
@@ -27,6 +27,11 @@ class CallSpan(NamedTuple):
     def name(self) -> str:
         """'all_reduce #3', the rank's third call"""
         return f"{self.event.op} #{self.event.index + 1}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rank is through with it."""
+        return self.event.end is not None or self.event.issued is not None
 
 
 def spans_of(run: Run, calls: list[Call]) -> list[CallSpan]:
@@ -42,14 +47,17 @@ def limits(run: Run) -> tuple[float, float]:
 
 
 def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
-    end = last if e.end is None else e.end
+    ended = e.end if e.issued is None else e.issued
+    end = last if ended is None else ended
     blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
     others = {o.rank: o.start for o in call if o is not e}
-    if e.end is not None and (call.is_message or e.root is not None):  # it went on before some had come: without them
+    if ended is not None and (call.is_message or e.root is not None):  # it went on before some had come: without them
         others = {rank: start for rank, start in others.items() if start <= end}
     late = max(others, key=others.__getitem__, default=None)
     met = min(max(others.get(late, 0.0), blocked), end)
-    if e.end is None and not call.is_complete:
+    if e.issued is not None:
+        met = blocked  # the stream waits for others, and not the rank
+    if ended is None and not call.is_complete:
         met = end  # somebody never came
     return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
 
