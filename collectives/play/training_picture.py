@@ -1,20 +1,17 @@
 """The picture of training steps: how each rank spent them, how long each took, and who held the others up in it."""
 
-from typing import TYPE_CHECKING
-
 from ..draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, text_width
 from ..draw.labels import RankLabels, legend
 from ..format import duration
-
-if TYPE_CHECKING:
-    from .training import RankStep, TrainingStep, TrainingSteps
+from .step_times import RankStep, StepTimes, TrainingStep
+from .training_words import straggler
 
 RANKS = 16  # rows, of those that the others waited for longest
 COLUMNS = 120  # of more steps, several share a column, which shows the slowest of them
 HIGH = 120  # pixels of the slowest step
 
 
-def draw_steps(steps: "TrainingSteps") -> Picture:
+def draw_steps(steps: StepTimes) -> Picture:
     """A bar for each rank, of its steps on average, and a column for each step, of its ranks on average.
 
     Raises ValueError if there is no step.
@@ -26,9 +23,7 @@ def draw_steps(steps: "TrainingSteps") -> Picture:
     return Picture([_ranks(steps, count), _columns(steps)], repr(steps), alt)
 
 
-def _ranks(steps: "TrainingSteps", count: str) -> Canvas:
-    from .training_words import straggler
-
+def _ranks(steps: StepTimes, count: str) -> Canvas:
     sketch, parts = Canvas(), steps.by("rank")
     first, *rest = straggler(steps).split("\n")
     y = heading(sketch, f"{count} of {steps.run.name}", " ".join([first, *rest]), "by rank: a step on average") + 4
@@ -60,7 +55,7 @@ def _ranks(steps: "TrainingSteps", count: str) -> Canvas:
     return sketch
 
 
-def _mean(steps: list["RankStep"]) -> tuple[float, float, float, float]:
+def _mean(steps: list[RankStep]) -> tuple[float, float, float, float]:
     """Seconds worked, waited, moved and caused."""
     times = zip(*((step.worked, step.waited, step.moved, step.caused) for step in steps))
     return tuple(sum(each) / len(steps) for each in times)
@@ -78,7 +73,7 @@ def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> Non
     sketch.box(x, y, wide, high, "#ffffff", FAINT, dashed=True, radius=2)
 
 
-def _columns(steps: "TrainingSteps") -> Canvas:
+def _columns(steps: StepTimes) -> Canvas:
     """Each step as the mean of its ranks, and below it the colour of the rank that the others waited for longest."""
     sketch = Canvas()
     each = -(-len(steps) // COLUMNS)
@@ -122,6 +117,6 @@ def _columns(steps: "TrainingSteps") -> Canvas:
     return sketch
 
 
-def _of_ranks(step: "TrainingStep") -> tuple[float, float, float]:
+def _of_ranks(step: TrainingStep) -> tuple[float, float, float]:
     """Seconds worked, waited and moved by its ranks on average."""
     return _mean(list(step.ranks.values()))[:3]
