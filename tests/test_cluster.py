@@ -123,17 +123,33 @@ def test_a_record_is_a_run(tmp_path):
     groups = Counter((call.op, call.group) for call in record.calls)
     assert groups["all_reduce", (0, 1)] == groups["all_reduce", (2, 3)] == 8
     assert sum(call.is_message for call in record.calls) == 16  # to and fro, four steps, two pipelines
-    assert "all_reduce SUM, ranks 0, 1, float32 [16], 64 B a rank" in record.table()
+    assert "all_reduce SUM, ranks 0, 1, float32 [16], 64 B a rank" in record.table(slice(None))
     gradient = next(call for call in record.calls if call.op == "all_reduce" and len(call.events[0].shape) == 1)
     assert torch.allclose(gradient.events[0].after, gradient.events[0].before + gradient.events[1].before)
     assert record.traffic.ops["send"] == 16
     assert record.totals["send", 4, "float32"].nbytes == 16 * 8 * 16 * 4
     assert record.bill(rails(64), grid={"pp": 2, "dp": 2}).seconds > 0
     assert record.draw(0) is not None
+    assert len(record.table().splitlines()) < 80 and "before these; .table(slice(0, 10))" in record.table()
     part = record.part(slice(3, 5))
     assert len(part.calls) == 2 and part.table() == record.table(slice(3, 5)) and part.dropped == 68 - 4
     trace = json.loads(record.timeline().save(tmp_path / "trace.json").read_text())
-    assert len([e for e in trace["traceEvents"] if e.get("cat") == "call" and "call" in e["args"]]) == 68
+    assert len({(e["pid"], e["args"]["call"]) for e in trace["traceEvents"] if "call" in e.get("args", {})}) == 68
+
+
+@pytest.mark.slow
+def test_who_held_up_a_job_is_said_on_the_command_line(tmp_path):
+    code, said, folder = job(tmp_path, "train", "late", ranks=3)
+    assert code == 0, said
+    files = [tmp_path / "steps.png", tmp_path / "trace.json.gz"]
+    command = [sys.executable, "-m", "collectives", "steps", folder, "--machine", "DGX H100", "--picture", files[0]]
+    done = subprocess.run([*command, "--trace", files[1]], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("train.py, 3 ranks: 10 training steps (0 to 9)"), done.stdout + done.stderr
+    assert "\nRank 2 held up the others: of " in done.stdout and "\nmodel: NCCL on " in done.stdout
+    assert files[0].read_bytes()[:4] == b"\x89PNG" and files[1].read_bytes()[:2] == b"\x1f\x8b"
+    steps = load(folder).training_steps()
+    for step in steps[1:]:
+        assert step.late == 2 and step.ranks[0].waited > 0.1 and step.ranks[0].worked < 0.1
 
 
 @pytest.mark.slow

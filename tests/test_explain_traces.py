@@ -113,6 +113,29 @@ def test_a_bill_of_a_trace_and_a_machine_by_name(tmp_path):
         explain(tmp_path, machine="H1000")
 
 
+def test_steps_of_traces_are_their_profilers_and_count_what_is_exposed(tmp_path):
+    """Clocks agree here, and rank 2 comes last: the others' kernels wait, 300 µs of each beside another kernel."""
+    for rank, waits in enumerate(WAITS):
+        data = trace(0, waits)
+        data["distributedInfo"]["rank"] = rank
+        kernels = [e for e in data["traceEvents"] if e["name"].startswith("ncclDev")]
+        for number, kernel in enumerate(kernels):
+            kernel["ts"] = 3000.0 * (number + 1) - waits[number]
+            kernel["dur"] = 500 + waits[number]
+            beside = next(e for e in data["traceEvents"] if e["name"] == "gemm" and "seen" not in e)
+            beside |= {"ts": kernel["ts"], "seen": True}
+            told = {"name": f"ProfilerStep#{number + 7}", "cat": "user_annotation", "tid": 5, "ts": kernel["ts"] - 900}
+            data["traceEvents"].append({"ph": "X", "pid": 0, "dur": 1800, **told})
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(data))
+    steps = load(tmp_path).training_steps()
+    assert [step.number for step in steps] == [7, 8, 9, 10]
+    assert steps[0].ranks[0].waited == pytest.approx(100e-6) and steps[0].ranks[0].moved == pytest.approx(500e-6)
+    assert steps[3].ranks[1].waited == pytest.approx(150e-6) and steps[3].late == 2
+    assert "do not tell when a rank was blocked" not in repr(steps)
+    (kind,) = steps.kinds(machine("DGX A100", 3))
+    assert kind.busbw == pytest.approx(2 * 2 / 3 * 2**26 / 500e-6, rel=1e-2) and kind.model > 0
+
+
 def test_traces_that_cannot_be_used_are_named(tmp_path):
     written(tmp_path)
     whole = (tmp_path / "rank-1.pt.trace.json.gz").read_bytes()

@@ -1,7 +1,9 @@
 """timeline(): who waited for whom, and the trace file that other viewers open."""
 
+import gzip
 import json
 import time
+from collections import defaultdict
 
 import pytest
 import torch
@@ -9,8 +11,9 @@ import torch.distributed as dist
 
 from collectives.draw.canvas import AMOUNT
 from collectives.format import duration
+from collectives.play.trace_file import FIRST_PROCESS
 from helpers import run, timeline
-from tests import reading
+from tests import ROOT, reading
 
 
 def straggler():
@@ -94,10 +97,76 @@ def test_nothing_to_show_is_said():
         timeline(run(lambda: 1, world_size=2))
 
 
-def test_the_trace_file_has_every_call_and_message(picture, tmp_path):
-    events = json.loads(picture.save(tmp_path / "trace.json").read_text())["traceEvents"]
-    made = [(e["name"], e["tid"], e["args"]["call"]) for e in events if e["ph"] == "X" and "call" in e["args"]]
-    assert sorted(made) == sorted((e.op, e.rank, e.index + 1) for per_rank in picture.run.events for e in per_rank)
-    begun, met = ({(e["id"], e["tid"]) for e in events if e["ph"] == phase} for phase in "sf")
-    assert len(begun) == len(met) == 3 and all((k, (tid + 1) % 3) in met for k, tid in begun)
-    assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+def traced(path):
+    data = path.read_bytes()
+    return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def test_a_trace_file_has_every_call_and_no_slices_that_cross(picture, tmp_path):
+    """Slices of a thread nest, or a viewer drops them; a call in flight has a beginning and an end of one id."""
+    whole = traced(picture.save(tmp_path / "trace.json.gz"))
+    assert whole == traced(picture.save(tmp_path / "trace.json"))
+    events, run = whole["traceEvents"], picture.run
+    threads, flights, made = defaultdict(list), defaultdict(list), set()
+    for e in events:
+        if e["ph"] == "X":
+            threads[e["pid"], e["tid"]].append((round(e["ts"] * 1000), -round((e["ts"] + e["dur"]) * 1000)))
+            made.add((e["pid"] % FIRST_PROCESS, e["args"].get("call")))
+        elif e["ph"] in "be":
+            flights[e["pid"], e["cat"], e["id"]].append((e["ts"], e["ph"]))
+    assert made - {(rank, None) for rank in range(3)} == {(e.rank, e.index + 1) for mine in run.events for e in mine}
+    for slices in threads.values():
+        open_ = []
+        for start, end in sorted(slices):
+            while open_ and open_[-1] <= start:
+                open_.pop()
+            assert not open_ or -end <= open_[-1]
+            open_.append(-end)
+    assert len(flights) == 3 and all([phase for _, phase in sorted(pair)] == ["b", "e"] for pair in flights.values())
+
+
+def test_arrows_of_a_trace_begin_and_end_in_slices(picture, tmp_path):
+    events = traced(picture.save(tmp_path / "trace.json"))["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    begun, met = ({e["id"]: e for e in events if e["ph"] == phase} for phase in "sf")
+    assert begun.keys() == met.keys()
+    for e in (*begun.values(), *met.values()):
+        assert any(
+            (s["pid"], s["tid"]) == (e["pid"], e["tid"]) and s["ts"] <= e["ts"] <= s["ts"] + s["dur"] for s in slices
+        )
+    ends = [(e["name"], *(at[k]["pid"] - FIRST_PROCESS for at in (begun, met))) for k, e in begun.items()]
+    assert {each for each in ends if each[0] == "message"} == {("message", 0, 1), ("message", 1, 2), ("message", 2, 0)}
+    assert {("kept waiting", 1, 0), ("kept waiting", 1, 2)} <= set(ends)
+
+
+def profiled(folder):
+    with torch.profiler.profile() as profiler:
+        straggler()
+    profiler.export_chrome_trace(f"{folder}/kineto{dist.get_rank()}.json")
+
+
+def test_a_trace_lies_on_the_clock_of_torch_profilers(tmp_path):
+    seen = timeline(run(profiled, str(tmp_path), world_size=2))
+    paths = [tmp_path / f"kineto{rank}.json" for rank in range(2)]
+    whole = traced(seen.save(tmp_path / "all.json", *paths))
+    theirs = [traced(path)["traceEvents"] for path in paths]
+    assert len([e for e in whole["traceEvents"] if e.get("pid", 0) >= 2 * FIRST_PROCESS]) == sum(
+        len([e for e in each if "pid" in e]) for each in theirs
+    )
+    ours, gloos = (
+        sorted(e["ts"] for e in whole["traceEvents"] if e["ph"] == "X" and e["name"] == name)
+        for name in ("all_reduce #2", "gloo:all_reduce")
+    )
+    assert len(ours) == len(gloos) == 2 and all(0 <= gloo - call < 50_000 for call, gloo in zip(ours, gloos))
+    with pytest.raises(ValueError, match="is no trace of torch.profiler"):
+        seen.save(tmp_path / "none.json", ROOT / "pyproject.toml")
+
+
+def test_a_long_timeline_stays_short():
+    def chat():
+        for _ in range(400):
+            dist.barrier()
+
+    seen = timeline(run(chat, world_size=3))
+    assert len(seen.text.splitlines()) == 1 + 3 + 1 + 1 + 1 + 40 and "the longest waits of 1,200 calls" in seen.text
+    assert len(reading.drawn(seen).boxes) < 3 * 860

@@ -55,6 +55,7 @@ def of_job(job: Job, verdict: str, name: str) -> Record:
         world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
         received=[None] * n, seconds=max((e.end or e.start for each in events for e in each), default=0.0), hosts=[""] * n,
         totals=_totals(events), verdict=verdict, dropped=dropped, about={"script": name, "world_size": n},
+        knows_blocked=all(dump.backend == "gloo" for dump in job.dumps.values()),
     )  # fmt: skip
 
 
@@ -74,13 +75,14 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
                 Event(
                     trace.rank, index, span.op, span.ranks or tuple(range(n)), dtype=dtype, shape=shape,
                     nbytes=span.into * dtype.itemsize if known else 0, before=value, after=value, start=start, end=end,
-                    async_op=True, waited=True, group_name=span.group,
+                    async_op=True, waited=True, group_name=span.group, step=trace.step(span.start),
+                    waiting=trace.exposed_since(span) - first if trace.busy else None,
                 )
             )  # fmt: skip
     return Record(
         world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
         received=[None] * n, seconds=max(e.end for each in events for e in each), hosts=[""] * n, totals=_totals(events),
-        verdict=verdict, about={"script": name, "world_size": n},
+        verdict=verdict, about={"script": name, "world_size": n}, knows_blocked=all(trace.busy for trace in found),
     )  # fmt: skip
 
 

@@ -59,6 +59,17 @@ class Trace:
     spans: list[Span]
     busy: list[tuple[float, float]]  # when other kernels ran
     unknown: list[str] = field(default_factory=list)
+    steps: list[tuple[float, int]] = field(default_factory=list)  # when each "ProfilerStep#N" began, and N
+
+    def step(self, at: float) -> int:
+        """The number of the step that is under way then; 0 before the first, and where none is told of."""
+        place = bisect_right(self.steps, (at, float("inf")))
+        return self.steps[place - 1][1] if place else 0
+
+    def exposed_since(self, span: Span) -> float:
+        """From when until its end no other kernel runs beside a collective."""
+        place = bisect_right(self.busy, (span.end, span.end)) - 1
+        return span.start if place < 0 else min(span.end, max(span.start, self.busy[place][1]))
 
     @property
     def seconds(self) -> float:
@@ -116,7 +127,16 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
     spans.sort(key=lambda span: span.start)
     devices = data.get("deviceProperties") or []
     gpu = devices[0].get("name", "") if isinstance(devices, list) and devices else ""
-    return Trace(rank, path, int(about.get("world_size", 0)), gpu, spans, busy, unknown)
+    return Trace(rank, path, int(about.get("world_size", 0)), gpu, spans, busy, unknown, _steps(complete))
+
+
+def _steps(complete: list[dict]) -> list[tuple[float, int]]:
+    """The steps that the program told torch.profiler of, as the GPU saw them if it did."""
+    for category in ("gpu_user_annotation", "user_annotation"):
+        told = [(e, re.fullmatch(r"ProfilerStep#(\d+)", e["name"])) for e in complete if e.get("cat") == category]
+        if steps := sorted((_when(e)[0], int(number[1])) for e, number in told if number):
+            return steps
+    return []
 
 
 def _when(e: dict) -> tuple[float, float]:

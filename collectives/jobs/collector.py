@@ -33,7 +33,7 @@ def collect(listener: socket.socket, way: dict, world_size: int, folder: str, op
     """Collect until all ranks have ended. way: what the ranks know of this process, see Link. options: of watch.py."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with closing(Writer(folder, world_size, options.script, options.last)) as writer:
+    with closing(Writer(folder, world_size, options.script, options.last, way["began"])) as writer:
         Collector(listener, way, world_size, writer, Judge(world_size, options.patience)).serve()
 
 

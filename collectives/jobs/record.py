@@ -5,16 +5,19 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..judge.run import Run
+from ..judge.run import SHOWN_MESSAGES, Run
 from ..judge.state import note
 from ..lazy import Later
 from ..rank import protocol
-from ..record.calls import lane_of
+from ..record.calls import blocks, lane_of
 from ..record.event import Event
+from ..record.text import block_table
 from ..record.traffic import Traffic, count
 from . import lines
 from .totals import Account, Totals
 from .writer import FORMAT
+
+SCREEN = 50  # lines
 
 
 @dataclass(repr=False)
@@ -29,6 +32,7 @@ class Record(Run):
     verdict: str = ""  # what was printed while it ran
     dropped: int = 0  # calls of all ranks that came before `.calls`, and are only in `.totals`
     about: dict = field(default_factory=dict)  # script, arguments, ...
+    knows_blocked: bool = True  # whether it tells since when ranks were blocked in calls that returned at once
 
     timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
     training_steps = Later(
@@ -40,6 +44,22 @@ class Record(Run):
     def traffic(self) -> Traffic:
         """Bytes and messages of the calls that are here."""
         return count(self.events)
+
+    def table(self, which: int | slice | None = None) -> str:
+        """The calls in words: those told, or the last ones, on a screen."""
+        if which is not None:
+            return super().table(which)
+        tables, lines, all_ = [], 0, blocks(self.calls)
+        for block in reversed(all_):
+            tables.append(block_table(block, SHOWN_MESSAGES))
+            lines += tables[-1].count("\n") + 2
+            if lines >= SCREEN:
+                break
+        if rest := len(all_) - len(tables):
+            tables.append(
+                f"{rest:,} calls or exchanges of messages before these; .table(slice(0, 10)) lists the first ten calls"
+            )
+        return "\n\n".join(reversed(tables))
 
     def part(self, which: slice) -> "Record":
         """The record of some of its calls, for a picture, a timeline or a bill of them."""
@@ -70,7 +90,7 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     events = reader.events()
     hosts = dict(json.loads(line)[:2] for line in _lines(folder / "ranks.jsonl"))
     return Record(
-        world_size=n, events=events, name=Path(about["script"]).name,
+        world_size=n, events=events, name=Path(about["script"]).name, began=about["began"],
         seconds=max((e.end or e.start for mine in events for e in mine), default=0.0),
         results=[None] * n, stdout=[""] * n, sent=[None] * n, received=[None] * n,  # which no collector sees
         hosts=[hosts.get(rank, "") for rank in range(n)], totals=account.totals,

@@ -1,6 +1,6 @@
 """Writes the record of a job: a folder, line by line while the job runs.
 
-    about.json      {"format": 1, "script", "arguments", "world_size", "collector" (process), "began" (Unix time), ...}
+    about.json      {"format": 1, "script", "arguments", "world_size", "collector" (process), "began" (Unix time of second 0), ...}
     ranks.jsonl     [rank, host, process] of each rank, when it came
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
     00007.jsonl ... the last lines: of those between, the first file and the last two remain
@@ -26,14 +26,17 @@ FORMAT = 1
 
 
 class Writer:
-    """Writes a record. last: calls of each rank that it keeps, at least; its files hold half as many each."""
+    """Writes a record. last: calls of each rank that it keeps, at least; its files hold half as many each.
 
-    def __init__(self, folder: str, world_size: int, script: list[str], last: int) -> None:
+    began: second 0 of its times, by time.perf_counter().
+    """
+
+    def __init__(self, folder: str, world_size: int, script: list[str], last: int, began: float) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         about = dict(
             format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
-            began=time.time(), torch=torch.__version__, python=platform.python_version(),
+            began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
         )  # fmt: skip
         (self.folder / "about.json").write_text(json.dumps(about, indent=1))
         self._most = last * world_size  # lines of a file

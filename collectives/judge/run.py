@@ -31,6 +31,7 @@ class Run:
     sent: list[int | None] = field(default_factory=list)
     received: list[int | None] = field(default_factory=list)
     name: str = "fn"  # of the function that ran
+    began: float = 0.0  # second 0 of its events' times, as Unix time; 0: not known
 
     @property
     def calls(self) -> list[Call]:

@@ -72,7 +72,7 @@ class Session:
         self._workers: WorkerGroup | None = None
         self._talk: Conversation | None = None
         self._called = time.perf_counter()
-        self._began = self._called  # later: when there are ranks
+        self._began, self._unix = self._called, time.time()  # later: when there are ranks; both the same moment
         self._seconds = 0.0
         self._deadline = 0.0  # of the phase, by time.monotonic()
         self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
@@ -98,7 +98,7 @@ class Session:
             self._server = self._ranks.server()
             patience = Patience(self._deadline, interrupts.wakes)
             self._workers = self._ranks.workers(self._server, self._n, self._context, patience, new)
-            self._began = time.perf_counter()
+            self._began, self._unix = time.perf_counter(), time.time()
             with Conversation(self._server, self._workers, interrupts, self._take, self._monitor.lost) as self._talk:
                 with seldom_collected():
                     phase = self._starting
@@ -290,7 +290,8 @@ class Session:
             for line in text.splitlines():
                 print(f"[{rank}] {line}")
         results, unreadable = self._returns.unpack()
-        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *self._returns.bytes, self._name)
+        bytes_, name = self._returns.bytes, self._name
+        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *bytes_, name, self._unix)
         verdict = self._verdict
         if interrupted:
             verdict = Interruption(world_size=self._n, standing=self._monitor.standing, began=self._handed_out)

@@ -5,7 +5,6 @@ here, and a profiler's trace has it.  Times are measured, so no two runs give th
 ui.perfetto.dev, where one can zoom.
 """
 
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -13,12 +12,18 @@ from typing import Callable, Iterator, NamedTuple
 
 from ..draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
 from ..draw.labels import RankLabels, legend
-from ..format import aligned, duration, size
+from ..format import aligned, duration
 from ..judge.run import Run
+from ..record.calls import Call
+from . import trace_file
 from .spans import CallSpan, spans_of, together
 
 PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
-MAX_ARROWS = 200
+MAX_ARROWS = 200  # of more, none is drawn
+MAX_BARS = 1000  # of more, those are left out that end less than FINE pixels after the one before
+FINE = 2
+MAX_ROWS = 100  # of more calls, the text has the LONGEST waits
+LONGEST = 40
 
 
 class Share(NamedTuple):
@@ -45,20 +50,24 @@ class Timeline(Picture):
         shares = _shares(run, spans)
         until = max(span.end for span in spans) or 1e-6
         worst = max(spans, key=lambda span: span.waits)
-        sketches = [_totals(run, shares, worst), _lanes(run, spans, 0.0, until, "every call, in time")]
+        sketches = [_totals(run, shares, worst), _lanes(run, calls, spans, 0.0, until, "every call, in time")]
         window = worst.end - worst.blocked
         if worst.late is not None and window < until / 3:  # else one sees it as it is
             start, stop = max(0.0, worst.blocked - window / 4), min(until, worst.end + window / 4)
-            sketches.append(_lanes(run, spans, start, stop, f"from near: {_longest_wait(worst)}"))
-        calls = f"{len(run.calls)} call{'s' * (len(run.calls) != 1)}"
-        alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {calls}"
+            sketches.append(_lanes(run, calls, spans, start, stop, f"from near: {_longest_wait(worst)}"))
+        count = f"{len(calls):,} call{'s' * (len(calls) != 1)}"
+        alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {count}"
         super().__init__(sketches, f"{_shares_text(shares)}\n\n{_text(spans)}", alt)
-        self.run, self.spans, self.shares = run, spans, shares
+        self.run, self.spans, self.shares, self._calls = run, spans, shares, calls
 
-    def save(self, path: str | Path) -> Path:
-        """Writes a trace file (Trace Event Format, microseconds) that ui.perfetto.dev and chrome://tracing open."""
+    def save(self, path: str | Path, *beside: str | Path) -> Path:
+        """Writes a trace file that ui.perfetto.dev and chrome://tracing open, compressed if its name ends in .gz.
+
+        beside: traces of torch.profiler, .json or .json.gz, to be laid into it, on the same clock. That holds
+        for ranks of one host; of others it is as near as their clocks are. Raises ValueError for what is no trace.
+        """
         path = Path(path)
-        path.write_text(json.dumps({"traceEvents": list(_trace(self.run, self.spans))}, indent=1), encoding="utf-8")
+        trace_file.save(path, self.run, self._calls, self.spans, list(map(Path, beside)))
         return path
 
 
@@ -70,10 +79,10 @@ def timeline(run: Run) -> Timeline:
 # --- what there is to show ----------------------------------------------------------------
 
 
-def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]]:
+def _messages(calls: list[Call], spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]]:
     """The (send, recv) pairs that met."""
     of = {id(span.event): span for span in spans}
-    pairs = [call.events for call in run.calls if call.is_message and len(call.events) == 2]
+    pairs = [call.events for call in calls if call.is_message and len(call.events) == 2]
     return [(of[id(a)], of[id(b)]) for a, b in pairs if b.end is not None and b.issued is None]
 
 
@@ -108,12 +117,18 @@ def _shares_text(shares: list[Share]) -> str:
 
 def _text(spans: list[CallSpan]) -> str:
     rows = [("rank", "call", "starts", "waits", "ends")]
-    for span in sorted(spans, key=lambda span: (span.event.rank, span.event.index)):
+    shown, head = sorted(spans, key=lambda span: (span.event.rank, span.event.index)), ""
+    if len(spans) > MAX_ROWS:
+        shown, head = (
+            sorted(spans, key=lambda span: -span.waits)[:LONGEST],
+            f"the longest waits of {len(spans):,} calls\n",
+        )
+    for span in shown:
         ends = "never" if span.event.end is None else duration(span.end)
         if span.event.issued is not None:
             ends = f"{duration(span.end)} (issued)"
         rows.append((str(span.event.rank), span.name, duration(span.start), duration(span.waits), ends))
-    return aligned(rows)
+    return head + aligned(rows)
 
 
 # --- the drawing --------------------------------------------------------------------------
@@ -159,7 +174,7 @@ def _note(share: Share) -> str:
     return f"worked {duration(share.worked)}, waited {duration(share.waited)}{late}, moved {duration(share.moved)}"
 
 
-def _lanes(run: Run, spans: list[CallSpan], start: float, stop: float, title: str) -> Canvas:
+def _lanes(run: Run, calls: list[Call], spans: list[CallSpan], start: float, stop: float, title: str) -> Canvas:
     """The calls between two times, in seconds."""
     sketch, labels = Canvas(), RankLabels(range(run.world_size))
     sketch.text(0, 8, title, 12, align="left", bold=True)
@@ -174,16 +189,26 @@ def _lanes(run: Run, spans: list[CallSpan], start: float, stop: float, title: st
     def inside(t: float) -> float:
         return left + (min(max(t, start), stop) - start) * scale
 
-    for span in spans:
-        if span.end >= start and span.start <= stop:
-            _bar(sketch, span, inside, y[span.event.rank])
-    for source, target in _messages(run, spans)[:MAX_ARROWS]:
-        begin = max(source.start, target.start)
-        if begin >= start and target.end <= stop:
-            y0, y1 = y[source.event.rank], y[target.event.rank]
-            out = HIGH / 2 if y1 > y0 else -HIGH / 2
-            sketch.arrow((inside(begin), y0 + out), (inside(target.end), y1 - out), INK, 1.2, head=7)
+    shown = [span for span in spans if span.end >= start and span.start <= stop]
+    for span in shown if len(shown) <= MAX_BARS else _apart(shown, inside):
+        _bar(sketch, span, inside, y[span.event.rank])
+    arrows = [(max(a.start, b.start), a, b) for a, b in _messages(calls, spans)]
+    arrows = [each for each in arrows if each[0] >= start and each[2].end <= stop]
+    for begin, source, target in arrows if len(arrows) <= MAX_ARROWS else ():
+        y0, y1 = y[source.event.rank], y[target.event.rank]
+        out = HIGH / 2 if y1 > y0 else -HIGH / 2
+        sketch.arrow((inside(begin), y0 + out), (inside(target.end), y1 - out), INK, 1.2, head=7)
     return sketch
+
+
+def _apart(spans: list[CallSpan], inside: Callable[[float], float]) -> Iterator[CallSpan]:
+    """Those that can be told apart on the sheet."""
+    reached: dict[int, float] = defaultdict(float)
+    for span in sorted(spans, key=lambda span: span.start):
+        rank, right = span.event.rank, inside(span.end)
+        if right >= reached[rank] + FINE:
+            reached[rank] = right
+            yield span
 
 
 def _axis(sketch: Canvas, left: float, scale: float, start: float, stop: float, top: float, foot: float) -> None:
@@ -216,30 +241,3 @@ def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: fl
         if wide <= x1 - x0:
             sketch.text((x0 + x1) / 2, y, words, 10.5, INK)
             return
-
-
-# --- the trace file -----------------------------------------------------------------------
-
-
-def _trace(run: Run, spans: list[CallSpan]) -> Iterator[dict]:
-    """https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: complete events, flows."""
-    yield {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": run.name}}
-    for rank in range(run.world_size):
-        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": rank, "args": {"name": f"rank {rank}"}}
-    for span in spans:
-        e = span.event
-        said = {"call": e.index + 1, "size": size(e.nbytes), "line": str(e.line), "waits_us": span.waits * 1e6}
-        said |= {"issued": True} if e.issued is not None else {}
-        said |= {k: v for k, v in (("src", e.src), ("dst", e.dst), ("reduce_op", e.reduce_op)) if v is not None}
-        yield _complete(e.op, e.rank, span.start, span.end, said)
-        if span.waits:
-            yield _complete(f"waits for rank {span.late}", e.rank, span.blocked, span.met, {})
-    for number, (source, target) in enumerate(_messages(run, spans)):
-        flow = {"id": number, "name": "message", "cat": "message", "pid": 0}
-        yield {"ph": "s", **flow, "tid": source.event.rank, "ts": source.start * 1e6}
-        yield {"ph": "f", **flow, "tid": target.event.rank, "ts": target.end * 1e6, "bp": "e"}
-
-
-def _complete(name: str, rank: int, start: float, end: float, args: dict) -> dict:
-    event = {"ph": "X", "name": name, "cat": "call", "pid": 0, "tid": rank}
-    return event | {"ts": start * 1e6, "dur": (end - start) * 1e6, "args": args}

@@ -13,10 +13,10 @@ from ..record.calls import Call
 from ..record.collectives import least
 from ..record.event import Line
 from .spans import CallSpan
+from .step_times import StepTimes, TrainingStep
 
 if TYPE_CHECKING:
     from ..machines.model import Machine
-    from .training import TrainingStep, TrainingSteps
 
 ROWS = 8  # of ranks, at most
 SLOWEST = LINES = 5
@@ -26,7 +26,7 @@ OFTEN = 0.5  # of what is waited, for a rank that holds up others
 MUCH = 0.05  # of the ranks' time, that is waited in all
 
 
-def table(steps: "TrainingSteps") -> str:
+def table(steps: StepTimes) -> str:
     """A summary, the ranks, the slowest steps and the lines that blocked longest."""
     run = steps.run
     head = f"{run.name}, {run.world_size} rank{'s' * (run.world_size != 1)}: "
@@ -39,7 +39,7 @@ def table(steps: "TrainingSteps") -> str:
     return "\n\n".join(parts)
 
 
-def _summary(steps: "TrainingSteps") -> str:
+def _summary(steps: StepTimes) -> str:
     count, first, last = len(steps), steps[0].number, steps[-1].number
     how = "" if steps.counted else ", as calls repeat"
     told = f"{count:,} training step{'s' * (count > 1)} ({first:,} to {last:,}{how})"
@@ -57,7 +57,7 @@ def _summary(steps: "TrainingSteps") -> str:
     return "\n".join(lines)
 
 
-def straggler(steps: "TrainingSteps") -> str:
+def straggler(steps: StepTimes) -> str:
     """Who held the others up, in a sentence."""
     ranks = steps.by("rank")
     waited, caused = sum(p.waited for p in ranks.values()), {rank: part.caused for rank, part in ranks.items()}
@@ -76,7 +76,7 @@ def straggler(steps: "TrainingSteps") -> str:
     )
 
 
-def _ranks(steps: "TrainingSteps") -> str:
+def _ranks(steps: StepTimes) -> str:
     """A row for each rank, per step; of many, those that caused and waited most."""
     ranks = steps.by("rank")
     rows = [("rank", "step", "worked", "waited", "moved", "others waited for it", "calls")]
@@ -95,7 +95,7 @@ def _ranks(steps: "TrainingSteps") -> str:
     return f"by rank, a step on average\n{aligned(rows, range(7), indent='  ')}{rest}"
 
 
-def _slowest(steps: "TrainingSteps") -> str:
+def _slowest(steps: StepTimes) -> str:
     usual = Counter(sum(each.calls for each in step.ranks.values()) for step in steps).most_common(1)[0][0]
     rows = [("step", "took", "all ranks waited", "for", "that rank worked", "")]
     for step in sorted(steps, key=lambda step: -step.seconds)[:SLOWEST]:
@@ -105,16 +105,16 @@ def _slowest(steps: "TrainingSteps") -> str:
     return f"slowest steps\n{aligned(rows, (0, 1, 2, 4), indent='  ')}"
 
 
-def _late(step: "TrainingStep") -> tuple[str, str]:
+def _late(step: TrainingStep) -> tuple[str, str]:
     return ("-", "-") if step.late is None else (f"rank {step.late}", duration(step.ranks[step.late].worked))
 
 
-def _calls(step: "TrainingStep", usual: int) -> str:
+def _calls(step: TrainingStep, usual: int) -> str:
     made = sum(each.calls for each in step.ranks.values())
     return "" if made == usual else f"{made:,} calls, usually {usual:,}"
 
 
-def _lines(steps: "TrainingSteps") -> str:
+def _lines(steps: StepTimes) -> str:
     parts = steps.by("line")
     rows = [("waited", "moved", "calls", "line")]
     for line, part in list(parts.items())[:LINES]:
@@ -123,7 +123,7 @@ def _lines(steps: "TrainingSteps") -> str:
     return f"by line, all steps and ranks\n{aligned(rows, (0, 1, 2), indent='  ')}{rest}"
 
 
-def listed(steps: "TrainingSteps", what: str) -> str:
+def listed(steps: StepTimes, what: str) -> str:
     """What each "group", "line" or "op" blocked, of all steps and ranks."""
     say = {"line": _place, "group": lambda ranks: f"ranks {span(ranks)}"}.get(what, str)
     rows = [("waited", "moved", "calls", what)]
@@ -181,7 +181,7 @@ class Kinds(list[Kind]):
         return aligned(rows, range(1, 10)) + more + model
 
 
-def kinds(steps: "TrainingSteps", machine: "Machine | None" = None) -> Kinds:
+def kinds(steps: StepTimes, machine: "Machine | None" = None) -> Kinds:
     """The kinds of calls in the steps: what each blocked, and its bus bandwidth.
 
     A call's time runs from when its last rank had come to when the first was through; of calls that no rank was blocked

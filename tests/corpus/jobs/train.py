@@ -35,6 +35,18 @@ def learn(model, loader, forward=None):
     return loss
 
 
+def late():
+    """Rank 2 is 0.2 s late in each of ten steps."""
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(network())
+
+    def forward(x):
+        time.sleep(0.2 * (dist.get_rank() == 2))
+        return model(x)
+
+    learn(model, batches(10), forward)
+
+
 def ddp():
     dist.init_process_group("gloo")
     learn(nn.parallel.DistributedDataParallel(network()), batches())
