@@ -112,6 +112,30 @@ class Died(Halt):
     began: bool
 
 
+@dataclass(frozen=True, kw_only=True)
+class Deserted(Halt):
+    """Ranks lost their connections in a call that others had not made, who neither returned nor failed.
+
+    absent: these others.
+    """
+
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Halt):
+    """All ranks that had not returned were ended by a signal from outside.  signal: its number."""
+
+    signal: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreachable(Halt):
+    """A host does not answer any more, and so its ranks do not.  host: its name."""
+
+    host: str
+
+
 # --- what became of the start, or of the result -------------------------------------------
 
 

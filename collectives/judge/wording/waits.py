@@ -3,7 +3,7 @@
 from typing import Iterable, Sequence
 
 from ...format import name_ranks
-from ..verdict import Deadlock, Interruption, Standing, Standstill, TimeUp
+from ..verdict import Deadlock, Deserted, Interruption, Standing, Standstill, TimeUp
 from .phrases import after, alike, call_waited_in, rows, source, verb
 
 NEW_GROUP = "in new_group"
@@ -126,6 +126,22 @@ def _tags(verdict: Deadlock) -> str:
             tags = f"Rank {rank} sends with tag {e.tag}, rank {e.dst} receives with tag {peer.tag}"
             return f"{tags}: they must be the same."
     return ""
+
+
+def deserted(verdict: Deserted) -> str:
+    waiting = [verdict.standing[rank] for rank in verdict.ranks]
+    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
+    clauses = [
+        f"{name_ranks(ranks)} lost {'its' if len(ranks) == 1 else 'their'} connections in {what}"
+        for what, ranks in calls.items()
+    ]
+    absent = sorted(verdict.absent)
+    live, have = (verb("live", absent), "has" if len(absent) == 1 else "have")
+    return (
+        f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.\n{table(verdict.standing)}\n"
+        f"{name_ranks(absent).capitalize()} {live}: a rank that calls destroy_process_group, or frees the group, closes its "
+        "connections. Every rank of a group must make the same calls."
+    )
 
 
 # --- out of time --------------------------------------------------------------------------
