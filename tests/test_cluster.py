@@ -80,6 +80,12 @@ ranks 0, 2 and 3 could then not finish barrier #4: a consequence.
   rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
 all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
 """,
+    "never_comes": """Standstill: no rank has made or finished a call for 2 s. That may be right, or a hang.
+  ranks 0, 1 and 2  waiting in init_process_group, after 0 calls  main, line N:  dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+  rank 3            running your code, after 0 calls              data_that_never_comes, line N:  time.sleep(1000)
+init_process_group of ranks 0, 1 and 2 lacks rank 3.
+""",
+    "dtype_differs": "Mismatch: ranks disagree on the dtype of all_reduce in call #4.",
 }
 
 
@@ -98,6 +104,14 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
         assert re.search(
             r"rank 2, host .*\n    .*faulty.py:\d+ in <module>:  main\(\)\n(    .*\n)*    .* in recv:  ", said
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["over", "caught"])
+def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
+    code, said, folder = job(tmp_path, "faulty", name)
+    assert code == 0, said
+    assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
 
 
 TRAINED = {  # two ranks, four steps: what one rank calls

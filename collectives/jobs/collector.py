@@ -146,6 +146,7 @@ class Collector:
         except (ValueError, KeyError, TypeError):
             return False
         self._ranks[rank.number] = rank
+        self._judge.arrived(rank.number)
         if hello.get("processes") == self._here:
             with suppress(OSError):  # it may have ended
                 rank.process = Process(hello["pid"])

@@ -34,6 +34,10 @@ class Judge:
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
+    def arrived(self, rank: int) -> None:
+        """Take in that a rank's script begins."""
+        self._monitor.feed(rank, protocol.Began())
+
     def ended(self, rank: int, at: float, status: int | None) -> None:
         """Take in that a rank's process has ended.
 
@@ -43,7 +47,6 @@ class Judge:
         monitor = self._monitor
         if rank in monitor.returned or rank in monitor.failures:
             return
-        monitor.feed(rank, protocol.Began())
         if status == 0:
             monitor.feed(rank, RETURNED)
         monitor.exited(rank, UNSEEN if status is None else status)
@@ -72,12 +75,13 @@ class Judge:
         """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
         if self._certain_told:
             return False
-        return (
-            self._dark is not None
-            or self._monitor.is_certain
-            or self._is_late
-            and self._monitor.standstill(0.0) is not None
-        )
+        return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
+
+    @property
+    def _is_standing(self) -> bool:
+        """Whether ranks wait; before the first call of each, only their lines can tell."""
+        monitor = self._monitor
+        return monitor.standstill(0.0) is not None or not all(map(monitor.made, range(monitor.world_size)))
 
     @property
     def _is_late(self) -> bool:
@@ -91,6 +95,7 @@ class Judge:
         dark = self._dark and self._monitor.unreachable(*self._dark)
         if verdict := dark or self._monitor.ended_from_outside() or self._monitor.verdict():
             self._certain_told = True
-        elif self._is_late and (verdict := self._monitor.standstill(time.monotonic() - self._progress)):
-            self._progress = inf
+        elif self._is_late:
+            verdict = self._monitor.standstill(time.monotonic() - self._progress)
+            self._progress = inf if verdict else time.monotonic()
         return verdict

@@ -163,11 +163,11 @@ class Monitor(State):
         """The verdict on ranks that have all ended, and none by itself; None if it is another."""
         left = set(range(self.world_size)) - self._returned
         interrupted = {rank for rank, failure in self._failures.items() if failure.kind == "KeyboardInterrupt"}
-        by = {self._exits.get(rank, (None, ""))[0] for rank in self.dead} & {*FROM_OUTSIDE}
-        by |= {-signal.SIGINT} if interrupted else set()
         own = {rank for rank, failure in self._failures.items() if not is_consequence(failure)} - interrupted
-        own |= set(filter(self._ended_by_itself, self.dead))
-        if not by or own or left - self.dead - self._failures.keys() or self._is_followed_by_ends:
+        status = {rank: self._exits.get(rank, (None, ""))[0] for rank in self.dead}
+        own |= {rank for rank, how in status.items() if isinstance(how, int) and how not in FROM_OUTSIDE}
+        by = {how for how in status.values() if how in FROM_OUTSIDE} | ({-signal.SIGINT} if interrupted else set())
+        if self._wrong or not by or own or left - self.dead - self._failures.keys() or self._is_followed_by_ends:
             return None
         return Ended(**self._everybody, ranks=tuple(sorted(left)), signal=-min(by))
 
@@ -215,7 +215,7 @@ class Monitor(State):
     def standstill(self, seconds: float) -> Verdict | None:
         """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
         lacking, blocked = nccl.lacking(self._matcher.of.values()), tuple(sorted(self._blocked))
-        if not lacking and not blocked:
+        if not lacking and not blocked and not any(each.entering for each in self.standing):
             return None
         lacks = tuple(map(frozenset, lacking.values()))
         return Standstill(**self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, seconds=seconds)

@@ -187,7 +187,8 @@ class State:
     def _standing(self, rank: int) -> Standing:
         event, (line, inside) = self._blocked.get(rank), self._where.get(rank, (None, ()))
         call = event and self.call_of(event)
-        return Standing(rank, self.made(rank), self._last[rank], rank in self._returned, event, call, line, inside)
+        made, returned, began = self.made(rank), rank in self._returned, rank in self._began or bool(self._last[rank])
+        return Standing(rank, made, self._last[rank], returned, event, call, line, inside, began)
 
     @property
     def unlocated(self) -> set[int]:

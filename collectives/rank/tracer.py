@@ -31,6 +31,7 @@ from .watch import Guard, Unwatched, Watch
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
+CAUGHT_SECONDS = 60  # one below this, of a group beside the whole world's, was set to be caught
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
 
@@ -50,7 +51,7 @@ class Tracer:
         whole: bool = False,  # keep tensors of more than LARGE elements whole instead of summarising them
         values: bool = True,  # False keeps shape and dtype of tensors alone, and reads none of their memory
         watch: bool = True,  # False does not notice that a tensor is used before its call was waited for
-        patient: bool = False,  # True takes a wait for endless though its group has a time limit of its own
+        patient: bool = False,  # True heeds a group's own time limit only where it is there to be caught
     ) -> None:
         self.emit = emit
         self._rank, self._began, self._patient = rank, began, patient
@@ -138,7 +139,7 @@ class Tracer:
         if event.op == "recv" and event.src is None:
             traced.any_source = event.group
         on_device = any([t.is_cuda for t in call.all_in or call.all_out])
-        traced.gives_up = on_device or (not self._patient and self._has_short_limit(group))
+        traced.gives_up = on_device or self._has_short_limit(group)
         traced.by_torch = by_operator or event.within is not None
         self._open[event.index] = traced
         return traced
@@ -161,7 +162,8 @@ class Tracer:
         """Whether the program gave this group a time limit of its own: its waits end by themselves."""
         if group.group_name not in self._short:
             limit = torch_private.time_limit(group)
-            self._short[group.group_name] = limit is not None and limit < SHORT_SECONDS
+            short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
+            self._short[group.group_name] = short and not (self._patient and group.group_name == dist.group.WORLD.group_name)
         return self._short[group.group_name]
 
     def _write_down(self) -> None:
