@@ -114,6 +114,13 @@ def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
     assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
 
 
+@pytest.mark.slow
+def test_ddps_errors_read_as_without_the_recorder(tmp_path):
+    _, said, _ = job(tmp_path, "faulty", "shows_its_error")
+    assert re.search(r"SAID RuntimeError\(.\[.*(Connection closed by peer|reset by peer|Broken pipe)", said), said
+    assert "callback" not in said and f"{ROOT}/collectives/" not in said
+
+
 TRAINED = {  # two ranks, four steps: what one rank calls
     "ddp": {"all_reduce": 4, "broadcast": 4, "all_gather": 1},
     "workers": {"all_reduce": 4, "broadcast": 4, "all_gather": 1},

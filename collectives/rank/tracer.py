@@ -25,7 +25,7 @@ from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
 from .protocol import Called, Completed, Message, Misused, Resumed, Waiting
 from .tensors import capture, is_dense, outline
-from .traced import TracedWork
+from .traced import TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
@@ -72,12 +72,14 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         self.watch.start()
+        torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
         self._followed = threads.followed(self.emit)
         self._followed.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._followed.__exit__(None, None, None)
+        torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
         kernel.recorder = None
 
@@ -163,7 +165,9 @@ class Tracer:
         if group.group_name not in self._short:
             limit = torch_private.time_limit(group)
             short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
-            self._short[group.group_name] = short and not (self._patient and group.group_name == dist.group.WORLD.group_name)
+            self._short[group.group_name] = short and not (
+                self._patient and group.group_name == dist.group.WORLD.group_name
+            )
         return self._short[group.group_name]
 
     def _write_down(self) -> None:

@@ -92,6 +92,18 @@ def no_sync_on_one(rank):
     trained(2, net)
 
 
+def shows_its_error(rank):
+    """Rank 1 dies, and others tell what DDP makes of it."""
+    net = trained(2)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        trained(1, net)
+    except RuntimeError as error:
+        sys.stdout.write(f"SAID {error!r}\n")
+        raise
+
+
 def destroyed_early(rank):
     """Rank 1 takes leave of its group, and has other things to do."""
     net = trained(3)
