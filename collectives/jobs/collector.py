@@ -4,7 +4,9 @@ It runs on rank 0's host and outlives rank 0.  It only reads: no rank is ended o
 """
 
 import argparse
+import errno
 import json
+import select
 import selectors
 import signal
 import socket
@@ -15,6 +17,7 @@ from functools import partial
 from ..launch.source import innermost
 from ..record.event import Line
 from . import lines, words
+from .ends import Process, here
 from .judge import Judge
 from .link import LineSocket, say
 from .words import Where
@@ -24,6 +27,8 @@ LOOK_SECONDS = 0.05  # between two looks at what follows
 STACK_SECONDS = 0.3  # for the ranks to tell where they are
 ARRIVE_SECONDS = 120.0  # for a first rank
 LEFT_SECONDS = 10.0  # without any connection, though ranks are missing
+GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
+DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
 # A host that is down sends no FIN: its kernel is asked after 5 s of silence, three times.
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -45,11 +50,16 @@ class _Rank(LineSocket):
         self.number: int | None = None  # not known until its first line
         self.where: Where | None = None
         self.ended = False  # it has told all
+        self.error: int | None = None  # what ended the connection, an errno
+        self.process: Process | None = None  # of this host, until it has ended
+        self.cut_at: float | None = None  # time.monotonic() since which it is not known how its process ended
 
     def receive(self) -> list[bytes] | None:
-        with suppress(OSError):
+        try:
             return super().receive()
-        return None
+        except OSError as error:
+            self.error = error.errno
+            return None
 
     @property
     def has_ended(self) -> bool:
@@ -78,6 +88,7 @@ class Collector:
         self._asked: float | None = None  # until when to wait for stacks
         self._finished = False  # it has been said how much was recorded
         self._quiet_since = time.monotonic()
+        self._here = here()
 
     def serve(self) -> None:
         looked = 0.0
@@ -93,7 +104,7 @@ class Collector:
 
     @property
     def _over(self) -> bool:
-        if len(self._select.get_map()) > 1:  # connections beside the listener
+        if len(self._select.get_map()) > 1:  # connections and processes beside the listener
             return False
         if len(self._ranks) == self._size:
             return True
@@ -135,6 +146,11 @@ class Collector:
         except (ValueError, KeyError, TypeError):
             return False
         self._ranks[rank.number] = rank
+        self._judge.arrived(rank.number)
+        if hello.get("processes") == self._here:
+            with suppress(OSError):  # it may have ended
+                rank.process = Process(hello["pid"])
+                self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
         self._writer.arrived(rank.number, hello["host"], hello["pid"])
         rank.send({"welcome": True})
         if len(self._ranks) == self._size:
@@ -148,7 +164,30 @@ class Collector:
         self._quiet_since = time.monotonic()
         if rank.number is not None:
             rank.where.connected = False
-            self._judge.lost(rank.number)
+            rank.cut_at = time.monotonic()
+            if rank.error in DARK:
+                self._judge.dark(rank.where.host, self._of_host(rank.where.host))
+            if rank.process is None:
+                self._ended(rank, None)
+
+    def _process_ended(self, rank: _Rank) -> None:
+        """The process of a rank has ended: what it had told before may still have to be read."""
+        status, process = rank.process.status(), rank.process
+        while rank.where.connected and select.select([rank.sock], [], [], 0)[0]:
+            self._read(rank)
+        if rank.where.connected:  # a process that it began has the connection, too
+            self._close(rank)
+        self._select.unregister(process)
+        process.close()
+        rank.process = None
+        self._ended(rank, status)
+
+    def _ended(self, rank: _Rank, status: int | None) -> None:
+        self._judge.ended(rank.number, rank.cut_at, status)
+        rank.cut_at = None
+
+    def _of_host(self, host: str) -> set[int]:
+        return {number for number, rank in self._ranks.items() if rank.where.host == host}
 
     def _said(self, rank: _Rank, what: dict) -> None:
         """Answer what is no line of the record."""
@@ -175,6 +214,13 @@ class Collector:
     # --- verdicts -------------------------------------------------------------------------
 
     def _look(self) -> None:
+        cut = [rank for rank in self._ranks.values() if rank.process and rank.cut_at is not None and not rank.ended]
+        if cut and time.monotonic() < min(rank.cut_at for rank in cut) + GOES_ON_SECONDS:
+            return  # how they end will be known soon
+        for rank in cut:
+            self._judge.blind()
+            rank.cut_at = None
+            say(f"rank {rank.number} is not recorded any more: it closed its connection. Training goes on.")
         if not self._judge.is_due:
             self._asked = None
             return

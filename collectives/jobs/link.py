@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from ..launch.source import with_text
 from ..rank.protocol import Message
+from .ends import here
 from .lines import written
 
 BATCH_SECONDS = 0.02  # between two looks at the queue
@@ -162,6 +163,7 @@ class Link:
         self._socket = LineSocket(_reach(about["addresses"], about["port"]))
         self._socket.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello = {"token": about["token"], "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid()}
+        hello["processes"] = here()
         self._socket.send(hello)
         self._zero = about["began"]
         if about["clock"] == clock():
