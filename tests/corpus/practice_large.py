@@ -2,6 +2,9 @@
 
 from math import ceil
 
+import torch
+import torch.distributed as dist
+
 from collectives.cost.planner import Division
 from tests.corpus.practice import right, wrong
 
@@ -111,3 +114,275 @@ def without_chunks(stages, chunks, sequences):
 @wrong("idle_share", "share it works")
 def at_work(stages, chunks, sequences):
     return sequences / (sequences + (stages - 1) / chunks)
+
+
+# --- 16 merge_parts -----------------------------------------------------------------------
+
+
+@right("merge_parts")
+def one_by_one(means, lses):
+    o, lse = means[0], lses[0]
+    for other, more in zip(means[1:], lses[1:]):
+        both = torch.logaddexp(lse, more)
+        o, lse = o * (lse - both).exp() + other * (more - both).exp(), both
+    return o
+
+
+@wrong("merge_parts", "all parts count alike")
+def averaged(means, lses):
+    return torch.stack(means).mean(0)
+
+
+@wrong("merge_parts", "exp of a large lse overflows")
+def by_exp(means, lses):
+    return sum(m * lse.exp() for m, lse in zip(means, lses)) / sum(lse.exp() for lse in lses)
+
+
+@wrong("merge_parts", "logarithm of the weight")
+def by_lse(means, lses):
+    return sum(m * lse for m, lse in zip(means, lses)) / sum(lses)
+
+
+# --- 16 needed_blocks ---------------------------------------------------------------------
+
+
+@right("needed_blocks")
+def down_to_zero(rank, n):
+    return tuple(range(rank, -1, -1))
+
+
+@wrong("needed_blocks", "masked entirely")
+def all_of_them(rank, n):
+    return [(rank - hop) % n for hop in range(n)]
+
+
+@wrong("needed_blocks", "In which order")
+def upwards(rank, n):
+    return list(range(rank + 1))
+
+
+@wrong("needed_blocks", "from the left")
+def from_the_right(rank, n):
+    return [(rank + hop) % n for hop in range(n)]
+
+
+# --- 16 zigzag_positions ------------------------------------------------------------------
+
+
+@right("zigzag_positions")
+def two_ranges(rank, n, length):
+    piece = length // n // 2
+    return [*range(rank * piece, (rank + 1) * piece), *range(length - (rank + 1) * piece, length - rank * piece)]
+
+
+@wrong("zigzag_positions", "contiguous")
+def one_piece(rank, n, length):
+    return list(range(rank * length // n, (rank + 1) * length // n))
+
+
+@wrong("zigzag_positions", "striped")
+def dealt_out(rank, n, length):
+    return list(range(rank, length, n))
+
+
+@wrong("zigzag_positions", "keep each piece in order")
+def second_backward(rank, n, length):
+    piece = length // n // 2
+    return [
+        *range(rank * piece, (rank + 1) * piece),
+        *reversed(range(length - (rank + 1) * piece, length - rank * piece)),
+    ]
+
+
+# --- 16 to_heads --------------------------------------------------------------------------
+
+
+@right("to_heads")
+def by_list(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    pieces = list(x.chunk(n))
+    arrived = [torch.empty_like(pieces[rank]) for _ in range(n)]
+    dist.all_to_all(arrived, [piece.contiguous() for piece in pieces])
+    return torch.cat(arrived, 1)
+
+
+@wrong("to_heads", "Along which dimension")
+def joined_as_heads(x):
+    arrived = torch.empty_like(x)
+    dist.all_to_all_single(arrived, x)
+    return arrived
+
+
+@wrong("to_heads", "don't need all heads")
+def gathers_everything(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    every = x.new_empty(n, *x.shape)
+    dist.all_gather_single(every, x[None])
+    return torch.cat([part.chunk(n)[rank] for part in every], 1)
+
+
+@wrong("to_heads", "rank 0's come first")
+def last_rank_first(x):
+    arrived = torch.empty_like(x)
+    dist.all_to_all_single(arrived, x)
+    return torch.cat(arrived.chunk(dist.get_world_size())[::-1], 1)
+
+
+# --- 16 fewest_bytes ----------------------------------------------------------------------
+
+
+@right("fewest_bytes")
+def forward_decides(n, heads, keys):
+    return "gather" if n * keys < heads + max(keys, n) else "heads"
+
+
+@wrong("fewest_bytes", "sent twice")
+def keys_as_they_are(n, heads, keys):
+    return "gather" if 2 * (n - 1) * keys / heads < (2 + 2 * keys / heads) * (n - 1) / n else "heads"
+
+
+@wrong("fewest_bytes", "that's the ring")
+def ring_counted(n, heads, keys):
+    return "gather" if (6 * n - 4) * keys / heads < 2 * (2 + 2 * max(keys, n) / heads) * (n - 1) / n else "heads"
+
+
+@wrong("fewest_bytes", "4 \\(n-1\\) blocks of keys")
+def always_heads(n, heads, keys):
+    return "heads"
+
+
+# --- 15 route -----------------------------------------------------------------------------
+
+
+@right("route")
+def by_sorting(probabilities, k):
+    best, experts = probabilities.sort(descending=True)
+    return experts[:, :k], best[:, :k] / best[:, :k].sum(1)[:, None]
+
+
+@wrong("route", "must sum to 1")
+def as_they_are(probabilities, k):
+    return probabilities.topk(k)[1], probabilities.topk(k)[0]
+
+
+@wrong("route", "leave softmax to the router")
+def another_softmax(probabilities, k):
+    best, experts = probabilities.topk(k)
+    return experts, best.softmax(-1)
+
+
+@wrong("route", "experts come first")
+def weights_first(probabilities, k):
+    best, experts = probabilities.topk(k)
+    return best / best.sum(-1, keepdim=True), experts
+
+
+# --- 15 send_to_experts -------------------------------------------------------------------
+
+
+@right("send_to_experts")
+def selected(tokens, expert):
+    n = dist.get_world_size()
+    parts = [tokens[expert == rank] for rank in range(n)]
+    send = torch.tensor([len(part) for part in parts])
+    receive = torch.empty_like(send)
+    dist.all_to_all_single(receive, send)
+    here = torch.empty(int(receive.sum()))
+    dist.all_to_all_single(here, torch.cat(parts), receive.tolist(), send.tolist())
+    return here
+
+
+@wrong("send_to_experts", "does the receiver name what the sender sends")
+def hopes(tokens, expert):
+    n = dist.get_world_size()
+    send, order = expert.bincount(minlength=n).tolist(), expert.argsort(stable=True)
+    receive = [len(part) for part in torch.tensor_split(tokens, n)]
+    here = torch.empty(len(tokens))
+    dist.all_to_all_single(here, tokens[order], receive, send)
+    return here
+
+
+@wrong("send_to_experts", "tokens go to one rank only")
+def gathers_all(tokens, expert):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    every, wanted = tokens.new_empty(n * len(tokens)), expert.new_empty(n * len(tokens))
+    dist.all_gather_single(every, tokens)
+    dist.all_gather_single(wanted, expert)
+    return every[wanted == rank]
+
+
+@wrong("send_to_experts", "keep each sender's tokens in their order")
+def last_first(tokens, expert):
+    return selected(tokens.flip(0), expert.flip(0))
+
+
+# --- 15 sums_with -------------------------------------------------------------------------
+
+
+@right("sums_with")
+def by_column(name, rank, ep, n):
+    return [other for other in range(n) if "experts" not in name or (other - rank) % ep == 0]
+
+
+@wrong("sums_with", "which ranks have this expert")
+def all_ranks(name, rank, ep, n):
+    return list(range(n))
+
+
+@wrong("sums_with", "that's a row")
+def the_row(name, rank, ep, n):
+    return [other for other in range(n) if "experts" not in name or other // ep == rank // ep]
+
+
+@wrong("sums_with", "copy of the router")
+def always_the_column(name, rank, ep, n):
+    return list(range(rank % ep, n, ep))
+
+
+# --- 15 balance_loss ----------------------------------------------------------------------
+
+
+@right("balance_loss")
+def by_one_hot(probabilities, chosen):
+    experts = probabilities.shape[1]
+    got = torch.nn.functional.one_hot(chosen, experts).to(probabilities.dtype).mean(0)
+    return experts * got @ probabilities.mean(0)
+
+
+@wrong("balance_loss", "times the number of experts")
+def not_scaled(probabilities, chosen):
+    return by_one_hot(probabilities, chosen) / probabilities.shape[1]
+
+
+@wrong("balance_loss", "not their number")
+def counted(probabilities, chosen):
+    return by_one_hot(probabilities, chosen) * len(chosen)
+
+
+@wrong("balance_loss", "what the experts got")
+def without_the_choice(probabilities, chosen):
+    return probabilities.shape[1] * (probabilities.mean(0) ** 2).sum()
+
+
+# --- 15 next_bias -------------------------------------------------------------------------
+
+
+@right("next_bias")
+def by_where(bias, tokens, speed):
+    even = tokens.sum() / len(tokens)
+    return torch.where(tokens > even, bias - speed, torch.where(tokens < even, bias + speed, bias))
+
+
+@wrong("next_bias", "even more popular")
+def raised(bias, tokens, speed):
+    return 2 * bias - by_where(bias, tokens, speed)
+
+
+@wrong("next_bias", "only the sign")
+def in_proportion(bias, tokens, speed):
+    return bias - speed * (tokens - tokens.float().mean())
+
+
+@wrong("next_bias", "start from the bias so far")
+def from_zero(bias, tokens, speed):
+    return by_where(torch.zeros_like(bias), tokens, speed)
