@@ -87,7 +87,7 @@ def check_practice(answer: Callable) -> None:
     except NotWritten:
         print(to_write(task, "Or open the answer below."))
         return
-    print(f"Right, in {_tried(task)}. That is this chapter's practice done.")
+    print(f"Right, in {_tried(task)}.")
     progress.practised(task.name)
     if isinstance(task, Task):
         _show_one(task, tried)
