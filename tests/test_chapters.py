@@ -13,6 +13,7 @@ from tests.kernels import LocalAsyncKernelManager
 from tests.sampling import when
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+PAGES = sorted((ROOT / "notebooks").glob("[a-z]*.ipynb"))  # without a number
 FOLDERS = ("notebooks", "exercises", "solutions")
 NOTEBOOKS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
 GUIDES = [path for pattern in ("*.md", "[a-z]*/*.md") for path in sorted(ROOT.glob(pattern))]
@@ -27,6 +28,7 @@ PARTS = (
 )
 CLAIMS = {"0": 16, "1": 28, "2": 24, "3": 49}  # how many statements each series of claims.md has
 
+every_page = pytest.mark.parametrize("path", CHAPTERS + PAGES, ids=lambda path: path.stem)
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 every_full_chapter = pytest.mark.parametrize("path", CHAPTERS[1:], ids=lambda path: path.stem)  # 00 shows around
 
@@ -51,10 +53,15 @@ def claims(section):
     return {id: chapters.split(", ") for id, _, chapters in rows}
 
 
-@every_chapter
+def name(path):
+    """What claims.md calls a chapter or another page."""
+    return path.stem if path in PAGES else path.stem[:2]
+
+
+@every_page
 def test_each_claim_has_its_cell(path):
     there = {claim for cell in read(path).cells for claim in cell.metadata.get("claims", [])}
-    due = {id for id, chapters in claims("Shown").items() if path.stem[:2] in chapters}
+    due = {id for id, chapters in claims("Shown").items() if name(path) in chapters}
     assert due - there == set()
     assert there - set(claims("Shown")) == set(), "claims.md does not know these"
 
@@ -65,7 +72,7 @@ def test_no_claim_is_forgotten_or_in_both_tables():
     assert {id.split("-")[0] for id in {**shown, **later}} == {
         f"{series}.{number + 1}" for series, count in CLAIMS.items() for number in range(count)
     }
-    present = {path.stem[:2] for path in CHAPTERS}
+    present = {name(path) for path in CHAPTERS + PAGES}
     assert {chapter for chapters in shown.values() for chapter in chapters} <= present
     assert all(len(chapters) == 1 for chapters in later.values())
 
@@ -89,7 +96,10 @@ def test_has_the_parts_of_a_chapter(path):
 
 
 def minutes(cells):
-    """A learner's time: 200 words of prose or 100 of code in a minute, one for what is predicted or varied, ten for practice."""
+    """A learner's time: 200 words of prose or 100 of code in a minute, and what is done.
+
+    One minute for what is predicted or varied, two for a turn of the reader's, ten for practice.
+    """
     spent = 0.0
     for cell in cells:
         if cell.cell_type == "code":
@@ -97,6 +107,7 @@ def minutes(cells):
             continue
         prose = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", cell.source)
         spent += len(prose.split()) / 200 + cell.source.count("**Vary") + 10 * ("## Practice" in cell.source)
+        spent += 2 * ("## Your turn" in cell.source)
     return spent
 
 

@@ -26,7 +26,7 @@ PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 REQUIREMENTS = [Requirement(r) for r in PROJECT["dependencies"] + EXTRAS["course"] + EXTRAS["test"]]
 CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib", "flit-core": "flit_core"}
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+GUIDES = [ROOT / "README.md", ROOT / "INSTALL.md", ROOT / "CONTRIBUTING.md"]
 FOLDERS = ("collectives", "helpers", "tests", "exercises", "solutions", "notebooks", ".github")
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
 PAGES = [
@@ -76,7 +76,7 @@ def test_tested_versions_of_torch_are_said_alike():
     workflow = (ROOT / ".github" / "workflows" / "torch.yml").read_text()
     listed = f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
     assert set(re.findall(r"==([\d.]+)\.\*", workflow)) == set(TESTED[1:])  # ci.yml runs the first
-    for name in ("pyproject.toml", "README.md", "environment.yml"):
+    for name in ("pyproject.toml", "README.md", "INSTALL.md", "environment.yml"):
         assert listed in (ROOT / name).read_text(), name
     assert re.search(r"^torch==([\d]+\.[\d]+)", (ROOT / "constraints.txt").read_text(), re.M)[1] == TESTED[0]
 
@@ -122,10 +122,13 @@ def test_notebook_is_fit_to_be_committed(path):
     assert notebooks.problems(path) == []
 
 
-def test_every_chapter_is_linked_in_the_table():
-    table = [line for line in (ROOT / "README.md").read_text().splitlines() if re.match(r"\| \d\d \|", line)]
+def test_every_chapter_is_linked_in_the_table_and_every_other_page_below_it():
+    text = (ROOT / "README.md").read_text()
+    table = [line for line in text.splitlines() if re.match(r"\| \d\d \|", line)]
     linked = {row.split("|")[1].strip(): re.search(r"\]\((notebooks/[^)]+)\)", row) for row in table}
-    for chapter in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    pages = {path.name for path in (ROOT / "notebooks").glob("[a-z]*.ipynb")}
+    assert {name for name in pages if f"](notebooks/{name})" not in text} == set()
+    for chapter in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
         link = linked[chapter.name[:2]]
         assert link and link[1] == f"notebooks/{chapter.name}"
 

@@ -42,7 +42,7 @@ def main(venv, torch_index):
         "No network? Behind a proxy? Set https_proxy, or tell pip about your index (`pip config`).\n"
         "No space left? The packages need 2 GB.\n"
         "No matching distribution for torch? PyTorch has no build for this Python or machine (Macs with an\n"
-        "Intel chip, 32-bit systems): see the conda route in README.md.\n"
+        "Intel chip, 32-bit systems): see the conda route in INSTALL.md.\n"
         "When it is mended, give the same command again: it goes on where it stopped.",
     )
     with open(stamp, "w") as f:

@@ -321,7 +321,7 @@ def start(source: Path) -> str:
         mark = f"{{{{{name}}}}}"
         if mark in page:
             page = page.replace(mark, f"```{{raw}} html\n{figures.playing(recording, None)}\n```")
-    trees = [toctree("The course", "About it, and how to run it <README>"), *map(contents, FOLDERS)]
+    trees = [toctree("The course", "About it, and how to run it <README>", "INSTALL"), *map(contents, FOLDERS)]
     return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
 
 
@@ -334,7 +334,8 @@ def prepared(source: Path) -> None:
     (static / "collectives.js").write_text(script(), encoding="utf-8")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
-    shutil.copy(ROOT / "README.md", source)
+    for page in ("README.md", "INSTALL.md"):
+        shutil.copy(ROOT / page, source)
     places = {}
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)

@@ -16,6 +16,39 @@ from tests.corpus.answers import register
 RIGHT, WRONG, right, wrong = register()
 
 
+# --- 00 mean_loss -------------------------------------------------------------------------
+
+
+@right("mean_loss")
+def on_rank_zero(loss):
+    dist.reduce(loss, dst=0)
+    return loss.item() / dist.get_world_size() if dist.get_rank() == 0 else None
+
+
+@wrong("mean_loss", "does every rank make the call")
+def call_inside_if(loss):
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+        return loss.item()
+
+
+@wrong("mean_loss", "the sum of the losses")
+def undivided(loss):
+    dist.all_reduce(loss)
+    return loss.item() if dist.get_rank() == 0 else None
+
+
+@wrong("mean_loss", "only rank 0 should return it")
+def on_every_rank(loss):
+    dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+    return loss.item()
+
+
+@wrong("mean_loss", "rank 0's own loss")
+def without_a_call(loss):
+    return loss.item() if dist.get_rank() == 0 else None
+
+
 # --- 01 my_share --------------------------------------------------------------------------
 
 
