@@ -82,6 +82,12 @@ def test_a_work_passes_on_whatever_it_is_asked(job):
 
 
 @pytest.mark.slow
+def test_a_call_that_connects_its_group_holds_up_no_other_group(job):
+    code, said, record = job("threads")
+    assert code == 0 and len({e.group_name for e in record.events[0]}) == 2, said
+
+
+@pytest.mark.slow
 def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
     code, said, record = job("ddp", "--values")
     assert code == 0 and "Warning: tensors on a device are recorded by shape and dtype alone" in said
@@ -94,11 +100,12 @@ def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
 def test_what_goes_into_a_graph_is_told_apart(job):
     code, said, record = job("graph", "--values")  # a look at an event in a capture would be an error
     assert code == 0, said
-    assert [e.captured for e in record.events[0]] == [False, True, True, False]
-    captured = record.events[0][1]
+    assert [e.captured for e in record.events[0]] == [False, False, True, True, False]
+    captured = record.events[0][2]
     assert captured.end is None and captured.issued is not None and captured.waited
+    assert all(e.end is not None for e in record.events[0] if not e.captured)
     assert "4 of them went into CUDA graphs: they are counted once, and no replay is seen." in repr(record.totals)
-    assert "(captured)" in record.table(1) and "never" not in record.table()
+    assert "(captured)" in record.table(2) and "never" not in record.table()
 
 
 # --- the judge ----------------------------------------------------------------------------
