@@ -33,6 +33,7 @@ from .watch import Guard, Unwatched, Watch
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 ASK_SECONDS = 0.0002  # between two looks at a device that is waited for
+CAPTURE_SECONDS = 10.0  # after a call that went into a graph, in which more may follow
 _CPU = torch.device("cpu")
 NOT_READ = (
     "tensors on a device are recorded by shape and dtype alone: to read their values would make each call wait for its "
@@ -69,7 +70,9 @@ class Tracer:
         self._count = 0
         # Calls that a stream has, by index in the order of their calls: whether each is through.
         self._left: dict[int, Callable[[], bool]] = {}
-        self._capturing = False  # whether the last call went into a graph: then no end may be asked for
+        # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
+        self._capturing: streams.Streams | None = None
+        self._captured_at = 0.0
         self._batches: dict[
             tuple[int, str], list[Part]
         ] = {}  # (thread, group name) -> calls of the batch that it makes
@@ -110,6 +113,8 @@ class Tracer:
 
     def finish(self) -> None:
         """Closes the events nobody waited for, with what stands in their tensors now."""
+        if self._capturing and not self._capturing.capturing():
+            self._capturing = None
         self.ask()
         for traced in list(self._open.values()):
             self.done(traced, waited=False, complete=not traced.captured and traced.inner.is_completed())
@@ -127,7 +132,7 @@ class Tracer:
         device = next((t.device for t in call.all_in or call.all_out), None)
         of_device = device and streams.of(device)
         event.group_name, event.backend = group.group_name, self._backend(group, device)
-        event.captured = self._capturing = bool(of_device and of_device.capturing())
+        event.captured = bool(of_device) and self._captures(of_device)
         event.line, entry, frame = learners_call(threads.here.given_at)
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:
@@ -202,10 +207,10 @@ class Tracer:
                 return work
             of_device = streams.of(device)
             if work is None:
-                self._leave(parts, self._capturing, device, of_device)
+                self._leave(parts, bool(self._capturing), device, of_device)
                 return None
             traced = self._wrapped(work, parts[0], device, of_device, group, True)
-            traced.parts, traced.captured = parts, self._capturing
+            traced.parts, traced.captured = parts, bool(self._capturing)
             return traced
 
         return start, end
@@ -237,7 +242,7 @@ class Tracer:
         if of_device and (captured or not self._waits):
             if self._warns and not captured and value is not None:
                 self._warns = False
-                warnings.warn(NOT_READ, stacklevel=2)
+                warnings.warn_explicit(NOT_READ, UserWarning, "collectives", 0)
             return outline(value)
         return self._capture(value, scratch=scratch)
 
@@ -261,10 +266,11 @@ class Tracer:
 
     def waited(self, traced: TracedWork) -> None:
         """Tell what it means that a wait has returned: the call's end, or that a stream waits for it."""
-        if traced.streams is None or not traced.captured and traced.inner.is_completed():
+        capturing = bool(traced.streams) and self._captures(traced.streams)
+        if not capturing and not traced.captured and (traced.streams is None or traced.inner.is_completed()):
             self.done(traced)
-        elif not traced.told:
-            self.left(traced)
+        elif not traced.told:  # a mark that is set in a graph could not be asked
+            self.left(traced, traced.inner.is_completed if capturing else None)
 
     def left(self, traced: TracedWork, is_through: Callable[[], bool] | None = None) -> None:
         """Tell once that the rank is through with a call, which its stream has."""
@@ -321,15 +327,22 @@ class Tracer:
 
     def ask(self) -> None:
         """Tell the end of every call that is complete, as far as it can be seen. Waits for nothing."""
+        if self._capturing and self.now() - self._captured_at < CAPTURE_SECONDS:
+            return
         with self._lock:
-            if self._capturing:
-                return
             for index, is_through in list(self._left.items()):
                 if _seen(is_through):
                     self._through(index)
             for traced in list(self._open.values()):
                 if not traced.captured and traced.inner.is_completed():
                     self.done(traced, waited=False)
+
+    def _captures(self, of_device: streams.Streams) -> bool:
+        """Whether this thread fills a graph now: then nothing may be asked, and no mark be set."""
+        self._capturing = of_device if of_device.capturing() else None
+        if self._capturing:
+            self._captured_at = self.now()
+        return self._capturing is not None
 
     def _through(self, index: int) -> None:
         if self._left.pop(index, None):

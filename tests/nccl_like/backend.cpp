@@ -147,11 +147,13 @@ at::Tensor tensor(std::vector<uint8_t>& data, const at::Tensor& like) {  // of t
   return flat.numel() == like.numel() ? flat.view_as(like).clone() : flat.clone();
 }
 
+std::atomic<int> connecting{0};  // first calls that wait for their peers
+
 struct LaterBackend : Backend {
   c10::intrusive_ptr<Store> store;
   std::chrono::duration<float> limit;
   std::map<std::string, int> executed;  // calls of each lane until now
-  bool coalescing = false;
+  bool coalescing = false, connected = false;
   uint64_t last = 0;
   Tensors coalesced;
 
@@ -195,10 +197,21 @@ struct LaterBackend : Backend {
     return async ? c10::intrusive_ptr<Work>(work) : c10::intrusive_ptr<Work>();
   }
 
+  // A group's first call waits, on the host, until all ranks make it: only then NCCL's ranks are connected.
+  void connect() {
+    connecting++;
+    store->set("connect/" + std::to_string(getRank()), std::vector<uint8_t>{0});
+    for (int r = 0; r < getSize(); r++)
+      while (!store->check({"connect/" + std::to_string(r)})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    connecting--;
+    connected = true;
+  }
+
   // Every rank brings tensors; finish gets what all have brought, by rank and place.
   using Brought = std::function<at::Tensor(int rank, int place, const at::Tensor& like)>;
   c10::intrusive_ptr<Work> together(
       OpType type, bool async, Tensors inputs, Tensors outputs, std::function<void(Brought)> finish) {
+    if (!connected) connect();
     return enqueue(type, async, outputs, [=, this] {
       auto call = "call/" + std::to_string(executed["all"]++) + "/";
       for (size_t k = 0; k < inputs.size(); k++)
@@ -290,6 +303,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("hold", [](bool now) { stream().hold(now); }, unlocked);
   m.def("capture", [](bool now) { stream().capture(now); }, unlocked);
   m.def("capturing", [] { return stream().capturing; });
+  m.def("connecting", [] { return connecting.load(); });
   m.def("replay", [] { stream().replay(); }, unlocked);
   py::class_<Event>(m, "Event").def(py::init<>()).def("query", &Event::query);
 }

@@ -1,6 +1,7 @@
 """Scripts of jobs whose backend has NCCL's ways:   job.py NAME"""
 
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -67,6 +68,21 @@ def handles(rank, size):
     dist.barrier()
 
 
+def threads(rank, size):
+    """The first call of one group waits for rank 1, in a thread, while rank 1 waits for the other group's."""
+    one, other = dist.new_group(), dist.new_group()
+    if rank == 0:
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(2),), kwargs={"group": one})
+        thread.start()
+        while not device.connecting():
+            time.sleep(0.001)
+        dist.all_reduce(torch.ones(2), group=other)
+        thread.join()
+    else:
+        dist.all_reduce(torch.ones(2), group=other)
+        dist.all_reduce(torch.ones(2), group=one)
+
+
 def ddp(rank, size):
     model = DistributedDataParallel(torch.nn.Linear(4, 4), init_sync=False)  # which reads what it has not waited for
     for _ in range(3):
@@ -78,8 +94,10 @@ def graph(rank, size):
     """One call is captured, and replayed twice."""
     x = torch.ones(2)
     dist.all_reduce(x)
+    earlier = dist.all_reduce(torch.ones(2), async_op=True)
     device.synchronize()
     device.capture(True)
+    earlier.wait()  # in the graph, though the call is not
     dist.all_reduce(x)
     dist.all_reduce(x, async_op=True).wait()
     device.capture(False)
