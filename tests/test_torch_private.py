@@ -18,6 +18,7 @@ OTHERS = {
     "_replace", "_asdict", "_fields", "_make",  # of a NamedTuple
     "_current_frames", "_exit", "_getframe", "_shutdown",  # of the standard library
     "_find_imported_submodules",  # of cloudpickle
+    "_run_module_as_main",  # of runpy
     "_ipython_display_", "_repr_mimebundle_", "_render_traceback_",  # that Jupyter looks for
 }  # fmt: skip
 LOOKED_FOR = {"_source_rank", "_should_skip_dynamo"}  # methods of ours that torch calls
