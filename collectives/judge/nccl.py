@@ -26,4 +26,4 @@ def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
 
 def _absent(call: Call) -> set[int]:
     e = call.events[0]
-    return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks)
+    return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks) - call.unseen

@@ -138,6 +138,14 @@ class Completed(NamedTuple):
     src: int | None  # for a recv from anyone: the global rank it came from
 
 
+class Skipped(NamedTuple):
+    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see calls.lane_of."""
+
+    calls: int
+    made: dict[tuple, int]
+    works: set[Hashable]  # that have begun, and not ended
+
+
 class Returned(NamedTuple):
     """The function has returned."""
 
@@ -229,7 +237,7 @@ class Refused(NamedTuple):
 
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Returned,
-    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused,
+    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name
