@@ -17,7 +17,7 @@ PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile --no-loadscope-reord
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
-.PHONY: help lab test test-all test-nightly test-browser notebooks mistakes exercises grade slides hosts bench bench-grade site check env clean
+.PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade slides hosts bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ test-all: check ## the same and the long tests too: what CI runs at each push
 
 test-nightly: check ## every test there is: all of those alike, of which test-all takes some
 	$(PYTEST) -m "" $(ARGS)
+
+test-gpu: check ## the recorder on this machine's GPUs (needs the CUDA build of torch: make lab TORCH_INDEX=)
+	$(IN_ENV) -m pytest -rs -m "" tests/gpu $(ARGS)
 
 test-browser: check ## the course in JupyterLab and on its website in a real browser; pictures in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"

@@ -44,9 +44,12 @@ class Bill(list):
         rank: int,
         machine: Machine,
         world_size: int,
+        issued: int = 0,
+        captured: int = 0,
         band: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(items)
+        self.issued, self.captured = issued, captured  # of these calls: left to a stream, gone into a CUDA graph
         self.band = band  # seconds of all, where every call takes the least or the most of nine of ten systems
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
         self.seconds = sum(item.seconds for item in self)  # one call after the other; what overlaps costs less
@@ -61,7 +64,11 @@ class Bill(list):
         share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
         calls = f"rank {self.rank}'s calls, as one of {self.world_size:,} on {self.machine.name}"
         around = f"\n  nine of ten systems: {duration(self.band[0])} to {duration(self.band[1])}" if self.band else ""
-        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}{around}"
+        known = f"\n  {self.issued:,} of them were issued: whether they ended is not known" if self.issued else ""
+        graphs = (
+            f"\n  {self.captured:,} of them are in CUDA graphs: priced once, and no replay" if self.captured else ""
+        )
+        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}{around}{known}{graphs}"
 
 
 def bill(
@@ -103,7 +110,10 @@ def bill(
     items, costs = bills.get(rank, []), paid.get(rank, {})
     bands = [cost.band for item in items for cost in costs[item[:4]] if cost.band]
     band = tuple(map(sum, zip(*bands))) if bands else None
-    return Bill(items, rank, machine, prod(layout.real), band)
+    mine = [e for call in calls for e in call if e.rank == rank and len(e.group) > 1]
+    captured = sum(e.captured for e in mine)
+    issued = sum(e.issued is not None and e.end is None and not e.captured for e in mine)
+    return Bill(items, rank, machine, prod(layout.real), issued, captured, band)
 
 
 def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:

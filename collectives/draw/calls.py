@@ -133,7 +133,7 @@ def barrier(call: Call, which: str = "") -> Canvas:
         if e.end is not None:
             sketch.line([(bar, at), (bar + 60, at)], colour(rank), LANE)
         else:
-            sketch.text(bar + 14, at, status(e), 12, SOFT, align="left")
+            sketch.text(bar + 14, at, "issued" if e.issued is not None else status(e), 12, SOFT, align="left")
     fill = REDUCED if len(made) == len(ranks) and all(e.end is not None for e in call) else "#ffffff"
     sketch.box(bar - 4, y - 14, 8, pitch * (len(ranks) - 1) + 28, fill, REDUCED, radius=4)
     return sketch

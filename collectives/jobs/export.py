@@ -21,7 +21,7 @@ Made by collectives.jobs.export.
 from collectives.jobs.program import begin, show
 
 display = show
-begin(pictures="{name}-pictures")
+begin(pictures="{name}-pictures"{where})
 '''
 TRY = """try:
 {body}
@@ -29,14 +29,17 @@ except Exception as error:
     show(error)"""
 
 
-def export(notebook: Path) -> str:
-    """The program.  Raises ValueError for a cell with magic commands, which are not Python, ImportError without nbformat."""
+def export(notebook: Path, backend: str | None = None, device: str | None = None) -> str:
+    """The program.  backend, device: as of `run`, for all ranks.
+
+    Raises ValueError for a cell with magic commands, which are not Python, ImportError without nbformat."""
     try:
         import nbformat
     except ImportError:
         raise ImportError("notebooks are read by nbformat, which is not installed here: pip install nbformat") from None
     cells = [cell for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
-    parts = [HEAD.format(name=notebook.stem)]
+    where = "".join(f", {name}={value!r}" for name, value in (("backend", backend), ("device", device)) if value)
+    parts = [HEAD.format(name=notebook.stem, where=where)]
     for number, cell in enumerate(cells, 1):
         try:
             body = with_last_shown(cell.source)
@@ -66,8 +69,11 @@ def with_last_shown(source: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser("python -m collectives export", description=__doc__.splitlines()[0])
     parser.add_argument("notebook", type=Path, metavar="NOTEBOOK.ipynb", help="its program is printed")
+    parser.add_argument("--backend", help="of the ranks' group, as run() takes it (gloo)")
+    parser.add_argument("--device", help="on which its ranks make tensors, as run() takes it (cpu)")
+    options = parser.parse_args()
     try:
-        print(export(parser.parse_args().notebook))
+        print(export(options.notebook, options.backend, options.device))
     except (OSError, ValueError, ImportError) as error:
         sys.exit(str(error))
 

@@ -1,16 +1,18 @@
 """The judge of a job that may run for weeks: calls that are complete are forgotten after a while."""
 
 import time
+from dataclasses import replace
 from math import inf
 
 from ..judge.gloo import is_consequence
 from ..judge.monitor import Monitor
-from ..judge.verdict import Verdict
+from ..judge.verdict import Died, Raised, Standstill, Verdict
 from ..rank import protocol
 from ..record.event import Line
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
+STOOD_SECONDS = 2.0  # without a message; then it is told what stood still before a rank ended
 # Only the launcher of a process learns its exit code.
 UNSEEN = "is gone without a word: killed, ended by os._exit, or its host is down,"
 
@@ -24,25 +26,36 @@ class Judge:
     def __init__(self, world_size: int, patience: float) -> None:
         self._monitor = Monitor(world_size, grace=GRACE_SECONDS, keep=KEPT_CALLS)
         self._patience = patience
-        self._progress = time.monotonic()  # inf: the standstill since then has been told
+        self._progress = time.monotonic()
+        self._still_told = False  # the standstill since then
+        self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
 
     # --- what arrives ---------------------------------------------------------------------
 
     def take(self, rank: int, message: protocol.Message) -> None:
-        self._progress = time.monotonic()
+        if type(message) is protocol.Failed:
+            self._ends()
+        self._progress, self._still_told = time.monotonic(), False
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
     def lost(self, rank: int) -> None:
         """Take in that a rank's connection has ended. Those that follow the first went with it, or the launcher ended them."""
         monitor = self._monitor
+        self._ends()
         if rank in monitor.returned or rank in monitor.failures or monitor.cut_off:
             return
         if all(map(is_consequence, monitor.failures.values())):  # else an error came before
             monitor.lost(rank)
             monitor.exited(rank, UNSEEN)
             monitor.feed(rank, protocol.Began())
+
+    def _ends(self) -> None:
+        """Keep, before a first rank ends, what has stood still: most often that is the cause."""
+        monitor, seconds = self._monitor, time.monotonic() - self._progress
+        if seconds > STOOD_SECONDS and not monitor.cut_off and not monitor.failures:
+            self._stood = monitor.standstill(seconds)
 
     def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
         self._monitor.locate(rank, line, inside)
@@ -64,7 +77,7 @@ class Judge:
     @property
     def _is_late(self) -> bool:
         """Whether no rank has told anything for a long time, which has not been told yet."""
-        return time.monotonic() - self._progress > self._patience
+        return not self._still_told and time.monotonic() - self._progress > self._patience
 
     def conclude(self) -> Verdict | None:
         """The verdict, to be told: it is given once. None if there is nothing to tell."""
@@ -72,6 +85,8 @@ class Judge:
             return None
         if verdict := self._monitor.verdict():
             self._certain_told = True
+            if self._stood and isinstance(verdict, Raised | Died):
+                verdict = replace(verdict, stood=self._stood)
         elif self._is_late and (verdict := self._monitor.standstill(time.monotonic() - self._progress)):
-            self._progress = inf
+            self._still_told = True
         return verdict

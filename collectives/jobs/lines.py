@@ -10,6 +10,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "waiting", index, since, limited, thread]
     [r, "after", s, after]                  what such calls leave, from here on
     [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
+    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow
     [r, "misused", index, how, line]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
@@ -121,6 +122,7 @@ def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
 _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, _: ["waiting", *m],
     protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after, *m[5:]],
+    protocol.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
     protocol.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
     protocol.WorkBegan: lambda m, _: ["began", *m],
@@ -207,6 +209,9 @@ class Reader:
         src, after, *more = rest
         return [protocol.Completed(index, _value(after), self._at(end), waited, src, *more)]
 
+    def _issued(self, index: int, at: float, after: Any) -> list:
+        return [protocol.Issued(index, _value(after), at + self.shift)]
+
     def _anew(self, *_: Any) -> list:
         return []
 
@@ -292,6 +297,7 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "waiting": Reader._waiting,
     "after": Reader._after,
     "done": Reader._done,
+    "issued": Reader._issued,
     "misused": lambda _, index, how, line: [protocol.Misused(index, how, _line(line))],
     "resumed": lambda _: [protocol.Resumed()],
     "began": lambda _, work, index: [protocol.WorkBegan(hashable(work), index)],

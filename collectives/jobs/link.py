@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
+from typing import Any, Callable
 
 from ..rank.protocol import Message
 from .pipe import Pipe, local, same_user, say
@@ -72,6 +72,7 @@ class Link:
         self._over = False  # the script has ended
         self._up, self._ended = threading.Event(), threading.Event()
         self._pipe: Pipe | None = None
+        self.before_stack: Callable[[], None] = lambda: None  # tells what is to be known before this rank's stack is
         self._main = threading.main_thread().ident
         os.register_at_fork(after_in_child=self._in_child)
         _thread.start_new_thread(self._run, ())
@@ -145,6 +146,7 @@ class Link:
 
     def _asked(self, what: dict) -> None:
         if "stack" in what:
+            self.before_stack()
             self._pipe.send({"stack": [] if self._over else stack(self._main)})
         elif "bye" in what:
             self._teller.off = True

@@ -29,15 +29,17 @@ _pictures = Path()
 _numbers = itertools.count(1)
 
 
-def begin(pictures: str) -> None:
+def begin(pictures: str, backend: str | None = None, device: str | None = None) -> None:
     """Take the launcher's processes as engines.  Returns on rank 0 only: the others end when rank 0 has ended.
 
     pictures: a folder for what cells show as pictures, made when the first is written.
+    backend, device: as of `run`, for all ranks.
     """
     import IPython.display  # notebooks' own; a library that records a job has none
 
     global _pictures
     _pictures = Path(pictures)
+    launch.usual = backend, device
     IPython.display.display = _display  # what objects call that show themselves
     if not all(name in os.environ for name in LAUNCHER):
         return

@@ -35,6 +35,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     if rank == 0:
         torch_private.warn()
     tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True)
+    way.before_stack = tracer.ask
     failed = False
 
     def end() -> None:

@@ -35,6 +35,8 @@ def run(
     check: bool = True,
     whole: bool = False,
     record: bool = True,
+    backend: str | None = None,
+    device: str | None = None,
     **kwargs: Any,
 ) -> Run:
     """Does what `collectives.run` does, with the ranks on other hosts; its other arguments are explained there.
@@ -45,17 +47,20 @@ def run(
     Returns the same Run and raises the same errors; EngineError for engines that cannot be used.
     """
     ranks = ranks_on(on)
-    settings = Settings(ranks.usual if world_size is None else world_size, timeout, check, whole, record)
+    size = ranks.usual if world_size is None else world_size
+    settings = Settings(size, timeout, check, whole, record, backend, device)
     return launch.run_on(ranks, settings, fn, args, kwargs)
 
 
-def use(on: Any = None) -> None:
+def use(on: Any = None, backend: str | None = None, device: str | None = None) -> None:
     """From here on, `collectives.run` and whatever else runs a function take their ranks there.
 
     on: as for run(); None: this machine again.
+    backend, device: as for run(), where it is given none.
     """
     if on is not None:
         ranks_on(on)  # else what cannot be used would be found at the next run
+    launch.usual = backend, device
     launch.where = Ranks if on is None else partial(ranks_on, on)
 
 

@@ -19,7 +19,9 @@ class Total:
 
     calls: int = 0
     nbytes: int = 0  # of what they passed in
-    seconds: float = 0.0  # from the call to its end, calls under way together counted each
+    seconds: float = 0.0  # from the call to its end, calls under way together counted each; of those waited for
+    issued: int = 0  # calls left to a device's stream: how long they took there is not known
+    captured: int = 0  # calls that went into a CUDA graph, among those issued: each is counted once, its replays never
 
 
 class Totals(dict[Kind, Total]):
@@ -31,7 +33,18 @@ class Totals(dict[Kind, Total]):
             (op, f"{ranks:,}", dtype, f"{t.calls:,}", size(t.nbytes), duration(t.seconds))
             for (op, ranks, dtype), t in sorted(self.items(), key=lambda item: -item[1].nbytes)
         ]
-        return aligned(rows)
+        return "\n".join([aligned(rows), *self.unseen])
+
+    @property
+    def unseen(self) -> list[str]:
+        """What these figures do not hold, in sentences."""
+        issued, captured = (sum(getattr(t, name) for t in self.values()) for name in ("issued", "captured"))
+        said = []
+        if issued:
+            said.append(f"{issued:,} calls were left to a device's stream: their seconds there are not known.")
+        if captured:
+            said.append(f"{captured:,} of them went into CUDA graphs: they are counted once, and no replay is seen.")
+        return said
 
 
 class Account:
@@ -55,10 +68,15 @@ class Account:
             total = self.totals.setdefault(kind, Total())
             total.calls += 1
             total.nbytes += e.nbytes
+            total.captured += e.captured
+            total.issued += e.issued is not None
             self.calls[rank] += 1
-            self._started[rank, e.index] = total, e.start
+            if e.issued is None:
+                self._started[rank, e.index] = total, e.start
             if e.op != "recv" or e.src is not None:
                 self.made[lane_of(e)] += 1
+        elif type(message) is protocol.Issued and (begun := self._started.pop((rank, message.index), None)):
+            begun[0].issued += 1
         elif type(message) is protocol.Completed and (begun := self._started.pop((rank, message.index), None)):
             total, start = begun
             total.seconds += 0.0 if message.end is None else message.end - start

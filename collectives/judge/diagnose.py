@@ -13,6 +13,7 @@ from typing import Callable, Iterable, Mapping, NamedTuple
 from ..record.calls import Call
 from ..record.collectives import of
 from ..record.event import Event
+from . import nccl
 from .branches import alternatives
 from .gloo import TAKEN_FOR_DENSE
 
@@ -51,6 +52,7 @@ def wrong(call: Call, before: Callable[[Call], Iterable[Call]] = lambda call: ()
 def mismatch(call: Call) -> str | None:
     """How the parts of a call disagree, or its tensors are misused, as far as it has been made."""
     first, *rest = call.events
+    on_nccl = first.backend == "nccl"
     for e in call:
         if misuse := _misuse(e, len(call.group)):
             return misuse
@@ -69,9 +71,9 @@ def mismatch(call: Call) -> str | None:
             return "reduce op"
         if e.dtype != first.dtype:
             return "dtype"
-        if e.shape != first.shape and not of(e.op).personal:
+        if e.shape != first.shape and not of(e.op).personal and not (on_nccl and e.op in nccl.UNEVEN):
             return "shape"
-        if e.strides != first.strides and e.op in TAKEN_FOR_DENSE:
+        if e.strides != first.strides and e.op in TAKEN_FOR_DENSE and not on_nccl:
             return "layout"
     return _splits(call) if call.op == "all_to_all_single" else None
 
@@ -101,7 +103,7 @@ def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call of so many ranks."""
     if e.misuse:
         return e.misuse
-    if set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
+    if e.backend != "nccl" and set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):  # NCCL refuses them
         return "gaps"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None

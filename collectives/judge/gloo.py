@@ -18,6 +18,8 @@ def needs(event: Event, call: Call) -> set[int]:
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - {e.rank for e in call} - call.unseen
+    if event.backend == "nccl":  # its kernel ends once all have made the call
+        return others
     if collective.gloo == "tree":
         return others & _tree_relatives(event)
     if collective.gloo == "all" or event.rank == event.root:
@@ -68,6 +70,7 @@ _LOST = (
     "pair closure",
     "Broken pipe",
     "Read error",
+    "remote process exiting prematurely",  # NCCL's
     "Write error",
 )
 

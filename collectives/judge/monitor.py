@@ -137,11 +137,16 @@ class Monitor(State):
 
     def standstill(self, seconds: float) -> Verdict | None:
         """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
-        lacking, blocked = nccl.lacking(self._matcher.of.values()), tuple(sorted(self._blocked))
-        if not lacking and not blocked:
+        calls = list(self._matcher.of.values())
+        lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
+        under_way = nccl.in_flight(calls, self._returned | self._lost)
+        if not lacking and not blocked and not under_way:
             return None
         lacks = tuple(map(frozenset, lacking.values()))
-        return Standstill(**self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, seconds=seconds)
+        in_flight = tuple((call, tuple(e.rank for e in parts)) for call, parts in under_way.items())
+        return Standstill(
+            **self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, in_flight=in_flight, seconds=seconds
+        )
 
     @property
     def _exited(self) -> set[int]:

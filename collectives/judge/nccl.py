@@ -6,22 +6,44 @@ not certain the moment it is seen.  What is certain is which calls lack whom: NC
 once every member of its group has made it.
 """
 
-from typing import Iterable
+from typing import Collection, Iterable
 
 from ..record.calls import Call
+from ..record.event import Event
+
+# Where it takes tensors of another size from each rank: torch makes broadcasts or reduces of such a call
+# (ProcessGroupNCCL.cpp, _broadcast_oop and _reduce_oop), and refuses uneven lists of gather and scatter.
+UNEVEN = ("all_gather", "reduce_scatter")
 
 
 def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
     """Calls that some of their ranks have made and others have not, the first of each group, with those others."""
+    open_ = (call for call in calls if not call.is_complete and not (call.op == "recv" and call.events[0].src is None))
+    return {call: _absent(call) for call in _first_of_each(open_)}
+
+
+def in_flight(calls: Iterable[Call], over: Collection[int]) -> dict[Call, list[Event]]:
+    """Calls that all their ranks have made and that have not ended, the first of each group, with the parts under way.
+
+    over: ranks that make no more calls: what they left is nobody's wait.
+    """
+    parts = {}
+    for call in calls:
+        under_way = [e for e in call if e.end is None and not e.captured and e.rank not in over]
+        if call.is_complete and under_way:
+            parts[call] = under_way
+    return {call: parts[call] for call in _first_of_each(parts)}
+
+
+def _first_of_each(calls: Iterable[Call]) -> list[Call]:
+    """Of each group, or pair of ranks, the first of these calls; in order of time."""
     first: dict[tuple, Call] = {}
     for call in calls:
-        if call.is_complete or call.op == "recv" and call.events[0].src is None:
-            continue
         e = call.events[0]
         where = (e.group_name, e.group, *((e.op, e.rank, e.src, e.dst) if call.is_message else ()))
         if where not in first or call.index < first[where].index:
             first[where] = call
-    return {call: _absent(call) for call in sorted(first.values(), key=lambda call: call.events[0].start)}
+    return sorted(first.values(), key=lambda call: call.events[0].start)
 
 
 def _absent(call: Call) -> set[int]:

@@ -77,6 +77,10 @@ class State:
                 if message.src is not None:
                     self._matcher.add(event)
                 self._completes(event)
+            case protocol.Issued() if event := known.get(message.index):
+                note(event, message)
+                if event.captured:  # nothing will be told of its end
+                    self._completes(event)
             case protocol.Waiting() if event := known.get(message.index):
                 note(event, message)
                 if not message.limited:
@@ -227,8 +231,11 @@ def note(event: Event, message: protocol.Message) -> None:
     match message:
         case protocol.Waiting(_, since):
             event.waiting = since
+        case protocol.Issued(_, after, at):
+            event.after, event.issued, event.waited = after, at, True
         case protocol.Completed(_, after, end, waited, src):
-            event.after, event.end, event.waited = after, end, waited
+            event.after = event.after if after is None else after
+            event.end, event.waited = end, waited
             event.src = event.src if src is None else src
         case protocol.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
             event.viewed_at = line

@@ -50,9 +50,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Halt(Verdict):
-    """A verdict that says where every rank stands."""
+    """A verdict that says where every rank stands.  stood: what stood still until then, if something did."""
 
     standing: tuple[Standing, ...]
+    stood: "Standstill | None" = None
 
 
 # --- what the program did -----------------------------------------------------------------
@@ -75,10 +76,15 @@ class TimeUp(Halt):
 
 @dataclass(frozen=True, kw_only=True)
 class Standstill(Halt):
-    """No rank has told anything for some seconds.  lacking: for each of the calls, the ranks that did not make it."""
+    """No rank has told anything for some seconds.
+
+    lacking: for each of the calls, the ranks that did not make it.
+    in_flight: calls that all their ranks have made, each with those on which it has not ended.
+    """
 
     seconds: float
     lacking: tuple[frozenset[int], ...]
+    in_flight: tuple[tuple[Call, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

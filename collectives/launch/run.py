@@ -35,9 +35,11 @@ def run(
     check: bool = True,
     whole: bool = False,
     record: bool = True,
+    backend: str | None = None,
+    device: str | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Runs `fn(*args, **kwargs)` on every rank of a new gloo process group.
+    """Runs `fn(*args, **kwargs)` on every rank of a new process group.
 
     fn: any callable: a function of a notebook or a module, a lambda, a closure.  Inside it,
         torch.distributed is initialised and everything said through it is recorded.
@@ -48,15 +50,20 @@ def run(
     whole: keep large tensors whole in the events, instead of a summary.
     record: False records nothing, for measuring times: there are no events then, and a hang is
         known only when the time is up.
+    backend: of the group, "gloo" if none is given.  "nccl" needs a GPU for each rank.
+    device: a kind of device, "cuda", on which tensors are made that name no other.  Rank k of a host has the k-th of
+        them; with gloo ranks may share one.  To show what is in their tensors, calls there are waited for, as gloo
+        does: so run() finds what hangs, and how long calls take that overlap is for record=False to measure.
 
     Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
     ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
     that cannot work, before any process starts.
     """
-    settings = Settings(world_size, timeout, check, whole, record)
+    settings = Settings(world_size, timeout, check, whole, record, backend or usual[0], device or usual[1])
     return run_on(where(), settings, fn, args, kwargs)
 
 
+usual: tuple[str | None, str | None] = None, None  # backend and device where run() is given none
 where: Callable[[], Ranks] = Ranks  # a program of torchrun's (jobs/program.py) has its ranks elsewhere
 
 

@@ -40,6 +40,8 @@ class Settings(NamedTuple):
     check: bool
     whole: bool
     record: bool
+    backend: str | None = None
+    device: str | None = None
 
 
 Phase = Callable[[], "Phase | None"]
@@ -194,7 +196,9 @@ class Session:
         self._handed_out = not self._monitor.cut_off
         if self._handed_out:
             changed = None if self._context == self._workers.context else self._context
-            self._talk.tell(Job(self._payload, changed, self._began, self._settings.whole, self._settings.record))
+            asked = self._settings
+            job = Job(self._payload, changed, self._began, asked.whole, asked.record, asked.backend, asked.device)
+            self._talk.tell(job)
         return self._handed_out
 
     def _ask_for_stacks(self, seconds: float) -> None:

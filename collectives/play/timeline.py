@@ -1,6 +1,7 @@
 """When it happened: how each rank spent its time, and a lane a rank with each call as a bar, its waits and its messages.
 
-Times are measured, so no two runs give the same picture.  It can be saved for ui.perfetto.dev, where one can zoom.
+A call that was left to a device's stream is shown until it was issued: when the device began and ended it is not known
+here, and a profiler's trace has it.  Times are measured, so no two runs give the same picture.  It can be saved for ui.perfetto.dev, where one can zoom.
 """
 
 import json
@@ -28,7 +29,7 @@ class CallSpan(NamedTuple):
     start: float  # the call was made
     blocked: float  # from here on the rank did nothing else
     met: float  # the last of those it needed had made the call too
-    end: float  # it was complete
+    end: float  # it was complete; or issued, see Event.issued
     late: int | None  # the rank that it waited for last; None: itself
 
     @property
@@ -40,6 +41,11 @@ class CallSpan(NamedTuple):
     def name(self) -> str:
         """'all_reduce #3', the rank's third call"""
         return f"{self.event.op} #{self.event.index + 1}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rank is through with it."""
+        return self.event.end is not None or self.event.issued is not None
 
 
 class Share(NamedTuple):
@@ -98,12 +104,15 @@ def _spans(run: Run) -> list[CallSpan]:
 
 def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
     """first, last: when anything happened in the run."""
-    end = last if e.end is None else e.end
+    ended = e.end if e.issued is None else e.issued
+    end = last if ended is None else ended
     blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
     others = {o.rank: o.start for o in call if o is not e}
     late = max(others, key=others.__getitem__, default=None)
     met = min(max(others.get(late, 0.0), blocked), end)
-    if e.end is None and len(call.events) < (2 if call.is_message else len(call.group)):
+    if e.issued is not None:
+        met = blocked  # the stream waits for others, and not the rank
+    if ended is None and len(call.events) < (2 if call.is_message else len(call.group)):
         met = end  # somebody never came
     return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
 
@@ -112,7 +121,7 @@ def _messages(run: Run, spans: list[CallSpan]) -> list[tuple[CallSpan, CallSpan]
     """The (send, recv) pairs that met."""
     of = {id(span.event): span for span in spans}
     pairs = [call.events for call in run.calls if call.is_message and len(call.events) == 2]
-    return [(of[id(a)], of[id(b)]) for a, b in pairs if b.end is not None]
+    return [(of[id(a)], of[id(b)]) for a, b in pairs if b.end is not None and b.issued is None]
 
 
 def _longest_wait(worst: CallSpan) -> str:
@@ -153,6 +162,8 @@ def _text(spans: list[CallSpan]) -> str:
     rows = [("rank", "call", "starts", "waits", "ends")]
     for span in sorted(spans, key=lambda span: (span.event.rank, span.event.index)):
         ends = "never" if span.event.end is None else duration(span.end)
+        if span.event.issued is not None:
+            ends = f"{duration(span.end)} (issued)"
         rows.append((str(span.event.rank), span.name, duration(span.start), duration(span.waits), ends))
     return aligned(rows)
 
@@ -247,11 +258,11 @@ def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: fl
         sketch.line([(inside(span.start), under), (x0, under)], tint, 3, butt=True)
     if x1 - x0 >= 1:
         _dashed(sketch, x0, y - HIGH / 2, x1 - x0, HIGH)
-    if e.end is not None and x2 > x0:
+    if span.is_over and x2 > x0:
         sketch.box(x1, y - HIGH / 2, max(x2 - x1, 1.5), HIGH, tint, radius=2)
     for words in (span.name, e.op, f"#{e.index + 1}"):
         wide = text_width(words, 10.5) + 8
-        if wide <= x2 - x1 and e.end is not None:
+        if wide <= x2 - x1 and span.is_over:
             sketch.text((x1 + x2) / 2, y, words, 10.5, ink_on(tint))
             return
         if wide <= x1 - x0:
@@ -270,6 +281,7 @@ def _trace(run: Run, spans: list[CallSpan]) -> Iterator[dict]:
     for span in spans:
         e = span.event
         said = {"call": e.index + 1, "size": size(e.nbytes), "line": str(e.line), "waits_us": span.waits * 1e6}
+        said |= {"issued": True} if e.issued is not None else {}
         said |= {k: v for k, v in (("src", e.src), ("dst", e.dst), ("reduce_op", e.reduce_op)) if v is not None}
         yield _complete(e.op, e.rank, span.start, span.end, said)
         if span.waits:

@@ -13,20 +13,18 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from datetime import timedelta
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
 from . import torch_private, torch_warnings
+from .group import join
 from .pickling import pack, unpack
 from .protocol import LOST, Began, Channel, Failed, Frames, Job, Place, RankSpec, Ready, Returned, frame
 from .tcp import traffic
 from .tracer import Tracer
 from .work import LOOPBACK, enter_context, failure, work
 
-GROUP_TIMEOUT = timedelta(days=1)  # the kernel keeps the time, gloo need not
 IDLE_SECONDS = 0.02
 
 
@@ -39,7 +37,8 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
         try:
             _enter(spec.place)
             _die_with_parent()  # entering a user namespace may have undone it
-            _join(spec)
+            os.environ.update({"GLOO_SOCKET_IFNAME": LOOPBACK, **spec.place.environ})
+            join(spec)
             enter_context(spec, spec.context)
             before = traffic()  # as long as not all are ready, nobody sends
             channel.announce(Ready())
@@ -102,17 +101,6 @@ def _enter(place: Place) -> None:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), path)
     os.chdir(here)  # a mount namespace begins at its root
-
-
-def _join(spec: RankSpec) -> None:
-    os.environ.update({"GLOO_SOCKET_IFNAME": LOOPBACK, **spec.place.environ})
-    address = urlsplit(spec.rendezvous)
-    if address.scheme == "tcp":
-        store = dist.TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
-        store = dist.PrefixStore(address.path, store)
-    else:
-        store = dist.FileStore(spec.rendezvous, spec.world_size)
-    dist.init_process_group("gloo", store=store, rank=spec.rank, world_size=spec.world_size, timeout=GROUP_TIMEOUT)
 
 
 def _warm_up(rank: int) -> None:

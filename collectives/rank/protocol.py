@@ -138,6 +138,14 @@ class Completed(NamedTuple):
     src: int | None  # for a recv from anyone: the global rank it came from
 
 
+class Issued(NamedTuple):
+    """A call is in a device's stream, and the rank goes on: Completed follows if something shows its end."""
+
+    index: int
+    after: Value  # shapes and dtypes alone
+    at: float  # seconds since the run began
+
+
 class Skipped(NamedTuple):
     """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see calls.lane_of."""
 
@@ -178,6 +186,8 @@ class Job(NamedTuple):
     began: float  # time.perf_counter() of the kernel when the run began
     whole: bool
     record: bool
+    backend: str | None = None  # of the group that the function finds; None: gloo, by which the ranks are connected
+    device: str | None = None  # kind of device on which it makes tensors; None: the CPU
 
 
 class Recount(NamedTuple):
@@ -236,7 +246,7 @@ class Refused(NamedTuple):
 
 
 MESSAGES = (
-    Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Returned,
+    Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES

@@ -128,6 +128,23 @@ def source_rank(work: Work) -> int | None:
     return _source_rank(work) if SOURCES else None
 
 
+BATCHES = Feature("telling when a batch of messages, or a coalesced one of calls, has ended")
+start_coalescing = BATCHES.takes("torch.distributed.ProcessGroup._start_coalescing")
+end_coalescing = BATCHES.takes("torch.distributed.ProcessGroup._end_coalescing")
+
+
+def set_coalescing(start, end) -> None:
+    """Have every batch begin and end through these functions, which must call those of torch."""
+    if BATCHES:
+        ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = start, end
+
+
+def backend_name(group: ProcessGroup, device: torch.device) -> str | None:
+    """What carries out a group's calls with tensors of this device: "gloo", "nccl", ..."""
+    with suppress(RuntimeError):
+        return backend(group, device).name() if SHORT_WAY else None
+
+
 class HasSource:
     """What torch asks a Work for after a recv from anyone.  .inner: the backend's Work."""
 

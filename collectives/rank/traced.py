@@ -1,23 +1,35 @@
 """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
 
 from datetime import timedelta
+from typing import NamedTuple
 
+import torch
 from torch.distributed import Work
 
 from ..record.event import Value
 from . import threads
 from .protocol import Waiting, WorkBegan, WorkEnded
+from .streams import Streams
 from .torch_private import HasSource, never_compiled
 
 NO_LIMIT = timedelta(0)  # what torch takes for a wait that may last
 
 
+class Part(NamedTuple):
+    """A call that a Work is of."""
+
+    index: int  # of its event
+    outputs: Value  # what the rank is left with, once complete
+
+
 class TracedWork(HasSource, Work):
-    def __init__(self, tracer, inner: Work, index: int, outputs: Value) -> None:
+    def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
         super().__init__()
         self._tracer, self.inner = tracer, inner
-        self.index = index  # of the call's event
-        self.outputs = outputs  # what the rank is left with, once complete
+        self.parts = parts  # one, or the calls of a batch
+        self.device: torch.device | None = None  # of the call's tensors
+        self.streams: Streams | None = None  # of a device that carries it out later
+        self.captured = False  # whether it went into a graph: its end must not even be asked for
         self.any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
         self.gives_up = (
             False  # whether a wait ends by itself: its group has a short limit, or only a device's stream waits
@@ -26,19 +38,25 @@ class TracedWork(HasSource, Work):
         self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
         self.told = self.waited = False  # whether its end has been told of, and with it a wait
 
+    @property
+    def index(self) -> int:
+        return self.parts[0].index
+
     @never_compiled
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         tracer = self._tracer
         if not self.told:
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
             limited = self.gives_up or timeout > NO_LIMIT
-            tracer.emit(Waiting(self.index, tracer.now(), limited, threads.here.work))
-            tracer.watch.waits(self.index, True)
+            for part in self.parts:
+                tracer.emit(Waiting(part.index, tracer.now(), limited, threads.here.work))
+                tracer.watch.waits(part.index, True)
         try:
             result = self.inner.wait(timeout) if timeout > NO_LIMIT else self.inner.wait()
         finally:  # a wait with a limit ends in an exception, and the program may go on
-            tracer.watch.waits(self.index, False)
-        tracer.done(self)
+            for part in self.parts:
+                tracer.watch.waits(part.index, False)
+        tracer.waited(self)
         return result
 
     @never_compiled
@@ -51,6 +69,9 @@ class TracedWork(HasSource, Work):
     @never_compiled
     def get_future(self):
         tracer, future = self._tracer, self.inner.get_future()
+        if self.streams and future.done():  # at once: whoever takes its value has a stream wait
+            tracer.left(self, self.inner.is_completed)
+            return future
         if self.told or future.done():
             return future.then(self._note)
         # What its callbacks do, a thread of C++ does, once the call is complete.
@@ -76,5 +97,22 @@ class TracedWork(HasSource, Work):
     def result(self):
         return self.inner.result()
 
+    def get_future_result(self):
+        return self.inner.get_future_result()
+
+    def _get_op_type(self) -> int:
+        return self.inner._get_op_type()
+
+    def _get_duration(self) -> float:
+        return self.inner._get_duration()
+
+    @never_compiled
     def synchronize(self) -> None:
         self.inner.synchronize()
+        if self.streams:
+            self._tracer.waited(self)
+
+    @never_compiled
+    def block_current_stream(self) -> None:
+        self.inner.block_current_stream()
+        self._tracer.waited(self)

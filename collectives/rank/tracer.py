@@ -11,25 +11,34 @@ import inspect
 import sys
 import threading
 import time
-from collections import deque
+import warnings
+from collections import defaultdict, deque
 from types import FrameType
 from typing import Any, Callable
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from ..record.event import MAIN, Event
-from . import kernel, threads, torch_private
+from ..record.event import MAIN, Event, Value
+from . import kernel, streams, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Called, Completed, Message, Misused, Resumed, Waiting
+from .protocol import Called, Completed, Issued, Message, Misused, Resumed, Waiting
 from .tensors import capture, is_dense, outline
-from .traced import TracedWork
+from .traced import Part, TracedWork
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
+ASK_SECONDS = 0.0002  # between two looks at a device that is waited for
+CAPTURE_SECONDS = 10.0  # after a call that went into a graph, in which more may follow
+_CPU = torch.device("cpu")
+NOT_READ = (
+    "tensors on a device are recorded by shape and dtype alone: to read their values would make each call wait for its "
+    "stream, and the program a different one"
+)
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
@@ -51,11 +60,24 @@ class Tracer:
         values: bool = True,  # False keeps shape and dtype of tensors alone, and reads none of their memory
         watch: bool = True,  # False does not notice that a tensor is used before its call was waited for
         patient: bool = False,  # True takes a wait for endless though its group has a time limit of its own
+        wait: bool = False,  # True waits for calls of a device, as gloo does, so that their tensors can be read
     ) -> None:
         self.emit = emit
-        self._rank, self._began, self._patient = rank, began, patient
+        self._rank, self._began, self._patient, self._waits = rank, began, patient, wait
         self._capture = functools.partial(capture, whole=whole) if values else outline
+        self._warns = values and not wait and rank == 0  # once
         self._count = 0
+        # Calls that a stream has, by index in the order of their calls: whether each is through.
+        self._left: dict[int, Callable[[], bool]] = {}
+        # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
+        self._capturing: streams.Streams | None = None
+        self._captured_at = 0.0
+        self._batches: dict[
+            tuple[int, str], list[Part]
+        ] = {}  # (thread, group name) -> calls of the batch that it makes
+        self._backends: dict[tuple[str, str], str | None] = {}  # (group name, kind of device) -> name
+        # By group name. In a first call, NCCL may wait for all ranks: calls of other groups must not wait for that.
+        self._order: dict[str, threading.RLock] = defaultdict(threading.RLock)
         # A Work that C++ holds alone still needs its Python half: all until they are done...
         self._open: dict[int, TracedWork] = {}
         # ... and then a little longer. DistributedDataParallel waits for a Work, and next asks for its
@@ -70,6 +92,7 @@ class Tracer:
         torch_private.RECORDING.require()
         kernel.install()
         kernel.recorder = self._called
+        torch_private.set_coalescing(*self._batching())
         self.watch.start()
         self._followed = threads.followed(self.emit)
         self._followed.__enter__()
@@ -78,12 +101,16 @@ class Tracer:
     def __exit__(self, *_: Any) -> None:
         self._followed.__exit__(None, None, None)
         self.watch.stop()
+        torch_private.set_coalescing(torch_private.start_coalescing, torch_private.end_coalescing)
         kernel.recorder = None
 
     def finish(self) -> None:
         """Closes the events nobody waited for, with what stands in their tensors now."""
+        if self._capturing and not self._capturing.capturing():
+            self._capturing = None
+        self.ask()
         for traced in list(self._open.values()):
-            self.done(traced, waited=False, complete=traced.inner.is_completed())
+            self.done(traced, waited=False, complete=not traced.captured and traced.inner.is_completed())
 
     # --- a call -------------------------------------------------------------------------
 
@@ -95,25 +122,43 @@ class Tracer:
         if any([t.is_meta for t in call.all_in]):
             return kernel.passed_on(op, keys, args, kwargs)  # for such tensors torch only goes through the motions
         event, caller = call.event, _python_caller()
-        event.group_name = group.group_name
+        device = next((t.device for t in call.all_in or call.all_out), None)
+        of_device = device and streams.of(device)
+        event.group_name, event.backend = group.group_name, self._backend(group, device)
+        event.captured = bool(of_device) and self._captures(of_device)
         event.line, entry, frame = learners_call(threads.here.given_at)
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:
             event.async_op = not _at_once(caller)
         if name == "monitored_barrier_":
             return self._blocks(event, functools.partial(kernel.passed_on, op, keys, args, kwargs))
-        with self._lock:  # calls of several threads are numbered in the order in which the backend gets them
-            self._tell(event, call.inputs)
-            if event.is_message and torch_private.backend and all([is_dense(t) for t in call.all_in]):
+        if self._left:
+            self._ask_oldest()
+        with self._order[group.group_name]:  # its calls are numbered in the order in which the backend gets them
+            self._tell(event, call.inputs, of_device)
+            if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
                 out = work = _message(name, group, given)
             else:
                 out = kernel.passed_on(op, keys, args, kwargs)
                 work = torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)
-            if work is None:  # part of a batch, which NCCL starts, and is waited for, as one
-                self.emit(Completed(event.index, None, self.now(), False, None))
-                return out
-            by_operator = caller.f_code.co_filename == torch_private.OPERATORS_FILE
-            traced = self._wrapped(work, call, group, by_operator)
+            part = Part(event.index, call.outputs)
+            if work is None:
+                batch = self._batches.get((threading.get_ident(), group.group_name))
+                if batch is not None:  # NCCL starts them, and they are waited for, as one
+                    batch.append(part)
+                    return out
+            else:
+                by_operator = caller.f_code.co_filename == torch_private.OPERATORS_FILE
+                traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
+                traced.captured = event.captured
+                if event.op == "recv" and event.src is None:
+                    traced.any_source = event.group
+        if (
+            work is None
+        ):  # a synchronous call, which the stream has; or part of a batch that C++ makes, not all there yet
+            whole = not event.async_op and not event.is_message
+            self._leave([part], event.captured, device, of_device if whole else None)
+            return out
         # A functional collective (an operator called by torch.ops) leaves its tensors to wait_tensor.
         if event.async_op and not by_operator and self.watch.due(event.op, frame):
             self.watch.add(self._guard(call, caller))
@@ -125,23 +170,49 @@ class Tracer:
 
     def _blocks(self, event: Event, pass_on: Callable) -> None:
         """A monitored_barrier, the one operator that waits by itself."""
-        with self._lock:
-            self._tell(event, None)
+        self._tell(event, None, None)
         self.emit(Waiting(event.index, self.now(), True, threads.here.work))
         pass_on()
         self.emit(Completed(event.index, None, self.now(), True, None))
 
-    def _wrapped(self, work: Work, call: Reading, group: ProcessGroup, by_operator: bool) -> TracedWork:
+    def _wrapped(self, work: Work, part: Part, device, of_device, group: ProcessGroup, by_torch: bool) -> TracedWork:
         """The Work that tells of its end in place of the backend's own, among those under way."""
-        event = call.event
-        traced = TracedWork(self, work, event.index, call.outputs)
-        if event.op == "recv" and event.src is None:
-            traced.any_source = event.group
-        on_device = any([t.is_cuda for t in call.all_in or call.all_out])
+        traced = TracedWork(self, work, [part])
+        traced.device, traced.streams, traced.by_torch = device, of_device, by_torch
+        on_device = bool(of_device) and not self._waits
         traced.gives_up = on_device or (not self._patient and self._has_short_limit(group))
-        traced.by_torch = by_operator or event.within is not None
-        self._open[event.index] = traced
+        self._open[part.index] = traced
         return traced
+
+    def _batching(self) -> tuple[Callable, Callable]:
+        """What begins and ends a batch in place of torch's own: what is called between is waited for as one."""
+
+        def start(group: ProcessGroup, device: torch.device) -> None:
+            torch_private.start_coalescing(group, device)
+            self._batches[threading.get_ident(), group.group_name] = []
+
+        def end(group: ProcessGroup, device: torch.device) -> Work | None:
+            try:
+                work = torch_private.end_coalescing(group, device)
+            finally:
+                parts = self._batches.pop((threading.get_ident(), group.group_name), [])
+            if not parts:
+                return work
+            of_device = streams.of(device)
+            if work is None:
+                self._leave(parts, bool(self._capturing), device, of_device)
+                return None
+            traced = self._wrapped(work, parts[0], device, of_device, group, True)
+            traced.parts, traced.captured = parts, bool(self._capturing)
+            return traced
+
+        return start, end
+
+    def _backend(self, group: ProcessGroup, device: torch.device | None) -> str | None:
+        key = group.group_name, "" if device is None else device.type
+        if key not in self._backends:
+            self._backends[key] = torch_private.backend_name(group, device or _CPU)
+        return self._backends[key]
 
     def _guard(self, call: Reading, caller: FrameType) -> Guard:
         """What must not happen to the tensors of a call under way."""
@@ -150,12 +221,22 @@ class Tracer:
         by_hook = torch_private.backward_task() != -1 and caller.f_code is not torch_private.run_backward.__code__
         return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
-    def _tell(self, event: Event, inputs) -> None:
-        event.index, self._count = self._count, self._count + 1
-        event.start = self.now()
+    def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
-            event.before = self._capture(inputs, scratch=event.is_scratch)
-            self.emit(Called(event))
+            event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
+            with self._lock:
+                event.index, self._count = self._count, self._count + 1
+                event.start = self.now()
+                self.emit(Called(event))
+
+    def _read(self, value: Value, of_device: streams.Streams | None, captured: bool, scratch: bool = False) -> Value:
+        """A call's tensors as they are told: those of a device are read only where it is waited for anyway."""
+        if of_device and (captured or not self._waits):
+            if self._warns and not captured and value is not None:
+                self._warns = False
+                warnings.warn_explicit(NOT_READ, UserWarning, "collectives", 0)
+            return outline(value)
+        return self._capture(value, scratch=scratch)
 
     def _has_short_limit(self, group: ProcessGroup) -> bool:
         """Whether the program gave this group a time limit of its own: its waits end by themselves."""
@@ -167,30 +248,121 @@ class Tracer:
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
         for traced in list(self._open.values())[: MAX_OPEN // 2]:
-            if traced.inner.is_completed():
+            if not traced.captured and traced.inner.is_completed():
                 self.done(traced, waited=False)
+
+    # --- left to a stream -----------------------------------------------------------------
+
+    def waited(self, traced: TracedWork) -> None:
+        """Tell what it means that a wait has returned: the call's end, or that a stream waits for it."""
+        capturing = bool(traced.streams) and self._captures(traced.streams)
+        if not capturing and not traced.captured and (traced.streams is None or traced.inner.is_completed()):
+            self.done(traced)
+        elif not traced.told:  # a mark that is set in a graph could not be asked
+            self.left(traced, traced.inner.is_completed if capturing else None)
+
+    def left(self, traced: TracedWork, is_through: Callable[[], bool] | None = None) -> None:
+        """Tell once that the rank is through with a call, which its stream has."""
+        with self._lock:
+            if traced.told:
+                return
+            traced.told = traced.waited = True
+            self._open.pop(traced.index, None)
+            if traced.by_torch:
+                self._kept.append(traced)
+        for part in traced.parts:
+            self.watch.remove(part.index)
+        self._leave(traced.parts, traced.captured, traced.device, traced.streams, is_through)
+        traced.parts = [part._replace(outputs=None) for part in traced.parts]
+
+    def _leave(
+        self,
+        parts: list[Part],
+        captured: bool,
+        device: torch.device | None,
+        of_device: streams.Streams | None,
+        is_through: Callable[[], bool] | None = None,
+    ) -> None:
+        """Tell that calls are in a stream, and remember how to ask for their end.
+
+        is_through: asks for it. By default what is in the device's stream now, after them, must have been carried out.
+        """
+        if of_device and not captured and is_through is None:
+            is_through = of_device.mark(device).query
+            if self._waits:
+                return self._wait_for(parts, is_through)
+        for part in parts:
+            self.emit(Issued(part.index, outline(part.outputs), self.now()))
+            if is_through and not captured:
+                self._left[part.index] = is_through
+
+    def _wait_for(self, parts: list[Part], is_through: Callable[[], bool]) -> None:
+        for part in parts:
+            self.emit(Waiting(part.index, self.now(), False, threads.here.work))
+        while not is_through():
+            time.sleep(ASK_SECONDS)
+        for part in parts:
+            with torch_private.NoModes():
+                self.emit(Completed(part.index, self._capture(part.outputs), self.now(), True, None))
+
+    def _ask_oldest(self) -> None:
+        """Tell the end of calls that are through by now, up to the oldest that is not. Waits for nothing."""
+        with self._lock:
+            while self._left and not self._capturing:
+                index, is_through = next(iter(self._left.items()))
+                if not _seen(is_through):
+                    break
+                self._through(index)
+
+    def ask(self) -> None:
+        """Tell the end of every call that is complete, as far as it can be seen. Waits for nothing."""
+        if self._capturing and self.now() - self._captured_at < CAPTURE_SECONDS:
+            return
+        with self._lock:
+            for index, is_through in list(self._left.items()):
+                if _seen(is_through):
+                    self._through(index)
+            for traced in list(self._open.values()):
+                if not traced.captured and traced.inner.is_completed():
+                    self.done(traced, waited=False)
+
+    def _captures(self, of_device: streams.Streams) -> bool:
+        """Whether this thread fills a graph now: then nothing may be asked, and no mark be set."""
+        self._capturing = of_device if of_device.capturing() else None
+        if self._capturing:
+            self._captured_at = self.now()
+        return self._capturing is not None
+
+    def _through(self, index: int) -> None:
+        if self._left.pop(index, None):
+            self.emit(Completed(index, None, self.now(), True, None))
 
     # --- its end ------------------------------------------------------------------------
 
     def done(self, traced: TracedWork, waited: bool = True, complete: bool = True) -> None:
         """Tell once that a call is complete, or was left so; and again when it is waited for after all."""
         with self._lock:
-            if traced.told and (traced.waited or not waited):
-                return  # all of this has been told
+            if traced.told and (traced.waited or not waited):  # all of this has been told
+                if complete:  # but for the end of what was left to a stream
+                    for part in traced.parts:
+                        self._through(part.index)
+                return
             traced.told, traced.waited = True, waited
             self._open.pop(traced.index, None)
             if (
                 traced.by_torch
             ):  # one that the program made is its own to keep: kept here, it would keep a destroyed group connected
                 self._kept.append(traced)
-        self.watch.remove(traced.index)
+        for part in traced.parts:
+            self.watch.remove(part.index)
         place = torch_private.source_rank(traced.inner) if complete and traced.any_source else None
         src = None if place is None else traced.any_source[place]
         with torch_private.NoModes():
-            after = self._capture(traced.outputs)
-            self.emit(Completed(traced.index, after, self.now() if complete else None, waited, src))
+            for part in traced.parts:
+                after = self._read(part.outputs, traced.streams, traced.captured)
+                self.emit(Completed(part.index, after, self.now() if complete else None, waited, src))
         if waited:  # else somebody may still wait
-            traced.outputs = None
+            traced.parts = [part._replace(outputs=None) for part in traced.parts]
 
     def _touched(self, index: int, how: str) -> None:
         self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
@@ -205,6 +377,14 @@ class Tracer:
         return time.perf_counter() - self._began
 
 
+def _seen(is_through: Callable[[], bool]) -> bool:
+    """Whether a call is through. Of a device that has failed, the program's own next call tells."""
+    try:
+        return is_through()
+    except RuntimeError:
+        return False
+
+
 def _python_caller() -> FrameType:
     """The frame that called into C++, where C++ called the recorder's kernel."""
     frame = sys._getframe(3)  # this function, Tracer._called, kernel._kernel
@@ -217,6 +397,7 @@ def _message(name: str, group: ProcessGroup, given: dict[str, Any]) -> Work | No
     """Send or receive as the operator does for dense tensors: it gives its arguments to the backend as they are.
 
     To call the operator itself takes four times as long, and a ring or a pipeline makes thousands of messages.
+    Not so for NCCL, which in a batch gives no Work: only the operator can return that.
     """
     tensors, tag = given["tensors"], given["tag"]
     backend = torch_private.backend(group, tensors[0].device)

@@ -11,6 +11,7 @@ from typing import Any
 from ..record.event import Failure, Line
 from . import threads
 from .callers import is_learners
+from .group import join_anew
 from .kernel import uninstall
 from .own import pass_on, passes_on
 from .pickling import pack, unpack
@@ -45,7 +46,8 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         if job.context:
             enter_context(spec, job.context)
         fn, args, kwargs = unpack(job.payload)
-        tracer = Tracer(spec.rank, channel.send, job.began, job.whole)
+        join_anew(spec, job.backend, job.device)
+        tracer = Tracer(spec.rank, channel.send, job.began, job.whole, wait=True)
         if not job.record:
             uninstall()
         started = True

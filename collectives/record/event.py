@@ -98,6 +98,11 @@ class Event:
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
+    backend: str | None = None  # "gloo", "nccl", ...; None: not known
+    # Since when a device's stream alone has had it, and the rank went on: `end` is then when something showed that it
+    # was complete, None if nothing did. None: the rank waited for its end.
+    issued: float | None = None
+    captured: bool = False  # it went into a CUDA graph: it moves something at each replay, which nobody sees
 
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would take as long as ten of them."""

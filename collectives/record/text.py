@@ -35,7 +35,7 @@ def _message_row(call: Call) -> tuple[str, str, str, str]:
     if len(call.events) == 1:
         notes.append("no recv was posted" if first.op == "send" else "nothing was sent")
     elif last.end is None:
-        notes.append("not received")
+        notes.append("not received" if last.issued is None else "captured" if last.captured else "issued")
     elif not last.waited:
         notes.append("not waited for")
     if last.viewed_at:
@@ -88,8 +88,12 @@ def before_text(e: Event) -> str:
 
 
 def after_text(e: Event) -> str:
-    if e.end is None:
+    if e.end is None and e.issued is None:
         return "(never completed)"
+    if e.captured:
+        return "(captured)"
+    if e.end is None:
+        return "(issued)"
     if e.is_undefined:
         return "undefined"
     note = "" if e.waited else "  (not waited for)"
@@ -100,7 +104,7 @@ def after_text(e: Event) -> str:
 
 def status(e: Event) -> str:
     """What a rank that is not through with its call is doing; '' for one that is."""
-    if e.end is not None and (e.waited or not e.async_op):
+    if e.end is not None and (e.waited or not e.async_op) or e.issued is not None:
         return ""
     return "not waited for" if e.async_op and e.waiting is None else "still waiting"
 

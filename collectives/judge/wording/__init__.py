@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def words(verdict: Verdict) -> str:
     """What happened, where, what to try."""
     make, _ = _KINDS[type(verdict)]
-    return make(verdict)
+    before = waits.stood(verdict) if isinstance(verdict, kinds.Halt) and verdict.stood else []
+    return "\n".join([*before, make(verdict)])
 
 
 def headline(verdict: Verdict) -> str:

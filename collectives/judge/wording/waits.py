@@ -3,7 +3,7 @@
 from typing import Iterable, Sequence
 
 from ...format import name_ranks
-from ..verdict import Deadlock, Interruption, Standing, Standstill, TimeUp
+from ..verdict import Deadlock, Halt, Interruption, Standing, Standstill, TimeUp
 from .phrases import after, alike, call_waited_in, rows, source, verb
 
 NEW_GROUP = "in new_group"
@@ -78,6 +78,22 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
         end = f": {name_ranks(gone)} returned, so it can never finish." if gone else "."
         number = call.events[0].index + 1
         yield f"{call.op} #{number} of {name_ranks(list(call.ranks))} lacks {name_ranks(sorted(absent))}{end}"
+    if verdict.in_flight and not verdict.calls:
+        flights = "; ".join(
+            f"{call.op} #{call.events[0].index + 1} on {name_ranks(list(ranks))}" for call, ranks in verdict.in_flight
+        )
+        yield f"Nobody lacks a call: all ranks have made each that has not ended. In flight: {flights}."
+        yield "Look at what is between the ranks, and at what carries the call out: a link, a card or a kernel."
+
+
+def stood(verdict: Halt) -> list[str]:
+    """Sentences on what stood still until ranks ended, whose end then is hardly the cause."""
+    still, ended = verdict.stood, list(verdict.ranks)
+    lines = [f"when {name_ranks(ended)} ended, no rank had made or finished a call for {still.seconds:.0f} s."]
+    lines += _lacks(still)
+    if not any(absent & set(ended) for absent in still.lacking):
+        lines.append(f"That {name_ranks(ended)} ended is most likely a consequence, of a watchdog or a time limit:")
+    return lines
 
 
 # --- deadlock -----------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+"""What run() runs on a backend with NCCL's ways: to import this is to know the backend."""
+
+import torch
+import torch.distributed as dist
+
+from collectives.rank import streams
+from tests.nccl_like.build import build, load
+
+device = load(build())
+streams.KINDS["cpu"] = streams.Streams(lambda _: device.Event(), device.capturing)
+
+
+def total():
+    x = torch.full((2,), float(dist.get_rank()))
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    device.synchronize()
+    return dist.get_backend(), x
+
+
+def deadlock():
+    if dist.get_rank():
+        dist.all_reduce(torch.ones(2))

@@ -1,0 +1,207 @@
+"""Jobs on NCCL, by a backend that has its ways (nccl_like/backend.cpp): what is told of calls that a stream carries out."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import nbformat
+import pytest
+import torch
+
+from collectives import RankFailed, Stuck, run
+from collectives.jobs import load
+from collectives.jobs.export import export
+from collectives.judge import diagnose, gloo
+from collectives.record.calls import pair
+from collectives.record.event import Event
+from tests import ROOT
+from tests.nccl_like.build import COMPILER, build
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """The backend, built."""
+    if not shutil.which(COMPILER):
+        pytest.skip(f"there is no compiler {COMPILER} to build a backend with")
+    return build()
+
+
+@pytest.fixture
+def job(backend, tmp_path):
+    """Runs a function of nccl_like/job.py as a job under the recorder. Returns exit code, output, and its record."""
+
+    def run_job(name, *options, ranks=2, limit=60.0):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
+        command += ["-m", "collectives.watch", "--record", tmp_path / "r", *options]
+        command += [ROOT / "tests" / "nccl_like" / "job.py", name, limit]
+        environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=environ, text=True, timeout=240, **pipes)
+        return done.returncode, done.stdout, load(tmp_path / "r")
+
+    return run_job
+
+
+# --- what is told -------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_calls_are_told_as_issued_and_as_complete_once_something_shows_it(job):
+    code, said, record = job("ways")
+    assert code == 0 and record.verdict == "", said
+    assert Counter(e.op for e in record.events[1]) == {
+        "all_reduce": 3, "all_gather_single": 1, "broadcast": 1, "reduce_scatter_single": 1, "gather": 1, "scatter": 1,
+        "send": 1, "recv": 1, "all_reduce_coalesced": 1, "barrier": 1,
+    }  # fmt: skip
+    for e in record.events[0] + record.events[1]:
+        assert e.backend == "nccl" and e.waited and e.end is not None  # the barrier waited for the device
+        assert e.issued is None or e.start <= e.issued <= e.end
+    assert all(call.is_complete for call in record.calls)
+    assert "not waited for" not in record.table() and "never" not in record.table()
+    synchronous = [e for e in record.events[0] if not e.async_op and e.op != "barrier"]
+    assert len(synchronous) == 6 and all(e.issued is not None for e in synchronous)
+
+
+@pytest.mark.slow
+def test_nothing_is_told_as_complete_before_it_is_and_nobody_waits_for_it(job):
+    code, said, record = job("held")
+    assert code == 0, said  # the script itself asserts that the device had done nothing when wait() returned
+    for mine in record.events:
+        barrier, one, other = mine
+        assert barrier.issued is None and one.issued < one.end and other.issued < other.end
+        assert other.issued < one.end  # one was not complete when both had been issued
+
+
+@pytest.mark.slow
+def test_a_work_passes_on_whatever_it_is_asked(job):
+    code, said, record = job("handles")
+    assert code == 0 and [e.op for e in record.events[0]] == ["all_reduce", "barrier"], said
+
+
+@pytest.mark.slow
+def test_a_call_that_connects_its_group_holds_up_no_other_group(job):
+    code, said, record = job("threads")
+    assert code == 0 and len({e.group_name for e in record.events[0]}) == 2, said
+
+
+@pytest.mark.slow
+def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
+    code, said, record = job("ddp", "--values")
+    assert code == 0 and "Warning: tensors on a device are recorded by shape and dtype alone" in said
+    gradients = [e for e in record.events[0] if e.op == "all_reduce"]
+    assert len(gradients) == 3 and all(e.waited and e.issued is not None for e in gradients)
+    assert not any(isinstance(e.after, torch.Tensor) for mine in record.events for e in mine)
+
+
+@pytest.mark.slow
+def test_what_goes_into_a_graph_is_told_apart(job):
+    code, said, record = job("graph", "--values")  # a look at an event in a capture would be an error
+    assert code == 0, said
+    assert [e.captured for e in record.events[0]] == [False, False, True, True, False]
+    captured = record.events[0][2]
+    assert captured.end is None and captured.issued is not None and captured.waited
+    assert all(e.end is not None for e in record.events[0] if not e.captured)
+    assert "4 of them went into CUDA graphs: they are counted once, and no replay is seen." in repr(record.totals)
+    assert "(captured)" in record.table(2) and "never" not in record.table()
+
+
+# --- the judge ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_tensors_of_different_sizes_are_right_where_the_backend_takes_them(job):
+    code, said, record = job("uneven", ranks=3)
+    assert code == 0 and record.verdict == "", said
+
+
+def parts(op, backend, **of):
+    """The call of two ranks; of: a field's values on them."""
+    made = [Event(rank, 0, op, (0, 1), backend=backend, dtype=torch.float32, nbytes=4) for rank in range(2)]
+    for name, values in of.items():
+        for e, value in zip(made, values):
+            setattr(e, name, value)
+    (call,) = pair([[e] for e in made])
+    return call
+
+
+@pytest.mark.parametrize(
+    "op, nccl, on_gloo",
+    [("all_gather", None, "shape"), ("reduce_scatter", None, "shape"), ("gather", "shape", "shape"),
+     ("all_reduce", "shape", "shape")],
+)  # fmt: skip
+def test_a_mismatch_is_what_its_backend_refuses_or_gets_wrong(op, nccl, on_gloo):
+    shapes = [(1,), (2,)]
+    assert diagnose.mismatch(parts(op, "nccl", shape=shapes)) == nccl
+    assert diagnose.mismatch(parts(op, "gloo", shape=shapes)) == on_gloo
+    assert diagnose.mismatch(parts(op, None, shape=shapes)) == on_gloo
+
+
+def test_on_nccl_everybody_needs_everybody():
+    call = parts("broadcast", "nccl", src=[0, 0])
+    call.events.pop()
+    assert gloo.needs(call.events[0], call) == {1}
+
+
+@pytest.mark.slow
+def test_a_hang_in_which_nobody_lacks_a_call_is_told(job):
+    code, said, record = job("stuck", "--patience", "3", limit=15)
+    assert code == 1
+    first = record.verdict.split("RankFailed")[0]
+    assert "Standstill: no rank has made or finished a call for 3 s." in first
+    assert (
+        "Nobody lacks a call: all ranks have made each that has not ended. In flight: all_reduce #2 on ranks" in first
+    )
+    assert "a link, a card or a kernel" in first and "device.synchronize()" in first
+    assert record.events[1][1].end is None and record.events[1][1].issued is not None
+
+
+@pytest.mark.slow
+def test_what_is_complete_is_found_to_be_before_anybody_is_told_of_a_hang(job):
+    code, said, record = job("idle", "--patience", "2")
+    assert code == 0 and record.verdict == "", said
+    assert all(2 < e.end < 5 for mine in record.events for e in mine)  # asked for when the ranks were silent
+
+
+@pytest.mark.slow
+def test_the_rank_that_the_watchdog_ends_is_not_accused(job):
+    code, said, record = job("absent", "--patience", "3", ranks=3, limit=10)
+    assert code == 1 and "Watchdog caught" in said
+    lacks = "all_reduce #2 of ranks 0 and 2 lacks rank 1."
+    standstill, end = record.verdict.split("RankFailed: ")
+    assert lacks in standstill and lacks in end
+    assert re.match(r"when rank [02] ended, no rank had made or finished a call for \d+ s.\n" + re.escape(lacks), end)
+    assert re.search(r"That rank [02] ended is most likely a consequence, of a watchdog or a time limit:", end)
+
+
+# --- run() --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_run_takes_a_backend_waits_for_its_calls_and_shows_their_values(backend):
+    from tests.nccl_like import functions
+
+    done = run(functions.total, world_size=3, backend="nccl_like")
+    assert [(name, x.tolist()) for name, x in done.results] == [("nccl_like", [9.0, 9.0])] * 3
+    assert [e.after.tolist() for e in done.events[1]] == [[3.0, 3.0], [9.0, 9.0]]
+    assert all(e.issued is None and e.waited for mine in done.events for e in mine)
+    with pytest.raises(Stuck, match="ranks 1 and 2 wait in all_reduce #1; rank 0 returned after 0 calls"):
+        run(functions.deadlock, world_size=3, backend="nccl_like")
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a device here")
+def test_a_device_that_is_not_there_is_said():
+    with pytest.raises(
+        RankFailed, match="could not start: RuntimeError: there is no cuda here: torch finds the CPU alone"
+    ):
+        run(print, world_size=2, device="cuda")
+
+
+def test_an_exported_notebook_names_backend_and_device(tmp_path):
+    notebook = tmp_path / "n.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")]), notebook)
+    assert 'begin(pictures="n-pictures")\n' in export(notebook)
+    program = export(notebook, "nccl", "cuda")
+    assert "begin(pictures=\"n-pictures\", backend='nccl', device='cuda')\n" in program
