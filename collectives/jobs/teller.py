@@ -88,19 +88,21 @@ class Teller:
     def _call(self, e: Event) -> None:
         key = None if self._values else _shared(e)
         signature = self._signatures.get(key)
-        self._made = e.index + 1
         if signature is None or signature.before != e.before:
             lane = [0] if e.op == "recv" and e.src is None else self._lanes[lane_of(e)]
             if key is None:
-                lane[0] += 1
+                signature = _Signature(0, None, lane)
                 self._write(lines.of_call(e, self._with_text))
-                return
-            self._number += 1
-            self._write(lines.of_signature(self._number, e, self._with_text), _ROOM)
-            signature = self._signatures[key] = _Signature(self._number, e.before, lane)
-        signature.lane[0] += 1
-        self._under_way[e.index] = signature
-        self._ring.put(CALLED.pack(CALL, signature.number, e.index, e.start))
+            else:
+                self._number += 1
+                signature = _Signature(self._number, e.before, lane)
+                self._write(lines.of_signature(self._number, e, self._with_text), _ROOM)
+                self._signatures[key] = signature
+        if key is not None:
+            self._under_way[e.index] = signature
+            self._ring.put(CALLED.pack(CALL, signature.number, e.index, e.start))
+        signature.lane[0] += 1  # only now: a segment that begins meanwhile tells of what came before
+        self._made = e.index + 1
 
     def _done(self, m: protocol.Completed) -> None:
         signature = self._under_way.pop(m.index, None)
