@@ -5,14 +5,11 @@ torchrun --nproc-per-node 4 -m collectives.watch --record runs/first -m package.
 """
 
 import argparse
-import builtins
 import os
-import runpy
 import sys
-import types
-from importlib.machinery import SourceFileLoader
+from functools import partial
 
-from .jobs import recorder
+from .jobs import recorder, start
 
 
 def main() -> None:
@@ -24,14 +21,14 @@ def main() -> None:
             f"    torchrun --nproc-per-node 4 -m collectives.watch {' '.join(sys.argv[1:])}"
         )
     script = options.script[0]
-    if not options.module and not os.path.isfile(script):
+    if not options.module and not os.path.exists(script):
         sys.exit(f"there is no script {script} in {os.getcwd()}.")
-    with recorder.recording(options):
-        sys.argv = list(options.script)
-        if options.module:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            _run_script(script)
+    try:
+        with recorder.recording(options):
+            start.start(options.script, options.module)
+    except BaseException:
+        sys.excepthook = partial(start.show_error, sys.excepthook)
+        raise
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
@@ -50,18 +47,6 @@ def arguments(given: list[str]) -> argparse.Namespace:
     if options.last < 1 or options.patience <= 0:
         parser.error("--last and --patience are more than 0")
     return options
-
-
-def _run_script(path: str) -> None:
-    """As `python script` does: in a module __main__ that stays, for what the script's classes are pickled by."""
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
-    main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __file__=path, __builtins__=builtins, __cached__=None, __loader__=SourceFileLoader("__main__", path)
-    )
-    sys.modules["__main__"] = main
-    with open(path, "rb") as file:
-        exec(compile(file.read(), path, "exec"), main.__dict__)
 
 
 if __name__ == "__main__":

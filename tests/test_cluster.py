@@ -60,8 +60,17 @@ VERDICTS = {
   ranks 0, 1 and 3  all_reduce SUM float32 [4]  shapes, line N:  dist.all_reduce(torch.ones(5 if rank == 2 else 4))
   rank 2            all_reduce SUM float32 [5]  shapes, line N:  dist.all_reduce(torch.ones(5 if rank == 2 else 4))
 """,
-    "killed 2": "RankFailed: rank 2 is gone without a word: killed, ended by os._exit, or its host is down, after 3 calls.\n",
-    "killed 0": "RankFailed: rank 0 is gone without a word: killed, ended by os._exit, or its host is down, after 3 calls.\n",
+    "killed 2": "RankFailed: rank 2 was killed by SIGKILL after 3 calls.\n",
+    "killed 0": "RankFailed: rank 0 was killed by SIGKILL after 3 calls.\n",
+    "exits segfault": "RankFailed: rank 1 was killed by SIGSEGV after 3 calls.\n",
+    "exits os._exit": """RankFailed: rank 1 raised SystemExit: it called os._exit(3)
+    <module>, line N:  main()
+    main, line N:  globals()[sys.argv[1]](dist.get_rank())
+    exits, line N:  ENDS[sys.argv[2]]()
+    <lambda>, line N:  "os._exit": lambda: os._exit(3),
+""",
+    "exits cleanly": "; rank 1 returned after 3 calls. This can never finish.\n",
+    "stops_early": "Stuck: ranks 0, 1 and 3 wait in all_reduce #9; rank 2 returned after 8 calls. This can never finish.\n",
     "raises": """RankFailed: rank 1 raised ValueError: no such layer
     <module>, line N:  main()
     main, line N:  globals()[sys.argv[1]](dist.get_rank())
@@ -74,6 +83,12 @@ ranks 0, 2 and 3 could then not finish barrier #4: a consequence.
   rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
 all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
 """,
+    "never_comes": """Standstill: no rank has made or finished a call for 2 s. That may be right, or a hang.
+  ranks 0, 1 and 2  waiting in init_process_group, after 0 calls  main, line N:  dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+  rank 3            running your code, after 0 calls              data_that_never_comes, line N:  time.sleep(1000)
+init_process_group of ranks 0, 1 and 2 lacks rank 3.
+""",
+    "dtype_differs": "Mismatch: ranks disagree on the dtype of all_reduce in call #4.",
 }
 
 
@@ -86,12 +101,27 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
     assert code == 1  # as without the recorder: the time-out, the abort, the launcher
     record = load(folder)
     assert VERDICTS[name] in re.sub(r"line \d+", "line N", record.verdict)
-    assert all(ops(record, rank)[:3] == ["all_reduce"] * 3 for rank in range(4))
+    assert all(len(ops(record, rank)) >= 3 and ops(record, rank)[:3] == ops(record)[:3] for rank in range(4))
     assert re.search(r"rank 3, host \S+, process \d+\n", said)
     if name == "deadlock":
         assert re.search(
             r"rank 2, host .*\n    .*faulty.py:\d+ in <module>:  main\(\)\n(    .*\n)*    .* in recv:  ", said
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["over", "caught"])
+def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
+    code, said, folder = job(tmp_path, "faulty", name)
+    assert code == 0, said
+    assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
+
+
+@pytest.mark.slow
+def test_ddps_errors_read_as_without_the_recorder(tmp_path):
+    _, said, _ = job(tmp_path, "faulty", "shows_its_error")
+    assert re.search(r"SAID RuntimeError\(.\[.*(Connection closed by peer|reset by peer|Broken pipe)", said), said
+    assert "callback" not in said and f"{ROOT}/collectives/" not in said
 
 
 TRAINED = {  # two ranks, four steps: what one rank calls
@@ -216,7 +246,7 @@ def test_a_host_that_goes_dark_is_named(hosts, tmp_path):
     hosts.end(1)
     until(lambda: (tmp_path / "r" / "verdict.txt").exists())
     said = (tmp_path / "r" / "verdict.txt").read_text()
-    assert re.search("RankFailed: rank [23] is gone without a word", said)
+    assert "RankFailed: host host1 does not answer any more, and ranks 2 and 3 with it" in said
     assert re.search(r"rank 2, host host1.*\nrank 3, host host1.*\n    has ended\n", said)
 
 
@@ -275,26 +305,73 @@ def test_the_judge_forgets_what_is_over():
     assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in wording.words(judge.conclude())
 
 
-def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arrive():
+@pytest.mark.parametrize("status, how", [(None, "is gone without a word"), (-9, "was killed by SIGKILL")])
+def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arrive(status, how):
     judge = Judge(3, patience=60)
     for rank in (0, 1):
         judge.take(rank, Called(Event(rank, 0, "all_reduce", (0, 1, 2), group_name="0")))
         judge.take(rank, Waiting(0, 0.0, False, "main"))
         judge.take(rank, Failed(Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:1", [], True)))
-    judge.lost(2)
+    judge.ended(2, time.monotonic(), status)
     judge.nothing_more()
     assert judge.is_due
-    assert wording.words(judge.conclude()).startswith("rank 2 is gone without a word")
+    assert wording.words(judge.conclude()).startswith(f"rank 2 {how}")
 
 
 def test_of_ranks_that_are_gone_the_first_is_the_cause():
     """The launcher ends the others within a tenth of a second, those with a lower number too."""
     judge = Judge(3, patience=60)
-    for rank in (2, 0, 1):
-        judge.lost(rank)
+    for rank, status in enumerate((-signal.SIGTERM, -signal.SIGTERM, -signal.SIGSEGV)):
+        judge.ended(rank, time.monotonic(), status)
     judge.nothing_more()
-    assert wording.words(judge.conclude()).startswith("rank 2 is gone without a word")
+    assert wording.words(judge.conclude()).startswith("rank 2 was killed by SIGSEGV")
     assert judge.conclude() is None  # it is told once
+
+
+def left_by(returned, *failed, ended=()):
+    """A judge of four ranks, of which one returned and others failed, then were ended, in a call that it did not make."""
+    judge = Judge(4, patience=60)
+    for rank in range(4):
+        if rank != returned:
+            judge.take(rank, Called(Event(rank, 0, "all_reduce", (0, 1, 2, 3), group_name="0")))
+    for rank in failed:
+        judge.take(rank, Failed(Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:1", [], True)))
+    judge.take(returned, Returned(b"", (None, None), None, []))
+    for rank, status in ended:
+        judge.ended(rank, time.monotonic(), status)
+    judge.nothing_more()
+    return wording.words(judge.conclude())
+
+
+@pytest.mark.parametrize("ended", [(), ((2, -signal.SIGABRT),), ((2, None), (3, -signal.SIGTERM))])
+def test_who_left_early_is_named_and_none_of_those_that_failed_for_it(ended):
+    failed = {0, 2, 3} - {rank for rank, _ in ended}
+    assert "rank 1 returned after 0 calls. This can never finish" in left_by(1, *failed, ended=ended)
+
+
+def test_what_ends_all_ranks_is_told_as_that():
+    judge = Judge(3, patience=60)
+    judge.ended(1, time.monotonic(), -signal.SIGTERM)
+    judge.take(0, Failed(Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:1", [], True)))
+    judge.ended(2, time.monotonic(), -signal.SIGTERM)
+    assert judge.is_due
+    said = wording.headline(judge.conclude())
+    assert said.startswith("Ended: ranks 0, 1 and 2 were ended from outside, by SIGTERM: a scheduler")
+
+
+def test_a_rank_that_the_launcher_ends_after_a_failure_is_not_the_cause():
+    judge = Judge(2, patience=60)
+    judge.take(0, Failed(Failure("ValueError", "no such layer", [], True)))
+    judge.ended(1, time.monotonic(), -signal.SIGTERM)
+    assert wording.words(judge.conclude()).startswith("rank 0 raised ValueError")
+
+
+def test_a_rank_that_ends_well_without_a_word_has_returned():
+    judge = Judge(2, patience=60)
+    for rank in range(2):
+        judge.ended(rank, time.monotonic(), 0)
+    judge.nothing_more()
+    assert not judge.is_due and judge.conclude() is None
 
 
 def until(condition):

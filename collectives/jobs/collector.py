@@ -5,6 +5,7 @@ It only reads: no rank is ended or raised in by it.
 """
 
 import argparse
+import errno
 import selectors
 import signal
 import socket
@@ -27,6 +28,8 @@ from .writer import Writer
 
 JUDGE_SECONDS = 0.05  # between two looks at what follows
 STACK_SECONDS = 0.3  # for the ranks to tell where they are
+GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
+DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
 
 
@@ -66,6 +69,7 @@ class _Rank:
         self.hearer = Hearer(number, shift)
         self.where = Where(about["host"], about["pid"])
         self.ended = False  # it has told all
+        self.cut_at: float | None = None  # time.monotonic() since which it is not known how its process ended
 
 
 class _Other(Pipe):
@@ -135,14 +139,18 @@ class Collector(Host):
             self._writer.flush()
             rank.ask({"bye": True})
 
-    def gone(self, number: int) -> None:
+    def cut(self, number: int) -> None:
         rank = self._ranks[number]
-        if rank.where.connected:
-            rank.where.connected = False
-            self._judge.lost(number)
+        rank.where.connected, rank.cut_at = False, time.monotonic()
+
+    def gone(self, number: int, status: int | None) -> None:
+        rank = self._ranks[number]
+        self._judge.ended(number, rank.cut_at, status)
+        rank.cut_at = None
 
     def _arrived(self, rank: _Rank) -> None:
         self._ranks[rank.number] = rank
+        self._judge.arrived(rank.number)
         self._writer.arrived(rank.number, rank.where.host, rank.where.pid)
         self._writer.standing([rank.hearer.clock()])
         if len(self._ranks) == self._size:
@@ -171,7 +179,11 @@ class Collector(Host):
                 self._take(other, what, piece)
             if frames is None or not other.known and other.unread > HELLO_BYTES:
                 self._close_other(other)
-        except (OSError, ValueError, KeyError, TypeError):  # the host is down, or this is no collector
+        except (ValueError, KeyError, TypeError):  # this is no collector
+            self._close_other(other)
+        except OSError as error:
+            if error.errno in DARK and (ranks := self._left(other)):
+                self._judge.dark(self._ranks[min(ranks)].where.host, ranks)
             self._close_other(other)
 
     def _take(self, other: _Other, what: dict, piece: bytes) -> None:
@@ -195,20 +207,35 @@ class Collector(Host):
             self.told(what["told"], piece, what["lost"])
         elif "said" in what:
             self.said(what["said"], what["what"])
+        elif "cut" in what:
+            self.cut(what["cut"])
         elif "gone" in what:
-            self.gone(what["gone"])
+            self.gone(what["gone"], what["status"])
 
     def _close_other(self, other: _Other) -> None:
         self._select.unregister(other.sock)
         other.sock.close()
         self._connected -= 1
         self._quiet_since = time.monotonic()
-        for number in sorted(self._hosts.pop(other)):
-            self.gone(number)
+        for number in sorted(self._left(other)):
+            self.cut(number)
+            self.gone(number, None)
+        del self._hosts[other]
+
+    def _left(self, other: _Other) -> set[int]:
+        """The ranks of another host that have not ended, as far as its collector has told."""
+        return {number for number in self._hosts[other] if self._ranks[number].where.connected}
 
     # --- verdicts -------------------------------------------------------------------------
 
     def _look(self) -> None:
+        cut = [rank for rank in self._ranks.values() if rank.cut_at is not None and not rank.ended]
+        if cut and time.monotonic() < min(rank.cut_at for rank in cut) + GOES_ON_SECONDS:
+            return  # how they end will be known soon
+        for rank in cut:
+            self._judge.blind()
+            rank.cut_at = None
+            say(f"rank {rank.number} is not recorded any more: it closed its connection. Training goes on.")
         if not self._judge.is_due:
             self._asked = None
             return

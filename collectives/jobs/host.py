@@ -1,11 +1,13 @@
 """The ranks of one host, as the collector there sees them: their rings, and the connections that end when they do."""
 
+import select
 import selectors
 import socket
 import time
 from contextlib import suppress
 from functools import partial
 
+from .ends import Process, here
 from .pipe import Pipe, same_user
 from .ring import RingReader
 
@@ -15,12 +17,12 @@ LEFT_SECONDS = 10.0  # without any connection, though ranks are missing
 
 
 class Local(Pipe):
-    """A rank of this host.  number: None until it has said who it is.  process: as it numbers itself."""
+    """A rank of this host.  number: None until it has said who it is."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         self.number: int | None = None
-        self.process = 0
+        self.process: Process | None = None  # until it has ended
         self.ring: RingReader | None = None
 
     def tell(self, what: dict) -> None:
@@ -39,7 +41,8 @@ class Host:
         self.local: dict[int, Local] = {}  # by number, those that have said who they are
         self._select = selectors.DefaultSelector()
         self._select.register(listener, selectors.EVENT_READ, self._accept)
-        self._connected = 0
+        self._connected = 0  # connections, and processes that have not ended
+        self._here = here()
         self._quiet_since = time.monotonic()
 
     # What happens to a rank; a subclass takes it further.
@@ -53,8 +56,11 @@ class Host:
     def said(self, number: int, what: dict) -> None:
         """A rank has answered, or has come to its end, after all that it told."""
 
-    def gone(self, number: int) -> None:
-        """The process of a rank has ended, after all that it told."""
+    def cut(self, number: int) -> None:
+        """The connection of a rank has ended, after all that it told: `gone` follows once its process has, too."""
+
+    def gone(self, number: int, status: int | None) -> None:
+        """The process of a rank has ended: its exit code, or minus a signal's number; None if nobody here knows."""
 
     # How it gets here.
 
@@ -100,13 +106,18 @@ class Host:
             self._close(rank)
 
     def _meet(self, rank: Local, about: dict) -> None:
-        rank.number, rank.process = about["rank"], about["pid"]
+        rank.number = about["rank"]
         rank.ring = RingReader(rank.descriptors.pop())
         self.local[rank.number] = rank
         if len(self.local) == self._count:  # nobody else is to come: its name is free for the next job
             self._select.unregister(self._listener)
             self._listener.close()
         self.arrived(rank, about)
+        if about["processes"] == self._here:
+            with suppress(OSError):  # it may have ended
+                rank.process = Process(about["pid"])
+                self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
+                self._connected += 1
 
     def _read(self, rank: Local) -> None:
         if rank.ring is not None:
@@ -120,6 +131,24 @@ class Host:
         self._connected -= 1
         self._quiet_since = time.monotonic()
         if rank.number is not None:
-            rank.ring.close()
-            rank.ring = None
-            self.gone(rank.number)
+            self.cut(rank.number)
+            if rank.process is None:
+                self._gone(rank, None)
+
+    def _process_ended(self, rank: Local) -> None:
+        status, process = rank.process.status(), rank.process
+        while rank.sock.fileno() >= 0 and select.select([rank.sock], [], [], 0)[0]:
+            self._receive(rank)
+        if rank.sock.fileno() >= 0:  # a process that it began has the connection, too
+            self._close(rank)
+        self._select.unregister(process)
+        process.close()
+        rank.process = None
+        self._connected -= 1
+        self._gone(rank, status)
+
+    def _gone(self, rank: Local, status: int | None) -> None:
+        self._read(rank)
+        rank.ring.close()
+        rank.ring = None
+        self.gone(rank.number, status)

@@ -4,17 +4,16 @@ import time
 from dataclasses import replace
 from math import inf
 
-from ..judge.gloo import is_consequence
 from ..judge.monitor import Monitor
 from ..judge.verdict import Died, Raised, Standstill, Verdict
 from ..rank import protocol
 from ..record.event import Line
+from .lines import RETURNED
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
 STOOD_SECONDS = 2.0  # without a message; then it is told what stood still before a rank ended
-# Only the launcher of a process learns its exit code.
-UNSEEN = "is gone without a word: killed, ended by os._exit, or its host is down,"
+UNSEEN = "is gone without a word, from another host: killed, or ended by os._exit,"
 
 
 class Judge:
@@ -30,6 +29,7 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
+        self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
     # --- what arrives ---------------------------------------------------------------------
 
@@ -40,16 +40,32 @@ class Judge:
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
-    def lost(self, rank: int) -> None:
-        """Take in that a rank's connection has ended. Those that follow the first went with it, or the launcher ended them."""
+    def arrived(self, rank: int) -> None:
+        """Take in that a rank's script begins."""
+        self._monitor.feed(rank, protocol.Began())
+
+    def ended(self, rank: int, at: float, status: int | None) -> None:
+        """Take in that a rank's process has ended.
+
+        at: the time.monotonic() at which its connection was seen to end.
+        status: its exit code, or minus the number of a signal; None if that cannot be known here.
+        """
         monitor = self._monitor
         self._ends()
-        if rank in monitor.returned or rank in monitor.failures or monitor.cut_off:
+        if rank in monitor.returned or rank in monitor.failures:
             return
-        if all(map(is_consequence, monitor.failures.values())):  # else an error came before
-            monitor.lost(rank)
-            monitor.exited(rank, UNSEEN)
-            monitor.feed(rank, protocol.Began())
+        if status == 0:
+            monitor.feed(rank, RETURNED)
+        monitor.exited(rank, UNSEEN if status is None else status)
+        monitor.lost(rank, at)
+
+    def dark(self, host: str, ranks: set[int]) -> None:
+        """Take in that a host does not answer any more."""
+        self._dark = self._dark or (host, ranks)
+
+    def blind(self) -> None:
+        """Take in that a rank goes on, and tells nothing any more: nothing is certain from here on."""
+        self._certain_told = True
 
     def _ends(self) -> None:
         """Keep, before a first rank ends, what has stood still: most often that is the cause."""
@@ -72,7 +88,13 @@ class Judge:
         """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
         if self._certain_told:
             return False
-        return self._monitor.is_certain or self._is_late and self._monitor.standstill(0.0) is not None
+        return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
+
+    @property
+    def _is_standing(self) -> bool:
+        """Whether ranks wait; before the first call of each, only their lines can tell."""
+        monitor = self._monitor
+        return monitor.standstill(0.0) is not None or not all(map(monitor.made, range(monitor.world_size)))
 
     @property
     def _is_late(self) -> bool:
@@ -83,10 +105,14 @@ class Judge:
         """The verdict, to be told: it is given once. None if there is nothing to tell."""
         if self._certain_told:
             return None
-        if verdict := self._monitor.verdict():
+        dark = self._dark and self._monitor.unreachable(*self._dark)
+        if verdict := dark or self._monitor.ended_from_outside() or self._monitor.verdict():
             self._certain_told = True
             if self._stood and isinstance(verdict, Raised | Died):
                 verdict = replace(verdict, stood=self._stood)
-        elif self._is_late and (verdict := self._monitor.standstill(time.monotonic() - self._progress)):
-            self._still_told = True
+        elif self._is_late:
+            if verdict := self._monitor.standstill(time.monotonic() - self._progress):
+                self._still_told = True
+            else:
+                self._progress = time.monotonic()
         return verdict

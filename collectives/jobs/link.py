@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Callable
 
 from ..rank.protocol import Message
+from .ends import here
 from .pipe import Pipe, local, same_user, say
 from .ring import RingWriter
 from .teller import Teller
@@ -116,6 +117,7 @@ class Link:
         try:
             self._pipe = self._reached()
             about = {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "began": self._began}
+            about["processes"] = here()
             self._pipe.send(about, descriptors=(self._ring.descriptor,))
             os.close(self._ring.descriptor)
             self._up.set()

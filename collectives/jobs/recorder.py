@@ -6,16 +6,19 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator, NoReturn
 
 from ..rank import threads, torch_private
+from ..rank.callers import is_learners
 from ..rank.protocol import Called, Completed, Failed, Joining, Message
 from ..rank.tracer import Tracer
 from ..rank.work import failure
-from ..record.event import Value
+from ..record.event import Failure, Line, Value
 from . import link
 from .lines import RETURNED
 from .pipe import say
@@ -38,6 +41,11 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     way.before_stack = tracer.ask
     failed = False
 
+    def tell(error: Failure) -> None:
+        nonlocal failed
+        failed = True
+        way.emit(Failed(error))
+
     def end() -> None:
         if os.getpid() != pid:  # a child that the script forked
             return
@@ -48,16 +56,34 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
 
     pid = os.getpid()
     atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
+    _told_of_exit(end, tell)
     tracer.__enter__()
     try:
         yield
     except BaseException as error:
-        if failed := not (isinstance(error, SystemExit) and error.code in (None, 0)):
-            way.emit(Failed(failure(error, True)))
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            tell(failure(error, True))
         raise
     finally:
         if not failed and threads.to_join:
             way.emit(Joining(set(threads.to_join)))
+
+
+def _told_of_exit(end: Callable[[], None], tell: Callable[[Failure], None]) -> None:
+    """Have os._exit, at which Python calls nothing, end the recording first."""
+    leave, pid = os._exit, os.getpid()
+
+    @wraps(leave)
+    def _exit(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            if status != 0:
+                lines = [Line(*line) for line in link.stack(threading.get_ident())]
+                frames = [line for line in lines if is_learners(line.file)]
+                tell(Failure("SystemExit", f"it called os._exit({status})", frames, True))
+            end()
+        leave(status)
+
+    os._exit = _exit
 
 
 def _kept(message: Message) -> Message:

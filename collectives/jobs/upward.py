@@ -2,7 +2,7 @@
 
 The way there is in the launcher's store.  Both clocks are compared, since each host has its own.
 
-    up      {"token"}  {"ping"}  {"clock"}  {"arrived", "about"}  {"told", "lost"} with records  {"said", "what"}  {"gone"}
+    up      {"token"}  {"ping"}  {"clock"}  {"arrived", "about"}  {"told", "lost"} with records  {"said", "what"}  {"cut"}  {"gone", "status"}
     down    {"pong"}  {"to", "what"}
 """
 
@@ -82,8 +82,11 @@ class Upward(Host):
     def said(self, number: int, what: dict) -> None:
         self._pipe.send({"said": number, "what": what})
 
-    def gone(self, number: int) -> None:
-        self._pipe.send({"gone": number})
+    def cut(self, number: int) -> None:
+        self._pipe.send({"cut": number})
+
+    def gone(self, number: int, status: int | None) -> None:
+        self._pipe.send({"gone": number, "status": status})
 
     def _ping(self) -> None:
         self._next_ping = time.perf_counter() + PING_SECONDS

@@ -4,18 +4,35 @@ No input or output here: a live session, the grader's sandbox and a record of ra
 machine are judged alike.
 """
 
+import signal
 import time
-from typing import Callable
+from typing import Callable, Iterable, Mapping
 
 from ..rank import protocol
-from ..record.event import Line
+from ..record.event import Failure, Line
 from . import diagnose, nccl
 from .gloo import is_consequence
 from .state import State
-from .verdict import Deadlock, Died, Disagreement, Raised, Standstill, TimeUp, Verdict
+from .verdict import (
+    Deadlock,
+    Deserted,
+    Died,
+    Disagreement,
+    Ended,
+    Raised,
+    Standing,
+    Standstill,
+    TimeUp,
+    Unreachable,
+    Verdict,
+)
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
+# A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
+AT_ONCE_SECONDS = 0.1
+FOLLOWING = (-signal.SIGABRT, -signal.SIGTERM)  # ends that may follow from another rank's: gloo aborts, launchers end
+FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
@@ -117,15 +134,75 @@ class Monitor(State):
         return found and self._disagreement(found)
 
     def failure(self) -> Verdict | None:
-        """The verdict on ranks that raised or died; None if there are none."""
+        """The verdict on ranks that raised or died: on the first cause, as far as that can be told; None if there are none."""
         failures, dead = self._failures, self.dead
-        causes = {rank: failure for rank, failure in failures.items() if not is_consequence(failure)}
-        if causes := causes or ({} if dead else failures):
-            ranks = tuple(sorted(causes))
-            return Raised(**self._everybody, ranks=ranks, failures=tuple(causes[rank] for rank in ranks))
-        if not dead:
+        if not failures and not dead:
             return None
-        rank = min(dead)
+        waits = self._unmet
+        leavers = frozenset().union(*waits.values()) & self._returned
+        first = min(self._failed_at.values(), default=time.monotonic())
+        causes = {rank: failure for rank, failure in failures.items() if not is_consequence(failure)}
+        for rank in self._lost:
+            ended_late = leavers and self._lost[rank] > first + AT_ONCE_SECONDS  # by a launcher that kills
+            if rank in dead and self._ended_by_itself(rank) and not ended_late:
+                if all(self._lost[rank] < self._failed_at[failed] for failed in causes):
+                    return self._died(rank)
+        if causes:
+            return self._raised(causes)
+        if leavers:
+            return self._stuck({rank: absent for rank, absent in waits.items() if absent & leavers})
+        if early := [rank for rank in self._lost if rank in dead and self._lost[rank] < first + AT_ONCE_SECONDS]:
+            return self._died(min(early, key=self._may_follow))
+        if failures and (absent := frozenset().union(*waits.values()) - failures.keys() - dead):
+            ranks = tuple(sorted(rank for rank in waits if waits[rank] & absent))
+            calls = tuple(dict.fromkeys(self.call_of(self._blocked[rank]) for rank in ranks))
+            return Deserted(**self._everybody, ranks=ranks, calls=calls, absent=absent)
+        return self._raised(failures) if failures else self._died(next(rank for rank in self._lost if rank in dead))
+
+    def ended_from_outside(self) -> Verdict | None:
+        """The verdict on ranks that have all ended, and none by itself; None if it is another."""
+        left = set(range(self.world_size)) - self._returned
+        interrupted = {rank for rank, failure in self._failures.items() if failure.kind == "KeyboardInterrupt"}
+        own = {rank for rank, failure in self._failures.items() if not is_consequence(failure)} - interrupted
+        status = {rank: self._exits.get(rank, (None, ""))[0] for rank in self.dead}
+        own |= {rank for rank, how in status.items() if isinstance(how, int) and how not in FROM_OUTSIDE}
+        by = {how for how in status.values() if how in FROM_OUTSIDE} | ({-signal.SIGINT} if interrupted else set())
+        if self._wrong or not by or own or left - self.dead - self._failures.keys() or self._is_followed_by_ends:
+            return None
+        return Ended(**self._everybody, ranks=tuple(sorted(left)), signal=-min(by))
+
+    def unreachable(self, host: str, ranks: Iterable[int]) -> Verdict:
+        """The verdict on the ranks of a host that does not answer."""
+        return Unreachable(**self._everybody, ranks=tuple(sorted(ranks)), host=host)
+
+    @property
+    def _is_followed_by_ends(self) -> bool:
+        """Whether a rank had failed or returned, and others needed it, before the first was ended."""
+        if frozenset().union(*self._unmet.values()) & self._returned:
+            return True
+        first = min((self._lost[rank] for rank in self.dead), default=time.monotonic())
+        failed = (at for rank, at in self._failed_at.items() if self._failures[rank].kind != "KeyboardInterrupt")
+        return min(failed, default=first) + AT_ONCE_SECONDS < first
+
+    @property
+    def _unmet(self) -> dict[int, frozenset[int]]:
+        """By rank that waits, or ended while it waited, the members of its call's group that have not made it."""
+        standing: Iterable[Standing] = map(self._standing, self._blocked)
+        return {each.rank: frozenset(each.waits_for) for each in standing if each.waits_for}
+
+    def _ended_by_itself(self, rank: int) -> bool:
+        """Whether the end of a rank that died follows from no other rank's: its status tells."""
+        status, _ = self._exits.get(rank, (None, ""))
+        return isinstance(status, int) and status not in FOLLOWING and status not in FROM_OUTSIDE
+
+    def _may_follow(self, rank: int) -> bool:
+        return self._exits.get(rank, (None, ""))[0] in FROM_OUTSIDE
+
+    def _raised(self, failures: Mapping[int, Failure]) -> Verdict:
+        ranks = tuple(sorted(failures))
+        return Raised(**self._everybody, ranks=ranks, failures=tuple(failures[rank] for rank in ranks))
+
+    def _died(self, rank: int) -> Verdict:
         status, last_words = self._exits.get(rank, (None, ""))
         began = rank in self._began
         return Died(**self._everybody, ranks=(rank,), status=status, last_words=last_words, began=began)
@@ -139,8 +216,8 @@ class Monitor(State):
         """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
         calls = list(self._matcher.of.values())
         lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
-        under_way = nccl.in_flight(calls, self._returned | self._lost)
-        if not lacking and not blocked and not under_way:
+        under_way = nccl.in_flight(calls, self._returned | self._lost.keys())
+        if not lacking and not blocked and not under_way and not any(each.entering for each in self.standing):
             return None
         lacks = tuple(map(frozenset, lacking.values()))
         in_flight = tuple((call, tuple(e.rank for e in parts)) for call, parts in under_way.items())

@@ -1,5 +1,6 @@
 """Where every rank stands, as far as its messages have told."""
 
+import time
 from collections import defaultdict, deque
 from types import MappingProxyType
 from typing import Callable, Hashable, Mapping
@@ -7,7 +8,7 @@ from typing import Callable, Hashable, Mapping
 from ..rank import protocol
 from ..record.calls import Call, Matcher, pair
 from ..record.event import MAIN, Event, Failure, Line
-from .gloo import needs
+from .gloo import is_consequence, needs
 from .verdict import Standing
 
 
@@ -26,7 +27,8 @@ class State:
         self._began: set[int] = set()
         self._returned: set[int] = set()
         self._failures: dict[int, Failure] = {}
-        self._lost: set[int] = set()  # ranks whose connection has ended
+        self._failed_at: dict[int, float] = {}  # time.monotonic()
+        self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
         self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
         self._blocked: dict[int, Event] = {}  # rank -> the event its main thread waits in, without limit
         self._where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see Standing, if asked
@@ -40,9 +42,11 @@ class State:
 
     # --- what arrives ---------------------------------------------------------------------
 
-    def lost(self, rank: int) -> None:
-        """Take in that a rank's connection has ended."""
-        self._lost.add(rank)
+    def lost(self, rank: int, at: float | None = None) -> None:
+        """Take in that a rank's connection has ended. at: the time.monotonic() of it; by default now."""
+        self._lost.setdefault(rank, time.monotonic() if at is None else at)
+        if rank in self.dead:
+            self._left_in_call(rank)
 
     def exited(self, rank: int, status: int | str | None, last_words: str = "") -> None:
         """Take in how the process of a rank ended, and the end of its standard error.
@@ -108,6 +112,9 @@ class State:
             case protocol.Failed(failure):
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure
+                self._failed_at[rank] = time.monotonic()
+                if is_consequence(failure):
+                    self._left_in_call(rank)
         return None
 
     def _skip(self, rank: int, made: dict[tuple, int], works: set[Hashable]) -> None:
@@ -118,6 +125,14 @@ class State:
         if self._keep is not None:
             for event in list(self._events[rank].values()):
                 self._remember(event)
+
+    def _left_in_call(self, rank: int) -> None:
+        """A rank has ended inside a call: if it is not known in which, in the first that others had not made."""
+        if rank not in self._blocked:
+            for event in self._events[rank].values():
+                if event.end is None and not self.call_of(event).is_complete:
+                    self._blocked[rank] = event
+                    return
 
     def _waits(self, event: Event, thread: Hashable) -> None:
         """A thread of the event's rank waits for it, without limit."""
@@ -187,7 +202,8 @@ class State:
     def _standing(self, rank: int) -> Standing:
         event, (line, inside) = self._blocked.get(rank), self._where.get(rank, (None, ()))
         call = event and self.call_of(event)
-        return Standing(rank, self.made(rank), self._last[rank], rank in self._returned, event, call, line, inside)
+        made, returned, began = self.made(rank), rank in self._returned, rank in self._began or bool(self._last[rank])
+        return Standing(rank, made, self._last[rank], returned, event, call, line, inside, began)
 
     @property
     def unlocated(self) -> set[int]:
@@ -202,7 +218,7 @@ class State:
     @property
     def dead(self) -> set[int]:
         """Ranks that ended without having returned or failed."""
-        return self._lost - self._returned - set(self._failures)
+        return self._lost.keys() - self._returned - self._failures.keys()
 
     @property
     def returned(self) -> frozenset[int]:
@@ -239,5 +255,5 @@ def note(event: Event, message: protocol.Message) -> None:
             event.src = event.src if src is None else src
         case protocol.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
             event.viewed_at = line
-        case protocol.Misused(_, how, line):
+        case protocol.Misused(_, how, line) if event.misuse is None:  # the first is the one that is judged
             event.misuse, event.misused_at = how, line

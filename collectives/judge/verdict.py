@@ -9,6 +9,8 @@ from ..record.calls import Call
 from ..record.event import Event, Failure, Line
 from .gloo import needs
 
+ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -22,6 +24,12 @@ class Standing:
     call: Call | None  # that call
     line: Line | None  # the learner's line it is at, if asked
     inside: tuple[str, ...]  # the functions that this line is inside, innermost first
+    began: bool = True  # whether it is known to have begun
+
+    @property
+    def entering(self) -> str | None:
+        """The function at its line, if it is one that waits for others to come, and no call: new_group, ..."""
+        return None if self.event or self.returned else next((name for name in ENTRIES if name in self.inside), None)
 
     @property
     def absent(self) -> set[int]:
@@ -116,6 +124,30 @@ class Died(Halt):
     status: int | str | None
     last_words: str
     began: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deserted(Halt):
+    """Ranks lost their connections in a call that others had not made, who neither returned nor failed.
+
+    absent: these others.
+    """
+
+    absent: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Halt):
+    """All ranks that had not returned were ended by a signal from outside.  signal: its number."""
+
+    signal: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreachable(Halt):
+    """A host does not answer any more, and so its ranks do not.  host: its name."""
+
+    host: str
 
 
 # --- what became of the start, or of the result -------------------------------------------

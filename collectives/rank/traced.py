@@ -1,7 +1,9 @@
 """A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
 
+import re
 from datetime import timedelta
-from typing import NamedTuple
+from functools import partial
+from typing import Callable, NamedTuple
 
 import torch
 from torch.distributed import Work
@@ -13,6 +15,11 @@ from .streams import Streams
 from .torch_private import HasSource, never_compiled
 
 NO_LIMIT = timedelta(0)  # what torch takes for a wait that may last
+# What torch makes of an error that passes through TracedWork._note, as through any Python callback of a future.
+_MARKED = re.compile(
+    r"Got the following error when running the callback: \w+: (.*?)\n\nAt:\n  \S*traced\.py\(\d+\): _note\n(?:  .*\n)*",
+    re.S,
+)
 
 
 class Part(NamedTuple):
@@ -116,3 +123,17 @@ class TracedWork(HasSource, Work):
     def block_current_stream(self) -> None:
         self.inner.block_current_stream()
         self._tracer.waited(self)
+
+
+def in_their_own_words(run_backward: Callable) -> Callable:
+    """autograd's entry, whose errors read as if no future of a call had passed through TracedWork._note."""
+
+    @partial(never_compiled, callees=False)
+    def entered(*args, **kwargs):
+        try:
+            return run_backward(*args, **kwargs)
+        except RuntimeError as error:
+            error.args = tuple(_MARKED.sub(r"\1", words) if isinstance(words, str) else words for words in error.args)
+            raise
+
+    return entered

@@ -27,7 +27,7 @@ from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
 from .protocol import Called, Completed, Issued, Message, Misused, Resumed, Waiting
 from .tensors import capture, is_dense, outline
-from .traced import Part, TracedWork
+from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
@@ -40,6 +40,7 @@ NOT_READ = (
     "stream, and the program a different one"
 )
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
+CAUGHT_SECONDS = 60  # one below this, of a group beside the whole world's, was set to be caught
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
 
@@ -59,7 +60,7 @@ class Tracer:
         whole: bool = False,  # keep tensors of more than LARGE elements whole instead of summarising them
         values: bool = True,  # False keeps shape and dtype of tensors alone, and reads none of their memory
         watch: bool = True,  # False does not notice that a tensor is used before its call was waited for
-        patient: bool = False,  # True takes a wait for endless though its group has a time limit of its own
+        patient: bool = False,  # True heeds a group's own time limit only where it is there to be caught
         wait: bool = False,  # True waits for calls of a device, as gloo does, so that their tensors can be read
     ) -> None:
         self.emit = emit
@@ -94,12 +95,14 @@ class Tracer:
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
         self.watch.start()
+        torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
         self._followed = threads.followed(self.emit)
         self._followed.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._followed.__exit__(None, None, None)
+        torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
         torch_private.set_coalescing(torch_private.start_coalescing, torch_private.end_coalescing)
         kernel.recorder = None
@@ -180,7 +183,7 @@ class Tracer:
         traced = TracedWork(self, work, [part])
         traced.device, traced.streams, traced.by_torch = device, of_device, by_torch
         on_device = bool(of_device) and not self._waits
-        traced.gives_up = on_device or (not self._patient and self._has_short_limit(group))
+        traced.gives_up = on_device or self._has_short_limit(group)
         self._open[part.index] = traced
         return traced
 
@@ -242,7 +245,10 @@ class Tracer:
         """Whether the program gave this group a time limit of its own: its waits end by themselves."""
         if group.group_name not in self._short:
             limit = torch_private.time_limit(group)
-            self._short[group.group_name] = limit is not None and limit < SHORT_SECONDS
+            short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
+            self._short[group.group_name] = short and not (
+                self._patient and group.group_name == dist.group.WORLD.group_name
+            )
         return self._short[group.group_name]
 
     def _write_down(self) -> None:

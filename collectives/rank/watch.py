@@ -70,12 +70,10 @@ class Watch(DispatchMode):
         self._passes = 0  # begun since the first such call
 
     def start(self) -> None:
-        torch_private.set_run_backward(self._run_backward)
         for name in self._methods:
             setattr(torch.Tensor, name, self._method(name))
 
     def stop(self) -> None:
-        torch_private.set_run_backward(torch_private.run_backward)
         for name, own in self._methods.items():
             setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)  # or inherited
         self._guards.clear()
@@ -121,7 +119,7 @@ class Watch(DispatchMode):
             torch_private.push_mode(mode)
 
     @partial(never_compiled, callees=False)
-    def _run_backward(self, *args, **kwargs):
+    def run_backward(self, *args, **kwargs):
         """autograd gives every node of a pass the stack of modes that there was when the pass began, and
         brings back the caller's after it: what a hook's call puts there lasts until the node ends.  So where
         such calls are under way for longer, the mode lies there from the beginning of some passes."""
@@ -180,6 +178,7 @@ class Unwatched:
     def _nothing(self, *_) -> None: ...
 
     start = stop = due = add = waits = remove = settle = _nothing
+    run_backward = staticmethod(torch_private.run_backward)
 
 
 @cache

@@ -34,7 +34,7 @@ def error(verdict: Verdict, run: "Run") -> RunError | Interrupted:
 def _details(verdict: Verdict) -> dict:
     """What the error says beyond its words."""
     match verdict:
-        case kinds.Deadlock() | kinds.TimeUp():
+        case kinds.Deadlock() | kinds.TimeUp() | kinds.Deserted():
             return {
                 "ranks": verdict.ranks,
                 "standing": [waits.stands(each, verdict.world_size) for each in verdict.standing],
@@ -43,7 +43,7 @@ def _details(verdict: Verdict) -> dict:
             }
         case kinds.Disagreement():
             return {"call": verdict.calls[-1]}
-        case kinds.Raised() | kinds.Died() | kinds.Unreadable():
+        case kinds.Raised() | kinds.Died() | kinds.Unreachable() | kinds.Unreadable():
             return {"rank": verdict.ranks[0], "traceback": failures.traceback_of(verdict)}
     return {}
 
@@ -58,6 +58,9 @@ _KINDS: dict[type[Verdict], tuple[Callable[..., str], type[RunError] | type[Inte
     kinds.Raised: (failures.raised, RankFailed),
     kinds.Died: (failures.died, RankFailed),
     kinds.Unreadable: (failures.unreadable, RankFailed),
+    kinds.Deserted: (waits.deserted, Stuck),
+    kinds.Ended: (failures.ended, None),
+    kinds.Unreachable: (failures.unreachable, RankFailed),
     kinds.NoStart: (failures.no_start, StartFailed),
     kinds.SlowStart: (failures.slow_start, StartFailed),
     kinds.NoServer: (failures.no_server, ServerLost),

@@ -7,7 +7,7 @@ import traceback
 from ...format import name_ranks
 from ...rank.protocol import LOST
 from ...record.event import Failure
-from ..verdict import Died, NoServer, NoStart, Raised, SlowStart, Unreadable
+from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreachable, Unreadable
 from .phrases import after, alike, call_waited_in, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
@@ -78,7 +78,7 @@ def raised(verdict: Raised) -> str:
     return "\n".join([*parts, *_consequences(verdict)])
 
 
-def _consequences(verdict: Raised | Died) -> list[str]:
+def _consequences(verdict: Raised | Died | Unreachable) -> list[str]:
     """What the end of the verdict's ranks meant for others: calls that they made and that cannot complete any more."""
     waiting = [each for each in verdict.standing if each.event and each.rank not in verdict.ranks]
     calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
@@ -116,6 +116,32 @@ def died(verdict: Died) -> str:
     return "\n".join([*lines, *_consequences(verdict)])
 
 
+def unreachable(verdict: Unreachable) -> str:
+    ranks = list(verdict.ranks)
+    which = f"{name_ranks(ranks)} with it: it is down, or cut off"
+    lines = [f"host {verdict.host} does not answer any more, and {which}."]
+    for each in (verdict.standing[rank] for rank in ranks):
+        if each.last:
+            lines.append(
+                f"    rank {each.rank} after {each.last.op} #{each.last.index + 1}   {source(each.last.line)}".rstrip()
+            )
+    return "\n".join([*lines, *_consequences(verdict)])
+
+
+def ended(verdict: Ended) -> str:
+    name = signal.Signals(verdict.signal).name
+    return (
+        f"{name_ranks(list(verdict.ranks))} {'was' if len(verdict.ranks) == 1 else 'were'} ended from outside, by {name}: "
+        f"{_SENDERS.get(verdict.signal, 'whoever started the job')}. No rank had failed before."
+    )
+
+
+_SENDERS = {
+    signal.SIGTERM: "a scheduler (scancel, a time limit, a drained node), or whoever ended the launcher",
+    signal.SIGINT: "somebody pressed Ctrl-C",
+}
+
+
 def _how(verdict: Died) -> str:
     status = verdict.status
     if isinstance(status, str):
@@ -143,7 +169,7 @@ def _what(last_words: str) -> str:
     return next(causes, "")
 
 
-def traceback_of(verdict: Raised | Died | Unreadable) -> str:
+def traceback_of(verdict: Raised | Died | Unreachable | Unreadable) -> str:
     """All that is known of how the first rank ended."""
     match verdict:
         case Raised(failures=(Failure(chain=chain), *_)):

@@ -3,10 +3,9 @@
 from typing import Iterable, Sequence
 
 from ...format import name_ranks
-from ..verdict import Deadlock, Halt, Interruption, Standing, Standstill, TimeUp
+from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
 from .phrases import after, alike, call_waited_in, rows, source, verb
 
-NEW_GROUP = "in new_group"
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
 
@@ -21,7 +20,7 @@ def stands(each: Standing, world_size: int) -> str:
         return f"returned {after(each.made)}"
     if each.event:
         return f"waiting in {call_waited_in(each, world_size)}"
-    return f"{'waiting' if _at(each) == NEW_GROUP else 'running'} {_at(each)}, {after(each.made)}"
+    return f"{'waiting' if each.entering else 'running'} {_at(each)}, {after(each.made)}"
 
 
 def _line(each: Standing):
@@ -32,7 +31,7 @@ def _line(each: Standing):
 
 def _at(each: Standing) -> str:
     """Where a rank that waits in no call is."""
-    return NEW_GROUP if "new_group" in each.inside else "your code"
+    return f"in {each.entering}" if each.entering else "your code"
 
 
 def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
@@ -68,7 +67,29 @@ def interruption(verdict: Interruption) -> str:
 
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has made or finished a call for {verdict.seconds:.0f} s. That may be right, or a hang."
-    return "\n".join([head, table(verdict.standing), *_lacks(verdict)])
+    return "\n".join([head, _told(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)])
+
+
+def _told(standing: Sequence[Standing]) -> str:
+    """The table of a job, whose ranks start by themselves."""
+    size = len(standing)
+    described = (
+        (each.rank, stands(each, size) if each.began else "has not started", source(_line(each))) for each in standing
+    )
+    return rows(described)
+
+
+def _lack_entries(verdict: Standstill) -> Iterable[str]:
+    """A sentence for each function in which ranks wait for others to come."""
+    for name in ENTRIES:
+        inside = [each.rank for each in verdict.standing if each.entering == name]
+        others = [
+            each.rank for each in verdict.standing if each.rank not in inside and (name == ENTRIES[1] or not each.made)
+        ]
+        if inside and others:
+            yield f"{name} of {name_ranks(inside)} lacks {name_ranks(others)}."
+        elif inside:
+            yield f"All ranks are in {name}: look at what is between them, an address, a port, a firewall."
 
 
 def _lacks(verdict: Standstill) -> Iterable[str]:
@@ -144,6 +165,22 @@ def _tags(verdict: Deadlock) -> str:
     return ""
 
 
+def deserted(verdict: Deserted) -> str:
+    waiting = [verdict.standing[rank] for rank in verdict.ranks]
+    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
+    clauses = [
+        f"{name_ranks(ranks)} lost {'its' if len(ranks) == 1 else 'their'} connections in {what}"
+        for what, ranks in calls.items()
+    ]
+    absent = sorted(verdict.absent)
+    live, have = (verb("live", absent), "has" if len(absent) == 1 else "have")
+    return (
+        f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.\n{table(verdict.standing)}\n"
+        f"{name_ranks(absent).capitalize()} {live}: a rank that calls destroy_process_group, or frees the group, closes its "
+        "connections. Every rank of a group must make the same calls."
+    )
+
+
 # --- out of time --------------------------------------------------------------------------
 
 
@@ -159,7 +196,7 @@ def time_up(verdict: TimeUp) -> str:
 
 
 def _look_for(busy: list[Standing], fits: bool) -> str:
-    if any(_at(each) == NEW_GROUP for each in busy):
+    if any(each.entering == "new_group" for each in busy):
         return "Every rank must call new_group, also one that will not be a member: in the same order, with the same ranks."
     if not all(each.event for each in busy):
         return LONGER

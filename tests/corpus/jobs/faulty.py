@@ -3,6 +3,8 @@
 Nothing here knows of the course: this is what an engineer would have on disk.
 """
 
+import contextlib
+import ctypes
 import datetime
 import os
 import signal
@@ -11,6 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 
 def steps(count=3):
@@ -64,9 +67,128 @@ def data_that_never_comes():
     time.sleep(1000)
 
 
+def model():
+    torch.manual_seed(0)
+    return nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)))
+
+
+def trained(count, net=None):
+    net = net or model()
+    for _ in range(count):
+        net(torch.randn(4, 8)).sum().backward()
+    return net
+
+
+def stops_early(rank):
+    """Rank 2 has fewer batches than the others, and DDP waits in C++."""
+    trained(3 if rank == 2 else 6)
+
+
+def no_sync_on_one(rank):
+    """Rank 1 leaves one step out."""
+    net = trained(2)
+    with net.no_sync() if rank == 1 else contextlib.nullcontext():
+        trained(1, net)
+    trained(2, net)
+
+
+def shows_its_error(rank):
+    """Rank 1 dies, and others tell what DDP makes of it."""
+    net = trained(2)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        trained(1, net)
+    except RuntimeError as error:
+        sys.stdout.write(f"SAID {error!r}\n")
+        raise
+
+
+def destroyed_early(rank):
+    """Rank 1 takes leave of its group, and has other things to do."""
+    net = trained(3)
+    if rank == 1:
+        del net
+        dist.destroy_process_group()
+        time.sleep(4)
+    else:
+        trained(2, net)
+
+
+def exits(rank):
+    """Rank 1 ends in the way that is asked for."""
+    steps()
+    if rank == 1:
+        time.sleep(0.3)
+        ENDS[sys.argv[2]]()
+    dist.all_reduce(torch.ones(4))
+
+
+ENDS = {
+    "os._exit": lambda: os._exit(3),
+    "sys.exit": lambda: sys.exit(3),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "cleanly": lambda: os._exit(0),
+}
+
+
+def over(rank):
+    """All calls are made, and every rank leaves the quick way."""
+    steps()
+    dist.barrier()
+    os._exit(0)
+
+
+def dtype_differs(rank):
+    """gloo aborts, in a thread of its own."""
+    steps()
+    dist.all_reduce(torch.ones(4, dtype=torch.bfloat16 if rank == 1 else torch.float32))
+
+
+def message_too_long(rank):
+    if rank < 2:
+        dist.send(torch.ones(8), 1) if rank == 0 else dist.recv(torch.ones(4), 0)
+    dist.all_reduce(torch.ones(4))
+
+
+def gathers_other_shapes(rank):
+    steps()
+    dist.all_gather([torch.empty(4) for _ in range(dist.get_world_size())], torch.ones(8 if rank == 2 else 4))
+
+
+def caught(rank):
+    """A message that may not come, in a group that gives up soon; all end well."""
+    pair = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    steps()
+    if rank == 0:
+        with contextlib.suppress(RuntimeError):
+            dist.recv(torch.ones(4), 1, group=pair)
+    dist.barrier()
+
+
+def misused_twice(rank):
+    """Read, then written, before the wait: clipped too early."""
+    gradient = torch.ones(4)
+    work = dist.all_reduce(gradient, async_op=True)
+    norm = gradient.norm()
+    gradient.mul_(1 / norm)
+    work.wait()
+
+
+def forever(rank):
+    steps()
+    open(f"at-{rank}", "w").close()
+    time.sleep(1000)
+
+
 def main():
+    if sys.argv[1] == "never_comes" and os.environ["RANK"] == "3":
+        data_that_never_comes()
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
-    globals()[sys.argv[1]](dist.get_rank())
+    if sys.argv[1] != "never_comes":
+        globals()[sys.argv[1]](dist.get_rank())
 
 
 if __name__ == "__main__":

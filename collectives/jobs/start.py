@@ -1,0 +1,81 @@
+"""Starts a script as `python` itself would: with nothing of this package's in its `__main__`, path or tracebacks."""
+
+import builtins
+import os
+import runpy
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pkgutil import get_importer
+from types import TracebackType
+from typing import Callable
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def start(command: list[str], module: bool) -> None:
+    """Run what `python COMMAND` runs, or `python -m COMMAND`, to its end.
+
+    command: a script, a folder or a zip file with a __main__.py, or the name of a module; and its arguments.
+    """
+    sys.argv = list(command)
+    program = command[0]
+    _be_main()
+    if module:
+        runpy._run_module_as_main(program)  # what `python -m` calls
+    elif get_importer(program) is not None:  # a folder or a zip file
+        _set_first_path(os.path.abspath(program), always=True)
+        runpy._run_module_as_main("__main__", alter_argv=False)
+    else:
+        _set_first_path(os.path.dirname(os.path.realpath(program)))
+        path = os.path.abspath(program)
+        main = sys.modules["__main__"].__dict__
+        main.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, main)
+
+
+def _be_main() -> None:
+    """An empty `__main__` as python makes it. It stays, for what the script's classes are pickled by."""
+    main = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    if sys.version_info < (3, 14):  # from there on a module has them when it is asked
+        main.__annotations__ = {}
+    sys.modules["__main__"] = main
+
+
+def _set_first_path(folder: str, always: bool = False) -> None:
+    """Put a folder where `python -m` has the current one. With -P there is none, and no script's folder either."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+    elif always:
+        sys.path.insert(0, folder)
+
+
+def show_error(hook: Callable, kind: type, error: BaseException, _: TracebackType | None) -> None:
+    """Call an excepthook with the error, whose tracebacks, and those of the errors before it, are as the script's own."""
+    one, shown = error, set()
+    while one is not None and id(one) not in shown:
+        shown.add(id(one))
+        one.__traceback__ = _without_ours(one)
+        one = one.__cause__ or one.__context__
+    hook(kind, error, error.__traceback__)
+
+
+def _without_ours(error: BaseException) -> TracebackType | None:
+    """The traceback of an error without this package's frames, and without the runpy that started it."""
+    frames, each = [], error.__traceback__
+    while each is not None:
+        if each.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            if all(frame.tb_frame.f_code.co_filename.startswith("<frozen") for frame in frames):
+                frames.clear()
+        else:
+            frames.append(each)
+        each = each.tb_next
+    if not frames and not isinstance(error, SyntaxError):  # no script was reached: this is an error of our own
+        return error.__traceback__
+    below = None
+    for each in reversed(frames):
+        below = TracebackType(below, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return below

@@ -1,0 +1,65 @@
+"""Programs that the recorder starts begin, and fail, as they do under python alone. The program is corpus/starts."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests import ROOT
+
+ABOUT = ROOT / "tests" / "corpus" / "starts" / "about.py"
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A folder with the program as a script, behind a link, as a folder, a zip file, and in a package."""
+    shutil.copy(ABOUT, tmp_path / "about.py")
+    for folder in ("bin", "folder", "package/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bin" / "linked.py").symlink_to(tmp_path / "about.py")
+    for main in ("folder", "package/inner"):
+        shutil.copy(ABOUT, tmp_path / main / "__main__.py")
+    shutil.copy(ABOUT, tmp_path / "package" / "train.py")
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as app:
+        app.write(ABOUT, "__main__.py")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    return tmp_path
+
+
+def printed(folder, *command):
+    """What a program prints and says to standard error, and its exit code; it is a job of one rank."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environ = os.environ | {"PYTHONPATH": str(ROOT), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+FORMS = [
+    ["about.py", "--lr", "0.5"],
+    ["bin/linked.py"],
+    ["folder"],
+    ["app.zip", "--name", "second"],
+    ["-m", "package.train", "--lr", "2"],
+    ["-m", "package.inner"],
+    ["broken.py"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_a_program_starts_and_fails_as_under_python(form, programs):
+    out, err, code = printed(programs, *form)
+    recorded = printed(programs, "-m", "collectives.watch", "--record", "r", *form)
+    told = recorded[1].index("collectives.jobs: records") if "collectives.jobs: records" in recorded[1] else 0
+    assert re.sub(r"0x\w+", "", recorded[0]) == re.sub(r"0x\w+", "", out)
+    assert err in recorded[1][told:]
+    assert recorded[2] == code == 1
