@@ -15,11 +15,14 @@ import pytest
 import torch
 
 from collectives.jobs import Hosts, HostsUnavailable, load
+from collectives.jobs.hearer import Hearer
 from collectives.jobs.judge import KEPT_CALLS, Judge
-from collectives.jobs.lines import read, written
+from collectives.jobs.lines import Reader, decoded
+from collectives.jobs.ring import RingReader, RingWriter
+from collectives.jobs.teller import Teller
 from collectives.judge import wording
 from collectives.machines import rails
-from collectives.rank.protocol import Called, Completed, Failed, Returned, Waiting
+from collectives.rank.protocol import Called, Completed, Failed, Misused, Returned, Waiting, WorkBegan
 from collectives.record.event import Event, Failure, Line, Summary
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
@@ -442,17 +445,27 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=str)
-def test_what_is_written_is_read(value):
+@pytest.mark.parametrize("values", [True, False])
+def test_what_is_told_is_heard_and_read_again(value, values):
+    """Each way: what a rank writes into its ring is heard by the collector, and read from the record's lines."""
     line = Line("train.py", 3, "main", "dist.all_reduce(x)")
-    told = [Called(event(1, 0, before=value, line=line, start=1.0)), Completed(0, value, 2.0, True, None)]
-    for sent in (told, told[:1]):
-        (text,) = written(1, sent, 10.0, lambda line: line)
-        rank, messages = read(text)
-        assert rank == 1 and list(map(type, messages)) == list(map(type, sent))
+    ring = RingWriter(1 << 16)
+    teller, hearer = Teller(ring, 1, values), Hearer(1, 10.0)
+    told = [Waiting(0, 1.5, False, "main"), Completed(0, value, 2.0, True, None), Misused(0, "read", line)]
+    told = [Called(event(1, 0, before=value, line=line, start=1.0)), *told, WorkBegan(("future", 0, 7), 0)]
+    for message in told:
+        teller.tell(message)
+    ((piece, lost),) = RingReader(ring.descriptor).read()
+    heard = list(hearer.hear(piece, lost))
+    reader = Reader(1)
+    read = [m for line in [hearer.clock(), *(line for line, _ in heard)] for m in reader.read(*decoded(line)[1:])]
+    for messages in ([message for _, message in heard if message], read):
+        assert list(map(type, messages)) == list(map(type, told))
         e = messages[0].event
         assert (e.op, e.group, e.start, e.line, e.reduce_op) == ("all_reduce", (0, 1), 11.0, line, "SUM")
-        values = [e.before, *(m.after for m in messages[1:])]
-        assert all(str(v) == str(value) and type(v) is type(value) for v in values)
+        assert messages[1] == Waiting(0, 11.5, False, "main") and messages[2].end == 12.0
+        assert messages[3:] == told[3:]
+        assert all(str(v) == str(value) and type(v) is type(value) for v in (e.before, messages[2].after))
 
 
 NO_LINES = [b"[0]", b"{}", b'[0, "exec"]', b"not json", b'[0, "call", 1, "x", 0.0, {"group": [0], "dtype": "load"}]']
@@ -461,7 +474,38 @@ NO_LINES = [b"[0]", b"{}", b'[0, "exec"]', b"not json", b'[0, "call", 1, "x", 0.
 @pytest.mark.parametrize("line", NO_LINES)
 def test_what_is_no_line_is_refused(line):
     with pytest.raises(ValueError):
-        read(line)
+        Reader(0).read(*decoded(line)[1:])
+
+
+OLD = """{"before": {"made": [], "totals": [], "calls": [0, 0]}}
+[0,"call",0,"all_reduce",0.25,{"group":[0,1],"reduce_op":"SUM","nbytes":8,"dtype":"float32","shape":[2],"line":["a.py",1,"f","g()"],"before":true,"waiting":0.5,"end":0.75,"waited":true,"after":true}]
+[1,"call",0,"all_reduce",0.25,{"group":[0,1],"reduce_op":"SUM","nbytes":8,"dtype":"float32","shape":[2]}]
+[1,"done",0,0.75,true,null,null]
+"""
+
+
+def test_a_record_of_format_1_is_read(tmp_path):
+    (tmp_path / "about.json").write_text('{"format": 1, "script": "a.py", "world_size": 2}')
+    (tmp_path / "00000.jsonl").write_text(OLD)
+    record = load(tmp_path)
+    a, b = record.events[0] + record.events[1]
+    assert (a.start, a.waiting, a.end, a.waited, a.shape, a.line.text, b.end) == (
+        0.25,
+        0.5,
+        0.75,
+        True,
+        (2,),
+        "g()",
+        0.75,
+    )
+    assert (
+        isinstance(a.before, Summary)
+        and isinstance(a.after, Summary)
+        and record.totals["all_reduce", 2, "float32"].calls == 2
+    )
+    (tmp_path / "about.json").write_text('{"format": 3, "script": "a.py", "world_size": 2}')
+    with pytest.raises(ValueError, match="is in format 3; this version reads formats 1 to 2"):
+        load(tmp_path)
 
 
 def test_a_folder_without_a_record_is_refused(tmp_path):

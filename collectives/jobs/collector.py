@@ -1,220 +1,235 @@
 """The process that all ranks tell what they do: it writes the record, judges, and prints.
 
-It runs on rank 0's host and outlives rank 0.  It only reads: no rank is ended or raised in by it.
+It runs on rank 0's host and outlives rank 0; each other host has one that hands on what its ranks tell (upward.py).
+It only reads: no rank is ended or raised in by it.
 """
 
 import argparse
 import errno
-import json
-import select
 import selectors
 import signal
 import socket
+import threading
 import time
 from contextlib import closing, suppress
 from functools import partial
+from typing import Callable, Iterator
 
 from ..launch.source import innermost
 from ..record.event import Line
-from . import lines, words
-from .ends import Process, here
+from . import words
+from .hearer import Hearer
+from .host import Host, Local
 from .judge import Judge
-from .link import LineSocket, say
+from .pipe import Pipe, alive, say
+from .upward import Upward, publish
 from .words import Where
 from .writer import Writer
 
-LOOK_SECONDS = 0.05  # between two looks at what follows
+JUDGE_SECONDS = 0.05  # between two looks at what follows
 STACK_SECONDS = 0.3  # for the ranks to tell where they are
-ARRIVE_SECONDS = 120.0  # for a first rank
-LEFT_SECONDS = 10.0  # without any connection, though ranks are missing
 GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
 DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
-# A host that is down sends no FIN: its kernel is asked after 5 s of silence, three times.
-KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 
 
-def collect(listener: socket.socket, way: dict, world_size: int, folder: str, options: argparse.Namespace) -> None:
-    """Collect until all ranks have ended. way: what the ranks know of this process, see Link. options: of watch.py."""
+def collect(
+    local: socket.socket,
+    others: socket.socket | None,
+    way: dict,
+    world_size: int,
+    count: int,
+    folder: str | None,
+    options: argparse.Namespace,
+) -> None:
+    """Collect until all ranks have ended.
+
+    local: where the ranks of this host, so many, connect.  others: where the collectors of other hosts do, if there are
+    any, and way, for them: the addresses, port and token.  folder: of the record; None on a host that rank 0 is not on.
+    options: of watch.py.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with closing(Writer(folder, world_size, options.script, options.last, way["began"])) as writer:
-        Collector(listener, way, world_size, writer, Judge(world_size, options.patience)).serve()
+    if folder is None:
+        try:
+            Upward(local, count).serve()
+        except Exception as error:  # its ranks say that they are not recorded
+            say(f"the collector of {socket.gethostname()} has ended ({error or type(error).__name__})")
+        return
+    if others is not None:
+        threading.Thread(target=publish, args=(way,), daemon=True).start()
+    Collector(local, others, way, world_size, count, folder, options).serve()
 
 
-class _Rank(LineSocket):
-    """A rank's connection, of which an error is the end."""
+class _Rank:
+    """A rank, on whatever host.  ask: sends it something.  origin: the time on its host's clock that its times count from."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__(sock)
-        self.number: int | None = None  # not known until its first line
-        self.where: Where | None = None
+    def __init__(self, number: int, about: dict, shift: float, ask: Callable[[dict], None]) -> None:
+        self.number, self.ask, self.origin = number, ask, about["began"]
+        self.hearer = Hearer(number, shift)
+        self.where = Where(about["host"], about["pid"])
         self.ended = False  # it has told all
-        self.error: int | None = None  # what ended the connection, an errno
-        self.process: Process | None = None  # of this host, until it has ended
         self.cut_at: float | None = None  # time.monotonic() since which it is not known how its process ended
 
-    def receive(self) -> list[bytes] | None:
-        try:
-            return super().receive()
-        except OSError as error:
-            self.error = error.errno
-            return None
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the connection has ended, and all that came through it has been received."""
-        try:
-            return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+class _Other(Pipe):
+    """The collector of another host, once it has shown the token.  clock: what its clock lacks to the one here."""
 
-    def send(self, what: dict) -> None:
+    known = False
+    clock = 0.0
+
+    def ask(self, number: int, what: dict) -> None:
         with suppress(OSError):  # its end will be read
-            super().send(what)
+            self.send({"to": number, "what": what})
 
 
-class Collector:
-    """All ranks' connections, the record, and the judge."""
+class Collector(Host):
+    """All ranks, the record, and the judge."""
 
-    def __init__(self, listener: socket.socket, way: dict, world_size: int, writer: Writer, judge: Judge) -> None:
-        self._listener, self._token, self._size, self._began = listener, way["token"], world_size, way["began"]
-        self._writer, self._judge = writer, judge
-        self._ranks: dict[int, _Rank] = {}  # those that have said who they are
-        self._select = selectors.DefaultSelector()
-        self._select.register(listener, selectors.EVENT_READ, self._accept)
+    def __init__(self, local, others, way: dict, world_size: int, count: int, folder: str, options) -> None:
+        super().__init__(local, count)
+        self._others, self._token, self._size, self._began = others, way["token"], world_size, way["began"]
+        self._ranks: dict[int, _Rank] = {}  # of all hosts
+        self._hosts: dict[_Other, set[int]] = {}  # the ranks of each other host
+        if others is not None:
+            self._select.register(others, selectors.EVENT_READ, self._accept_other)
+        self._writer = Writer(folder, world_size, options.script, options.last, self._standing, self._began)
+        self._judge = Judge(world_size, options.patience)
         self._asked: float | None = None  # until when to wait for stacks
         self._finished = False  # it has been said how much was recorded
-        self._quiet_since = time.monotonic()
-        self._here = here()
 
     def serve(self) -> None:
         looked = 0.0
-        while not self._over:
-            for key, _ in self._select.select(LOOK_SECONDS):
-                key.data()
-            if time.monotonic() - looked > LOOK_SECONDS:
-                looked = time.monotonic()
-                self._writer.flush()
-                self._look()
-        if not self._finished:
-            self._finish()
+        with closing(self._writer):
+            while not self.is_over:
+                self.look()
+                if time.monotonic() - looked > JUDGE_SECONDS:
+                    looked = time.monotonic()
+                    self._writer.flush()
+                    self._look()
+            if not self._finished:
+                self._finish()
 
     @property
-    def _over(self) -> bool:
-        if len(self._select.get_map()) > 1:  # connections and processes beside the listener
+    def is_over(self) -> bool:
+        if self._connected:
             return False
-        if len(self._ranks) == self._size:
-            return True
-        return time.monotonic() - self._quiet_since > (LEFT_SECONDS if self._ranks else ARRIVE_SECONDS)
+        return len(self._ranks) == self._size or self.is_quiet
 
-    # --- connections ----------------------------------------------------------------------
+    # --- ranks of this host ---------------------------------------------------------------
 
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE.items():
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        rank = _Rank(sock)
-        self._select.register(sock, selectors.EVENT_READ, partial(self._read, rank))
+    def arrived(self, rank: Local, about: dict) -> None:
+        self._arrived(_Rank(rank.number, about, about["began"] - self._began, rank.tell))
 
-    def _read(self, rank: _Rank) -> None:
-        arrived = rank.receive()
-        if arrived is None or rank.number is None and not self._known(rank, arrived):
-            self._close(rank)
-            return
-        for line in arrived:
-            if line.startswith(b"{"):
-                self._said(rank, json.loads(line))
-            else:
-                self._take(rank, line)
-        if rank.has_ended:  # now, and not when it is next looked at: of ranks that end, the first is the cause
-            self._close(rank)
+    def told(self, number: int, piece: bytes, lost: bool) -> None:
+        for line, message in self._ranks[number].hearer.hear(piece, lost):
+            self._writer.add(number, line, message)
+            if message is not None:
+                self._judge.take(number, message)
 
-    def _known(self, rank: _Rank, arrived: list[bytes]) -> bool:
-        """Whether a new connection is a rank's: its first line has the token. It may not be there yet."""
-        if not arrived:
-            return len(rank.unread) < HELLO_BYTES
-        try:
-            hello = json.loads(arrived.pop(0))
-            if hello["token"] != self._token or hello["rank"] in self._ranks:
-                return False
-            rank.number, rank.where = hello["rank"], Where(hello["host"], hello["pid"])
-        except (ValueError, KeyError, TypeError):
-            return False
-        self._ranks[rank.number] = rank
-        self._judge.arrived(rank.number)
-        if hello.get("processes") == self._here:
-            with suppress(OSError):  # it may have ended
-                rank.process = Process(hello["pid"])
-                self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
-        self._writer.arrived(rank.number, hello["host"], hello["pid"])
-        rank.send({"welcome": True})
-        if len(self._ranks) == self._size:
-            hosts = len({r.where.host for r in self._ranks.values()})
-            say(f"records {self._size} ranks on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}")
-        return True
-
-    def _close(self, rank: _Rank) -> None:
-        self._select.unregister(rank.sock)
-        rank.sock.close()
-        self._quiet_since = time.monotonic()
-        if rank.number is not None:
-            rank.where.connected = False
-            rank.cut_at = time.monotonic()
-            if rank.error in DARK:
-                self._judge.dark(rank.where.host, self._of_host(rank.where.host))
-            if rank.process is None:
-                self._ended(rank, None)
-
-    def _process_ended(self, rank: _Rank) -> None:
-        """The process of a rank has ended: what it had told before may still have to be read."""
-        status, process = rank.process.status(), rank.process
-        while rank.where.connected and select.select([rank.sock], [], [], 0)[0]:
-            self._read(rank)
-        if rank.where.connected:  # a process that it began has the connection, too
-            self._close(rank)
-        self._select.unregister(process)
-        process.close()
-        rank.process = None
-        self._ended(rank, status)
-
-    def _ended(self, rank: _Rank, status: int | None) -> None:
-        self._judge.ended(rank.number, rank.cut_at, status)
-        rank.cut_at = None
-
-    def _of_host(self, host: str) -> set[int]:
-        return {number for number, rank in self._ranks.items() if rank.where.host == host}
-
-    def _said(self, rank: _Rank, what: dict) -> None:
-        """Answer what is no line of the record."""
-        if "ping" in what:
-            rank.send({"pong": [what["ping"], time.perf_counter()]})
-        elif "stack" in what:
+    def said(self, number: int, what: dict) -> None:
+        rank = self._ranks[number]
+        if "stack" in what:
             rank.where.stack = tuple(Line(*line) for line in what["stack"])
-            self._judge.locate(rank.number, *innermost(reversed(rank.where.stack)))
+            self._judge.locate(number, *innermost(reversed(rank.where.stack)))
         elif "end" in what:
             if sum(r.ended for r in self._ranks.values()) == self._size - 1:
                 self._finish()
             rank.ended = True
             self._writer.flush()
-            rank.send({"bye": True})
+            rank.ask({"bye": True})
 
-    def _take(self, rank: _Rank, line: bytes) -> None:
-        number, messages = lines.read(line)
-        if number != rank.number:
-            raise ValueError(f"rank {rank.number} speaks for rank {number}")
-        self._writer.add(number, line, messages)
-        for message in messages:
-            self._judge.take(number, message)
+    def cut(self, number: int) -> None:
+        rank = self._ranks[number]
+        rank.where.connected, rank.cut_at = False, time.monotonic()
+
+    def gone(self, number: int, status: int | None) -> None:
+        rank = self._ranks[number]
+        self._judge.ended(number, rank.cut_at, status)
+        rank.cut_at = None
+
+    def _arrived(self, rank: _Rank) -> None:
+        self._ranks[rank.number] = rank
+        self._judge.arrived(rank.number)
+        self._writer.arrived(rank.number, rank.where.host, rank.where.pid)
+        self._writer.standing([rank.hearer.clock()])
+        if len(self._ranks) == self._size:
+            hosts = len({r.where.host for r in self._ranks.values()})
+            say(f"records {self._size} ranks on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}")
+
+    def _standing(self) -> Iterator[bytes]:
+        for rank in self._ranks.values():
+            yield from rank.hearer.standing()
+
+    # --- and of others --------------------------------------------------------------------
+
+    def _accept_other(self) -> None:
+        sock, _ = self._others.accept()
+        alive(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        other = _Other(sock)
+        self._connected += 1
+        self._hosts[other] = set()
+        self._select.register(sock, selectors.EVENT_READ, partial(self._hear, other))
+
+    def _hear(self, other: _Other) -> None:
+        try:
+            frames = other.receive()
+            for what, piece in frames or ():
+                self._take(other, what, piece)
+            if frames is None or not other.known and other.unread > HELLO_BYTES:
+                self._close_other(other)
+        except (ValueError, KeyError, TypeError):  # this is no collector
+            self._close_other(other)
+        except OSError as error:
+            if error.errno in DARK and (ranks := self._left(other)):
+                self._judge.dark(self._ranks[min(ranks)].where.host, ranks)
+            self._close_other(other)
+
+    def _take(self, other: _Other, what: dict, piece: bytes) -> None:
+        if not other.known:
+            if what["token"] != self._token:
+                raise ValueError("no collector of this job")
+            other.known = True
+        elif "ping" in what:
+            other.send({"pong": [what["ping"], time.perf_counter()]})
+        elif "clock" in what:
+            other.clock = what["clock"]
+            for number in self._hosts[other]:
+                hearer = self._ranks[number].hearer
+                hearer.shift = self._ranks[number].origin + other.clock - self._began
+                self._writer.standing([hearer.clock()])
+        elif "arrived" in what:
+            number, about = what["arrived"], what["about"]
+            self._hosts[other].add(number)
+            self._arrived(_Rank(number, about, about["began"] + other.clock - self._began, partial(other.ask, number)))
+        elif "told" in what:
+            self.told(what["told"], piece, what["lost"])
+        elif "said" in what:
+            self.said(what["said"], what["what"])
+        elif "cut" in what:
+            self.cut(what["cut"])
+        elif "gone" in what:
+            self.gone(what["gone"], what["status"])
+
+    def _close_other(self, other: _Other) -> None:
+        self._select.unregister(other.sock)
+        other.sock.close()
+        self._connected -= 1
+        self._quiet_since = time.monotonic()
+        for number in sorted(self._left(other)):
+            self.cut(number)
+            self.gone(number, None)
+        del self._hosts[other]
+
+    def _left(self, other: _Other) -> set[int]:
+        """The ranks of another host that have not ended, as far as its collector has told."""
+        return {number for number in self._hosts[other] if self._ranks[number].where.connected}
 
     # --- verdicts -------------------------------------------------------------------------
 
     def _look(self) -> None:
-        cut = [rank for rank in self._ranks.values() if rank.process and rank.cut_at is not None and not rank.ended]
+        cut = [rank for rank in self._ranks.values() if rank.cut_at is not None and not rank.ended]
         if cut and time.monotonic() < min(rank.cut_at for rank in cut) + GOES_ON_SECONDS:
             return  # how they end will be known soon
         for rank in cut:
@@ -229,7 +244,7 @@ class Collector:
             for rank in self._ranks.values():
                 rank.where.stack = None
                 if rank.where.connected:
-                    rank.send({"stack": True})
+                    rank.ask({"stack": True})
         awaited = [r for r in self._ranks.values() if r.where.connected and r.where.stack is None and not r.ended]
         if not awaited or time.monotonic() > self._asked:
             self._asked = None

@@ -111,6 +111,8 @@ class Judge:
             if self._stood and isinstance(verdict, Raised | Died):
                 verdict = replace(verdict, stood=self._stood)
         elif self._is_late:
-            verdict = self._monitor.standstill(time.monotonic() - self._progress)
-            self._still_told, self._progress = bool(verdict), self._progress if verdict else time.monotonic()
+            if verdict := self._monitor.standstill(time.monotonic() - self._progress):
+                self._still_told = True
+            else:
+                self._progress = time.monotonic()
         return verdict

@@ -1,94 +1,96 @@
-"""A rank's messages as lines of JSON: what the collector reads from the network, and what a record holds.
+"""A rank's messages as lines of JSON: what it tells besides numbers (teller.py), and what a record holds.
 
 A line is an array, [rank, kind, ...].  No line can make its reader execute anything, so a record is
-safe to open, and a collector safe to reach.  Times are in seconds on the collector's clock.
+safe to open, and a collector safe to reach.  Times are in seconds on the rank's clock.
 
-    [r, "call", index, op, start, {...}]    the rank makes a call; the rest of its Event that is not the default
+    [r, "clock", seconds]                   what the rank's times, from here on, lack to the record's clock
+    [r, "signature", s, op, {...}]          from here on s stands for such calls: what of their Event is not the default
+    [r, "call", index, s, start]            the rank makes a call
+    [r, "call", index, op, start, {...}]    the same, told in full
     [r, "waiting", index, since, limited, thread]
-    [r, "done", index, end, waited, src, after]
-    [r, "issued", index, at, after]    it is in a device's stream; "done" may follow
+    [r, "after", s, after]                  what such calls leave, from here on
+    [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
+    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow
     [r, "misused", index, how, line]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
+    [r, "anew", calls, [[lane, calls], ...], [[work, index], ...]]    what was told before, in all
+    [r, "skipped", ...]                     the same, where some of it is missing
 
-A call that was complete before its line was sent carries "end", "waited" and "after" itself.  A group is
-[rank, ...], or "first:beyond:step".  A line of source is [file, number, function, text].  A value is
+In format 1 each call was told in full; one that was complete carried "end", "waited" and "after" itself.
+
+A group is [rank, ...], or "first:beyond:step".  A line of source is [file, number, function, text].  A value is
 {"shape", "dtype"}, with "data" for a tensor, "head", "tail" and "checksum" for a summary, or a list of values,
 or, in a call, true: the shape and dtype of the call.
 """
 
 import dataclasses
 import json
-from typing import Any, Callable, Iterator
+import typing
+from typing import Any, Callable, Hashable, Iterable
 
 import torch
 
 from ..format import dtype_name
 from ..rank import protocol
+from ..rank.tensors import outline
 from ..record.event import Event, Failure, Line, Summary, Value
 
-PLAIN = (
-    "src", "dst", "reduce_op", "nbytes", "async_op", "tag", "within", "group_name", "misuse", "waiting",
-    "backend", "issued", "captured", "step",
-)  # fmt: skip
-LISTS = ("shape", "strides", "non_dense")
 RETURNED = protocol.Returned(b"", (None, None), None, [])  # of a script, which has no result
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Event)}
+_APART = {"rank", "index", "op", "group", "start", "before"}  # fields of an event that have a place of their own
+_FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _APART}
+Text = Callable[[Line | None], Line | None]
 
 
 # --- written ------------------------------------------------------------------------------
 
 
-def written(
-    rank: int, messages: list[protocol.Message], shift: float, with_text: Callable[[Line | None], Line | None]
-) -> Iterator[bytes]:
-    """The lines of a rank's messages. shift: what its times lack to the collector's clock."""
-    ended = {m.index: m for m in messages if type(m) is protocol.Completed}
-    waits = {m.index: m.since for m in messages if type(m) is protocol.Waiting}
-    issued = {m.index: m for m in messages if type(m) is protocol.Issued}
-    told = {m.event.index for m in messages if type(m) is protocol.Called} & ended.keys()  # by the line of the call
-    for m in messages:
-        if type(m) is protocol.Called:
-            index = m.event.index
-            line = _call(m.event, ended.get(index), waits.get(index), issued.get(index), shift, with_text)
-        elif type(m) in (protocol.Waiting, protocol.Issued, protocol.Completed) and m.index in told:
-            continue
-        else:
-            line = _WRITTEN[type(m)](m, shift, with_text)
-        yield json.dumps([rank, *line], separators=(",", ":"), default=_as_json).encode() + b"\n"
+def encoded(line: list) -> bytes:
+    return json.dumps(line, separators=(",", ":"), default=_as_json).encode()
 
 
-def _call(
-    e: Event,
-    done: protocol.Completed | None,
-    since: float | None,
-    issued: protocol.Issued | None,
-    shift: float,
-    with_text: Callable[[Line | None], Line | None],
-) -> list:
-    rest: dict[str, Any] = {"group": _ranks(e.group)}
-    for name in (*PLAIN, *LISTS, "dtype", "splits"):
-        if (value := getattr(e, name)) != _DEFAULTS[name]:
-            rest[name] = value
-    if e.line is not None:
-        rest["line"] = with_text(e.line)
+def of_call(e: Event, with_text: Text) -> list:
+    """The line of a call, told in full."""
+    return ["call", e.index, e.op, e.start, _about(e, with_text)]
+
+
+def of_signature(number: int, e: Event, with_text: Text) -> list:
+    """The line after which this number stands for calls like this one."""
+    return ["signature", number, e.op, _about(e, with_text)]
+
+
+def _about(e: Event, with_text: Text) -> dict[str, Any]:
+    about: dict[str, Any] = {"group": _ranks(e.group)}
+    for name, default in _FIELDS.items():
+        if (value := getattr(e, name)) != default:
+            about[name] = with_text(value) if isinstance(value, Line) else value
     if e.before is not None:
-        rest["before"] = _brief(e.before, e)
-    if done:
-        if since is not None:
-            rest["waiting"] = since + shift
-        if done.src is not None:
-            rest["from"] = done.src
-        if issued:
-            rest["issued"] = issued.at + shift
-        rest |= {"end": _at(done.end, shift), "waited": done.waited}
-        if (after := issued.after if issued else done.after) is not None:
-            rest["after"] = _brief(after, e)
-    return ["call", e.index, e.op, e.start + shift, rest]
+        about["before"] = _brief(e.before, e)
+    return about
 
 
-def _at(seconds: float | None, shift: float) -> float | None:
-    return None if seconds is None else seconds + shift
+def of_message(m: protocol.Message, with_text: Text) -> list:
+    """The line of a message, but for a call."""
+    return _WRITTEN[type(m)](m, with_text)
+
+
+def anew(calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]]) -> list:
+    """The line of what a rank has told until now. lanes: see lane_of, with the calls made of each."""
+    short = [[[*lane[:2], _ranks(lane[2]), *lane[3:]], made] for lane, made in lanes]
+    return ["anew", calls, short, [list(work) for work in works]]
+
+
+def without_values(line: list) -> list:
+    """The line with no more than shape and dtype of its tensors."""
+    return [_outlined(part) for part in line]
+
+
+def _outlined(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: _outlined(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_outlined(value) for value in part]
+    return outline(part) if isinstance(part, torch.Tensor) else part
 
 
 def _ranks(group: tuple[int, ...]) -> str | tuple[int, ...]:
@@ -118,41 +120,131 @@ def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
 
 
 _WRITTEN: dict[type, Callable[..., list]] = {
-    protocol.Waiting: lambda m, shift, _: ["waiting", m.index, m.since + shift, m.limited, m.thread],
-    protocol.Completed: lambda m, shift, _: ["done", m.index, _at(m.end, shift), m.waited, m.src, m.after],
-    protocol.Issued: lambda m, shift, _: ["issued", m.index, m.at + shift, m.after],
-    protocol.Misused: lambda m, _, text: ["misused", m.index, m.how, text(m.line)],
+    protocol.Waiting: lambda m, _: ["waiting", *m],
+    protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after, *m[5:]],
+    protocol.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
+    protocol.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
-    protocol.WorkBegan: lambda m, *_: ["began", *m],
-    protocol.WorkEnded: lambda m, *_: ["ended", *m],
-    protocol.Joining: lambda m, *_: ["joining", list(m.threads)],
+    protocol.WorkBegan: lambda m, _: ["began", *m],
+    protocol.WorkEnded: lambda m, _: ["ended", *m],
+    protocol.Joining: lambda m, _: ["joining", list(m.threads)],
     protocol.Returned: lambda *_: ["returned"],
-    protocol.Failed: lambda m, _, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
+    protocol.Failed: lambda m, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
 }
 
 
 # --- read ---------------------------------------------------------------------------------
 
 
-def read(line: bytes) -> tuple[int, list[protocol.Message]]:
-    """The rank of a line, and its messages. Raises ValueError for what is no line of a record."""
-    try:
-        rank, kind, *rest = json.loads(line)
-        return rank, _called(rank, *rest) if kind == "call" else [_READ[kind](*rest)]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no line of a record: {line[:100]!r} ({error})") from error
+def decoded(line: bytes) -> list:
+    """A line's parts: rank, kind, and more. Raises ValueError for what is no line of a record."""
+    told = json.loads(line)
+    if not isinstance(told, list) or len(told) < 2 or told[1] not in _READ:
+        raise ValueError(f"no line of a record: {line[:100]!r}")
+    return told
 
 
-def _called(rank: int, index: int, op: str, start: float, rest: dict) -> list[protocol.Message]:
-    fields = {name: rest[name] for name in PLAIN if name in rest}
-    fields |= {name: convert(rest[name]) for name, convert in _CONVERTED.items() if name in rest}
-    group = rest["group"]
-    ranks = range(*map(int, group.split(":"))) if isinstance(group, str) else group
-    e = Event(rank, index, op, tuple(ranks), start=start, **fields)
-    e.before, after = (_read_brief(rest.get(name), e) for name in ("before", "after"))
-    if "waited" not in rest:
-        return [protocol.Called(e)]
-    return [protocol.Called(e), protocol.Completed(index, after, rest["end"], rest["waited"], rest.get("from"))]
+class Reader:
+    """Makes messages of the lines of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.shift = 0.0  # what its times lack
+        self.signatures: dict[int, Signature] = {}
+        self._under_way: dict[int, Signature] = {}  # by index
+
+    def read(self, kind: str, *rest: Any) -> list[protocol.Message]:
+        """The messages of a line. Raises ValueError for what is no line of a record."""
+        try:
+            return _READ[kind](self, *rest)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"no line of a record: {kind} {str(rest)[:100]} ({error})") from error
+
+    def called(self, index: int, number: int, start: float) -> protocol.Called:
+        signature = self._under_way[index] = self.signatures[number]
+        return protocol.Called(signature.event(index, start + self.shift))
+
+    def waiting(self, index: int, since: float, limited: bool, thread: Hashable) -> protocol.Waiting:
+        return protocol.Waiting(index, since + self.shift, limited, thread)
+
+    def done(self, index: int, end: float | None, waited: bool) -> protocol.Completed:
+        signature = self._under_way.pop(index, None)
+        return protocol.Completed(index, signature and signature.after, self._at(end), waited, None)
+
+    def _at(self, seconds: float | None) -> float | None:
+        return None if seconds is None else seconds + self.shift
+
+    # --- one for each kind of line --------------------------------------------------------
+
+    def _clock(self, seconds: float) -> list:
+        self.shift = seconds
+        return []
+
+    def _signature(self, number: int, op: str, about: dict) -> list:
+        self.signatures[number] = Signature(_event(self._rank, op, about))
+        return []
+
+    def _call(self, index: int, what: int | str, start: float, about: dict | None = None) -> list:
+        if about is None:
+            return [self.called(index, what, start)]
+        done = [about.pop(name, None) for name in ("after", "end", "waited", "from")]  # of format 1
+        event = _event(self._rank, what, about)
+        event.index, event.start = index, start + self.shift
+        if done[2] is None:
+            return [protocol.Called(event)]
+        after, end, waited, src = done
+        return [protocol.Called(event), protocol.Completed(index, _read_brief(after, event), end, waited, src)]
+
+    def _waiting(self, index: int, since: float, limited: bool, thread: Any) -> list:
+        return [self.waiting(index, since, limited, hashable(thread))]
+
+    def _after(self, number: int, after: Any) -> list:
+        self.signatures[number].after = _value(after)
+        return []
+
+    def _done(self, index: int, end: float | None, waited: bool, *rest: Any) -> list:
+        if not rest:
+            return [self.done(index, end, waited)]
+        self._under_way.pop(index, None)
+        src, after, *more = rest
+        return [protocol.Completed(index, _value(after), self._at(end), waited, src, *more)]
+
+    def _issued(self, index: int, at: float, after: Any) -> list:
+        return [protocol.Issued(index, _value(after), at + self.shift)]
+
+    def _anew(self, *_: Any) -> list:
+        return []
+
+    def _skipped(self, calls: int, lanes: list, works: list) -> list:
+        self._under_way.clear()
+        made = {(op, name, _group(group), *ends): n for (op, name, group, *ends), n in lanes}
+        return [protocol.Skipped(calls, made, {hashable(work) for work, _ in works})]
+
+    def _failed(self, fields: dict) -> list:
+        return [protocol.Failed(Failure(**fields | {"frames": [*map(_line, fields["frames"])]}))]
+
+
+class Signature:
+    """What calls have in common.  after: what they leave."""
+
+    __slots__ = "_fields", "after"
+
+    def __init__(self, event: Event) -> None:
+        self._fields, self.after = vars(event), None
+
+    def event(self, index: int, start: float) -> Event:
+        """Such a call, not complete."""
+        event = object.__new__(Event)
+        vars(event).update(self._fields, index=index, start=start)
+        return event
+
+
+def _event(rank: int, op: str, about: dict) -> Event:
+    fields = {name: _CONVERTED[name](value) for name, value in about.items()}
+    before = fields.pop("before", None)
+    event = Event(rank, 0, op, **fields)
+    event.before = _read_brief(before, event)
+    return event
 
 
 def _read_brief(value: Any, e: Event) -> Value:
@@ -181,29 +273,38 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+def _group(ranks: str | list[int]) -> tuple[int, ...]:
+    return tuple(range(*map(int, ranks.split(":"))) if isinstance(ranks, str) else ranks)
+
+
 def _line(line: list | None) -> Line | None:
     return line and Line(*line)
 
 
 def hashable(value: Any) -> Any:
     """What was a tuple before JSON made a list of it, or a plain value."""
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 
-_CONVERTED: dict[str, Callable] = dict.fromkeys(LISTS, tuple) | {
-    "dtype": _dtype,
-    "splits": lambda splits: tuple(map(tuple, splits)),
-    "line": _line,
-}
-_READ: dict[str, Callable[..., protocol.Message]] = {
-    "waiting": lambda index, since, limited, thread: protocol.Waiting(index, since, limited, hashable(thread)),
-    "done": lambda index, end, waited, src, after: protocol.Completed(index, _value(after), end, waited, src),
-    "issued": lambda index, at, after: protocol.Issued(index, _value(after), at),
-    "misused": lambda index, how, line: protocol.Misused(index, how, _line(line)),
-    "resumed": protocol.Resumed,
-    "began": lambda work, index: protocol.WorkBegan(hashable(work), index),
-    "ended": lambda work: protocol.WorkEnded(hashable(work)),
-    "joining": lambda threads: protocol.Joining(set(map(hashable, threads))),
-    "returned": lambda: RETURNED,
-    "failed": lambda fields: protocol.Failed(Failure(**fields | {"frames": [*map(_line, fields["frames"])]})),
+_BY_TYPE = {torch.dtype | None: _dtype, Line | None: _line}  # of fields; others are plain values, or tuples of them
+_CONVERTED: dict[str, Callable] = {
+    name: _BY_TYPE.get(kind, hashable) for name, kind in typing.get_type_hints(Event).items()
+} | {"group": _group, "before": lambda value: value}
+_READ: dict[str, Callable[..., list[protocol.Message]]] = {
+    "clock": Reader._clock,
+    "signature": Reader._signature,
+    "call": Reader._call,
+    "waiting": Reader._waiting,
+    "after": Reader._after,
+    "done": Reader._done,
+    "issued": Reader._issued,
+    "misused": lambda _, index, how, line: [protocol.Misused(index, how, _line(line))],
+    "resumed": lambda _: [protocol.Resumed()],
+    "began": lambda _, work, index: [protocol.WorkBegan(hashable(work), index)],
+    "ended": lambda _, work: [protocol.WorkEnded(hashable(work))],
+    "joining": lambda _, threads: [protocol.Joining(set(map(hashable, threads)))],
+    "returned": lambda _: [RETURNED],
+    "failed": Reader._failed,
+    "anew": Reader._anew,
+    "skipped": Reader._skipped,
 }

@@ -78,8 +78,8 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
         about = json.loads((folder / "about.json").read_text())
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder} holds no record: it has no about.json.") from None
-    if about.get("format") != FORMAT:
-        raise ValueError(f"{folder} is in format {about.get('format')}; this version reads format {FORMAT}.")
+    if about.get("format") not in range(1, FORMAT + 1):
+        raise ValueError(f"{folder} is in format {about.get('format')}; this version reads formats 1 to {FORMAT}.")
     files = sorted(folder.glob("[0-9]*.jsonl"))
     if not files:
         raise ValueError(f"{folder} holds no calls: the job ended before its ranks were connected.")
@@ -119,16 +119,20 @@ class _Reader:
         self.account = Account(world_size, json.loads(head[0])["before"] if head else None)
         self._before = Counter(self.account.made)
         self._events: list[dict[int, Event]] = [{} for _ in range(world_size)]
+        self._readers = list(map(lines.Reader, range(world_size)))
         for file in files:
             for line in _lines(file)[1:]:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        rank, messages = lines.read(line)
-        for message in messages:
+        rank, *told = lines.decoded(line)
+        for message in self._readers[rank].read(*told):
             self.account.add(rank, message)
             if type(message) is protocol.Called:
                 self._events[rank][message.event.index] = message.event
+            elif type(message) is protocol.Skipped:  # nothing before it can be paired with what others did
+                self._events[rank].clear()
+                self._before.update(message.made)
             elif event := self._events[rank].get(getattr(message, "index", None)):
                 note(event, message)
 

@@ -1,4 +1,4 @@
-"""The recorder around a script, in each rank; rank 0 starts the collector besides."""
+"""The recorder around a script, in each rank; the first of a host starts the collector there besides."""
 
 import argparse
 import atexit
@@ -21,13 +21,19 @@ from ..rank.work import failure
 from ..record.event import Failure, Line, Value
 from . import link
 from .lines import RETURNED
+from .pipe import say
 
 
 @contextmanager
 def recording(options: argparse.Namespace) -> Iterator[None]:
     """Record what runs inside, and until the process ends. options: of watch.py."""
     rank, began = int(os.environ["RANK"]), time.perf_counter()
-    way = link.Link(rank, began, _collector(options, began) if rank == 0 else None)
+    if rank == link.first_rank():
+        try:
+            _start_collector(options, began)
+        except OSError as error:  # each rank says that it is not recorded
+            say(f"no collector can be started: {error}")
+    way = link.Link(rank, began, options.values)
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
@@ -95,28 +101,30 @@ def _copy(value: Value) -> Value:
     return value.clone() if hasattr(value, "clone") else value
 
 
-def _collector(options: argparse.Namespace, began: float) -> dict:
-    """Start the collector, in a process that outlives this one. Return how it is reached."""
-    size = int(os.environ["WORLD_SIZE"])
-    one_host = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size
-    listener = socket.create_server(("127.0.0.1" if one_host else "", 0), backlog=size)
-    addresses = ["127.0.0.1"] if one_host else [os.environ["MASTER_ADDR"], socket.gethostname()]
-    way = {"addresses": addresses, "port": listener.getsockname()[1], "token": secrets.token_hex(16)}
-    way |= {"began": began, "clock": link.clock()}
-    folder = _folder(options.record, options.script[0])
+def _start_collector(options: argparse.Namespace, began: float) -> None:
+    """Start the collector of this host, in a process that outlives this one."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+    folder = _folder(options.record, options.script[0]) if rank == 0 else None
+    local = link.listener(count)
+    others, way = None, {"token": secrets.token_hex(16), "began": began}
+    if rank == 0 and count < size:
+        others = socket.create_server(("", 0), backlog=size)
+        way |= {"addresses": [os.environ["MASTER_ADDR"], socket.gethostname()], "port": others.getsockname()[1]}
     sys.stdout.flush()
     sys.stderr.flush()
     if child := os.fork():
         os.waitpid(child, 0)
-        listener.close()
-        return way
+        for listener in filter(None, (local, others)):
+            listener.close()
+        return
     try:
         os.setsid()  # a launcher that ends its ranks ends their sessions
         if os.fork():
             os._exit(0)
         from .collector import collect
 
-        collect(listener, way, size, folder, options)
+        collect(local, others, way, size, count, folder, options)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

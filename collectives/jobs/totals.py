@@ -1,5 +1,7 @@
 """What the calls of a job come to, also of those that its record no longer holds."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from dataclasses import astuple, dataclass
 
@@ -56,9 +58,10 @@ class Account:
         self.made = defaultdict(int, {tuple(map(hashable, lane)): n for lane, n in before["made"]})
         self.totals = Totals({(op, ranks, dtype): Total(*rest) for op, ranks, dtype, *rest in before["totals"]})
         self.calls: list[int] = before["calls"]
+        self.skipped = before.get("skipped", 0)  # of all calls, those that nobody could read
         self._started: dict[tuple[int, int], tuple[Total, float]] = {}  # calls that are not complete
 
-    def add(self, rank: int, message: protocol.Message) -> None:
+    def add(self, rank: int, message: protocol.Message | None) -> None:
         if type(message) is protocol.Called:
             e = message.event
             kind = e.op, len(e.group), "" if e.dtype is None else dtype_name(e.dtype)
@@ -77,6 +80,11 @@ class Account:
         elif type(message) is protocol.Completed and (begun := self._started.pop((rank, message.index), None)):
             total, start = begun
             total.seconds += 0.0 if message.end is None else message.end - start
+        elif type(message) is protocol.Skipped:
+            self.skipped += message.calls - self.calls[rank]
+            self.calls[rank] = message.calls
+            self.made.update(message.made)
+            self._started = {key: begun for key, begun in self._started.items() if key[0] != rank}
 
     def so_far(self) -> dict:
         """The same as plain data, for the first line of a file."""
@@ -84,4 +92,5 @@ class Account:
             "made": list(self.made.items()),
             "totals": [[*kind, *astuple(total)] for kind, total in self.totals.items()],
             "calls": self.calls,
+            "skipped": self.skipped,
         }

@@ -1,37 +1,51 @@
 """Writes the record of a job: a folder, line by line while the job runs.
 
-    about.json      {"format": 1, "script", "arguments", "world_size", "collector" (process), "began" (Unix time of second 0), ...}
+    about.json      {"format": 2, "script", "arguments", "world_size", "collector" (process),
+                    "began" (Unix time of second 0), ...}
     ranks.jsonl     [rank, host, process] of each rank, when it came
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
     00007.jsonl ... the last lines: of those between, the first file and the last two remain
     verdict.txt     what was printed about it
 
-The first line of a file of lines says what came before it: {"before": {"made", "totals", "calls"}}.
+The first line of a file of lines says what came before it: {"before": {"made", "totals", "calls"}}; those that follow
+say again which signatures and clocks its lines go by.
 A job that is killed leaves all but its last tenths of a second.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import platform
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Callable, Iterable
 
 import torch
 
 from ..rank import protocol
 from .totals import Account
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Writer:
-    """Writes a record. last: calls of each rank that it keeps, at least; its files hold half as many each.
+    """Writes a record.
 
+    last: calls of each rank that it keeps, at least; its files hold half as many each.
+    standing: gives the lines without which those to come cannot be read.
     began: second 0 of its times, by time.perf_counter().
     """
 
-    def __init__(self, folder: str, world_size: int, script: list[str], last: int, began: float) -> None:
+    def __init__(
+        self,
+        folder: str,
+        world_size: int,
+        script: list[str],
+        last: int,
+        standing: Callable[[], Iterable[bytes]],
+        began: float,
+    ) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         about = dict(
@@ -39,13 +53,13 @@ class Writer:
             began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
         )  # fmt: skip
         (self.folder / "about.json").write_text(json.dumps(about, indent=1))
-        self._most = last * world_size  # lines of a file
+        self._most, self._standing = last * world_size, standing  # calls of a file
         self._account = Account(world_size)
         self._number = 0
         self._file = self._next()
 
     def _next(self) -> BinaryIO:
-        file, self._lines = open(self.folder / f"{self._number:05}.jsonl", "wb"), 0
+        file, self._calls = open(self.folder / f"{self._number:05}.jsonl", "wb"), 0
         file.write(json.dumps({"before": self._account.so_far()}).encode() + b"\n")
         return file
 
@@ -56,18 +70,27 @@ class Writer:
     def arrived(self, rank: int, host: str, pid: int) -> None:
         self._append("ranks.jsonl", json.dumps([rank, host, pid]))
 
-    def add(self, rank: int, line: bytes, messages: list[protocol.Message]) -> None:
-        """Write a line, whose messages are these."""
-        if self._lines >= self._most and type(messages[0]) is protocol.Called:
-            self._file.close()
-            if self._number >= 2:  # the first file and the last two are kept
-                (self.folder / f"{self._number - 1:05}.jsonl").unlink()
-            self._number += 1
-            self._file = self._next()
+    def standing(self, lines: Iterable[bytes]) -> None:
+        """Write lines that those to come go by."""
+        self._file.writelines(line + b"\n" for line in lines)
+
+    def add(self, rank: int, line: bytes, message: protocol.Message | None) -> None:
+        """Write a line, with the message that it is, if it is one."""
+        if type(message) is protocol.Called:
+            if self._calls >= self._most:
+                self._turn()
+            self._calls += 1
         self._file.write(line + b"\n")
-        self._lines += 1
-        for message in messages:
-            self._account.add(rank, message)
+        self._account.add(rank, message)
+
+    def _turn(self) -> None:
+        """Begin the next file."""
+        self._file.close()
+        if self._number >= 2:  # the first file and the last two are kept
+            (self.folder / f"{self._number - 1:05}.jsonl").unlink()
+        self._number += 1
+        self._file = self._next()
+        self.standing(self._standing())
 
     def flush(self) -> None:
         self._file.flush()

@@ -17,7 +17,7 @@ def needs(event: Event, call: Call) -> set[int]:
     collective = of(event.op)
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
-    others = set(event.group) - {e.rank for e in call}
+    others = set(event.group) - {e.rank for e in call} - call.unseen
     if event.backend == "nccl":  # its kernel ends once all have made the call
         return others
     if collective.gloo == "tree":

@@ -48,4 +48,4 @@ def _first_of_each(calls: Iterable[Call]) -> list[Call]:
 
 def _absent(call: Call) -> set[int]:
     e = call.events[0]
-    return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks)
+    return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks) - call.unseen

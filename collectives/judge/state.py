@@ -98,6 +98,8 @@ class State:
                 self._beside[rank][work] = known.get(index)
             case protocol.WorkEnded(work):
                 self._beside[rank].pop(work, None)
+            case protocol.Skipped(_, made, works):
+                self._skip(rank, made, works)
             case protocol.Joining(threads):
                 self._joined[rank] = threads
                 waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
@@ -114,6 +116,15 @@ class State:
                 if is_consequence(failure):
                     self._left_in_call(rank)
         return None
+
+    def _skip(self, rank: int, made: dict[tuple, int], works: set[Hashable]) -> None:
+        """Some messages of a rank are lost. What it may have told in them is held against nobody."""
+        self._matcher.skip(rank, made)
+        self._blocked.pop(rank, None)
+        self._beside[rank] = dict.fromkeys(works)
+        if self._keep is not None:
+            for event in list(self._events[rank].values()):
+                self._remember(event)
 
     def _left_in_call(self, rank: int) -> None:
         """A rank has ended inside a call: if it is not known in which, in the first that others had not made."""

@@ -146,6 +146,14 @@ class Issued(NamedTuple):
     at: float  # seconds since the run began
 
 
+class Skipped(NamedTuple):
+    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see calls.lane_of."""
+
+    calls: int
+    made: dict[tuple, int]
+    works: set[Hashable]  # that have begun, and not ended
+
+
 class Returned(NamedTuple):
     """The function has returned."""
 
@@ -239,7 +247,7 @@ class Refused(NamedTuple):
 
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
-    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused,
+    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

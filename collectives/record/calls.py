@@ -2,7 +2,7 @@
 
 from bisect import insort
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain, groupby
 from typing import Iterator
@@ -18,6 +18,7 @@ class Call:
     group: tuple[int, ...]
     index: int  # k-th collective on this group; k-th message between these two ranks
     events: list[Event]  # in group order; a rank that never made the call is missing
+    unseen: set[int] = field(default_factory=set)  # ranks that made it, whose events are lost
 
     @property
     def is_message(self) -> bool:
@@ -26,7 +27,7 @@ class Call:
     @property
     def is_complete(self) -> bool:
         """Whether every rank it needs has made it."""
-        return len(self.events) == (2 if self.is_message else len(self.group))
+        return len(self.events) + len(self.unseen) == (2 if self.is_message else len(self.group))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -47,6 +48,7 @@ class Matcher:
         self.of: dict[int, Call] = {}  # id(event) -> the call it is part of
         self._calls: dict[tuple, Call] = {}
         self.made: dict[tuple, int] = defaultdict(int)  # lane, see lane_of -> events of it until now
+        self._skipped: dict[tuple, dict[int, int]] = defaultdict(dict)  # lane[1:] -> rank -> as skip was told
 
     def add(self, e: Event) -> Call:
         """The call that `e` is part of, with `e` in its place.
@@ -59,11 +61,23 @@ class Matcher:
         lane = lane_of(e)
         k = self.made[lane]
         self.made[lane] += 1
-        call = self._calls.setdefault((*lane[1:], k), Call(e.op, e.group, k, []))
+        if (call := self._calls.get((*lane[1:], k))) is None:
+            call = self._calls[(*lane[1:], k)] = Call(e.op, e.group, k, [])
+            if self._skipped:
+                call.unseen = {rank for rank, n in self._skipped.get(lane[1:], {}).items() if k < n}
         insort(call.events, e, key=lambda e: e.op != "send" if e.is_message else e.group.index(e.rank))
         call.op = call.events[0].op
         self.of[id(e)] = call
         return call
+
+    def skip(self, rank: int, made: dict[tuple, int]) -> None:
+        """Take in how many events of its lanes a rank has made, of which some are lost."""
+        self.made.update(made)
+        for lane, n in made.items():
+            self._skipped[lane[1:]][rank] = n
+        for (*lane, k), call in self._calls.items():
+            if k < self._skipped.get(tuple(lane), {}).get(rank, 0) and rank not in call.ranks:
+                call.unseen.add(rank)
 
     def before(self, call: Call, most: int = 8) -> list[Call]:
         """The calls just before this one on its group, oldest first."""

@@ -1,0 +1,75 @@
+"""A rank's records, as teller.py writes them into its ring, read: messages, and the lines of the job's record."""
+
+from __future__ import annotations
+
+import json
+from typing import Iterator
+
+from ..rank import protocol
+from ..record.event import MAIN
+from . import lines
+from .teller import CALL, CALLED, COMPLETED, DONE, LENGTH, LINE, WAIT, WAITED
+
+
+class Hearer(lines.Reader):
+    """What one rank tells."""
+
+    def __init__(self, rank: int, shift: float) -> None:
+        super().__init__(rank)
+        self.shift = shift
+        self._told: dict[int, list[bytes]] = {}  # the lines of each signature that may be used again
+
+    def hear(self, piece: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
+        """The lines of some records, with the message of each that is one.
+
+        lost: whether records between the last piece and this one are missing.
+        """
+        rank, at, beyond = self._rank, 0, len(piece)
+        while at < beyond:
+            kind = piece[at]
+            if kind == CALL:
+                _, number, index, start = CALLED.unpack_from(piece, at)
+                at += CALLED.size
+                yield b'[%d,"call",%d,%d,%.7f]' % (rank, index, number, start), self.called(index, number, start)
+            elif kind == WAIT:
+                _, index, since, limited = WAITED.unpack_from(piece, at)
+                at += WAITED.size
+                line = b'[%d,"waiting",%d,%.7f,%s,"main"]' % (rank, index, since, b"true" if limited else b"false")
+                yield line, self.waiting(index, since, limited, MAIN)
+            elif kind == DONE:
+                _, index, end, waited = COMPLETED.unpack_from(piece, at)
+                at += COMPLETED.size
+                line = b'[%d,"done",%d,%.7f,%s]' % (rank, index, end, b"true" if waited else b"false")
+                yield line, self.done(index, end, waited)
+            elif kind == LINE:
+                _, length = LENGTH.unpack_from(piece, at)
+                at += LENGTH.size + length
+                yield from self._line(piece[at - length : at], lost)
+            else:  # END: nothing more in this segment
+                return
+
+    def _line(self, line: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
+        _, kind, *rest = json.loads(line)
+        if kind == "anew":
+            self.signatures.clear()
+            self._told.clear()
+            if not lost:
+                return
+            kind = "skipped"
+            line = lines.encoded([self._rank, kind, *rest])
+        elif kind == "signature":
+            self._told[rest[0]] = [line]
+        elif kind == "after":
+            self._told[rest[0]][1:] = [line]
+        messages = self.read(kind, *rest)
+        yield line, messages[0] if messages else None
+
+    def clock(self) -> bytes:
+        """The line of what its times lack."""
+        return lines.encoded([self._rank, "clock", self.shift])
+
+    def standing(self) -> Iterator[bytes]:
+        """The lines without which those to come cannot be read."""
+        yield self.clock()
+        for told in self._told.values():
+            yield from told

@@ -1,0 +1,152 @@
+"""A rank's messages, written into its ring: most calls in a few numbers, since most are like an earlier one.
+
+What calls have in common is a signature, told once as a line (lines.py) and then by its number.  Such a call is three
+records: that it is made, that it is waited for, and that it is complete.  All else is told as a line.
+
+    CALL, signature, index, start    WAIT, index, since, limited    DONE, index, end, waited    LINE, length, line
+
+Each segment of the ring begins with the line "anew", and signatures are told anew in it.
+"""
+
+import dataclasses
+import struct
+import threading
+from collections import defaultdict, deque
+from functools import cache
+from operator import attrgetter
+from typing import Any, Hashable
+
+from ..launch.source import with_text
+from ..rank import protocol
+from ..record.calls import lane_of
+from ..record.event import MAIN, Event, Value
+from . import lines
+from .ring import RingWriter
+
+CALL, WAIT, DONE, LINE = range(1, 5)
+CALLED, WAITED, COMPLETED, LENGTH = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI"))
+MAX_LANES = 1000  # that are told of at the beginning of a segment
+_ROOM = 64  # bytes, more than any record but a line takes
+_OWN = {"index", "start", "before", "after"}  # of an event's fields, those that calls of one signature differ in
+_shared = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN))
+_UNTOLD = object()
+
+
+class _Signature:
+    """What calls have in common.  after: what they leave, once it has been told.  lane: how many calls of it were made."""
+
+    __slots__ = "number", "before", "after", "lane"
+
+    def __init__(self, number: int, before: Value, lane: list[int]) -> None:
+        self.number, self.before, self.after, self.lane = number, before, _UNTOLD, lane
+
+
+class Teller:
+    """Writes a rank's messages into a ring.  values: whether events hold tensors, and so are told one by one."""
+
+    def __init__(self, ring: RingWriter, rank: int, values: bool) -> None:
+        self._ring, self._rank, self._values = ring, rank, values
+        self.off = False  # nothing is told any more
+        self._queue: deque[protocol.Message] = deque()
+        self._lock = threading.Lock()
+        self._signatures: dict[tuple, _Signature] = {}  # told in this segment
+        self._number = self._number_before = 0  # of the last signature, and of the last before this segment
+        self._under_way: dict[int, _Signature] = {}  # by index
+        self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see lane_of -> calls made of it
+        self._made = 0  # calls
+        self._works: dict[Hashable, int | None] = {}  # that have begun, and not ended
+        self._with_text = cache(with_text)
+        self._ring.put(self._line(self._anew()))
+
+    def tell(self, message: protocol.Message) -> None:
+        """Write a message down. It may come from any thread, and from a signal's handler in the midst of another."""
+        self._queue.append(message)
+        while self._queue and not self.off and self._lock.acquire(blocking=False):  # else who has it writes this too
+            try:
+                while self._queue:
+                    self._tell(self._queue.popleft())
+            finally:
+                self._lock.release()
+
+    def _tell(self, message: protocol.Message) -> None:
+        if self._ring.left < _ROOM:
+            self._turn()
+        kind = type(message)
+        if kind is protocol.Called:
+            self._call(message.event)
+        elif kind is protocol.Completed:
+            self._done(message)
+        elif kind is protocol.Waiting and message.thread == MAIN:
+            self._ring.put(WAITED.pack(WAIT, message.index, message.since, message.limited))
+        else:
+            if kind is protocol.WorkBegan:
+                self._works[message.work] = message.index
+            elif kind is protocol.WorkEnded:
+                self._works.pop(message.work, None)
+            self._write(lines.of_message(message, self._with_text))
+
+    def _call(self, e: Event) -> None:
+        key = None if self._values else _shared(e)
+        signature = self._signatures.get(key)
+        if signature is None or signature.before != e.before:
+            lane = [0] if e.op == "recv" and e.src is None else self._lanes[lane_of(e)]
+            if key is None:
+                signature = _Signature(0, None, lane)
+                self._write(lines.of_call(e, self._with_text))
+            else:
+                self._number += 1
+                signature = _Signature(self._number, e.before, lane)
+                self._write(lines.of_signature(self._number, e, self._with_text), _ROOM)
+                self._signatures[key] = signature
+        if key is not None:
+            self._under_way[e.index] = signature
+            self._ring.put(CALLED.pack(CALL, signature.number, e.index, e.start))
+        signature.lane[0] += 1  # only now: a segment that begins meanwhile tells of what came before
+        self._made = e.index + 1
+
+    def _done(self, m: protocol.Completed) -> None:
+        signature = self._under_way.pop(m.index, None)
+        if signature is None or m.end is None or m.src is not None or any(m[5:]):
+            self._write(lines.of_message(m, self._with_text))
+            return
+        if signature.after is not m.after and signature.after != m.after:
+            line = ["after", signature.number, m.after]
+            if signature.number <= self._number_before or not self._fits(line):
+                self._write(lines.of_message(m, self._with_text))
+                return
+            signature.after = m.after
+        self._ring.put(COMPLETED.pack(DONE, m.index, m.end, m.waited))
+
+    # --- lines and segments ---------------------------------------------------------------
+
+    def _write(self, line: list, room: int = 0) -> None:
+        """Write a line, with so much room after it in its segment."""
+        record = self._line(line)
+        if self._ring.left < len(record) + room:
+            self._turn()
+        if self._ring.left < len(record) + room:  # a line that no segment holds: values of many tensors
+            record = self._line(lines.without_values(line))
+        self._ring.put(record)
+
+    def _fits(self, line: list) -> bool:
+        """Write a line if this segment has room for it, and for a record after it."""
+        record = self._line(line)
+        if fits := self._ring.left >= len(record) + _ROOM:
+            self._ring.put(record)
+        return fits
+
+    def _line(self, line: list) -> bytes:
+        text = lines.encoded([self._rank, *line])
+        return LENGTH.pack(LINE, len(text)) + text
+
+    def _turn(self) -> None:
+        """Begin the next segment."""
+        self._signatures.clear()
+        self._number_before = self._number
+        self._ring.turn(lambda: not self.off)
+        self._ring.put(self._line(self._anew()))
+
+    def _anew(self) -> list[Any]:
+        """What all records until now come to, for a reader that lacks some."""
+        lanes = list(self._lanes.items())[-MAX_LANES:]
+        return lines.anew(self._made, [(lane, made) for lane, (made,) in lanes], list(self._works.items()))
