@@ -485,7 +485,7 @@ OLD = """{"before": {"made": [], "totals": [], "calls": [0, 0]}}
 
 
 def test_a_record_of_format_1_is_read(tmp_path):
-    (tmp_path / "about.json").write_text('{"format": 1, "script": "a.py", "world_size": 2}')
+    (tmp_path / "about.json").write_text('{"format": 1, "script": "a.py", "world_size": 2, "began": 1.0}')
     (tmp_path / "00000.jsonl").write_text(OLD)
     record = load(tmp_path)
     a, b = record.events[0] + record.events[1]
@@ -503,7 +503,7 @@ def test_a_record_of_format_1_is_read(tmp_path):
         and isinstance(a.after, Summary)
         and record.totals["all_reduce", 2, "float32"].calls == 2
     )
-    (tmp_path / "about.json").write_text('{"format": 3, "script": "a.py", "world_size": 2}')
+    (tmp_path / "about.json").write_text('{"format": 3, "script": "a.py", "world_size": 2, "began": 1.0}')
     with pytest.raises(ValueError, match="is in format 3; this version reads formats 1 to 2"):
         load(tmp_path)
 
