@@ -98,9 +98,7 @@ class Event:
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
-    step: int = (
-        0  # training steps that the rank had ended before, as its optimizer or the program says; see rank/steps.py
-    )
+    step: int = 0  # training steps that the rank had ended before; see rank/steps.py
 
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would take as long as ten of them."""
