@@ -4,7 +4,7 @@ from ..draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture
 from ..draw.labels import RankLabels, legend
 from ..format import duration
 from .step_times import RankStep, StepTimes, TrainingStep
-from .training_words import straggler
+from .training_words import straggler, usual
 
 RANKS = 16  # rows, of those that the others waited for longest
 COLUMNS = 120  # of more steps, several share a column, which shows the slowest of them
@@ -24,7 +24,8 @@ def draw_steps(steps: StepTimes) -> Picture:
 
 
 def _ranks(steps: StepTimes, count: str) -> Canvas:
-    sketch, parts = Canvas(), steps.by("rank")
+    sketch, told = Canvas(), usual(steps)
+    parts = {rank: part for rank, part in steps.by("rank").items() if any(rank in step.ranks for step in told)}
     first, *rest = straggler(steps).split("\n")
     y = heading(sketch, f"{count} of {steps.run.name}", " ".join([first, *rest]), "by rank: a step on average") + 4
     shown = sorted(sorted(parts, key=lambda rank: -parts[rank].caused)[:RANKS])
@@ -34,7 +35,7 @@ def _ranks(steps: StepTimes, count: str) -> Canvas:
     legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
     sketch.text(WIDTH, y, "others waited for it", 11, SOFT, align="right")
     y += 26
-    means = {rank: _mean([step.ranks[rank] for step in steps if rank in step.ranks]) for rank in shown}
+    means = {rank: _mean([step.ranks[rank] for step in told if rank in step.ranks]) for rank in shown}
     room = WIDTH - left - text_width("others waited for it", 11) - 24
     scale = room / max(max(sum(times[:3]) for times in means.values()), 1e-9)
     for rank in shown:

@@ -57,19 +57,32 @@ def _summary(steps: StepTimes) -> str:
     return "\n".join(lines)
 
 
+def usual(steps: StepTimes) -> list[TrainingStep]:
+    """The steps that averages are about: all but the first of a job, in which its ranks start at different times."""
+    return steps[1:] if _after(steps) else list(steps)
+
+
+def _after(steps: StepTimes) -> str:
+    return " after the first" if len(steps) > 2 and steps[0].number == 0 and steps.counted else ""
+
+
 def straggler(steps: StepTimes) -> str:
     """Who held the others up, in a sentence."""
-    ranks = steps.by("rank")
-    waited, caused = sum(p.waited for p in ranks.values()), {rank: part.caused for rank, part in ranks.items()}
-    spent = sum(each.seconds for step in steps for each in step.ranks.values())
+    told = usual(steps)
+    caused: dict[int, float] = defaultdict(float)
+    for step in told:
+        for rank, each in step.ranks.items():
+            caused[rank] += each.caused
+    waited = sum(step.waited for step in told)
+    spent = sum(each.seconds for step in told for each in step.ranks.values())
     if waited < MUCH * spent:
         return f"The ranks hardly waited for one another: {waited / spent if spent else 0:.1%} of their time."
     worst = max(caused, key=caused.__getitem__)
     share = f"{waited / spent:.0%} of their time"
     if caused[worst] < OFTEN * waited:
         return f"The ranks waited {share} for one another, and for no rank most of it."
-    times = sum(step.late == worst for step in steps)
-    where = "in the step" if len(steps) == 1 else f"and most in {times:,} of {len(steps):,} steps"
+    times = sum(step.late == worst for step in told)
+    where = "in the step" if len(steps) == 1 else f"and most in {times:,} of {len(told):,} steps{_after(steps)}"
     return (
         f"Rank {worst} held up the others: of {_time(waited)} that ranks waited ({share}),\n"
         f"{_time(caused[worst])} were for it, {where}."
@@ -78,21 +91,22 @@ def straggler(steps: StepTimes) -> str:
 
 def _ranks(steps: StepTimes) -> str:
     """A row for each rank, per step; of many, those that caused and waited most."""
-    ranks = steps.by("rank")
+    told = usual(steps)
+    ranks = {rank: part for rank, part in steps.by("rank").items() if any(rank in step.ranks for step in told)}
     rows = [("rank", "step", "worked", "waited", "moved", "others waited for it", "calls")]
     shown = sorted(ranks)
     if len(ranks) > ROWS:
         by_cause = sorted(ranks, key=lambda rank: -ranks[rank].caused)
         shown = sorted({*by_cause[: ROWS // 2], *sorted(ranks, key=lambda rank: -ranks[rank].waited)[: ROWS // 2]})
     for rank in shown:
-        mine = [step.ranks[rank] for step in steps if rank in step.ranks]
+        mine = [step.ranks[rank] for step in told if rank in step.ranks]
         means = [
             sum(getattr(each, name) for each in mine) / len(mine)
             for name in ("seconds", "worked", "waited", "moved", "caused")
         ]
         rows.append((str(rank), *map(duration, means), f"{sum(each.calls for each in mine) / len(mine):,.4g}"))
     rest = f"\n  and {len(ranks) - len(shown):,} ranks more" if len(shown) < len(ranks) else ""
-    return f"by rank, a step on average\n{aligned(rows, range(7), indent='  ')}{rest}"
+    return f"by rank, a step on average{_after(steps)}\n{aligned(rows, range(7), indent='  ')}{rest}"
 
 
 def _slowest(steps: StepTimes) -> str:

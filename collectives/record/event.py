@@ -98,7 +98,7 @@ class Event:
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
-    step: int = 0  # training steps that the rank had ended before, by its optimizer or its own mark: rank/steps.py
+    step: int = 0  # training steps that the rank had ended before; see rank/steps.py
     backend: str | None = None  # "gloo", "nccl", ...; None: not known
     # Since when a device's stream alone has had it, and the rank went on: `end` is then when something showed that it
     # was complete, None if nothing did. None: the rank waited for its end.
