@@ -1,5 +1,8 @@
 """Answers to the short tasks of chapters 15 to 17, 20 and 21, in the tables of practice.py."""
 
+import json
+import re
+import struct
 from math import ceil
 
 import torch
@@ -386,3 +389,220 @@ def in_proportion(bias, tokens, speed):
 @wrong("next_bias", "start from the bias so far")
 def from_zero(bias, tokens, speed):
     return by_where(torch.zeros_like(bias), tokens, speed)
+
+
+# --- 17 place_of --------------------------------------------------------------------------
+
+
+@right("place_of")
+def by_struct(data, name):
+    (size,) = struct.unpack("<Q", data[:8])
+    return [8 + size + offset for offset in json.loads(data[8 : 8 + size])[name]["data_offsets"]]
+
+
+@wrong("place_of", "count from behind the header")
+def offsets_alone(data, name):
+    size = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + size])[name]["data_offsets"]
+
+
+@wrong("place_of", "the 8 bytes that hold")
+def without_the_length(data, name):
+    return [place - 8 for place in by_struct(data, name)]
+
+
+@wrong("place_of", "then the numbers")
+def size_alone(data, name):
+    first, last = by_struct(data, name)
+    return last - first
+
+
+# --- 17 shard_range -----------------------------------------------------------------------
+
+
+@right("shard_range")
+def by_counting(length, rank, n):
+    sizes = [len(range(r, length, n)) for r in range(n)]
+    return sum(sizes[:rank]), sum(sizes[: rank + 1])
+
+
+@wrong("shard_range", "belongs to no rank")
+def remainder_lost(length, rank, n):
+    return rank * (length // n), (rank + 1) * (length // n)
+
+
+@wrong("shard_range", "the whole remainder")
+def remainder_to_the_last(length, rank, n):
+    return rank * (length // n), length if rank == n - 1 else (rank + 1) * (length // n)
+
+
+@wrong("shard_range", "how chunk\\(\\) divides")
+def as_chunk(length, rank, n):
+    each = -(-length // n)
+    return min(length, rank * each), min(length, (rank + 1) * each)
+
+
+# --- 17 newest_complete -------------------------------------------------------------------
+
+
+@right("newest_complete")
+def by_pattern(names):
+    steps = [int(found[1]) for name in names if (found := re.fullmatch(r"step(\d+)", name))]
+    return f"step{max(steps)}" if steps else None
+
+
+@wrong("newest_complete", "Compare numbers")
+def by_text(names):
+    return max((name for name in names if re.fullmatch(r"step\d+", name)), default=None)
+
+
+@wrong("newest_complete", "isn't complete")
+def with_partial(names):
+    steps = [name for name in names if re.match(r"step\d", name)]
+    return max(steps, key=lambda name: int(re.search(r"\d+", name)[0]), default=None)
+
+
+@wrong("newest_complete", "largest number")
+def the_last(names):
+    return names[0]
+
+
+# --- 17 save_every ------------------------------------------------------------------------
+
+
+@right("save_every")
+def both_equal(stop, between_failures):
+    share = (2 * stop / between_failures) ** 0.5
+    return (2 * stop * between_failures) ** 0.5, share
+
+
+@wrong("save_every", "half an interval is lost")
+def without_the_two(stop, between_failures):
+    t = (stop * between_failures) ** 0.5
+    return t, stop / t + t / 2 / between_failures
+
+
+@wrong("save_every", "done again is lost")
+def saving_alone(stop, between_failures):
+    t = (2 * stop * between_failures) ** 0.5
+    return t, stop / t
+
+
+@wrong("save_every", "return both")
+def interval_alone(stop, between_failures):
+    return (2 * stop * between_failures) ** 0.5
+
+
+# --- 20 place_on_mesh ---------------------------------------------------------------------
+
+
+@right("place_on_mesh")
+def by_unravel(rank, sizes):
+    return [int(index) for index in torch.unravel_index(torch.tensor(rank), sizes)]
+
+
+@wrong("place_on_mesh", "from the last dimension to the first")
+def from_the_back(rank, sizes):
+    return by_unravel(rank, sizes)[::-1]
+
+
+@wrong("place_on_mesh", "first dimension is fastest")
+def first_fastest(rank, sizes):
+    return by_unravel(rank, sizes[::-1])[::-1]
+
+
+@wrong("place_on_mesh", "divide before")
+def remainders(rank, sizes):
+    return [rank % size for size in sizes]
+
+
+# --- 20 sum_over --------------------------------------------------------------------------
+
+
+@right("sum_over")
+def by_sets(name, dims):
+    cut = any(part in name for part in ("attention", "mlp"))
+    return [dim for dim in dims if dim in ({"dp", "cp"} if cut else {"dp", "cp", "sp"})]
+
+
+@wrong("sum_over", "different pieces or layers")
+def over_everything(name, dims):
+    return list(dims)
+
+
+@wrong("sum_over", "over fs already")
+def over_fs_again(name, dims):
+    return [dim for dim in dims if dim == "fs" or dim in by_sets(name, dims)]
+
+
+@wrong("sum_over", "only this rank's positions")
+def norms_forgotten(name, dims):
+    return [dim for dim in dims if dim in ("dp", "cp")]
+
+
+@wrong("sum_over", "Each rank has its piece's whole gradient")
+def always_over_sp(name, dims):
+    return [dim for dim in dims if dim in ("dp", "cp", "sp")]
+
+
+# --- 20 tensor_bytes ----------------------------------------------------------------------
+
+
+@right("tensor_bytes")
+def per_block(activations, layers, dp, pp, tp):
+    block = 4 * 2 * (tp - 1) / tp * activations / dp
+    return block * layers / pp
+
+
+@wrong("tensor_bytes", "1/dp of the rows and 1/pp of the layers")
+def undivided(activations, layers, dp, pp, tp):
+    return 8 * layers * (tp - 1) / tp * activations
+
+
+@wrong("tensor_bytes", "two backward")
+def forward_alone(activations, layers, dp, pp, tp):
+    return per_block(activations, layers, dp, pp, tp) / 2
+
+
+@wrong("tensor_bytes", "1/pp of the layers only")
+def all_layers(activations, layers, dp, pp, tp):
+    return per_block(activations, layers, dp, 1, tp)
+
+
+# --- 20 norm_of_all -----------------------------------------------------------------------
+
+
+@right("norm_of_all")
+def shared_divided(mine, shared):
+    total = mine.square().sum() + shared.square().sum() / dist.get_world_size()
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+@wrong("norm_of_all", "once for each of them")
+def shared_by_all(mine, shared):
+    total = mine.square().sum() + shared.square().sum()
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+@wrong("norm_of_all", "take the root last")
+def norms_summed(mine, shared):
+    norm = torch.cat([mine, shared]).norm()
+    dist.all_reduce(norm)
+    return norm
+
+
+@wrong("norm_of_all", "what this rank has")
+def local_norm(mine, shared):
+    return torch.cat([mine, shared]).norm()
+
+
+@wrong("norm_of_all", "a number per rank is enough")
+def gathered(mine, shared):
+    every = mine.new_empty(dist.get_world_size() * len(mine))
+    dist.all_gather_single(every, mine)
+    every = torch.cat([every, shared])
+    dist.all_reduce(mine.clone())
+    dist.all_reduce(mine.new_zeros(64))
+    return every.norm()
