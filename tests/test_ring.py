@@ -160,3 +160,25 @@ def test_a_field_of_an_event_that_is_new_needs_nothing():
     told.teller.tell(Called(e))
     (message,) = [m for _, m in told.heard() if m]
     assert vars(message.event) == vars(e)
+
+
+def test_a_disk_that_is_full_is_said_in_a_line(tmp_path, capsys):
+    writer = Writer(str(tmp_path / "r"), 2, ["train.py"], 2000, lambda: ())
+    writer._file.close()
+    writer._file = open("/dev/full", "wb")
+    told = Told(0)
+    told.call(0)
+    for line, message in told.heard():
+        writer.add(0, line, message)
+    for _ in range(3):
+        writer.flush()
+    writer.verdict("it stands still")
+    writer.close()
+    with pytest.raises(OSError):
+        writer._file.close()
+    said = f"collectives.jobs: No space left on device: the record in {tmp_path / 'r'} ends here. Training goes on.\n"
+    assert capsys.readouterr().err == said
+    assert writer.summary(1.0) == "1 calls in 1.0 s"
+    (tmp_path / "file").write_text("")
+    Writer(str(tmp_path / "file" / "r"), 2, ["train.py"], 2000, lambda: ())
+    assert "Not a directory: the record in" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Callable, Iterator
 
 from ..launch.source import innermost
+from ..rank.protocol import Skipped
 from ..record.event import Line
 from . import words
 from .hearer import Hearer
@@ -96,6 +97,7 @@ class Collector(Host):
         self._writer = Writer(folder, world_size, options.script, options.last, self._standing, self._began)
         self._judge = Judge(world_size, options.patience)
         self._asked: float | None = None  # until when to wait for stacks
+        self._skipped = False  # it has been said that calls were lost
         self._finished = False  # it has been said how much was recorded
 
     def serve(self) -> None:
@@ -126,6 +128,11 @@ class Collector(Host):
             self._writer.add(number, line, message)
             if message is not None:
                 self._judge.take(number, message)
+                if type(message) is Skipped and not self._skipped:
+                    self._skipped = True
+                    say(
+                        f"rank {number} makes calls faster than they can be read: some are not recorded, the newest are."
+                    )
 
     def said(self, number: int, what: dict) -> None:
         rank = self._ranks[number]

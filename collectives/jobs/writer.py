@@ -14,23 +14,40 @@ A job that is killed leaves all but its last tenths of a second.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import time
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterable
+from typing import Any, BinaryIO, Callable, Iterable
 
 import torch
 
 from ..rank import protocol
+from .pipe import say
 from .totals import Account
 
 FORMAT = 2
 
 
+def _while_it_can(method: Callable) -> Callable:
+    """A method of Writer, until the disk refuses something: that is said, and from there on it does nothing."""
+
+    @functools.wraps(method)
+    def written(self: Writer, *given: Any) -> None:
+        if not self._refused:
+            try:
+                method(self, *given)
+            except OSError as error:
+                self._refused = True
+                say(f"{error.strerror or error}: the record in {self.folder} ends here. Training goes on.")
+
+    return written
+
+
 class Writer:
-    """Writes a record.
+    """Writes a record, as far as the disk takes it.
 
     last: calls of each rank that it keeps, at least; its files hold half as many each.
     standing: gives the lines without which those to come cannot be read.
@@ -47,15 +64,19 @@ class Writer:
         began: float,
     ) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        about = dict(
-            format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
-            began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
-        )  # fmt: skip
-        (self.folder / "about.json").write_text(json.dumps(about, indent=1))
         self._most, self._standing = last * world_size, standing  # calls of a file
         self._account = Account(world_size)
-        self._number = 0
+        self._number, self._calls = 0, 0  # of this file
+        self._refused = False
+        self._begin(dict(
+            format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
+            began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
+        ))  # fmt: skip
+
+    @_while_it_can
+    def _begin(self, about: dict) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "about.json").write_text(json.dumps(about, indent=1))
         self._file = self._next()
 
     def _next(self) -> BinaryIO:
@@ -63,6 +84,7 @@ class Writer:
         file.write(json.dumps({"before": self._account.so_far()}).encode() + b"\n")
         return file
 
+    @_while_it_can
     def _append(self, name: str, text: str) -> None:
         with open(self.folder / name, "a") as file:
             file.write(text + "\n")
@@ -70,6 +92,7 @@ class Writer:
     def arrived(self, rank: int, host: str, pid: int) -> None:
         self._append("ranks.jsonl", json.dumps([rank, host, pid]))
 
+    @_while_it_can
     def standing(self, lines: Iterable[bytes]) -> None:
         """Write lines that those to come go by."""
         self._file.writelines(line + b"\n" for line in lines)
@@ -80,9 +103,14 @@ class Writer:
             if self._calls >= self._most:
                 self._turn()
             self._calls += 1
-        self._file.write(line + b"\n")
+        self._line(line)
         self._account.add(rank, message)
 
+    @_while_it_can
+    def _line(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+
+    @_while_it_can
     def _turn(self) -> None:
         """Begin the next file."""
         self._file.close()
@@ -92,9 +120,11 @@ class Writer:
         self._file = self._next()
         self.standing(self._standing())
 
+    @_while_it_can
     def flush(self) -> None:
         self._file.flush()
 
+    @_while_it_can
     def close(self) -> None:
         self._file.close()
 
@@ -103,6 +133,9 @@ class Writer:
         self._append("verdict.txt", text)
 
     def summary(self, seconds: float) -> str:
+        """How much there is, and where."""
         self.flush()
-        calls, folder = sum(self._account.calls), os.path.relpath(self.folder)
-        return f'{calls:,} calls in {seconds:.1f} s; in a notebook, collectives.jobs.load("{folder}")'
+        calls, skipped = sum(self._account.calls), self._account.skipped
+        lost = f" ({skipped:,} of them came faster than they could be read)" if skipped else ""
+        found = f'; in a notebook, collectives.jobs.load("{os.path.relpath(self.folder)}")'
+        return f"{calls:,} calls{lost} in {seconds:.1f} s{'' if self._refused else found}"

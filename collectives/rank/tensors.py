@@ -1,6 +1,7 @@
 """Tensors as memory: where they lie, whether they overlap, how they travel, and what stands for a large one."""
 
 import ctypes
+import functools
 import zlib
 from typing import Any
 
@@ -101,7 +102,12 @@ def outline(value: Any, scratch: bool = False) -> Value:
         return None
     if isinstance(value, list):
         return [outline(v) for v in value]
-    return Summary(tuple(value.shape), value.dtype, value.numel() * value.element_size(), 0, (), ())
+    return _outline(value.shape, value.dtype)
+
+
+@functools.lru_cache(maxsize=4096)
+def _outline(shape: torch.Size, dtype: torch.dtype) -> Summary:
+    return Summary(tuple(shape), dtype, shape.numel() * dtype.itemsize, 0, (), ())
 
 
 def summarise(tensor: torch.Tensor) -> Summary:

@@ -81,7 +81,15 @@ def launch(ending: str, folder: Path) -> list[str] | None:
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo",
         )  # fmt: skip
-        return ["watch", "--record", "r", "--patience", "15", str(SCRIPT), *("forever" if ending == "ended" else ending).split()]
+        return [
+            "watch",
+            "--record",
+            "r",
+            "--patience",
+            "15",
+            str(SCRIPT),
+            *("forever" if ending == "ended" else ending).split(),
+        ]
     wait_for(ranks, ending == "ended")
     return None
 
