@@ -90,6 +90,90 @@ def asks_rank_zero(items):
     return items.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
+# --- 01 how_many --------------------------------------------------------------------------
+
+
+@right("how_many")
+def highest_rank():
+    x = torch.tensor(dist.get_rank() + 1)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+@wrong("how_many", "which call brings this rank")
+def asked_for():
+    return dist.get_world_size()
+
+
+@wrong("how_many", "the sum of the ranks' numbers")
+def sum_of_ranks():
+    x = torch.tensor(dist.get_rank())
+    dist.all_reduce(x)
+    return x.item()
+
+
+@wrong("how_many", "the rank's own number")
+def own_number():
+    return dist.get_rank()
+
+
+# --- 01 rank_of ---------------------------------------------------------------------------
+
+
+@right("rank_of")
+def counted(node, local_rank, per_node):
+    return sum(per_node for _ in range(node)) + local_rank
+
+
+@wrong("rank_of", "the local rank")
+def local_alone(node, local_rank, per_node):
+    return local_rank
+
+
+@wrong("rank_of", "as one rank")
+def nodes_counted(node, local_rank, per_node):
+    return node + local_rank
+
+
+@wrong("rank_of", "like cards")
+def dealt(node, local_rank, per_node):
+    return local_rank * (dist.get_world_size() // per_node) + node
+
+
+# --- 01 sum_of_mine -----------------------------------------------------------------------
+
+
+@right("sum_of_mine")
+def padded(items):
+    rank, x = dist.get_rank(), torch.zeros(())
+    if rank < len(items):
+        x += items[rank]
+    dist.all_reduce(x)
+    return x
+
+
+@wrong("sum_of_mine", "returned early")
+def nothing_to_do(items):
+    if dist.get_rank() < len(items):
+        x = items[dist.get_rank()].clone()
+        dist.all_reduce(x)
+        return x
+
+
+@wrong("sum_of_mine", "every rank added all the items")
+def all_of_them(items):
+    x = items.sum()
+    dist.all_reduce(x)
+    return x
+
+
+@wrong("sum_of_mine", "The last ones may have none")
+def past_the_end(items):
+    x = items[dist.get_rank()].clone()
+    dist.all_reduce(x)
+    return x
+
+
 # --- 02 swap_pairs ------------------------------------------------------------------------
 
 

@@ -1,4 +1,6 @@
-"""my_share(items): this rank's stretch of what all ranks hold."""
+"""how_many(): the number of ranks, by a call; my_share(items): this rank's slice of what all ranks hold;
+rank_of(node, local_rank, per_node); sum_of_mine(items): the sum of what the ranks own, one each, and some nothing.
+"""
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
@@ -37,7 +39,7 @@ def rest_to_the_last(args):
     return [*shares[:-1], args[0][0][sum(map(len, shares[:-1])) :]]
 
 
-TASK = Task(
+MY_SHARE = Task(
     "my_share",
     CASES,
     draw,
@@ -49,9 +51,9 @@ TASK = Task(
     suspects=(
         Suspect(
             lambda args: [args[0][0][rank :: len(args)] for rank in range(len(args))],
-            "this deals the items out like cards. A share is a stretch: where does it begin, and where does it end?",
+            "this deals the items out like cards. A share is a contiguous slice: where does it begin, and where does it end?",
         ),
-        Suspect(without_the_rest, "some items belong to nobody. What becomes of the remainder of the division?"),
+        Suspect(without_the_rest, "some items belong to nobody. What happens to the remainder of the division?"),
         Suspect(rest_to_the_last, "the last rank gets the whole remainder. Shares may differ by one at most."),
     ),
     thoughts={
@@ -60,3 +62,109 @@ TASK = Task(
         "RankFailed": "chunk makes fewer pieces than asked for when the items do not divide evenly. Which function does not?",
     },
 )
+
+
+FEW = tuple(Case(n) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+
+
+def one_call(case, args):
+    return Budget("one call per rank", calls=[1] * case.world_size)
+
+
+HOW_MANY = Task(
+    "how_many",
+    FEW,
+    lambda d: (),
+    lambda args: [len(args)] * len(args),
+    one_call,
+    needs=lambda case, args: [1] * case.world_size,
+    parameters=(),
+    suspects=(
+        Suspect(
+            lambda args: [*range(len(args))],
+            "this is the rank's own number. What could every rank bring, so that the sum counts the ranks?",
+        ),
+        Suspect(
+            lambda args: [sum(range(len(args)))] * len(args),
+            "this is the sum of the ranks' numbers. What must each bring instead, to count as one?",
+        ),
+    ),
+    thoughts={
+        "values": "what does each rank bring, so that the sum is the number of ranks? Return an int.",
+        "calls": "one call is enough.",
+        "Stuck": "does every rank make the call?",
+    },
+)
+
+
+def placed(d):
+    per_node = 1 + d.case.size
+    return d.rank // per_node, d.rank % per_node, per_node
+
+
+RANK_OF = Task(
+    "rank_of",
+    tuple(Case(n, size=size) for n, size in ((2, 0), (4, 1), (4, 3), (6, 2), (8, 3), (8, 1), (1, 0))),
+    placed,
+    lambda args: [*range(len(args))],
+    lambda case, args: Budget("no call at all", calls=[0] * case.world_size),
+    needs=lambda case, args: [0] * case.world_size,
+    allowed=frozenset(),
+    parameters=("node", "local_rank", "per_node"),
+    suspects=(
+        Suspect(
+            lambda args: [local for _, local, _ in args],
+            "this is the local rank. How many ranks are on the nodes before this one?",
+            where_wrong=True,
+        ),
+        Suspect(
+            lambda args: [node + local for node, local, _ in args],
+            "this counts every node before this one as one rank. How many ranks does each have?",
+            where_wrong=True,
+        ),
+        Suspect(
+            lambda args: [local * (len(args) // per_node) + node for node, local, per_node in args],
+            "this deals the ranks to the nodes like cards. torchrun fills one node before the next.",
+            where_wrong=True,
+        ),
+    ),
+    thoughts={
+        "values": "how many ranks are on the nodes before this one?",
+        "calls": "all that's needed is passed in.",
+    },
+)
+
+
+SUM_OF_MINE = Task(
+    "sum_of_mine",
+    tuple(
+        Case(n, size=size)
+        for n, size in ((2, 1), (2, 2), (3, 2), (4, 3), (4, 1), (5, 5), (6, 2), (7, 6), (8, 3), (1, 1))
+    ),
+    lambda d: (d.numbers(d.case.size, common=True),),
+    lambda args: [args[0][0].sum()] * len(args),
+    one_call,
+    needs=lambda case, args: [1] * case.world_size,
+    parameters=("items",),
+    suspects=(
+        Suspect(
+            lambda args: [args[0][0].sum() * len(args)] * len(args),
+            "every rank added all the items. Which one is this rank's own?",
+        ),
+        Suspect(
+            lambda args: [
+                args[0][0][rank] if rank < len(args[0][0]) else args[0][0].new_zeros(()) for rank in range(len(args))
+            ],
+            "this is the rank's own item. Which call adds up what the ranks own?",
+        ),
+    ),
+    thoughts={
+        "values": "what does a rank without an item add, so that it changes nothing?",
+        "inputs": "a slice of `items` is a view of it: `all_reduce` writes through. Clone it first.",
+        "Stuck": "a rank without an item returned early. The others wait for its call: what can it bring?",
+        "Mismatch": "do all ranks bring one element, of one shape and dtype, even those without an item?",
+        "RankFailed": "does this rank have an item? The last ones may have none.",
+    },
+)
+
+TASKS = (HOW_MANY, MY_SHARE, RANK_OF, SUM_OF_MINE)
