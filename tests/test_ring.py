@@ -163,7 +163,7 @@ def test_a_field_of_an_event_that_is_new_needs_nothing():
 
 
 def test_a_disk_that_is_full_is_said_in_a_line(tmp_path, capsys):
-    writer = Writer(str(tmp_path / "r"), 2, ["train.py"], 2000, lambda: ())
+    writer = Writer(str(tmp_path / "r"), 2, ["train.py"], 2000, lambda: (), 0.0)
     writer._file.close()
     writer._file = open("/dev/full", "wb")
     told = Told(0)
@@ -180,5 +180,5 @@ def test_a_disk_that_is_full_is_said_in_a_line(tmp_path, capsys):
     assert capsys.readouterr().err == said
     assert writer.summary(1.0) == "1 calls in 1.0 s"
     (tmp_path / "file").write_text("")
-    Writer(str(tmp_path / "file" / "r"), 2, ["train.py"], 2000, lambda: ())
+    Writer(str(tmp_path / "file" / "r"), 2, ["train.py"], 2000, lambda: (), 0.0)
     assert "Not a directory: the record in" in capsys.readouterr().err
