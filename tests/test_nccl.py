@@ -12,9 +12,13 @@ import pytest
 import torch
 
 from collectives import RankFailed, Stuck, run
+from collectives.cost import bill
 from collectives.jobs import load
 from collectives.jobs.export import export
 from collectives.judge import diagnose, gloo
+from collectives.judge.run import Run
+from collectives.machines import machine
+from collectives.play import timeline
 from collectives.record.calls import pair
 from collectives.record.event import Event
 from tests import ROOT
@@ -106,6 +110,27 @@ def test_what_goes_into_a_graph_is_told_apart(job):
     assert all(e.end is not None for e in record.events[0] if not e.captured)
     assert "4 of them went into CUDA graphs: they are counted once, and no replay is seen." in repr(record.totals)
     assert "(captured)" in record.table(2) and "never" not in record.table()
+
+
+def test_table_timeline_and_bill_say_issued_where_that_is_all_that_is_known():
+    def call(rank, index, **about):
+        made = Event(rank, index, "all_reduce", (0, 1), dtype=torch.float32, shape=(4,), nbytes=16, backend="nccl")
+        vars(made).update(start=float(index), issued=index + 0.25 + rank / 8, waited=True, after=torch.ones(4), **about)
+        return made
+
+    events = [[call(rank, 0), call(rank, 1, end=1.5), call(rank, 2, captured=True)] for rank in range(2)]
+    done = Run(world_size=2, events=events)
+    first, second, third = (done.table(k) for k in range(3))
+    assert first.count("(issued)") == 2 and third.count("(captured)") == 2
+    assert "1 1 1 1" in second and "(" not in second
+    times = timeline(done)
+    assert [span.end for span in times.spans if span.event.rank == 0] == [0.25, 1.25, 2.25]
+    assert all(span.waits == 0 for span in times.spans)  # the stream waits, and not the rank
+    assert times.text.count("(issued)") == 6 and "never" not in times.text
+    paid = bill(done, machine("DGX H100", 2))
+    assert (paid.issued, paid.captured) == (1, 1)
+    assert "1 of them were issued: whether they ended is not known" in repr(paid)
+    assert "1 of them are in CUDA graphs: priced once, and no replay" in repr(paid)
 
 
 # --- the judge ----------------------------------------------------------------------------

@@ -142,7 +142,12 @@ class Tracer:
             if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
                 out = work = _message(name, group, given)
             else:
-                out = kernel.passed_on(op, keys, args, kwargs)
+                waits = self._waits and of_device and not event.async_op
+                out = (
+                    self._waited_in(event, op, keys, args, kwargs)
+                    if waits
+                    else kernel.passed_on(op, keys, args, kwargs)
+                )
                 work = torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)
             part = Part(event.index, call.outputs)
             if work is None:
@@ -170,6 +175,15 @@ class Tracer:
         if len(self._open) > MAX_OPEN:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
+
+    def _waited_in(self, event: Event, op, keys, args: tuple, kwargs: dict):
+        """What the operator itself returns. A group's first call may wait in it, until all have made it."""
+        self.emit(Waiting(event.index, self.now(), False, threads.here.work))
+        try:
+            return kernel.passed_on(op, keys, args, kwargs)
+        except BaseException:
+            self.emit(Resumed())
+            raise
 
     def _blocks(self, event: Event, pass_on: Callable) -> None:
         """A monitored_barrier, the one operator that waits by itself."""
