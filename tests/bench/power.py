@@ -88,7 +88,7 @@ BREAKS = [
     ),
     Break(
         "the beginning of a long job's record is thrown away", "collectives.jobs.writer",
-        "            if self._number >= 2:", "            if self._number >= 1:",
+        "        if self._number >= 2:", "        if self._number >= 1:",
         "tests/test_cluster.py -k 'killed or beginning'",
     ),
     Break(
