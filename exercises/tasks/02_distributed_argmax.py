@@ -116,6 +116,7 @@ TASK = Task(
         "RankFailed": "what does a rank with an empty shard do? It has no maximum, but it must take part. "
         "And does what it brings exist in x's dtype? No integer is -inf; torch.iinfo and torch.finfo name the smallest number.",
         "Stuck": "does a rank with an empty shard make all the calls that the others make?",
-        "Mismatch": "do all ranks pass the same dtype and shape, also one with an empty shard?",
+        "Mismatch": "does every rank know who owns the maximum before the call (with a tie, two think that they do)? And do all "
+        "pass the same dtype and shape, even one with an empty shard?",
     },
 )
