@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="notebook", help="an exercise, or a folder of them")
     parser.add_argument(
-        "--watch", action="store_true", help="grade again whenever one of them is saved, until Control-C"
+        "--watch", action="store_true", help="grade whatever is saved there from now on, until Control-C"
     )
     scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
     add = scoring.add_argument
@@ -23,6 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it")
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
     add("--jobs", type=int, help="submissions at a time (default: one a core)")
+    add(
+        "--engines",
+        default="",
+        metavar="CLUSTER",
+        help="grade on the engines of an ipyparallel cluster: profile or .json",
+    )
     add("--names", default="", help="how submissions are named: canvas, moodle, or a pattern with (?P<student>...)")
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
     add(

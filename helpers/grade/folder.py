@@ -45,13 +45,14 @@ class ReportFolder:
                 another = "Name another folder with --out, or leave --seed out."
                 raise Unfit(f"{folder} holds gradings with another seed. {another}")
             self.seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
-            self.walls, self.pictures = walls, pictures
+            self.walls = walls
             self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
             write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
         except Unfit:
             self.close()
             raise
-        self._grader = fingerprint(ROOT / "collectives", ROOT / "helpers", TASKS, SOLUTIONS)
+        self._grader = course_version()
+        self._places: dict[tuple[str, str], Path] = {}  # of student and file: its record
 
     def close(self) -> None:
         self._lock.close()
@@ -79,7 +80,15 @@ class ReportFolder:
     def place(self, entry: Entry, content: bytes) -> Path:
         """The path of the record of this content, graded in this way by this grader."""
         of = [entry.student, entry.file, self._grader, json.dumps(self.settings), content.hex()]
-        return self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
+        place = self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
+        self._places[entry.student, entry.file] = place
+        return place
+
+    def pictures(self, grading: Grading) -> dict[str, str]:
+        """The pictures of a grading, from its record: those of a class would take a gigabyte of memory."""
+        place = self._places.get((grading.student, grading.file))
+        record = recall(place) if place else None
+        return record.pictures if record else {}
 
 
 def recall(place: Path) -> Grading | None:
@@ -93,6 +102,11 @@ def recall(place: Path) -> Grading | None:
 def remember(place: Path, grading: Grading) -> None:
     """Write a record. Raises Unfit."""
     write(place, json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
+
+
+def course_version() -> str:
+    """The fingerprint of all that a grade depends on here."""
+    return fingerprint(ROOT / "collectives", ROOT / "helpers", TASKS, SOLUTIONS)
 
 
 def fingerprint(*folders: Path) -> str:

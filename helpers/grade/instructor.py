@@ -1,45 +1,49 @@
 """The instructor's command:   python -m helpers.grade --score --out report/ submissions/
 
 Submissions are scored in parallel, each remembered as soon as it is done. A grader that was stopped or killed goes on
-where it was: what has a record (folder.py) is not graded again.
+where it was: what has a record (folder.py) is not graded again. With --watch the folder of submissions is a queue.
 """
 
 import argparse
 import os
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterable, Iterator
+from typing import Callable, Iterator
 
 from . import report, roster, walls
+from .engines import EngineWorkers
 from .entries import Entry, find, naming
 from .folder import ReportFolder, Unfit, recall, remember, write
-from .gradebook import Grading, students
+from .gradebook import Grading, Student, students
 from .terminal import bar, printable, printable_lines
-from .workers import TRIES, NoWorker, WorkItem, scored
+from .workers import TRIES, NoWorker, Workers, WorkItem
+
+LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is taken that was not written to for so long
 
 
 def grade(
     entries: list[Entry],
     folder: ReportFolder,
-    jobs: int,
+    workers: Workers | EngineWorkers,
     progress: Callable[[int, int, str], None],
-    private: Iterable[Path] = (),
+    each: Callable[[Grading], None] = lambda grading: None,
 ) -> list[Grading]:
-    """All gradings, in the order of entries.
+    """All gradings, in the order of entries, without their pictures, which are in their records.
 
-    jobs: submissions at a time.  progress: done, of how many, the last one's student.  private: as for
-    walls.around.  Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is
-    kept.
+    progress: done, of how many, the last one's student.  each: called with each that has no record yet, when it has one.
+    Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is kept.
     """
     gradings: dict[int, Grading] = {}
     places: dict[int, Path] = {}  # of the records
 
     def graded(k: int, grading: Grading) -> Grading:
         entry = entries[k]
-        gradings[k] = replace(grading, student=entry.student, file=entry.file, id=entry.id, late=entry.late)
-        return gradings[k]
+        whose = {"student": entry.student, "file": entry.file, "id": entry.id, "late": entry.late}
+        gradings[k] = replace(grading, pictures={}, **whose)
+        return replace(grading, **whose)
 
     def work() -> Iterator[WorkItem]:
         for k, entry in enumerate(entries):
@@ -50,13 +54,14 @@ def grade(
             elif record := recall(places[k]):
                 graded(k, record)
             else:
-                yield WorkItem(k, entry.file, content, folder.seed, folder.pictures)
+                yield WorkItem(k, entry.file, content, folder.seed, folder.settings["pictures"])
 
     progress(0, len(entries), "")
-    with closing(scored(work(), jobs, folder.walls, private)) as results:
+    with closing(workers.scored(work())) as results:
         for item, grading in results:
             if grading:
                 remember(places[item.number], graded(item.number, grading))
+                each(gradings[item.number])
             else:  # not remembered: it may have been the machine's fault, and not be so again
                 problem = f"{item.file} could not be graded: the grader itself failed over it, {TRIES} times."
                 graded(item.number, Grading(problem=problem))
@@ -76,26 +81,22 @@ def score(options: argparse.Namespace) -> int:
     try:
         if missing := [path for path in options.paths if not os.path.exists(path)]:
             raise Unfit(f"There is no file or folder {missing[0]}.")
-        if not (submissions := find(options.paths, naming(options.names, options.one_student))):
+        if not find(options.paths, naming(options.names, options.one_student)) and not options.watch:
             raise Unfit(f"There is nothing in {', '.join(map(str, options.paths))}.")
         listed = roster.read(options.roster) if options.roster else None
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
-        if not options.no_sandbox:
+        if not options.no_sandbox and not options.engines:
             walls.check(private)
     except (walls.Unavailable, Unfit, ValueError) as why:
         print(f"No sandbox: {why}\n{NO_SANDBOX}" if isinstance(why, walls.Unavailable) else why, file=sys.stderr)
         return 2
     if options.no_sandbox:
         print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = cores if options.jobs is None else max(1, options.jobs)
+    kept = f"What is graded is kept in {options.out}; the same command goes on."
     with closing(folder):
-        kept = f"What is graded is kept in {options.out}; the same command goes on."
         try:
-            gradings = grade(submissions, folder, jobs, _progress, private)
-            people = students(gradings)
-            report.write_all(folder, gradings, options.gradescope)
-            about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
+            with closing(_workers(options, private)) as workers:
+                people, about = _scored(options, folder, workers, listed)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)
             return 130
@@ -114,7 +115,76 @@ def score(options: argparse.Namespace) -> int:
     return 1 if few else 0
 
 
-def _progress(done: int, of: int, student: str) -> None:
-    bar(printable(student), done, of)
-    if not sys.stdout.isatty():
-        print(f"{done}/{of} {printable(student)}".rstrip(), flush=True)
+def _workers(options: argparse.Namespace, private: list[Path]) -> Workers | EngineWorkers:
+    """This machine's worker processes, or engines. Raises NoWorker."""
+    if options.engines:
+        engines = EngineWorkers(options.engines, not options.no_sandbox, private)
+        for engine, why in engines.flaws.items():
+            print(f"Engine {engine} grades nothing: {printable(why)}", file=sys.stderr)
+        return engines
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Workers(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
+
+
+def _scored(
+    options: argparse.Namespace, folder: ReportFolder, workers: Workers | EngineWorkers, listed: roster.Roster | None
+) -> tuple[list[Student], str]:
+    """The class, its report written, and what is to be said of its roster. With --watch it goes on until it is stopped."""
+    names = naming(options.names, options.one_student)
+    seen: dict[Path, tuple[int, int]] = {}
+    latest: dict[tuple[str, str], Grading] = {}  # of student and file
+    people: list[Student] = []
+
+    def each(grading: Grading) -> None:
+        latest[grading.student, grading.file] = grading
+        (student,) = students([one for one in latest.values() if one.student == grading.student])
+        report.write_student(folder, student, options.gradescope)
+
+    while True:
+        now = _saved(options.paths)
+        if options.watch and now == seen:
+            time.sleep(LOOK_SECONDS)
+            continue
+        entries = find(options.paths, names)
+        if options.watch:
+            entries = [entry for entry in entries if entry.path in now or entry.problem]
+            gradings = grade(entries, folder, workers, Progress(), each)
+        else:
+            gradings = grade(entries, folder, workers, Progress())
+        latest = {(grading.student, grading.file): grading for grading in gradings}
+        before, people = people, students(gradings)
+        report.write_all(folder, gradings, options.gradescope, before)
+        about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
+        if not options.watch:
+            return people, about
+        seen = now
+
+
+def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+    """When each file was last written, and its size; without those that may still be being written."""
+    files = [path for path in paths if not os.path.isdir(path)]
+    files += [Path(here, name) for path in paths for here, _, names in os.walk(path) for name in names]
+    times, now = {}, time.time()
+    for file in files:
+        with suppress(OSError):  # gone this very moment
+            status = file.lstat()
+            if abs(now - status.st_ctime) > LOOK_SECONDS:
+                times[file] = status.st_mtime_ns, status.st_size
+    return times
+
+
+class Progress:
+    """The line that says how far the grader is, and how long it will take."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None  # how many were done at the first result, and when
+
+    def __call__(self, done: int, of: int, student: str) -> None:
+        self._first = self._first or ((done, time.monotonic()) if student else None)
+        left = ""
+        if self._first and done > self._first[0]:
+            seconds = (time.monotonic() - self._first[1]) / (done - self._first[0]) * (of - done)
+            left = f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
+        bar(f"{printable(student)} {left}".strip(), done, of)
+        if not sys.stdout.isatty():
+            print(f"{done}/{of} {printable(student)}".rstrip() + f" ({left})" * bool(left), flush=True)

@@ -9,6 +9,7 @@ import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ def table(people: list[Student]) -> str:
     return aligned(rows, right=range(1, len(rows[0])))
 
 
-def write_all(report: ReportFolder, gradings: list[Grading], gradescope: bool = False) -> None:
-    """Writes every file of the report, from the gradings alone."""
+def write_all(
+    report: ReportFolder, gradings: list[Grading], gradescope: bool = False, before: list[Student] = []
+) -> None:
+    """Writes the files of the report. before: the students whose pages are there, and are left where nothing changed."""
     people, folder = students(gradings), report.folder
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
@@ -51,13 +54,19 @@ def write_all(report: ReportFolder, gradings: list[Grading], gradescope: bool = 
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", _junit(people))
     write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
-    (folder / "students").mkdir(exist_ok=True)
-    for student in people:
-        write(folder / student.page, feedback(TITLE, student))
+    written = {student.name: student for student in before}
+    for student in (student for student in people if student != written.get(student.name)):
+        write_student(report, student, gradescope)
+
+
+def write_student(report: ReportFolder, student: Student, gradescope: bool = False) -> None:
+    """Writes one student's page, and what Gradescope reads of it."""
+    for folder in ("students", *["gradescope"] * gradescope):
+        (report.folder / folder).mkdir(exist_ok=True)
+    drawn = [replace(one, pictures=one.pictures or report.pictures(one)) for one in student.gradings]
+    write(report.folder / student.page, feedback(TITLE, replace(student, gradings=drawn)))
     if gradescope:
-        (folder / "gradescope").mkdir(exist_ok=True)
-        for student in people:
-            write(folder / "gradescope" / f"{slug(student.name)}.json", _gradescope(student))
+        write(report.folder / "gradescope" / f"{slug(student.name)}.json", _gradescope(student))
 
 
 def _csv(people: list[Student]) -> str:

@@ -33,16 +33,21 @@ def main(kind: str, *private: str) -> None:
         for line in sys.stdin.buffer:
             item = json.loads(line)
             content = sys.stdin.buffer.read(item["bytes"])
-            try:
-                submitted = submission.parse(Path(item["file"]), content)
-                began = time.monotonic()
-                grading = score(submitted, sandboxes, item["seed"], item["pictures"])
-                grading = replace(grading, seconds=round(time.monotonic() - began, 3))
-            except Unusable as problem:
-                grading = Grading(problem=str(problem))
+            grading = graded(item["file"], content, item["seed"], item["pictures"], sandboxes)
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
+
+
+def graded(file: str, content: bytes, seed: str, pictures: bool, sandboxes: SandboxPool) -> Grading:
+    """The grading of one file, which may be no notebook."""
+    try:
+        submitted = submission.parse(Path(file), content)
+        began = time.monotonic()
+        grading = score(submitted, sandboxes, seed, pictures)
+        return replace(grading, seconds=round(time.monotonic() - began, 3))
+    except Unusable as problem:
+        return Grading(problem=str(problem))
 
 
 def _end_with_parent() -> None:

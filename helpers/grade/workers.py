@@ -2,7 +2,7 @@
 
 One thread serves them all: it waits for whichever has something to say, or takes too long. A worker that ends over an
 item is replaced, and the item tried again. One that does not even come up says nothing about its item: the others go on
-without it, and the last one is tried once more when it has the machine to itself.
+without it, and the last one is tried once more when it has the machine to itself. Who has no work stays up for the next.
 """
 
 import json
@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Iterable, Iterator
 
@@ -46,24 +47,12 @@ class WorkItem:
         return json.dumps(head).encode() + b"\n" + self.content
 
 
-def scored(
-    items: Iterator[WorkItem], most: int, walls: bool, private: Iterable[Path] = ()
-) -> Iterator[tuple[WorkItem, Grading | None]]:
-    """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
-
-    items: taken one at a time, each when a worker is free for it.  most: workers at a time.  private: as for walls.around.
-    Raises NoWorker.
-    """
-    kind = ["sandbox" if walls else "open", *map(str, private)]
-    with closing(_Pool(items, most, kind)) as pool:
-        yield from pool.serve()
-
-
 class _Worker:
     """A worker process, its item, and what is on its way between it and the grader."""
 
     def __init__(self, item: WorkItem, kind: list[str]) -> None:
-        self.item, self.up = item, False
+        self.item: WorkItem | None = item  # None: it waits for one
+        self.up = False
         self._said, self._unsent, self._ended = bytearray(), b"", False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "helpers.grade.worker", *kind],
@@ -106,32 +95,45 @@ class _Worker:
         return process.returncode
 
 
-class _Pool:
-    def __init__(self, items: Iterator[WorkItem], most: int, kind: list[str]) -> None:
-        self._items, self._again, self._most, self._kind = items, deque[WorkItem](), most, kind
+class Workers:
+    """Worker processes of this machine, to be closed.  most: at a time.  private: as for walls.around."""
+
+    def __init__(self, most: int, walls: bool, private: Iterable[Path] = ()) -> None:
+        self._most, self._kind = most, ["sandbox" if walls else "open", *map(str, private)]
+        self._items: Iterator[WorkItem] = iter(())
+        self._again = deque[WorkItem]()
         self._workers: list[_Worker] = []
         self._failed = 0  # workers that did not come up, one after the other, while there was no other
         self._select = selectors.DefaultSelector()
 
-    def serve(self) -> Iterator[tuple[WorkItem, Grading | None]]:
+    def scored(self, items: Iterator[WorkItem]) -> Iterator[tuple[WorkItem, Grading | None]]:
+        """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
+
+        items: taken one at a time, each when a worker is free for it.  Raises NoWorker.
+        """
+        self._items = items
         while True:
+            for worker in [worker for worker in self._workers if not worker.item]:
+                if item := self._next():
+                    self._give(worker, item)
             while len(self._workers) < self._most and (item := self._next()):
                 self._start(item)
-            if not self._workers:
+            if not any(worker.item for worker in self._workers):
                 return
             for worker, line in self._heard():
                 item = worker.item
                 if line == "up\n":
                     worker.up, self._failed = True, 0
                     self._give(worker, item)
-                elif line:
+                elif line and item:
+                    worker.item, worker.deadline = None, inf
                     if another := self._next():
                         self._give(worker, another)
-                    else:
-                        self._end(worker)
                     yield item, Grading.from_data(json.loads(line))
                 else:
                     status = self._end(worker)
+                    if not item:
+                        continue
                     if not worker.up:
                         late = f"it was not up after {START_SECONDS:g} s"
                         self._not_up(item, late if line is None else f"it ended with exit status {status}, see above")
@@ -168,8 +170,8 @@ class _Pool:
 
     def _heard(self) -> Iterator[tuple[_Worker, str | None]]:
         """Wait, and yield workers with their line; with "" for one that has ended, None for one past its deadline."""
-        first = min(worker.deadline for worker in self._workers)
-        for key, _ in self._select.select(max(0.0, first - time.monotonic())):
+        left = min(worker.deadline for worker in self._workers) - time.monotonic()
+        for key, _ in self._select.select(None if left == inf else max(0.0, left)):
             worker = key.data
             if worker not in self._workers:
                 continue  # ended since, over another of these events
