@@ -71,5 +71,7 @@ class Hearer(lines.Reader):
     def standing(self) -> Iterator[bytes]:
         """The lines without which those to come cannot be read."""
         yield self.clock()
+        if self.step:
+            yield lines.encoded([self._rank, "step", self.step])
         for told in self._told.values():
             yield from told

@@ -14,7 +14,8 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "misused", index, how, line]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
-    [r, "anew", calls, [[lane, calls], ...], [[work, index], ...]]    what was told before, in all
+    [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
+    [r, "anew", calls, [[lane, calls], ...], [[work, index], ...], steps]    what was told before, in all
     [r, "skipped", ...]                     the same, where some of it is missing
 
 In format 1 each call was told in full; one that was complete carried "end", "waited" and "after" itself.
@@ -37,7 +38,15 @@ from ..rank.tensors import outline
 from ..record.event import Event, Failure, Line, Summary, Value
 
 RETURNED = protocol.Returned(b"", (None, None), None, [])  # of a script, which has no result
-_APART = {"rank", "index", "op", "group", "start", "before"}  # fields of an event that have a place of their own
+_APART = {
+    "rank",
+    "index",
+    "op",
+    "group",
+    "start",
+    "before",
+    "step",
+}  # fields of an event that have a place of their own
 _FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _APART}
 Text = Callable[[Line | None], Line | None]
 
@@ -74,10 +83,12 @@ def of_message(m: protocol.Message, with_text: Text) -> list:
     return _WRITTEN[type(m)](m, with_text)
 
 
-def anew(calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]]) -> list:
+def anew(
+    calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]], step: int
+) -> list:
     """The line of what a rank has told until now. lanes: see lane_of, with the calls made of each."""
     short = [[[*lane[:2], _ranks(lane[2]), *lane[3:]], made] for lane, made in lanes]
-    return ["anew", calls, short, [list(work) for work in works]]
+    return ["anew", calls, short, [list(work) for work in works], step]
 
 
 def without_values(line: list) -> list:
@@ -152,6 +163,7 @@ class Reader:
         self.shift = 0.0  # what its times lack
         self.signatures: dict[int, Signature] = {}
         self._under_way: dict[int, Signature] = {}  # by index
+        self.step = 0  # training steps that it has ended
 
     def read(self, kind: str, *rest: Any) -> list[protocol.Message]:
         """The messages of a line. Raises ValueError for what is no line of a record."""
@@ -162,7 +174,9 @@ class Reader:
 
     def called(self, index: int, number: int, start: float) -> protocol.Called:
         signature = self._under_way[index] = self.signatures[number]
-        return protocol.Called(signature.event(index, start + self.shift))
+        event = signature.event(index, start + self.shift)
+        event.step = self.step
+        return protocol.Called(event)
 
     def waiting(self, index: int, since: float, limited: bool, thread: Hashable) -> protocol.Waiting:
         return protocol.Waiting(index, since + self.shift, limited, thread)
@@ -180,6 +194,10 @@ class Reader:
         self.shift = seconds
         return []
 
+    def _step(self, number: int) -> list:
+        self.step = number
+        return []
+
     def _signature(self, number: int, op: str, about: dict) -> list:
         self.signatures[number] = Signature(_event(self._rank, op, about))
         return []
@@ -189,7 +207,7 @@ class Reader:
             return [self.called(index, what, start)]
         done = [about.pop(name, None) for name in ("after", "end", "waited", "from")]  # of format 1
         event = _event(self._rank, what, about)
-        event.index, event.start = index, start + self.shift
+        event.index, event.start, event.step = index, start + self.shift, self.step
         if done[2] is None:
             return [protocol.Called(event)]
         after, end, waited, src = done
@@ -215,8 +233,9 @@ class Reader:
     def _anew(self, *_: Any) -> list:
         return []
 
-    def _skipped(self, calls: int, lanes: list, works: list) -> list:
+    def _skipped(self, calls: int, lanes: list, works: list, step: int) -> list:
         self._under_way.clear()
+        self.step = step
         made = {(op, name, _group(group), *ends): n for (op, name, group, *ends), n in lanes}
         return [protocol.Skipped(calls, made, {hashable(work) for work, _ in works})]
 
@@ -292,6 +311,7 @@ _CONVERTED: dict[str, Callable] = {
 } | {"group": _group, "before": lambda value: value}
 _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "clock": Reader._clock,
+    "step": Reader._step,
     "signature": Reader._signature,
     "call": Reader._call,
     "waiting": Reader._waiting,

@@ -27,7 +27,13 @@ CALL, WAIT, DONE, LINE = range(1, 5)
 CALLED, WAITED, COMPLETED, LENGTH = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI"))
 MAX_LANES = 1000  # that are told of at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
-_OWN = {"index", "start", "before", "after"}  # of an event's fields, those that calls of one signature differ in
+_OWN = {
+    "index",
+    "start",
+    "step",
+    "before",
+    "after",
+}  # of an event's fields, those that calls of one signature differ in
 _shared = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN))
 _UNTOLD = object()
 
@@ -54,6 +60,7 @@ class Teller:
         self._under_way: dict[int, _Signature] = {}  # by index
         self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see lane_of -> calls made of it
         self._made = 0  # calls
+        self._step = 0  # training steps that it has ended, as was told
         self._works: dict[Hashable, int | None] = {}  # that have begun, and not ended
         self._with_text = cache(with_text)
         self._ring.put(self._line(self._anew()))
@@ -86,6 +93,9 @@ class Teller:
             self._write(lines.of_message(message, self._with_text))
 
     def _call(self, e: Event) -> None:
+        if e.step != self._step:
+            self._write(["step", e.step], _ROOM)
+            self._step = e.step
         key = None if self._values else _shared(e)
         signature = self._signatures.get(key)
         if signature is None or signature.before != e.before:
@@ -149,4 +159,4 @@ class Teller:
     def _anew(self) -> list[Any]:
         """What all records until now come to, for a reader that lacks some."""
         lanes = list(self._lanes.items())[-MAX_LANES:]
-        return lines.anew(self._made, [(lane, made) for lane, (made,) in lanes], list(self._works.items()))
+        return lines.anew(self._made, [(lane, made) for lane, (made,) in lanes], list(self._works.items()), self._step)

@@ -198,7 +198,6 @@ EXCHANGE = Task(
     thoughts={
         "values": "the activation comes from rank - 1, the gradient from rank + 1, and the ends have one neighbor only.",
         "Stuck": "every rank waits in a send, or for a rank that isn't there. Start all messages, then wait for all.",
-        "waits": "batch_isend_irecv returns a list of works. Wait for each of them.",
         "Mismatch": "every rank sends to each neighbor that it receives from.",
     },
 )
