@@ -101,7 +101,8 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
     assert code == 1  # as without the recorder: the time-out, the abort, the launcher
     record = load(folder)
     assert VERDICTS[name] in re.sub(r"line \d+", "line N", record.verdict)
-    assert all(len(ops(record, rank)) >= 3 and ops(record, rank)[:3] == ops(record)[:3] for rank in range(4))
+    made = 0 if name == "never_comes" else 3
+    assert all(len(ops(record, rank)) >= made and ops(record, rank)[:3] == ops(record)[:3] for rank in range(4))
     assert re.search(r"rank 3, host \S+, process \d+\n", said)
     if name == "deadlock":
         assert re.search(
@@ -285,7 +286,10 @@ def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_calls(tmp_path):
-    """Of the ranks, and of the collector beside them: what keeps something of each call takes more with every 10,000."""
+    """Of the ranks, and of the collector beside them: what keeps something of each call takes more with every 10,000.
+
+    Their own memory: the rings between them have a size of their own, of which more is used until they are full.
+    """
     memory, goals = [], (1000, 2000, 3000, 4000, 5000)  # steps of five calls a rank
     record = tmp_path / "r"
     with start(tmp_path, "train", "steady", *goals, options=["--last", "50000"], ranks=2) as process:
@@ -294,7 +298,7 @@ def test_memory_does_not_grow_with_the_calls(tmp_path):
             until(lambda: sum(total.calls for total in load(record).totals.values()) == 2 * 5 * steps)  # all have come
             ranks = [json.loads(line)[2] for line in (record / "ranks.jsonl").read_text().splitlines()]
             pids = load(record).about["collector"], *ranks
-            memory.append([psutil.Process(pid).memory_info().rss for pid in pids])
+            memory.append([psutil.Process(pid).memory_full_info().uss for pid in pids])
             (tmp_path / f"go-{steps}").touch()
         process.communicate(timeout=60)
     assert process.returncode == 0

@@ -80,7 +80,8 @@ class State:
                 note(event, message)
                 if message.src is not None:
                     self._matcher.add(event)
-                self._completes(event)
+                if message.end is not None or rank not in self._failures:  # else it ended inside the call
+                    self._completes(event)
             case protocol.Issued() if event := known.get(message.index):
                 note(event, message)
                 if event.captured:  # nothing will be told of its end

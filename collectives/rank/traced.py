@@ -47,6 +47,7 @@ class TracedWork(HasSource, Work):
         )
         self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
         self.told = self.waited = False  # whether its end has been told of, and with it a wait
+        self.failed = False  # whether it is known to have ended in an error, and so never to be complete
 
     @property
     def index(self) -> int:
@@ -95,8 +96,13 @@ class TracedWork(HasSource, Work):
 
     @never_compiled
     def _note(self, future):
+        try:
+            value = future.value()
+        except Exception:
+            self.failed = True
+            raise
         self._tracer.done(self)
-        return future.value()
+        return value
 
     def is_success(self) -> bool:
         return self.inner.is_success()

@@ -117,7 +117,8 @@ class Tracer:
             self._capturing = None
         self.ask()
         for traced in list(self._open.values()):
-            self.done(traced, waited=False, complete=not traced.captured and traced.inner.is_completed())
+            complete = not traced.captured and not traced.failed and traced.inner.is_completed()
+            self.done(traced, waited=False, complete=complete)
 
     # --- a call -------------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class Tracer:
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
         for traced in list(self._open.values())[: MAX_OPEN // 2]:
-            if not traced.captured and traced.inner.is_completed():
+            if not traced.captured and not traced.failed and traced.inner.is_completed():
                 self.done(traced, waited=False)
 
     # --- left to a stream -----------------------------------------------------------------
@@ -348,7 +349,7 @@ class Tracer:
                 if _seen(is_through):
                     self._through(index)
             for traced in list(self._open.values()):
-                if not traced.captured and traced.inner.is_completed():
+                if not traced.captured and not traced.failed and traced.inner.is_completed():
                     self.done(traced, waited=False)
 
     def _captures(self, of_device: streams.Streams) -> bool:
