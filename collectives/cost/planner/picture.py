@@ -13,9 +13,8 @@ from .search import Plans
 from .step import BANDS, Step
 
 MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
-# A way's messages look like what they carry: data's are gradients, tensor's activations, context's gathered keys.
-SECONDS = {"compute": FAINT, "tensor": SERIES[3], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
-           "pipeline": SERIES[5], "data": SERIES[1], "optimizer": SERIES[2]}  # fmt: skip
+SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
+           "pipeline": SERIES[5], "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
 SHADED = "#e9f0e6"
 GENERATIONS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # of GPUs, in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
