@@ -254,7 +254,7 @@ def test_whatever_is_returned_and_left_in_the_arguments_gets_a_verdict_in_words(
     for odd in ODD:
         for results, arguments in (
             ([odd] * len(inputs), right),
-            (task.reference(inputs), [own and (odd, *own[1:]) for own in right]),
+            (task.reference(inputs), [(odd, *own[1:]) for own in right]),
         ):
             attempt = Attempt(results, list(arguments), [[] for _ in inputs], [[] for _ in inputs])
             if verdict := judge(task, case, inputs, attempt):

@@ -90,7 +90,9 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     """An argument that is changed and must not be, or must be and holds the wrong numbers."""
     if task.after is None:
         return None
-    wanted, got = task.after(inputs), attempt.arguments
+    wanted = task.after(inputs)
+    # As many as were passed, whatever a forged message says is left of them.
+    got = [(*left, *(None,) * len(own))[: len(own)] for left, own in zip(attempt.arguments, wanted)]
     if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
     first, scale = next(iter(wrong)), _scale(task, inputs)
