@@ -73,14 +73,14 @@ class Page(HTMLParser):
             self.pictures += not self.alts[-1].endswith(", continued")
         if tag == "a" and "next-page" in classes:
             self.next = known["href"]
-        if tag == "h1":
+        if tag in ("h1", "h2"):
             self.headings.append("")
-        self._heading = tag == "h1" or self._heading and "headerlink" not in classes
+        self._heading = tag in ("h1", "h2") or self._heading and "headerlink" not in classes
         self.cells += "cell_input" in classes
         self.folded += tag == "details" and "hide" in classes
 
     def handle_endtag(self, tag):
-        self._heading = self._heading and tag != "h1"
+        self._heading = self._heading and tag not in ("h1", "h2")
 
     def handle_data(self, data):
         if self._heading:
