@@ -132,7 +132,8 @@ def idle(rank, size):
     """All is complete, which nobody has asked for; then the ranks do something else for longer than the patience."""
     dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(4), async_op=True).wait()
-    time.sleep(6)
+    time.sleep(8)
+    dist.barrier()
 
 
 def absent(rank, size):
