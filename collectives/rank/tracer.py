@@ -161,7 +161,7 @@ class Tracer:
                     batch.append(part)
                     return out
             else:
-                by_operator = caller.f_code.co_filename == torch_private.OPERATORS_FILE
+                by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
                 traced.captured = event.captured
                 if event.op == "recv" and event.src is None:
@@ -236,11 +236,12 @@ class Tracer:
             self._backends[key] = torch_private.backend_name(group, device or _CPU)
         return self._backends[key]
 
-    def _guard(self, call: Reading, caller: FrameType) -> Guard:
+    def _guard(self, call: Reading, caller: FrameType | None) -> Guard:
         """What must not happen to the tensors of a call under way."""
         event = call.event
         only_sent = event.op == "send" or event.op == "broadcast" and self._rank == event.src
-        by_hook = torch_private.backward_task() != -1 and caller.f_code is not torch_private.run_backward.__code__
+        starts_pass = caller is not None and caller.f_code is torch_private.run_backward.__code__
+        by_hook = torch_private.backward_task() != -1 and not starts_pass
         return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
@@ -428,10 +429,12 @@ def _seen(is_through: Callable[[], bool]) -> bool:
         return False
 
 
-def _python_caller() -> FrameType:
-    """The frame that called into C++, where C++ called the recorder's kernel."""
-    frame = sys._getframe(3)  # this function, Tracer._called, kernel._kernel
-    while frame.f_code.co_filename == _WATCH_FILE:  # the mode, through which the call came
+def _python_caller() -> FrameType | None:
+    """The frame that called into C++, where C++ called the recorder's kernel; None in a thread of C++ alone.
+
+    Such is each in which autograd works through what is on a GPU, and so each that makes DDP's calls there."""
+    frame = sys._getframe(2).f_back  # that of kernel._kernel; before it this function's, and Tracer._called's
+    while frame is not None and frame.f_code.co_filename == _WATCH_FILE:  # the mode, through which the call came
         frame = frame.f_back
     return frame
 
