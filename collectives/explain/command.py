@@ -48,7 +48,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
         parts.append("\n".join([words.explained(job, job.hang()), *words.limits(job)]))
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))
-    if found.nccl.processes or found.nccl.versions:
+    if found.nccl.processes or found.nccl.versions and not found.dumps:
         parts.append("\n".join(found.nccl.words()))
     if found.measured.rows or found.measured.faults:
         parts.append("\n".join(found.measured.words()))

@@ -75,7 +75,7 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
                 Event(
                     trace.rank, index, span.op, span.ranks or tuple(range(n)), dtype=dtype, shape=shape,
                     nbytes=span.into * dtype.itemsize if known else 0, before=value, after=value, start=start, end=end,
-                    async_op=True, waited=True, group_name=span.group, step=trace.step(span.start),
+                    async_op=True, waited=True, group_name=span.group, backend=trace.backend, step=trace.step(span.start),
                     waiting=trace.exposed_since(span) - first if trace.busy else None,
                 )
             )  # fmt: skip

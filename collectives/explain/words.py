@@ -141,8 +141,8 @@ def _lasts(job: Job, ranks: Iterable[int]) -> list[str]:
     lines = []
     for rank in ranks[:4]:
         if launch := job.latest(rank):
-            ago = _ago(job, launch)
-            lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}, {ago}.")
+            ago = "" if job.dumps[rank].from_log else f", {_ago(job, launch)}"  # a log tells when, of those that failed
+            lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}{ago}.")
         else:
             lines.append(f"Rank {rank} has made no call at all.")
     return lines + [f"({len(ranks) - 4:,} more: see the table.)"] * (len(ranks) > 4)
@@ -378,7 +378,8 @@ def _at(place: Place | None) -> str:
 
 
 def _newest(job: Job) -> int:
-    return max((t for d in job.dumps.values() for e in d.launches[-64:] for t in (e.made, e.ended or 0)), default=0)
+    times = (t for d in job.dumps.values() for e in d.launches[-64:] for t in (e.made, e.ended or 0))
+    return max(max(times, default=0), *(dump.written for dump in job.dumps.values()), 0)
 
 
 def _ago(job: Job, launch: Launch) -> str:
