@@ -10,7 +10,8 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "waiting", index, since, limited, thread]
     [r, "after", s, after]                  what such calls leave, from here on
     [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
-    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow
+    [r, "leaves", s, after]                 what such calls leave when they are issued, from here on
+    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
     [r, "misused", index, how, line]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
@@ -185,6 +186,10 @@ class Reader:
         signature = self._under_way.pop(index, None)
         return protocol.Completed(index, signature and signature.after, self._at(end), waited, None)
 
+    def issued(self, index: int, at: float) -> protocol.Issued:
+        signature = self._under_way.get(index)
+        return protocol.Issued(index, signature and signature.leaves, at + self.shift)
+
     def _at(self, seconds: float | None) -> float | None:
         return None if seconds is None else seconds + self.shift
 
@@ -227,8 +232,14 @@ class Reader:
         src, after, *more = rest
         return [protocol.Completed(index, _value(after), self._at(end), waited, src, *more)]
 
-    def _issued(self, index: int, at: float, after: Any) -> list:
-        return [protocol.Issued(index, _value(after), at + self.shift)]
+    def _leaves(self, number: int, after: Any) -> list:
+        self.signatures[number].leaves = _value(after)
+        return []
+
+    def _issued(self, index: int, at: float, *after: Any) -> list:
+        if not after:
+            return [self.issued(index, at)]
+        return [protocol.Issued(index, _value(*after), at + self.shift)]
 
     def _anew(self, *_: Any) -> list:
         return []
@@ -244,12 +255,12 @@ class Reader:
 
 
 class Signature:
-    """What calls have in common.  after: what they leave."""
+    """What calls have in common.  after, leaves: what they leave when they are complete, and when they are issued."""
 
-    __slots__ = "_fields", "after"
+    __slots__ = "_fields", "after", "leaves"
 
     def __init__(self, event: Event) -> None:
-        self._fields, self.after = vars(event), None
+        self._fields, self.after, self.leaves = vars(event), None, None
 
     def event(self, index: int, start: float) -> Event:
         """Such a call, not complete."""
@@ -316,6 +327,7 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "call": Reader._call,
     "waiting": Reader._waiting,
     "after": Reader._after,
+    "leaves": Reader._leaves,
     "done": Reader._done,
     "issued": Reader._issued,
     "misused": lambda _, index, how, line: [protocol.Misused(index, how, _line(line))],
