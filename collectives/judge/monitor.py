@@ -9,6 +9,7 @@ import time
 from typing import Callable, Iterable, Mapping
 
 from ..rank import protocol
+from ..record.calls import Call
 from ..record.event import Failure, Line
 from . import diagnose, nccl
 from .gloo import is_consequence
@@ -28,6 +29,7 @@ from .verdict import (
 )
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
+LOOK_BACK = 128  # calls, for the one in which ranks parted
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 # A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
 AT_ONCE_SECONDS = 0.1
@@ -60,6 +62,7 @@ class Monitor(State):
         self._check = check
         self._grace = DEADLOCK_GRACE_SECONDS if grace is None else grace
         self._wrong: diagnose.Wrong | None = None  # the first call that is
+        self._swapped: tuple[Call, Call] | None = None
         self._trouble_since: float | None = None
         self._patience: float | None = None
 
@@ -68,10 +71,18 @@ class Monitor(State):
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
             self._wrong = diagnose.wrong(suspect, self._matcher.before)
+            if not self._swapped and not self._wrong:
+                if earlier := diagnose.out_of_order(suspect, self._matcher.before(suspect), forgiving=False):
+                    self._swapped = earlier, suspect
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
         self._grace = 0.0
+
+    @property
+    def swapped(self) -> tuple[Call, Call] | None:
+        """The first two calls that ranks made in different orders, from branches of one `if`: which may be right."""
+        return self._swapped
 
     @property
     def in_trouble(self) -> bool:
@@ -247,7 +258,12 @@ class Monitor(State):
         stuck = [everybody["standing"][rank] for rank in ranks]
         calls = tuple(dict.fromkeys(each.call for each in stuck))
         absent = frozenset().union(*waits.values(), *(each.absent for each in stuck))
-        return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent)
+        parted = next((found for call in calls if (found := self._parted(call))), None)
+        return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent, parted=parted)
+
+    def _parted(self, call: Call) -> Call | None:
+        return diagnose.parted(call, self._matcher.before(call, LOOK_BACK))
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
-        return Disagreement(world_size=self.world_size, ranks=wrong.ranks, calls=wrong.calls, flaw=wrong.flaw)
+        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": self._parted(wrong.calls[0])}
+        return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)
