@@ -113,7 +113,6 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
 MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
     "parts": r"Stuck: .*\n(.*\n)*They had parted before, in call #2: rank 0 at evaluates, line N: .*ranks 1, 2 and 3 at parts",
-    "other_order": "ranks make all_reduce #1 and #2 of their group in different orders, from the branches of one `if`",
     "no_number": r"^rank 2 passes a NaN or an infinity to all_reduce #2, the first: no_number, line N",
 }
 

@@ -32,7 +32,6 @@ class Judge:
         self._certain_told = False
         self._non_finite: list[Event] = []  # the first calls that passed a NaN or an infinity on
         self._non_finite_at = inf  # time.monotonic() of the first
-        self._swap_told = False
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
     # --- what arrives ---------------------------------------------------------------------
@@ -107,14 +106,6 @@ class Judge:
                 f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"
             )
             self._non_finite_at = inf
-        if self._monitor.swapped and not self._swap_told:
-            self._swap_told = True
-            one, other = self._monitor.swapped
-            e = other.events[0]
-            told.append(
-                f"ranks make {e.op} #{one.index + 1} and #{other.index + 1} of their group in different orders, from the "
-                f"branches of one `if` (one is {source(e.line)}). That is right only if the same is meant on every rank."
-            )
         return told
 
     @property

@@ -78,12 +78,12 @@ def mismatch(call: Call) -> str | None:
     return _splits(call) if call.op == "all_to_all_single" else None
 
 
-def out_of_order(call: Call, earlier: Iterable[Call], forgiving: bool = True) -> Call | None:
+def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
     """An earlier call of the group whose lines two ranks reached the other way round.
 
     Same-sized tensors are then added up wrongly without any rank noticing. Not so where each line
     belongs to a part in the call, and the ranks have changed parts: one of them was the root first,
-    then the other; or, if forgiving, the lines stand in different branches of one `if`. A barrier moves nothing.
+    then the other; or the lines stand in different branches of one `if`. A barrier moves nothing.
     """
     lines = {e.rank: e.line for e in call if e.line}
     if len(set(lines.values())) < 2 or call.op == "barrier":
@@ -94,21 +94,25 @@ def out_of_order(call: Call, earlier: Iterable[Call], forgiving: bool = True) ->
             if lines[a] == lines[b] or lines[a] != before[b] or lines[b] != before[a]:
                 continue
             roots = {e.root for e in call}, {e.root for e in other}
-            if roots not in (({a}, {b}), ({b}, {a})) and not (forgiving and alternatives(lines[a], lines[b])):
+            if roots not in (({a}, {b}), ({b}, {a})) and not alternatives(lines[a], lines[b]):
                 return other
     return None
 
 
 def parted(call: Call, earlier: Iterable[Call]) -> Call | None:
-    """The call from which on all calls of a group came from different lines, up to one that goes wrong.
+    """Before a call that goes wrong, the first of the last calls that ranks made from different lines.
 
-    None if it is this one, or if as far back as is known no call came from the same line on all ranks.
+    None if there are none, or if ranks never came from the same line before them: then that is how the program is made.
+    Lines in different branches of one `if` are as good as the same.
     """
     first = None
     for other in reversed([other for other in earlier if other is not call]):
-        if len({e.line for e in other if e.line}) < 2:
-            return first
-        first = other
+        lines = sorted({e.line for e in other if e.line})
+        if all(alternatives(one, another) for one, another in combinations(lines, 2)):
+            if first is not None:
+                return first
+        else:
+            first = other
     return None
 
 

@@ -62,7 +62,6 @@ class Monitor(State):
         self._check = check
         self._grace = DEADLOCK_GRACE_SECONDS if grace is None else grace
         self._wrong: diagnose.Wrong | None = None  # the first call that is
-        self._swapped: tuple[Call, Call] | None = None
         self._trouble_since: float | None = None
         self._patience: float | None = None
 
@@ -71,18 +70,10 @@ class Monitor(State):
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
             self._wrong = diagnose.wrong(suspect, self._matcher.before)
-            if not self._swapped and not self._wrong:
-                if earlier := diagnose.out_of_order(suspect, self._matcher.before(suspect), forgiving=False):
-                    self._swapped = earlier, suspect
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
         self._grace = 0.0
-
-    @property
-    def swapped(self) -> tuple[Call, Call] | None:
-        """The first two calls that ranks made in different orders, from branches of one `if`: which may be right."""
-        return self._swapped
 
     @property
     def in_trouble(self) -> bool:

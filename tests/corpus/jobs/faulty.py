@@ -201,18 +201,6 @@ def parts(rank):
         dist.all_reduce(torch.ones(4))
 
 
-def other_order(rank):
-    """Same shapes, and a sum of other tensors on rank 1: nothing stops."""
-    left, right = torch.ones(4), torch.ones(4)
-    if rank == 1:
-        dist.all_reduce(right)
-        dist.all_reduce(left)
-    else:
-        dist.all_reduce(left)
-        dist.all_reduce(right)
-    dist.barrier()
-
-
 def no_number(rank):
     """From its second gradient on, rank 2 has a NaN."""
     gradient = torch.ones(4)
