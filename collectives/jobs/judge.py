@@ -30,7 +30,7 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
-        self._non_finite: list[Event] = []  # the first calls that passed a NaN or an infinity on
+        self._non_finite: dict[int, Event] = {}  # the first call of each rank that passed a NaN or an infinity on
         self._non_finite_at = inf  # time.monotonic() of the first
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
@@ -40,10 +40,10 @@ class Judge:
         if type(message) is protocol.Failed:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
-        if type(message) is protocol.Called and message.event.non_finite and len(self._non_finite) < KEPT_CALLS:
+        if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
             if not self._non_finite:
                 self._non_finite_at = self._progress
-            self._non_finite.append(message.event)
+            self._non_finite.setdefault(rank, event)
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
@@ -101,7 +101,7 @@ class Judge:
         """What is worth a look and no verdict, each told once."""
         told = []
         if time.monotonic() > self._non_finite_at + GRACE_SECONDS:
-            e = min(self._non_finite, key=lambda e: e.start)
+            e = min(self._non_finite.values(), key=lambda e: e.start)
             told.append(
                 f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"
             )
