@@ -458,7 +458,9 @@ def _finite(inputs: Value, later: bool) -> torch.Tensor | None:
     if not numbers:
         return None
     found = torch.stack([torch.isfinite(t).all() for t in numbers]).all()
-    return torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True) if later else found
+    return (
+        torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True) if later else found
+    )
 
 
 def _python_caller() -> FrameType | None:
