@@ -62,6 +62,7 @@ VERDICTS = {
 """,
     "killed 2": "RankFailed: rank 2 was killed by SIGKILL after 3 calls.\n",
     "killed 0": "RankFailed: rank 0 was killed by SIGKILL after 3 calls.\n",
+    "forks": "RankFailed: rank 1 was killed by SIGKILL after 6 calls.\n",
     "exits segfault": "RankFailed: rank 1 was killed by SIGSEGV after 3 calls.\n",
     "exits os._exit": """RankFailed: rank 1 raised SystemExit: it called os._exit(3)
     <module>, line N:  main()
@@ -438,6 +439,23 @@ def test_training_goes_on_without_a_collector(tmp_path):
     assert process.returncode == 0 and said.count("trained") == 2, said
     assert len(re.findall(r"rank [01] is not recorded: the collector is not reachable .* Training goes on.", said)) == 2
     assert load(tmp_path / "r").calls
+
+
+@pytest.mark.slow
+def test_what_a_stopped_collector_missed_is_read_once_it_goes_on(tmp_path):
+    with start(tmp_path, "train", "tiny", 10_000, ranks=2) as process:
+        until(grown(tmp_path / "r"))
+        collector = load(tmp_path / "r").about["collector"]
+        os.kill(collector, signal.SIGSTOP)
+        try:
+            assert process.wait(timeout=240) == 0  # training goes on, and ends
+        finally:
+            os.kill(collector, signal.SIGCONT)
+        said = process.stdout.read()  # to the collector's end
+    record = load(tmp_path / "r")
+    assert record.verdict == "" and "RankFailed" not in said
+    assert [(len(mine), mine[-1].end is not None) for mine in record.events] == [(10_002, True)] * 2
+    assert said.count("trained") == 2 and "20,004 calls in" in said
 
 
 @pytest.mark.slow

@@ -31,6 +31,9 @@ from .pipe import say
 from .totals import Account
 
 FORMAT = 2
+# Of a rank's calls, a file holds up to so many times what it holds of each: a collector that has fallen behind reads the
+# calls of one rank after those of another, and those that belong together are to be in one file.
+MOST = 32
 
 
 def _while_it_can(method: Callable) -> Callable:
@@ -66,9 +69,11 @@ class Writer:
         began: float,
     ) -> None:
         self.folder = Path(folder)
-        self._most, self._standing = last * world_size, standing  # calls of a file
+        self._last, self._standing = last, standing
         self._account = Account(world_size)
-        self._number, self._calls = 0, 0  # of this file
+        self._number = 0  # of this file
+        self._calls = [0] * world_size  # in it, by rank
+        self._lacking = world_size  # ranks that it has too few calls of
         self._held: list[bytes] = []  # lines, until the next flush
         self._refused = False
         self._begin(dict(
@@ -83,7 +88,8 @@ class Writer:
         self._file = self._next()
 
     def _next(self) -> BinaryIO:
-        file, self._calls = open(self.folder / f"{self._number:05}.jsonl", "wb"), 0
+        file = open(self.folder / f"{self._number:05}.jsonl", "wb")
+        self._calls, self._lacking = [0] * len(self._calls), len(self._calls)
         file.write(json.dumps({"before": self._account.so_far()}).encode() + b"\n")
         return file
 
@@ -103,9 +109,10 @@ class Writer:
     def add(self, rank: int, line: bytes, message: protocol.Message | None) -> None:
         """Write a line, with the message that it is, if it is one."""
         if type(message) is protocol.Called:
-            if self._calls >= self._most:
+            if not self._lacking or self._calls[rank] >= MOST * self._last:
                 self._turn()
-            self._calls += 1
+            self._calls[rank] += 1
+            self._lacking -= self._calls[rank] == self._last
         if not self._refused:
             self._held.append(line)
         self._account.add(rank, message)

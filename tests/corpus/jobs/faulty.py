@@ -41,6 +41,24 @@ def killed(rank):
     dist.all_reduce(torch.ones(4))
 
 
+def forks(rank):
+    """Each rank has a child that ends early; rank 1's second child outlives it."""
+    steps()
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    steps()
+    if rank == 1:
+        if os.fork() == 0:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for standard in range(3):
+                os.dup2(nowhere, standard)
+            time.sleep(30)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
 def raises(rank):
     steps()
     if rank == 1:
