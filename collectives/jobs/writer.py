@@ -54,7 +54,7 @@ def _while_it_can(method: Callable) -> Callable:
 class Writer:
     """Writes a record, as far as the disk takes it.
 
-    last: calls of each rank that it keeps, at least; its files hold half as many each.
+    last: calls of each rank that it keeps, at least: so many are in each file, but for the newest and see MOST.
     standing: gives the lines without which those to come cannot be read.
     began: second 0 of its times, by time.perf_counter().
     """
