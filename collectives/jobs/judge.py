@@ -8,6 +8,7 @@ from ..judge.monitor import Monitor
 from ..judge.verdict import Died, Raised, Standstill, Verdict
 from ..judge.wording import source
 from ..rank import protocol
+from ..record.calls import Call
 from ..record.event import Event, Line
 from .lines import RETURNED
 
@@ -30,7 +31,9 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
-        self._non_finite: dict[int, Event] = {}  # the first call of each rank that passed a NaN or an infinity on
+        self._non_finite: dict[
+            int, tuple[Event, Call]
+        ] = {}  # of each rank, the first that passed on a NaN or an infinity
         self._non_finite_at = inf  # time.monotonic() of the first
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
@@ -43,7 +46,7 @@ class Judge:
         if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
             if not self._non_finite:
                 self._non_finite_at = self._progress
-            self._non_finite.setdefault(rank, event)
+            self._non_finite.setdefault(rank, (event, self._monitor.call_of(event)))
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
@@ -101,7 +104,9 @@ class Judge:
         """What is worth a look and no verdict, each told once."""
         told = []
         if time.monotonic() > self._non_finite_at + GRACE_SECONDS:
-            e = min(self._non_finite.values(), key=lambda e: e.start)
+            firsts = list(self._non_finite.values())
+            own = [e for e, _ in firsts if not any(_got(e, call) for _, call in firsts)]  # all others were given it
+            e = min(own or [e for e, _ in firsts], key=lambda e: e.start)
             told.append(
                 f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"
             )
@@ -134,3 +139,8 @@ class Judge:
             else:
                 self._progress = time.monotonic()
         return verdict
+
+
+def _got(e: Event, call: Call) -> bool:
+    """Whether an event's rank had taken part in this call before."""
+    return any(part.rank == e.rank and part.index < e.index for part in call)
