@@ -99,6 +99,23 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
     return None
 
 
+def parted(call: Call, earlier: Iterable[Call]) -> Call | None:
+    """Before a call that goes wrong, the first of the last calls that ranks made from different lines.
+
+    None if there are none, or if ranks never came from the same line before them: then that is how the program is made.
+    Lines in different branches of one `if` are as good as the same.
+    """
+    first = None
+    for other in reversed([other for other in earlier if other is not call]):
+        lines = sorted({e.line for e in other if e.line})
+        if all(alternatives(one, another) for one, another in combinations(lines, 2)):
+            if first is not None:
+                return first
+        else:
+            first = other
+    return None
+
+
 def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call of so many ranks."""
     if e.misuse:
