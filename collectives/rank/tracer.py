@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections import defaultdict, deque
 from types import FrameType
@@ -212,22 +213,22 @@ class Tracer:
     def _batching(self) -> tuple[Callable, Callable]:
         """What begins and ends a batch in place of torch's own: what is called between is waited for as one."""
 
-        def start(group: ProcessGroup, device: torch.device) -> None:
-            torch_private.start_coalescing(group, device)
+        def start(group: ProcessGroup, device_type: torch.device) -> None:
+            torch_private.start_coalescing(group, device_type)
             self._batches[threading.get_ident(), group.group_name] = []
 
-        def end(group: ProcessGroup, device: torch.device) -> Work | None:
+        def end(group: ProcessGroup, device_type: torch.device) -> Work | None:
             try:
-                work = torch_private.end_coalescing(group, device)
+                work = torch_private.end_coalescing(group, device_type)
             finally:
                 parts = self._batches.pop((threading.get_ident(), group.group_name), [])
             if not parts:
                 return work
-            of_device = streams.of(device)
+            of_device = streams.of(device_type)
             if work is None:
-                self._leave(parts, bool(self._capturing), device, of_device)
+                self._leave(parts, bool(self._capturing), device_type, of_device)
                 return None
-            traced = self._wrapped(work, parts[0], device, of_device, group, True)
+            traced = self._wrapped(work, parts[0], device_type, of_device, group, True)
             traced.parts, traced.captured = parts, bool(self._capturing)
             return traced
 
@@ -437,7 +438,9 @@ def _seen(is_through: Callable[[], bool]) -> bool:
 def _handled() -> str | None:
     """The exception that the program is handling, in a few words: one that a call in a `finally` would hide."""
     error = sys.exc_info()[1]
-    return None if error is None else f"{type(error).__name__}: {error}"[:HANDLED_CHARACTERS]
+    if error is None:
+        return None
+    return traceback.format_exception_only(error)[0].partition("\n")[0][:HANDLED_CHARACTERS]
 
 
 def _non_finite(inputs: Value) -> bool:
