@@ -31,7 +31,7 @@ from collectives.rank.operators import MADE_OF_OPS, OPS, _reduction, read
 from collectives.rank.tensors import LARGE, aliased, capture, summarise
 from collectives.rank.torch_private import HasSource
 from collectives.rank.traced import TracedWork
-from collectives.rank.tracer import MAX_OPEN, Tracer, _non_finite
+from collectives.rank.tracer import MAX_OPEN, Tracer, _finite
 from collectives.rank.watch import ALWAYS, SELDOM
 from collectives.record.calls import pair
 from collectives.record.event import each
@@ -610,9 +610,9 @@ def test_what_stands_in_for_torchs_own_is_called_as_that_is():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2])
 def test_a_sum_that_runs_over_is_no_infinity_but_a_cancelled_one_is(dtype):
     largest = torch.finfo(dtype).max
-    assert not _non_finite([torch.full((1000,), largest).to(dtype), torch.zeros(0).to(dtype)])
+    assert _finite([torch.full((1000,), largest).to(dtype), torch.zeros(0).to(dtype)], False)
     for bad in (float("nan"), float("inf")):
-        assert _non_finite(torch.tensor([bad, 1.0, -bad]).to(dtype))
+        assert not _finite(torch.tensor([bad, 1.0, -bad]).to(dtype), False)
 
 
 def test_works_are_let_go():

@@ -39,7 +39,10 @@ class Judge:
         if type(message) is protocol.Failed:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
-        self._notes.take(rank, message)
+        if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
+            self._notes.not_finite(event)
+        elif type(message) is protocol.Checked:
+            self._notes.checked(rank, message)
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 

@@ -18,34 +18,20 @@ class Notes:
         self._world_size = world_size
         self._non_finite: Event | None = None  # the earliest call that passes in a NaN or an infinity
         self._due = inf  # time.monotonic() at which that is told
-        self._checks: dict[tuple[int, int], dict[int, int]] = defaultdict(
-            dict
-        )  # (optimizer, step) -> checksums by rank
+        self._checks: dict[tuple, dict[int, int]] = defaultdict(dict)  # (optimizer, step) -> checksums by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
         self._told: list[str] = []
 
-    def take(self, rank: int, message: protocol.Message) -> None:
-        if type(message) is protocol.Called and message.event.non_finite:
-            self._take_call(message.event)
-        elif type(message) is protocol.Checked:
-            self._take_checksum(rank, message)
-
-    def due(self, at_the_end: bool) -> list[str]:
-        """What is to be told now; at the end, all that is left."""
-        told, self._told = self._told, []
-        if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
-            e, self._due = self._non_finite, inf
-            told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
-        return told
-
-    def _take_call(self, event: Event) -> None:
+    def not_finite(self, event: Event) -> None:
+        """Take in that a call passes in a NaN or an infinity."""
         if self._non_finite is None:
             self._non_finite, self._due = event, time.monotonic() + GRACE_SECONDS
         elif event.start < self._non_finite.start:
             self._non_finite = event
 
-    def _take_checksum(self, rank: int, message: protocol.Checked) -> None:
+    def checked(self, rank: int, message: protocol.Checked) -> None:
+        """Take in a checksum of a rank's parameters."""
         optimizer, step, checksum = message
         at = self._checks[optimizer, step]
         at[rank] = checksum
@@ -54,6 +40,14 @@ class Notes:
             self._compare(optimizer, step, at)
         elif len(self._checks) > KEPT_CHECKS:
             del self._checks[min(self._checks, key=lambda key: key[1])]
+
+    def due(self, at_the_end: bool) -> list[str]:
+        """What is to be told now; at the end, all that is left."""
+        told, self._told = self._told, []
+        if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
+            e, self._due = self._non_finite, inf
+            told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
+        return told
 
     def _compare(self, optimizer: int, step: int, checksums: dict[int, int]) -> None:
         replicas = self._replicas.get(optimizer)

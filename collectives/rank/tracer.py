@@ -26,7 +26,7 @@ from . import kernel, steps, streams, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Called, Completed, Issued, Message, Misused, Resumed, Waiting
+from .protocol import Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
 from .tensors import capture, is_dense, outline
 from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
@@ -73,6 +73,8 @@ class Tracer:
         self._count = 0
         # Calls that a stream has, by index in the order of their calls: whether each is through.
         self._left: dict[int, Callable[[], bool]] = {}
+        # By index, of calls that a device has: whether their numbers are finite.
+        self._unread: dict[int, torch.Tensor] = {}
         # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
         self._capturing: streams.Streams | None = None
         self._captured_at = 0.0
@@ -251,13 +253,17 @@ class Tracer:
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
-            if self._nan and not event.is_scratch and not event.captured:
-                event.non_finite = _non_finite(inputs)
+            looks = self._nan and not event.is_scratch and not event.captured
+            finite = _finite(inputs, bool(of_device) and not self._waits) if looks else None
             with self._lock:
                 event.index, self._count = self._count, self._count + 1
                 event.step = self._steps.count
                 event.start = self.now()
                 self.emit(Called(event))
+                if finite is not None and of_device and not self._waits:
+                    self._unread[event.index] = finite  # until the call is through, and so this is
+                elif finite is not None and not finite:
+                    self.emit(NotFinite(event.index))
 
     def _read(self, value: Value, of_device: streams.Streams | None, captured: bool, scratch: bool = False) -> Value:
         """A call's tensors as they are told: those of a device are read only where it is waited for anyway."""
@@ -369,6 +375,8 @@ class Tracer:
     def _through(self, index: int) -> None:
         if self._left.pop(index, None):
             self.emit(Completed(index, None, self.now(), True, None))
+            if (finite := self._unread.pop(index, None)) is not None and not finite:
+                self.emit(NotFinite(index))
 
     # --- its end ------------------------------------------------------------------------
 
@@ -443,10 +451,18 @@ def _handled() -> str | None:
     return traceback.format_exception_only(error)[0].partition("\n")[0][:HANDLED_CHARACTERS]
 
 
-def _non_finite(inputs: Value) -> bool:
-    """Whether a NaN or an infinity is among the numbers."""
+def _finite(inputs: Value, later: bool) -> torch.Tensor | bool | None:
+    """Whether no NaN and no infinity is among the numbers; None where nothing is a number that could be one.
+
+    later: a device carries this out when it comes to it, and nobody waits: what is returned can be read after that.
+    """
     numbers = [t for t in each(inputs) if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())]
-    return not all(_is_finite(t) for t in numbers)
+    if not numbers:
+        return None
+    if not later:
+        return all(map(_is_finite, numbers))
+    found = torch.stack([torch.isfinite(t).all() for t in numbers]).all()
+    return torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True)
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
