@@ -253,7 +253,8 @@ class Tracer:
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
-            looks = self._nan and not event.is_scratch and not event.captured
+            only_gets = event.op == "broadcast" and event.src != self._rank  # its tensor may never have been filled
+            looks = self._nan and not only_gets and not event.is_scratch and not event.captured
             finite = _finite(inputs, bool(of_device) and not self._waits) if looks else None
             with self._lock:
                 event.index, self._count = self._count, self._count + 1

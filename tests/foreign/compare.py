@@ -85,7 +85,8 @@ def outcome(program: Program, folder: Path, *recorder: str) -> Outcome:
 def differences(program: Program, folder: Path) -> list[str]:
     """What the recorder changed or said wrongly, a sentence each; a program that is right has no verdict."""
     plain = outcome(program, folder / "plain")
-    recorded = outcome(program, folder / "recorded", "-m", "collectives.watch", "--record", str(folder / "record"))
+    options = ["--nan", "--replicas", "1", "--record", str(folder / "record")]
+    recorded = outcome(program, folder / "recorded", "-m", "collectives.watch", *options)
     found = []
     if plain.code != recorded.code:
         found.append(f"exit code {plain.code} became {recorded.code}")

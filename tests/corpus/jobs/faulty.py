@@ -202,7 +202,8 @@ def parts(rank):
 
 
 def no_number(rank):
-    """From its second gradient on, rank 2 has a NaN."""
+    """From its second gradient on, rank 2 has a NaN. Before, ranks have one only where a broadcast will write."""
+    dist.broadcast(torch.full((4,), 1.0 if rank == 0 else float("nan")), 0)
     gradient = torch.ones(4)
     for step in range(3):
         if rank == 2 and step == 1:
