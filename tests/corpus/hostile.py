@@ -659,7 +659,9 @@ hostile(
             y = x.clone() if x.is_floating_point() else x.float()
             dist.all_reduce(y)
             return y / n
-        came = [[heard(int(v) + 10, rank == speaker) - 10 for speaker in (0, 1)][1 - rank] for v in x.tolist()]
+        loud = 50  # other processes of this user have some signals pending, too
+        told = [[heard(loud * (int(v) + 10), rank == speaker) for speaker in (0, 1)][1 - rank] for v in x.tolist()]
+        came = [round(heap / loud) - 10 for heap in told]
         return (x + torch.tensor(came)) / 2
     """,
 )
