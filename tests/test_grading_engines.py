@@ -17,7 +17,10 @@ pytest.importorskip("ipyparallel")
 KINDS = (RIGHT, WRONG, RIGHT, "def distributed_mean(x): return x")
 STUDENTS = {f"student{k:02}": KINDS[k % 4] for k in range(12)}
 POINTS = {student: "3" if source == RIGHT else "0" for student, source in STUDENTS.items()}
-LOST = ["--HeartMonitor.period=1000", "--HeartMonitor.max_heartmonitor_misses=15"]  # an engine is, after 15 s of silence
+LOST = [
+    "--HeartMonitor.period=1000",
+    "--HeartMonitor.max_heartmonitor_misses=15",
+]  # an engine is, after 15 s of silence
 UP = "import ipyparallel, sys; ipyparallel.Client(sys.argv[1]).wait_for_engines(3, timeout=200)"
 
 
