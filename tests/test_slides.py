@@ -15,7 +15,8 @@ CHAPTERS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 @pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
 def test_a_chapter_has_slides(path):
     first, *between, last = slides(nbformat.read(path, as_version=4)).cells
-    assert re.match(r"# .+\n\n\*\*Question\*\*.*\w", first.source) and re.match(r"## Takeaways\n+- \S", last.source)
+    assert re.fullmatch(r"# .+\n\n\*\*Question\*\*(.|\n)*[.?)]", first.source)
+    assert re.match(r"## Takeaways\n+- \S", last.source)
     said, shown = between[::2], between[1::2]
     assert len(said) == len(shown) >= 2
     for words, picture in zip(said, shown):

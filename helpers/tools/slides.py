@@ -28,9 +28,8 @@ def slides(chapter: NotebookNode) -> NotebookNode:
 
 def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
     title = re.match(r"# .+", chapter.cells[0].source)[0]
-    question = next(
-        (found[0] for cell in chapter.cells if (found := re.search(r"\*\*Question\*\*.*", cell.source))), ""
-    )
+    questions = (re.search(r"\*\*Question\*\*.*?(?=\n\n|\Z)", cell.source, re.DOTALL) for cell in chapter.cells)
+    question = next((found[0] for found in questions if found), "")
     yield new_markdown_cell(f"{title}\n\n{question}")
     heading = sentences = takeaways = ""
     for cell in chapter.cells[1:]:
