@@ -4,7 +4,7 @@ import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
-PLAIN, LARGE, BELOW = "scores around 1", "scores around 300", "scores around -300"
+PLAIN, LARGE, BELOW = "scores around 1", "scores around 300", "scores just above -1000"
 CASES = (
     Case(2, PLAIN, 2),
     Case(2, LARGE, 3),
@@ -28,7 +28,7 @@ def draw(d):
     if d.case.kind == LARGE:
         q = 300 * q
     elif d.case.kind == BELOW:
-        q, k = 100 * (q.abs() + 0.5), -(k.abs() + 0.5)
+        q, k = torch.full_like(q, 500 / width**0.5), 0.004 * torch.rand(k.shape, generator=d.own, dtype=k.dtype) - 2
     return tuple(t.to(d.case.dtype) for t in (q, k, v))
 
 
