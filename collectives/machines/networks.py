@@ -9,8 +9,6 @@ from functools import cache, cached_property
 from math import exp, log
 from pathlib import Path
 
-import numpy as np
-
 from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "networks.csv"
@@ -75,6 +73,8 @@ class Network(DataSheet):
 
     def band(self, nbytes: float) -> tuple[float, float]:
         """Of a price, the least and the most that nine of ten published systems take."""
+        import numpy as np  # which a page has not, see cost/plain.py
+
         at, anchors = log(max(nbytes, 1.0)), [log(anchor) for anchor in ANCHORS]
         low, high = (np.interp(at, anchors, np.log(self.value(figure, PRICES))) for figure in ("low", "high"))
         return exp(low), exp(high)
