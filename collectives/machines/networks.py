@@ -6,11 +6,9 @@ a thread of the processor, and these differ from one family of networks to the n
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import Sequence
-
-import numpy as np
 
 from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
@@ -81,7 +79,10 @@ class Network(DataSheet):
 
 def at_size(nbytes: float, shares: Sequence[float]) -> float:
     """The share at a size, of those at ANCHORS."""
-    return exp(np.interp(log(max(nbytes, 1.0)), [log(anchor) for anchor in ANCHORS], np.log(shares)))
+    small, middle, large = ANCHORS
+    nbytes = min(max(nbytes, small), large)
+    below, above, (low, high) = (small, middle, shares[:2]) if nbytes < middle else (middle, large, shares[1:])
+    return low * (high / low) ** (log(nbytes / below) / log(above / below))
 
 
 @cache
