@@ -1932,7 +1932,7 @@ def gathers_not_waited_for(weights, gradients, momenta):
     step_by_layer(weights, gradients, momenta, gather=gather)
 
 
-# --- 14 train_within ----------------------------------------------------------------------
+# --- 14 train_two_stages ------------------------------------------------------------------
 
 TRAIN = "train_two_stages"
 
