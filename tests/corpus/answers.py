@@ -1235,7 +1235,7 @@ def unit_by_unit(x, w1, w2, b, target):
     return [y, dx, dw1, dw2, dy.sum(dim=0)]
 
 
-@wrong(MLP, "this rank's addend only")
+@wrong(MLP, "this rank's partial sum only")
 def forgets_dx(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, dx=lambda d: d)
 
@@ -1260,7 +1260,7 @@ def bias_before_the_sum(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z + b))
 
 
-@wrong(MLP, "only|addend")
+@wrong(MLP, "only|partial sum")
 def sums_nothing(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: z + b)
 
