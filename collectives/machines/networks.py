@@ -64,8 +64,8 @@ class Network(DataSheet):
 
     @property
     def whose(self) -> str:
-        """Whose measurements the band is of."""
-        return "published systems" if self.file == FILE else f"measurements of {self.name}"
+        """What nine of ten of are in the band."""
+        return "systems" if self.file == FILE else f"measurements of {self.name}"
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
@@ -73,7 +73,7 @@ class Network(DataSheet):
         return {name: self.value(name, PRICES) for name in names.split()}
 
     def band(self, nbytes: float) -> tuple[float, float]:
-        """Of a price, the least and the most that nine of ten published systems take."""
+        """Of a price, the least and the most that nine of ten systems are expected to take."""
         return at_size(nbytes, self.value("low", PRICES)), at_size(nbytes, self.value("high", PRICES))
 
 
