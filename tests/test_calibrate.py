@@ -17,7 +17,7 @@ from helpers.tools import calibration
 
 
 def test_the_rule_for_faults_finds_the_suspect_and_spares_the_healthy():
-    """FAULT is 1.4: the healthy sweep that comes nearest takes 1.35 times the end of the band, the least of the bad 1.45."""
+    """FAULT is 1.2: the healthy sweep that comes nearest takes 1.13 times the end of the band, the least of the bad 1.23."""
     for sweep in sweeps():
         if sweep.unit != "µs" or sweep.exposed and sweep.collective != "all_to_all":
             continue

@@ -50,6 +50,21 @@ def test_a_hang_that_gloo_ran_into(kind, tmp_path):
     assert further in said, said
 
 
+NCCL = ROOT / "tests" / "corpus" / "nccl"  # what hangs on one H200 left, by tests/gpu: torch 2.11, NCCL 2.28.9
+LEFT = {
+    "absent": ("Rank 1 holds up the other rank: it has not made all_reduce #2.", "at absent, job.py:76"),
+    "stuck": ("Nobody lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended.", "at stuck, job.py:86"),
+    "shapes": ("Ranks 0 and 1 hold up each other: in call #2, rank 1 passes 1,048,576 elements, and rank 0 passes 4 ", "4 MiB, at shapes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_hang_that_nccl_ran_into(kind):
+    first, further = LEFT[kind]
+    said = explain(NCCL / kind)
+    assert said.startswith(first) and further in said, said
+
+
 @pytest.mark.slow
 def test_a_network_that_lost_a_message(tmp_path):
     from collectives.jobs import Hosts, HostsUnavailable

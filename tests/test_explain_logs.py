@@ -9,6 +9,7 @@ import pytest
 
 from collectives.explain import load
 from collectives.explain.command import explain
+from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import STOP, WORLD, Do, Played
 
@@ -28,6 +29,33 @@ def said(tmp_path, *texts: str) -> str:
     for number, text in enumerate(texts):
         (tmp_path / f"stderr-{number}.log").write_text(f"Epoch 3: loss 1.2\n{text}\n")
     return explain(tmp_path)
+
+
+NCCL = ROOT / "tests" / "corpus" / "nccl"  # of torch 2.11 and NCCL 2.28.9 on one H200, left by tests/gpu
+
+
+def test_logs_of_hangs_that_nccl_ran_into():
+    told = explain(NCCL / "absent.log")
+    assert told.startswith(
+        "Rank 1 holds up the other rank: it has not made all_reduce #2.\nRank 0 waits in it, for at "
+    ), told
+    assert "Rank 1's last call is call #1.\n" in told
+    told = explain(NCCL / "stuck.log")
+    assert told.startswith("Nobody lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended."), told
+    assert "for at least 14.9 s, with 4 elements, at stuck, job.py:86" in told  # 10 s of the limit, 5 of the watchdog's
+    told = explain(NCCL / "shapes.log")
+    failed = "Nobody lacks a call: NCCL itself failed on rank 0, in all_reduce #1 or a later one: message truncated : "
+    assert told.startswith(f"{failed}receiving 524288 bytes instead of 65536. Mostly ranks pass different sizes: "), (
+        told
+    )
+    assert "look below the program" not in told
+    assert "processes on" not in told  # of its own log, there is nothing
+
+
+def test_the_log_of_a_job_over_sockets():
+    told = explain(NCCL / "info.log")
+    assert told.startswith("NCCL 2.28.9+cuda13.0: 2 processes on 1 host, the largest communicator of 2 ranks."), told
+    assert "8 by NET/Socket" in told
 
 
 def test_a_rank_that_queued_fewer_calls_than_the_one_that_timed_out(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from collectives.explain import load
 from collectives.explain.command import explain
 from collectives.machines import machine
+from tests import ROOT
 
 PROFILED = """
 import sys
@@ -82,7 +83,7 @@ def test_who_came_last_what_was_hidden_and_what_the_machine_should_give(tmp_path
     written(tmp_path)
     said = explain(tmp_path)
     assert said.startswith(
-        "Rank 2 holds up the other 2: it came last in 3 of 4 collectives, and each waited 1.16 ms for it, on average."
+        "Rank 2 holds up the other 2: it came last in 3 of 4 collectives, for which each waited 1.16 ms on average."
     )
     row = next(line.split() for line in said.splitlines() if "all_reduce" in line and "MiB" in line)
     assert row[:5] == ["all_reduce", "all", "3", "64", "MiB"] and row[5:8] == ["4", "500", "µs"]
@@ -92,6 +93,19 @@ def test_who_came_last_what_was_hidden_and_what_the_machine_should_give(tmp_path
     assert "2.03 ms, 31%" in hidden and "830 µs, 13%" in hidden, (
         hidden
     )  # four of 500 and 30; beside kernels of 300 each
+
+
+def test_traces_of_two_ranks_on_an_h200():
+    """DDP on NCCL, left by tests/gpu: rank 1 slept for 0.1 s in each of three steps."""
+    files = sorted((ROOT / "tests" / "corpus" / "nccl").glob("trace_*"))
+    told = explain(*files)
+    late = "Rank 1 holds up the other rank: it came last in 3 of 5 collectives, for which the other waited 303 ms."
+    assert told.startswith(late), told
+    record = load(*files)
+    for mine in record.events:
+        gradients = [e for e in mine if e.op == "all_reduce"]
+        assert [(e.nbytes, e.backend, e.group) for e in gradients] == [(1 << 22, "nccl", (0, 1))] * 3
+    assert "NVIDIA H200" in told
 
 
 def test_an_older_trace_is_read_by_its_launches(tmp_path):

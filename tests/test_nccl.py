@@ -101,6 +101,14 @@ def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
 
 
 @pytest.mark.slow
+def test_a_call_from_a_thread_without_python_has_the_line_of_the_main_thread(job):
+    code, said, record = job("in_thread")
+    assert code == 0, said
+    first = record.events[0][0]
+    assert (first.op, first.waited, first.line.function) == ("all_reduce", True, "in_thread")
+
+
+@pytest.mark.slow
 def test_what_goes_into_a_graph_is_told_apart(job):
     code, said, record = job("graph", "--values")  # a look at an event in a capture would be an error
     assert code == 0, said

@@ -8,13 +8,14 @@ import torch
 
 from collectives.jobs.hearer import Hearer
 from collectives.jobs.judge import Judge
+from collectives.jobs.lines import Reader, decoded
 from collectives.jobs.record import load
 from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
 from collectives.jobs.writer import Writer
 from collectives.judge import wording
-from collectives.rank.protocol import Called, Completed, Returned, Skipped, Waiting
-from collectives.record.event import Event
+from collectives.rank.protocol import Called, Completed, Issued, Returned, Skipped, Waiting
+from collectives.record.event import Event, Summary
 from tests.test_cluster import event
 
 SEGMENT_BYTES = 1 << 12
@@ -76,6 +77,21 @@ def test_a_reader_that_keeps_up_loses_nothing():
         if k % 20 == 0 or k == 999:
             made += [m.event.index for _, m in told.heard() if type(m) is Called]
     assert made == list(range(1000))
+
+
+def test_what_a_stream_has_is_told_in_numbers_once_it_is_known_what_is_left():
+    told, left = Told(0), Summary((2,), torch.float32, 8, 0, (), ())
+    for k in range(40):
+        told.teller.tell(Called(event(0, k, start=float(k))))
+        told.teller.tell(Issued(k, left if k else None, k + 0.25))
+        told.teller.tell(Completed(k, None, k + 0.5, True, None))
+    heard = told.heard()
+    issued = [message for _, message in heard if type(message) is Issued]
+    assert issued == [Issued(k, left if k else None, k + 0.25) for k in range(40)]
+    assert sum(b'"leaves"' in line for line, _ in heard) == 2  # of 40 calls
+    again = Reader(0)
+    read = [m for line in (line for line, _ in heard) for m in again.read(*decoded(line)[1:])]
+    assert [m for m in read if type(m) is Issued] == issued  # as a record is read
 
 
 def judged(judge, told, writer=None):

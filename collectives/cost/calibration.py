@@ -2,16 +2,20 @@
 
 What is fitted: LAUNCH_SECONDS, what the software of each network adds (machines/networks.csv), and the turns of two nodes
 whose cards are slower than their switch (machines/tuning.py).  All else is NCCL's own.  Sources, not rows, are held out:
-a cluster that the fit has seen at one size says what it takes at the next.
+a cluster that the fit has seen at one size says what it takes at the next.  The bands around prices are what rows of a
+new source are to be expected in, of the rows that nothing was fitted to (spread.py).
 """
 
 import statistics
+from collections import defaultdict
 from functools import partial
 from itertools import groupby
 
 from ..format import aligned, size
+from ..machines.networks import at_size
 from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
 from .cost import busbw
+from .spread import Spread, spread
 from .tuner import nccl
 
 MIB = 2**20
@@ -30,22 +34,28 @@ GROUPS = (
     "several nodes, 64 MiB and more",
 )
 
+FAMILIES = ("NVLink", "NVLink rack", "verbs")  # networks that have bands of their own; all others share theirs
+FEW = 5  # sources of a family, with fewer than which a band is that of all networks between nodes
+
 
 class CalibrationPoint:
     """A published bus bandwidth and the model's, in bytes/s.  by: NCCL's algorithm and protocol in the model."""
 
     def __init__(
-        self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, group: str, band: tuple[float, float]
+        self, sweep: Sweep, nbytes: int, published: float, model: float, by: str, nodes: int, band: tuple[float, float]
     ) -> None:
         self.what, self.collective, self.source, self.nccl = sweep.what, sweep.collective, sweep.source, sweep.nccl
         self.role, self.note = sweep.role, sweep.note
-        self.nbytes, self.published, self.model, self.by, self.group = nbytes, published, model, by, group
+        self.nbytes, self.published, self.model, self.by = nbytes, published, model, by
         gpus = sweep.machine.gpus
         self.network = (gpus.inside if gpus.nodes == 1 else gpus.between).name
+        self.large = 2 if nbytes >= 64 * MIB else int(nbytes >= MIB)
+        self.group = GROUPS[self.large] if nodes == 1 else GROUPS[3 + self.large // 2]
         self.error = model / published - 1
         self.times = model / published  # how many times what the model says it took
         self.inside = band[0] <= self.times <= band[1]  # whether it lies in the band around the price
         self.counts = sweep.role not in (FITTED, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
+        self.foreseen = False  # of one that counts: whether it lies in the band that the other sources give
 
 
 class Errors(list):
@@ -74,18 +84,42 @@ class Calibration(Errors):
         """The share of the rows that count which lie in the band around the price."""
         return statistics.mean(row.inside for row in self.counted)
 
+    @property
+    def foreseen(self) -> float:
+        """The same, of bands in which the row's own source had no say."""
+        return statistics.mean(row.foreseen for row in self.counted)
+
+    def spreads(self, network: str, without: str = "") -> list[Spread]:
+        """How far rows of a new source lie from a network's prices, for small, middle and large buffers.
+
+        without: a source that is left out.  A network of no family is one of all those that have none, and those with few
+        sources are one with all between nodes; a rack has NVLink's where it has no rows.
+        """
+        rows = [row for row in self.counted if row.source != without]
+        return [_spread([row for row in rows if row.large == large], network) for large in range(3)]
+
     def __repr__(self) -> str:
         """A line for each group of sizes, then one for each network: errors of the rows that nothing was fitted to."""
-        rows = [("rows that nothing was fitted to", "rows", "sources", "median", "worst", "in the band")]
+        rows = [
+            (
+                "rows that nothing was fitted to",
+                "rows",
+                "sources",
+                "median",
+                "worst",
+                "in the band",
+                "in the others' band",
+            )
+        ]
         parts = [(group, self.of(group)) for group in GROUPS]
         parts += [(f"network {name}", self.of(network=name)) for name in dict.fromkeys(row.network for row in self)]
         parts += [("held out", self.of(role=HELD_OUT)), ("all", self)]
         for name, part in parts:
             if counted := part.counted:
                 sources, worst = len({row.source for row in counted}), max((row.error for row in counted), key=abs)
-                shares = f"{part.median:.0%}", f"{worst:+.0%}", f"{part.within:.0%}"
+                shares = f"{part.median:.0%}", f"{worst:+.0%}", f"{part.within:.0%}", f"{part.foreseen:.0%}"
                 rows.append((name, str(len(counted)), str(sources), *shares))
-        return aligned(rows, right=range(1, 6), indent="  ")
+        return aligned(rows, right=range(1, 7), indent="  ")
 
     def sweeps(self) -> str:
         """A line a sweep, then the sources by their numbers, and what is suspect."""
@@ -109,6 +143,18 @@ class Calibration(Errors):
         return "\n".join(lines)
 
 
+def _spread(rows: list[CalibrationPoint], network: str) -> Spread:
+    """Of rows of one size."""
+    families: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for family in (row.network if row.network in FAMILIES else "", *["between"] * ("NVLink" not in row.network)):
+            families[family][row.source].append(row.times)
+    mine = families[network if network in FAMILIES else ""]
+    if "NVLink" not in network:
+        return spread(mine if len(mine) >= FEW else families["between"])
+    return spread(mine or families["NVLink"])
+
+
 def calibration() -> Calibration:
     """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source."""
     rows = Calibration()
@@ -119,8 +165,14 @@ def calibration() -> Calibration:
             of_seconds = partial(busbw, sweep.collective, nbytes, cost.world_size)
             published = of_seconds(figure * 1e-6) if sweep.unit == "µs" else figure * 1e9
             model = of_seconds(cost.seconds + sweep.exposed * LAUNCH_SECONDS)
-            large = 2 if nbytes >= 64 * MIB else int(nbytes >= MIB)
-            group = GROUPS[large] if priced.nodes == 1 else GROUPS[3 + large // 2]
             way, band = f"{cost.algorithm}/{cost.protocol}", priced.network.band(nbytes)
-            rows.append(CalibrationPoint(sweep, nbytes, published, model, way, group, band))
+            rows.append(CalibrationPoint(sweep, nbytes, published, model, way, priced.nodes, band))
+    for (source, network), of in groupby(sorted(rows.counted, key=_whose), _whose):
+        low, _, high = zip(*rows.spreads(network, without=source))
+        for row in of:
+            row.foreseen = at_size(row.nbytes, low) <= row.times <= at_size(row.nbytes, high)
     return rows
+
+
+def _whose(row: CalibrationPoint) -> tuple[str, str]:
+    return row.source, row.network

@@ -92,6 +92,7 @@ class Dump:
     whole: bool  # False: calls are left out in between, as a dump of active ones does
     unknown: list[str] = field(default_factory=list)  # what it does not tell, as the end of a sentence
     from_log: bool = False  # it is no dump, but what a log says of the rank
+    written: int = 0  # nanoseconds since the epoch, when all this was so; 0: not told, as in a dump
 
 
 def rank_of(path: str) -> int | None:

@@ -28,7 +28,7 @@ def load(*paths: str | Path) -> Record:
     if not found.dumps:
         raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
     job = Job({each.rank: each for each in found.dumps})
-    verdict = "\n".join([words.explained(job, job.hang()), *words.limits(job), *found.said])
+    verdict = "\n".join([words.explained(job, job.hang(), found.watchdog.failures()), *words.limits(job), *found.said])
     return of_job(job, verdict, str(paths[0]))
 
 
@@ -75,7 +75,7 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
                 Event(
                     trace.rank, index, span.op, span.ranks or tuple(range(n)), dtype=dtype, shape=shape,
                     nbytes=span.into * dtype.itemsize if known else 0, before=value, after=value, start=start, end=end,
-                    async_op=True, waited=True, group_name=span.group, step=trace.step(span.start),
+                    async_op=True, waited=True, group_name=span.group, backend=trace.backend, step=trace.step(span.start),
                     waiting=trace.exposed_since(span) - first if trace.busy else None,
                 )
             )  # fmt: skip

@@ -56,6 +56,7 @@ class Trace:
     path: str
     world_size: int
     gpu: str  # its name; "" for a trace without one
+    backend: str  # "nccl" or "gloo"
     spans: list[Span]
     busy: list[tuple[float, float]]  # when other kernels ran
     unknown: list[str] = field(default_factory=list)
@@ -125,9 +126,9 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
         if spans:
             unknown.append("in which group a call of gloo was made")
     spans.sort(key=lambda span: span.start)
-    devices = data.get("deviceProperties") or []
+    devices, backend = data.get("deviceProperties") or [], "nccl" if spoken else "gloo"
     gpu = devices[0].get("name", "") if isinstance(devices, list) and devices else ""
-    return Trace(rank, path, int(about.get("world_size", 0)), gpu, spans, busy, unknown, _steps(complete))
+    return Trace(rank, path, int(about.get("world_size", 0)), gpu, backend, spans, busy, unknown, _steps(complete))
 
 
 def _steps(complete: list[dict]) -> list[tuple[float, int]]:
@@ -219,7 +220,7 @@ def _headline(traces: list[Trace]) -> str:
     traced = " of those that have a trace here" if len(traces) < max(trace.world_size for trace in traces) else ""
     return (
         f"Rank {late} holds up the other {others if others > 1 else 'rank'}{traced}: it came last in {times:,} of {calls:,} collectives, "
-        f"and {'each waited' if others > 1 else 'it waited'} {duration(waited)} for it, on average."
+        f"for which {f'each waited {duration(waited)} on average' if others > 1 else f'the other waited {duration(waited)}'}."
     )
 
 

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ..format import name_ranks
 from . import ops
 from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
 from .signatures import UNTOLD
@@ -21,11 +22,17 @@ _WORK = re.compile(
     r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+), "
     r"NumelIn=(?P<into>\d+), NumelOut=(?P<out>\d+), Timeout\(ms\)=(?P<limit>\d+)\) ran for (?P<ran>\d+) milliseconds"
 )
+_ERROR = re.compile(
+    r"\[Rank (?P<rank>\d+)\] Collective WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+), NumelIn=(?P<into>\d+), "
+    r"NumelOut=(?P<out>\d+), Timeout\(ms\)=\d+\) raised the following async exception: (?:NCCL error: )?(?P<error>[^,]*)"
+)
 _FAILED = re.compile(r"detected by watchdog at work(?: sequence id)?: (\d+)")
 _QUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)")
 _STARTED = re.compile(r"last started (?:NCCL )?work: (-?\d+)")
 _ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
 _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
+_SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
+DIFFERENT_SIZES = "Mostly ranks pass different sizes: the flight recorder's files say in which call"
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
@@ -37,7 +44,8 @@ class Told:
     started: int = -1
     ended: int = -1
     failed: dict[int, Signature] = field(default_factory=dict)  # by number, the calls that timed out
-    when: int = 0  # nanoseconds, of the line
+    when: int = 0  # nanoseconds since the epoch, of the first line about it
+    last: int = 0  # and of the last one
     since: int = 0  # when the call that timed out was made
 
 
@@ -51,15 +59,20 @@ class Log:
         default_factory=dict
     )  # (rank, number) -> what, ms, stamp
     places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
+    _failing: int | None = None  # the rank whose error NCCL's own words follow
+    errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
 
     def read(self, text: str) -> bool:
         """Take in the lines of a file. Whether there was anything of the watchdog in it."""
         before, stack_of = len(self.works) + len(self.told), None
+        self._failing = None
         for line in text.splitlines():
             if stack_of is not None and (frame := _FRAME.search(line)):
                 if stack_of not in self.places and not in_torch(frame[2]):
                     self.places[stack_of] = Place(frame[2], int(frame[3]), frame[1])
                 continue
+            if self._failing is not None and (sizes := _SIZES.search(line)):
+                self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"
             prefix = _RANK.search(line)
             if prefix:
                 self.seen.add(int(prefix[1]))
@@ -76,6 +89,10 @@ class Log:
             what = Signature(ops.op_of(work["op"]), (), ((int(work["into"]),),), ((int(work["out"]),),))
             self.works.setdefault((rank, int(work["seq"])), (what, int(work["ran"]), stamp))
             self.seen.add(rank)
+        if error := _ERROR.search(line):
+            rank = int(error["rank"]) if rank is None else rank
+            self._failing = rank
+            self.errors.setdefault(rank, [f"{ops.op_of(error['op'])} #{error['seq']}", error["error"].strip()])
         group = _GROUP.search(line)
         numbers = _FAILED.search(line), _QUEUED.search(line), _STARTED.search(line), _ENDED.search(line)
         if not group or not any(numbers):
@@ -85,6 +102,7 @@ class Log:
         name = group["guid"] or group["id"]
         key = ProcessGroup(name, group["desc"] or ("default_pg" if name == "0" else ""), None)
         told = self.told.setdefault(rank, {}).setdefault(key, Told(when=stamp))
+        told.last = max(told.last, stamp)
         failed, queued, started, ended = (int(found[1]) if found else -1 for found in numbers)
         told.queued, told.started, told.ended = (
             max(told.queued, queued),
@@ -104,8 +122,18 @@ class Log:
             if told is None:  # an old log, or one that is cut: which group it was is not told
                 told = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Told(when=stamp))
             told.failed[number] = what
-            told.since = stamp - ran * 1_000_000
+            told.since, told.last = stamp - ran * 1_000_000, max(told.last, stamp)
         return [self._dump(rank) for rank in sorted(self.seen)]
+
+    def failures(self) -> list[str]:
+        """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
+        ranks: dict[tuple[str, ...], list[int]] = {}
+        for rank, error in self.errors.items():
+            ranks.setdefault(tuple(error), []).append(rank)
+        return [
+            f"NCCL itself failed on {name_ranks(sorted(of))}, in {call} or a later one: {what.removesuffix('.')}."
+            for (call, what), of in ranks.items()
+        ]
 
     def _dump(self, rank: int) -> Dump:
         launches: list[Launch] = []
@@ -123,9 +151,20 @@ class Log:
                     launches.append(Launch(0, group, number, what, made, over, began, None, None, place))
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
-        unknown = ["more than its watchdog's numbers: the log was read, there is no dump"]
+        unknown = ["more than the watchdog's numbers: the log was read, there is no dump"]
         return Dump(
-            rank, "log", "", "nccl", "", {g.name: g for g in groups}, launches, 0, False, unknown, from_log=True
+            rank,
+            "log",
+            "",
+            "nccl",
+            "",
+            {g.name: g for g in groups},
+            launches,
+            0,
+            False,
+            unknown,
+            from_log=True,
+            written=max((told.last for told in groups.values()), default=0),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Iterator
 from ..rank import protocol
 from ..record.event import MAIN
 from . import lines
-from .teller import CALL, CALLED, COMPLETED, DONE, LENGTH, LINE, WAIT, WAITED
+from .teller import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED
 
 
 class Hearer(lines.Reader):
@@ -41,6 +41,10 @@ class Hearer(lines.Reader):
                 at += COMPLETED.size
                 line = b'[%d,"done",%d,%.7f,%s]' % (rank, index, end, b"true" if waited else b"false")
                 yield line, self.done(index, end, waited)
+            elif kind == ISSUED:
+                _, index, issued = LEFT.unpack_from(piece, at)
+                at += LEFT.size
+                yield b'[%d,"issued",%d,%.7f]' % (rank, index, issued), self.issued(index, issued)
             elif kind == LINE:
                 _, length = LENGTH.unpack_from(piece, at)
                 at += LENGTH.size + length
@@ -59,8 +63,9 @@ class Hearer(lines.Reader):
             line = lines.encoded([self._rank, kind, *rest])
         elif kind == "signature":
             self._told[rest[0]] = [line]
-        elif kind == "after":
-            self._told[rest[0]][1:] = [line]
+        elif kind in ("after", "leaves"):
+            told = self._told[rest[0]]
+            told[1:] = [line, *(other for other in told[1:] if json.loads(other)[1] != kind)]
         messages = self.read(kind, *rest)
         yield line, messages[0] if messages else None
 

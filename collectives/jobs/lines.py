@@ -10,8 +10,9 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "waiting", index, since, limited, thread]
     [r, "after", s, after]                  what such calls leave, from here on
     [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
-    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow
-    [r, "misused", index, how, line]
+    [r, "leaves", s, after]                 what such calls leave when they are issued, from here on
+    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
+    [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
@@ -134,6 +135,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, _: ["waiting", *m],
     protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after, *m[5:]],
     protocol.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
+    protocol.NotFinite: lambda m, _: ["not finite", m.index],
     protocol.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
     protocol.WorkBegan: lambda m, _: ["began", *m],
@@ -185,6 +187,10 @@ class Reader:
         signature = self._under_way.pop(index, None)
         return protocol.Completed(index, signature and signature.after, self._at(end), waited, None)
 
+    def issued(self, index: int, at: float) -> protocol.Issued:
+        signature = self._under_way.get(index)
+        return protocol.Issued(index, signature and signature.leaves, at + self.shift)
+
     def _at(self, seconds: float | None) -> float | None:
         return None if seconds is None else seconds + self.shift
 
@@ -227,8 +233,14 @@ class Reader:
         src, after, *more = rest
         return [protocol.Completed(index, _value(after), self._at(end), waited, src, *more)]
 
-    def _issued(self, index: int, at: float, after: Any) -> list:
-        return [protocol.Issued(index, _value(after), at + self.shift)]
+    def _leaves(self, number: int, after: Any) -> list:
+        self.signatures[number].leaves = _value(after)
+        return []
+
+    def _issued(self, index: int, at: float, *after: Any) -> list:
+        if not after:
+            return [self.issued(index, at)]
+        return [protocol.Issued(index, _value(*after), at + self.shift)]
 
     def _anew(self, *_: Any) -> list:
         return []
@@ -244,12 +256,12 @@ class Reader:
 
 
 class Signature:
-    """What calls have in common.  after: what they leave."""
+    """What calls have in common.  after, leaves: what they leave when they are complete, and when they are issued."""
 
-    __slots__ = "_fields", "after"
+    __slots__ = "_fields", "after", "leaves"
 
     def __init__(self, event: Event) -> None:
-        self._fields, self.after = vars(event), None
+        self._fields, self.after, self.leaves = vars(event), None, None
 
     def event(self, index: int, start: float) -> Event:
         """Such a call, not complete."""
@@ -316,8 +328,10 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "call": Reader._call,
     "waiting": Reader._waiting,
     "after": Reader._after,
+    "leaves": Reader._leaves,
     "done": Reader._done,
     "issued": Reader._issued,
+    "not finite": lambda _, index: [protocol.NotFinite(index)],
     "misused": lambda _, index, how, line: [protocol.Misused(index, how, _line(line))],
     "resumed": lambda _: [protocol.Resumed()],
     "began": lambda _, work, index: [protocol.WorkBegan(hashable(work), index)],

@@ -1,9 +1,11 @@
 """A rank's messages, written into its ring: most calls in a few numbers, since most are like an earlier one.
 
-What calls have in common is a signature, told once as a line (lines.py) and then by its number.  Such a call is three
-records: that it is made, that it is waited for, and that it is complete.  All else is told as a line.
+What calls have in common is a signature, told once as a line (lines.py) and then by its number.  Such a call is some
+records: that it is made, that it is waited for or that a device's stream has it, and that it is complete.  All else is
+told as a line.
 
-    CALL, signature, index, start    WAIT, index, since, limited    DONE, index, end, waited    LINE, length, line
+    CALL, signature, index, start    WAIT, index, since, limited    DONE, index, end, waited
+    ISSUED, index, at                LINE, length, line
 
 Each segment of the ring begins with the line "anew", and signatures are told anew in it.
 """
@@ -23,8 +25,8 @@ from ..record.event import MAIN, Event, Value
 from . import lines
 from .ring import RingWriter
 
-CALL, WAIT, DONE, LINE = range(1, 5)
-CALLED, WAITED, COMPLETED, LENGTH = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI"))
+CALL, WAIT, DONE, LINE, ISSUED = range(1, 6)
+CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI", "<BQd"))
 MAX_LANES = 1000  # that are told of at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
 _OWN = {
@@ -39,12 +41,17 @@ _UNTOLD = object()
 
 
 class _Signature:
-    """What calls have in common.  after: what they leave, once it has been told.  lane: how many calls of it were made."""
+    """What calls have in common.
 
-    __slots__ = "number", "before", "after", "lane"
+    after, leaves: what they leave when they are complete, and when they are issued, once that has been told.
+    lane: how many calls of it were made.
+    """
+
+    __slots__ = "number", "before", "after", "leaves", "lane"
 
     def __init__(self, number: int, before: Value, lane: list[int]) -> None:
-        self.number, self.before, self.after, self.lane = number, before, _UNTOLD, lane
+        self.number, self.before, self.lane = number, before, lane
+        self.after = self.leaves = _UNTOLD
 
 
 class Teller:
@@ -83,6 +90,8 @@ class Teller:
             self._call(message.event)
         elif kind is protocol.Completed:
             self._done(message)
+        elif kind is protocol.Issued:
+            self._issued(message)
         elif kind is protocol.Waiting and message.thread == MAIN:
             self._ring.put(WAITED.pack(WAIT, message.index, message.since, message.limited))
         else:
@@ -119,13 +128,27 @@ class Teller:
         if signature is None or m.end is None or m.src is not None or any(m[5:]):
             self._write(lines.of_message(m, self._with_text))
             return
-        if signature.after is not m.after and signature.after != m.after:
-            line = ["after", signature.number, m.after]
-            if signature.number <= self._number_before or not self._fits(line):
-                self._write(lines.of_message(m, self._with_text))
-                return
-            signature.after = m.after
-        self._ring.put(COMPLETED.pack(DONE, m.index, m.end, m.waited))
+        if self._has(signature, "after", m.after):
+            self._ring.put(COMPLETED.pack(DONE, m.index, m.end, m.waited))
+        else:
+            self._write(lines.of_message(m, self._with_text))
+
+    def _issued(self, m: protocol.Issued) -> None:
+        signature = self._under_way.get(m.index)
+        if signature is not None and self._has(signature, "leaves", m.after):
+            self._ring.put(LEFT.pack(ISSUED, m.index, m.at))
+        else:
+            self._write(lines.of_message(m, self._with_text))
+
+    def _has(self, signature: _Signature, name: str, value: Value) -> bool:
+        """Whether a signature's after or leaves is told as this value: before, or now, if this segment has its number."""
+        told = getattr(signature, name)
+        if told is value or told == value:
+            return True
+        if signature.number <= self._number_before or not self._fits([name, signature.number, value]):
+            return False
+        setattr(signature, name, value)
+        return True
 
     # --- lines and segments ---------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from math import exp, log
 from pathlib import Path
+from typing import Sequence
 
 from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
@@ -31,8 +32,8 @@ FIGURES = {
     "pairs": SECONDS,  # that it adds to sends and receives, as all_to_all is made of
     "pairs_growth": SHARE,  # of the bytes' time
     "growth": SHARE,  # of the bytes' time, of all other collectives
-    "low": _OF_SIZES,  # nine of ten published systems take no less of the price than this ...
-    "high": _OF_SIZES,  # ... and no more than this
+    "low": _OF_SIZES,  # where nine of ten rows of a system that nobody has published are to be expected: as
+    "high": _OF_SIZES,  # Calibration.spreads in cost/calibration.py finds it of those in sweeps.csv
     "gpus": COUNT,  # of the largest sweep that was published
     "algorithms": WORDS,  # that NCCL may use between more than two nodes, between spaces; without a row all
     "two": WORDS,  # between two nodes
@@ -73,11 +74,14 @@ class Network(DataSheet):
 
     def band(self, nbytes: float) -> tuple[float, float]:
         """Of a price, the least and the most that nine of ten published systems take."""
-        import numpy as np  # which a page has not, see cost/plain.py
+        return at_size(nbytes, self.value("low", PRICES)), at_size(nbytes, self.value("high", PRICES))
 
-        at, anchors = log(max(nbytes, 1.0)), [log(anchor) for anchor in ANCHORS]
-        low, high = (np.interp(at, anchors, np.log(self.value(figure, PRICES))) for figure in ("low", "high"))
-        return exp(low), exp(high)
+
+def at_size(nbytes: float, shares: Sequence[float]) -> float:
+    """The share at a size, of those at ANCHORS."""
+    import numpy as np  # which a page has not, see cost/plain.py
+
+    return exp(np.interp(log(max(nbytes, 1.0)), [log(anchor) for anchor in ANCHORS], np.log(shares)))
 
 
 @cache

@@ -19,7 +19,7 @@ Each row is a sweep that somebody published, most of them by [nccl-tests](https:
 
 **How to read it.** *Took* is the published time over the model's: 1.20 took a fifth longer than the price. The middle is the
 median of the sweep's sizes, and the range is its extremes. *In band* is the share of sizes that lie in the band of the network's
-family. *Role*: a constant was taken from a sweep that is *fitted*; *held out* is a source that was set aside before anything
+family, and *in that of the others* the share in the band that all sources but the row's own give. *Role*: a constant was taken from a sweep that is *fitted*; *held out* is a source that was set aside before anything
 was fitted (a page that gathers the clusters of several clouds counts as several sources); *form* suggested the shape of the
 model inside a node; nothing came from the others. With a *suspect* sweep something is wrong, and it says what.
 """
@@ -34,7 +34,8 @@ def page() -> str:
 
 def _errors(table: Calibration) -> list[str]:
     lines = ["## Errors", "", "Of the rows that nothing was fitted to:", ""]
-    lines += ["| rows | how many | sources | median error | worst | in the band |", "|---|---:|---:|---:|---:|---:|"]
+    lines += ["| rows | how many | sources | median error | worst | in the band | in that of the others |"]
+    lines += ["|---|---:|---:|---:|---:|---:|---:|"]
     parts = [(group, table.of(group)) for group in GROUPS]
     parts += [(f"network {name}", table.of(network=name)) for name in dict.fromkeys(row.network for row in table)]
     parts += [("held out", table.of(role="held out")), ("all", table)]
@@ -43,7 +44,8 @@ def _errors(table: Calibration) -> list[str]:
             worst = max((row.error for row in counted), key=abs)
             sources = len({row.source for row in counted})
             lines.append(
-                f"| {name} | {len(counted)} | {sources} | {part.median:.0%} | {worst:+.0%} | {part.within:.0%} |"
+                f"| {name} | {len(counted)} | {sources} | {part.median:.0%} | {worst:+.0%} | {part.within:.0%} "
+                f"| {part.foreseen:.0%} |"
             )
     return [*lines, ""]
 

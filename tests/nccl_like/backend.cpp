@@ -7,6 +7,7 @@
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
@@ -305,5 +306,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("capturing", [] { return stream().capturing; });
   m.def("connecting", [] { return connecting.load(); });
   m.def("replay", [] { stream().replay(); }, unlocked);
+  auto in_thread = [](const c10::intrusive_ptr<ProcessGroup>& group, Tensors x) {
+    std::thread([&] { group->allreduce(x)->wait(); }).join();
+  };
+  m.def("all_reduce_in_thread", in_thread, unlocked);  // as autograd's thread for a GPU does, in which is no Python
   py::class_<Event>(m, "Event").def(py::init<>()).def("query", &Event::query);
 }

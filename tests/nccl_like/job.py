@@ -90,6 +90,14 @@ def ddp(rank, size):
         device.synchronize()
 
 
+def in_thread(rank, size):
+    x = torch.ones(2)
+    device.all_reduce_in_thread(dist.group.WORLD, [x])
+    device.synchronize()
+    assert x.tolist() == [float(size)] * 2
+    dist.barrier()
+
+
 def graph(rank, size):
     """One call is captured, and replayed twice."""
     x = torch.ones(2)

@@ -8,7 +8,6 @@ leaves out, published runs say: BANDS in step.py are what `Validation.band` find
 import statistics
 import textwrap
 from itertools import groupby, islice
-from math import exp, log, sqrt
 from typing import Callable, Iterable, NamedTuple
 
 from ...format import aligned, duration
@@ -18,6 +17,7 @@ from ...machines.figures import HERE, at, records
 from ...machines.gpu import gpu
 from ...machines.model import Machine
 from ...machines.presets import machine
+from ..spread import spread
 from .division import GATHER, RECOMPUTE, Division
 from .memory import MARGIN, Memory, memory
 from .program import PROGRAMS
@@ -161,17 +161,9 @@ class Validation(list):
         return Validation(row for row in self if row.published.kind == kind)
 
     def band(self) -> Band:
-        """Published seconds / planned ones: the median, and around it where nine of ten runs of a new source are to be
-        expected, if ratios are log-normal.  Sources weigh the same."""
-        many = len(self.sources)
-        rows = sorted((log(row.ratio), 1 / len(rows) / many) for rows in self.sources.values() for row in rows)
-        mean = sum(ratio * weight for ratio, weight in rows)
-        variance = sum(weight * (ratio - mean) ** 2 for ratio, weight in rows) * many / (many - 1)
-        z = statistics.NormalDist().inv_cdf(0.95)
-        t = z + (z**3 + z) / (4 * (many - 1))  # Student's, for few sources
-        half, passed = t * sqrt(variance * (1 + 1 / many)), 0.0
-        median = next(ratio for ratio, weight in rows if (passed := passed + weight) >= 0.5)
-        return Band(exp(median - half), exp(median), exp(median + half))
+        """Published seconds / planned ones, as of a new source."""
+        ratios = {source: [row.ratio for row in rows] for source, rows in self.sources.items()}
+        return Band(*spread(ratios))
 
     def unseen(self) -> tuple[float, float]:
         """Of rows whose source had no say in the band: the median size of the error, and the share inside the band.
