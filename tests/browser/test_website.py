@@ -25,7 +25,7 @@ SHRUNK = """() => [...document.querySelectorAll('.still img')].filter(e =>
     e.complete && e.offsetParent && e.getBoundingClientRect().width < 0.9 * Number(e.getAttribute('width'))).map(e => e.alt)"""
 CUT = "() => [...document.querySelectorAll('.still')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
 UNREACHED = """() => [...document.querySelectorAll('pre, .still')].filter(e =>
-    e.offsetParent && e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0).length"""
+    e.checkVisibility({ contentVisibilityAuto: true }) && e.scrollWidth > e.clientWidth + 1 && e.tabIndex < 0).length"""
 
 
 @pytest.fixture(params=WIDTHS, ids=lambda width: f"{width} pixels")
