@@ -70,6 +70,7 @@ def test_it_runs_with_the_standard_library_alone():
     [
         (("range(n - 1)]", "range(n - 1"), 2, "line 2: SyntaxError"),
         (("add_up =", "add_up = 1 // 0 or"), 2, "line 2: ZeroDivisionError"),
+        (('print("a ring of", n)', "(lambda: (\n        1 // 0\n    ))()"), 5, "line 5: ZeroDivisionError"),
         (("all_reduce", "all reduce"), 5, "line 5: ValueError: 'all reduce' is not a collective known here"),
         (("def my_ring", "def ring"), None, "no function my_ring"),
         (("return", "s ="), None, "my_ring(4) returns nothing"),
@@ -101,9 +102,12 @@ def test_answers_are_judged_as_in_the_notebook(name):
 
 
 def test_a_price_is_the_same_without_numpy():
-    shared = Port("bus", 2e9, duplex=False)
-    levels = Level("node", 4, 1e-6, shared, uplink=3e9, bus=5e9), Level("cluster", 16, 7e-6, shared)
-    machines = [gpu_nodes(16, 4), rails(2), pcie_node(16), fat_tree(2), Machine("shared", levels, addition=1e-10)]
+    wire = Port("wire", 2e9, duplex=False)
+    shared = [
+        Machine("shared", (Level("node", 4, 1e-6, wire, **limit), Level("cluster", 16, 7e-6, wire)), addition=1e-10)
+        for limit in ({}, {"uplink": 1e9}, {"bus": 1e9})
+    ]
+    machines = [gpu_nodes(16, 4), rails(2), pcie_node(16), fat_tree(2), *shared]
     for make in ALGORITHMS:
         parameters = inspect.signature(make).parameters
         for asked in ({}, {"node": 4}) if "node" in parameters else ({},):

@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from html import escape
 from pathlib import Path
 
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
-from ..course import ROOT
+from ..course import EXERCISES, ROOT, chapters
 from ..views.web import RECORDED, script
 from .site import pictures, python
 from .site.tasks import tasks
@@ -30,6 +31,7 @@ from .site.tasks import tasks
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
+CAPTIONS = {"notebooks": "Chapters", "exercises": "Exercises"}
 PAGES = ("first_hour", "three_in_the_morning", "cheatsheet", "reference", "calibration", "mistakes", "bench")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
@@ -171,7 +173,7 @@ def html(text: str) -> dict:
 def contents(folder: str) -> str:
     pages = sorted(path.stem for path in (ROOT / folder).glob("*.ipynb"))
     pages = ["README"] * (ROOT / folder / "README.md").exists() + pages
-    return toctree(folder.title(), *(f"{folder}/{page}" for page in pages))
+    return toctree(CAPTIONS[folder], *(f"{folder}/{page}" for page in pages))
 
 
 def toctree(caption: str, *pages: str) -> str:
@@ -240,12 +242,33 @@ def fit(page: Path, source: Path, places: Places, written: dict[tuple[str, str],
         path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
     content = json.loads(text)
+    content["cells"].insert(1, markdown(plays(page)))
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = fit_links(fit_images("".join(cell["source"]), page, figures), page, source, places)
         elif cell["cell_type"] == "code":
             fit_cell(cell, figures)
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def plays(page: Path) -> str:
+    """A line for who reads without a kernel: what works here, and where the cells run."""
+    notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
+    words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
+    words += f"[install the course](../INSTALL.md) and open `{notebook}`"
+    if name := repository():
+        binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/{notebook}"
+        words += f", or start it in [Codespaces](https://codespaces.new/{name}) or [Binder]({binder})"
+    return f"```{{container}} plays\n{words}.\n```"
+
+
+@cache
+def repository() -> str | None:
+    """owner/name of the course on GitHub, if that is where this copy came from."""
+    asked = ["git", "remote", "get-url", "origin"]
+    origin = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    found = re.search(r"github\.com[:/](.+?)(\.git)?$", origin)
+    return found and found[1]
 
 
 # --- a long notebook, on several pages ----------------------------------------------------
@@ -356,7 +379,11 @@ def start(source: Path, written: dict | None) -> str:
         page = re.sub(r"^## Write one.*?(?=^## )", "", page, flags=re.MULTILINE | re.DOTALL)
     for name, figure in shown.items():
         page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
-    trees = [toctree("The course", "About it, and how to run it <README>", "INSTALL"), *map(contents, FOLDERS)]
+    exercises = len([*EXERCISES.glob("*.ipynb")])
+    page = page.replace(
+        "{{extent}}", f"{len(chapters())} chapters with short tasks, and {exercises} exercises that are graded"
+    )
+    trees = [toctree("The course", "About the course <README>", "INSTALL"), *map(contents, FOLDERS)]
     return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
 
 
@@ -364,8 +391,11 @@ def prepared(source: Path) -> None:
     """Everything that Sphinx reads."""
     static = source / "_static"
     static.mkdir(parents=True)
-    shutil.copy(PARTS / "conf.py", source)
-    shutil.copy(PARTS / "style.css", static)
+    for name in ("conf.py", "favicon.svg"):
+        shutil.copy(PARTS / name, source)
+    for name in ("style.css", "pages.js"):
+        shutil.copy(PARTS / name, static)
+    shutil.copy(ROOT / "notebooks" / "images" / "deadlock.png", static / "share.png")
     (static / "collectives.js").write_text(script(), encoding="utf-8")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))

@@ -2,7 +2,7 @@
 // what does not end is ended with it.
 
 const HERE = document.currentScript?.src // of the script that holds this file
-const PATIENCE = 5000 // milliseconds that code may take
+const PATIENCE = 10000 // milliseconds that code may take
 
 /** Python, one for all cells of a page: run(source, task, progress) promises what `written` of the library says. */
 const python = {
