@@ -69,7 +69,8 @@ class Monitor(State):
         """Take in one message of a rank. Messages that say nothing about calls are passed over."""
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
-            self._wrong = diagnose.wrong(suspect, self._matcher.before)
+            new = message.event if type(message) is protocol.Called else None
+            self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
