@@ -70,4 +70,4 @@ def test_what_nccl_takes_on_networks_is_in_its_figure_and_its_words():
         and network["most"] == 16
     )
     assert len(json.dumps(recording)) <= MOST
-    assert "InfiniBand, RoCE" in repr(shown) and "19.7 µs to 77.1 µs" in repr(shown)
+    assert "InfiniBand, RoCE" in repr(shown) and "16.2 µs to 90.5 µs" in repr(shown)
