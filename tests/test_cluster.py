@@ -110,12 +110,36 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
         )
 
 
+MORE = {
+    "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
+    "parts": r"Stuck: .*\n(.*\n)*They had parted before, in call #2: rank 0 at evaluates, line N: .*ranks 1, 2 and 3 at parts",
+    "no_number": r"^rank 2 passes a NaN or an infinity to all_reduce #2, the first: no_number, line N",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["over", "caught"])
 def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
     code, said, folder = job(tmp_path, "faulty", name)
     assert code == 0, said
     assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_what_is_told_beside_a_verdict(name, tmp_path):
+    _, said, folder = job(tmp_path, "faulty", name, options=["--nan"])
+    assert re.search(MORE[name], re.sub(r"line \d+", "line N", load(folder).verdict)), said
+
+
+@pytest.mark.slow
+def test_an_alarm_reads_the_verdict(tmp_path):
+    alarm = f"cat > {tmp_path / 'rung'}; basename $COLLECTIVES_RECORD >> {tmp_path / 'rung'}; touch {tmp_path / 'over'}"
+    job(tmp_path, "faulty", "raises", options=["--alarm", alarm])
+    until((tmp_path / "over").exists)
+    assert re.search(r"RankFailed: rank 1 raised ValueError(.*\n)*r\n", (tmp_path / "rung").read_text())
+    verdict = json.loads((tmp_path / "r" / "verdict.json").read_text())
+    assert (verdict["kind"], verdict["ranks"]) == ("Raised", [1])
 
 
 @pytest.mark.slow

@@ -57,7 +57,6 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     _check_together(found)
     dumped = {each.rank for each in found.dumps}
     found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
-    found.said += found.watchdog.said()
     if found.others:
         names = ", ".join(file.name for file in found.others[:3]) + ", ..." * (len(found.others) > 3)
         found.said.append(f"Nothing that is known here is in {names}.")

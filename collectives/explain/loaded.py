@@ -28,7 +28,7 @@ def load(*paths: str | Path) -> Record:
     if not found.dumps:
         raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
     job = Job({each.rank: each for each in found.dumps})
-    verdict = "\n".join([words.explained(job, job.hang()), *words.limits(job), *found.said])
+    verdict = "\n".join([words.explained(job, job.hang(), found.watchdog.failures()), *words.limits(job), *found.said])
     return of_job(job, verdict, str(paths[0]))
 
 

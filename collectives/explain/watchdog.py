@@ -31,6 +31,8 @@ _QUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)")
 _STARTED = re.compile(r"last started (?:NCCL )?work: (-?\d+)")
 _ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
 _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
+_SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
+DIFFERENT_SIZES = "Mostly ranks pass different sizes: the flight recorder's files say in which call"
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
@@ -57,18 +59,20 @@ class Log:
         default_factory=dict
     )  # (rank, number) -> what, ms, stamp
     places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
-    errors: dict[int, tuple[str, str]] = field(
-        default_factory=dict
-    )  # by rank, the call in which NCCL failed, and its words
+    _failing: int | None = None  # the rank whose error NCCL's own words follow
+    errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
 
     def read(self, text: str) -> bool:
         """Take in the lines of a file. Whether there was anything of the watchdog in it."""
         before, stack_of = len(self.works) + len(self.told), None
+        self._failing = None
         for line in text.splitlines():
             if stack_of is not None and (frame := _FRAME.search(line)):
                 if stack_of not in self.places and not in_torch(frame[2]):
                     self.places[stack_of] = Place(frame[2], int(frame[3]), frame[1])
                 continue
+            if self._failing is not None and (sizes := _SIZES.search(line)):
+                self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"
             prefix = _RANK.search(line)
             if prefix:
                 self.seen.add(int(prefix[1]))
@@ -87,7 +91,8 @@ class Log:
             self.seen.add(rank)
         if error := _ERROR.search(line):
             rank = int(error["rank"]) if rank is None else rank
-            self.errors.setdefault(rank, (f"{ops.op_of(error['op'])} #{error['seq']}", error["error"].strip()))
+            self._failing = rank
+            self.errors.setdefault(rank, [f"{ops.op_of(error['op'])} #{error['seq']}", error["error"].strip()])
         group = _GROUP.search(line)
         numbers = _FAILED.search(line), _QUEUED.search(line), _STARTED.search(line), _ENDED.search(line)
         if not group or not any(numbers):
@@ -120,13 +125,13 @@ class Log:
             told.since, told.last = stamp - ran * 1_000_000, max(told.last, stamp)
         return [self._dump(rank) for rank in sorted(self.seen)]
 
-    def said(self) -> list[str]:
+    def failures(self) -> list[str]:
         """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
-        ranks: dict[tuple[str, str], list[int]] = {}
+        ranks: dict[tuple[str, ...], list[int]] = {}
         for rank, error in self.errors.items():
-            ranks.setdefault(error, []).append(rank)
+            ranks.setdefault(tuple(error), []).append(rank)
         return [
-            f"NCCL itself failed on {name_ranks(sorted(of))}, in {call} or a later one: {what}."
+            f"NCCL itself failed on {name_ranks(sorted(of))}, in {call} or a later one: {what.removesuffix('.')}."
             for (call, what), of in ranks.items()
         ]
 

@@ -1,7 +1,7 @@
 """Who holds whom up, in words: a first line, the call with its sizes, the table of ranks, and what is not known."""
 
 from math import prod
-from typing import Callable, Hashable, Iterable
+from typing import Callable, Hashable, Iterable, Sequence
 
 from ..format import aligned, duration, name_ranks, size, span
 from . import ops, signatures
@@ -13,9 +13,16 @@ NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 
 
-def explained(job: Job, hang: Hang) -> str:
-    """The first line, the sentences after it and the table of ranks."""
-    return "\n".join([headline(job, hang), *_SENTENCES[hang.kind](job, hang), "", table(job)])
+def explained(job: Job, hang: Hang, failures: Sequence[str] = ()) -> str:
+    """The first line, the sentences after it and the table of ranks.
+
+    failures: sentences on what the network's library itself reported, which is the cause where no rank is.
+    """
+    if failures and not hang.ranks:
+        lines = [f"Nobody lacks a call: {failures[0]}", *failures[1:]]
+    else:
+        lines = [headline(job, hang), *_SENTENCES[hang.kind](job, hang), *failures]
+    return "\n".join([*lines, "", table(job)])
 
 
 # --- the first line -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Callable, Iterator
 from ..launch.source import innermost
 from ..rank.protocol import Skipped
 from ..record.event import Line
-from . import words
+from . import alarm, words
 from .hearer import Hearer
 from .host import Host, Local
 from .judge import Judge
@@ -95,7 +95,7 @@ class Collector(Host):
         if others is not None:
             self._select.register(others, selectors.EVENT_READ, self._accept_other)
         self._writer = Writer(folder, world_size, options.script, options.last, self._standing, self._began)
-        self._judge = Judge(world_size, options.patience)
+        self._judge, self._alarm = Judge(world_size, options.patience), options.alarm
         self._asked: float | None = None  # until when to wait for stacks
         self._skipped = False  # it has been said that calls were lost
         self._finished = False  # it has been said how much was recorded
@@ -236,6 +236,9 @@ class Collector(Host):
     # --- verdicts -------------------------------------------------------------------------
 
     def _look(self) -> None:
+        for note in self._judge.notes():
+            self._writer.verdict(note)
+            say(note)
         cut = [rank for rank in self._ranks.values() if rank.cut_at is not None and not rank.ended]
         if cut and time.monotonic() < min(rank.cut_at for rank in cut) + GOES_ON_SECONDS:
             return  # how they end will be known soon
@@ -260,8 +263,10 @@ class Collector(Host):
     def _announce(self) -> None:
         if verdict := self._judge.conclude():
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
-            self._writer.verdict(text)
+            self._writer.verdict(text, verdict)
             say(text, by="")
+            if self._alarm:
+                alarm.ring(self._alarm, text, self._writer.folder)
 
     def _finish(self) -> None:
         self._finished = True

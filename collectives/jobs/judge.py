@@ -6,8 +6,9 @@ from math import inf
 
 from ..judge.monitor import Monitor
 from ..judge.verdict import Died, Raised, Standstill, Verdict
+from ..judge.wording import source
 from ..rank import protocol
-from ..record.event import Line
+from ..record.event import Event, Line
 from .lines import RETURNED
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
@@ -29,6 +30,8 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
+        self._non_finite: dict[int, Event] = {}  # the first call of each rank that passed a NaN or an infinity on
+        self._non_finite_at = inf  # time.monotonic() of the first
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
     # --- what arrives ---------------------------------------------------------------------
@@ -37,6 +40,10 @@ class Judge:
         if type(message) is protocol.Failed:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
+        if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
+            if not self._non_finite:
+                self._non_finite_at = self._progress
+            self._non_finite.setdefault(rank, event)
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
@@ -89,6 +96,17 @@ class Judge:
         if self._certain_told:
             return False
         return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
+
+    def notes(self) -> list[str]:
+        """What is worth a look and no verdict, each told once."""
+        told = []
+        if time.monotonic() > self._non_finite_at + GRACE_SECONDS:
+            e = min(self._non_finite.values(), key=lambda e: e.start)
+            told.append(
+                f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"
+            )
+            self._non_finite_at = inf
+        return told
 
     @property
     def _is_standing(self) -> bool:

@@ -12,7 +12,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
     [r, "leaves", s, after]                 what such calls leave when they are issued, from here on
     [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
-    [r, "misused", index, how, line]
+    [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
@@ -135,6 +135,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, _: ["waiting", *m],
     protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after, *m[5:]],
     protocol.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
+    protocol.NotFinite: lambda m, _: ["not finite", m.index],
     protocol.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
     protocol.Resumed: lambda *_: ["resumed"],
     protocol.WorkBegan: lambda m, _: ["began", *m],
@@ -330,6 +331,7 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "leaves": Reader._leaves,
     "done": Reader._done,
     "issued": Reader._issued,
+    "not finite": lambda _, index: [protocol.NotFinite(index)],
     "misused": lambda _, index, how, line: [protocol.Misused(index, how, _line(line))],
     "resumed": lambda _: [protocol.Resumed()],
     "began": lambda _, work, index: [protocol.WorkBegan(hashable(work), index)],

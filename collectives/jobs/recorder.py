@@ -37,7 +37,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
-    tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True)
+    tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan)
     way.before_stack = tracer.ask
     failed = False
 

@@ -6,6 +6,7 @@
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
     00007.jsonl ... the last lines: of those between, the first file and the last two remain
     verdict.txt     what was printed about it
+    verdict.json    {"kind", "ranks", "calls", "text"}: the last verdict, for a program
 
 The first line of a file of lines says what came before it: {"before": {"made", "totals", "calls"}}; those that follow
 say again which signatures and clocks its lines go by.
@@ -24,6 +25,7 @@ from typing import Any, BinaryIO, Callable, Iterable
 
 import torch
 
+from ..judge.verdict import Verdict
 from ..rank import protocol
 from .pipe import say
 from .totals import Account
@@ -128,9 +130,14 @@ class Writer:
     def close(self) -> None:
         self._file.close()
 
-    def verdict(self, text: str) -> None:
+    def verdict(self, text: str, verdict: Verdict | None = None) -> None:
+        """Add to verdict.txt; verdict.json holds the last verdict for a program: its kind, ranks, calls and words."""
         self.flush()
         self._append("verdict.txt", text)
+        if verdict:
+            calls = [{"op": call.op, "index": call.events[0].index} for call in verdict.calls]
+            about = {"kind": type(verdict).__name__, "ranks": verdict.ranks, "calls": calls, "text": text}
+            (self.folder / "verdict.json").write_text(json.dumps(about))
 
     def summary(self, seconds: float) -> str:
         """How much there is, and where."""

@@ -40,42 +40,50 @@ class Wrong(NamedTuple):
         return misusing or call.ranks
 
 
-def wrong(call: Call, before: Callable[[Call], Iterable[Call]] = lambda call: ()) -> Wrong | None:
-    """What is wrong with a call as far as it has been made.  before: gives the calls before it on its group."""
-    if flaw := mismatch(call):
+def wrong(
+    call: Call, before: Callable[[Call], Iterable[Call]] = lambda call: (), new: Event | None = None
+) -> Wrong | None:
+    """What is wrong with a call as far as it has been made.
+
+    before: gives the calls before it on its group.  new: the part that came last, if nothing was wrong without it.
+    """
+    if flaw := mismatch(call, new):
         return Wrong((call,), flaw)
-    if earlier := out_of_order(call, before(call)):
+    if not call.one_line and (earlier := out_of_order(call, before(call))):
         return Wrong((earlier, call), "order")
     return None
 
 
-def mismatch(call: Call) -> str | None:
-    """How the parts of a call disagree, or its tensors are misused, as far as it has been made."""
+def mismatch(call: Call, new: Event | None = None) -> str | None:
+    """How the parts of a call disagree, or its tensors are misused, as far as it has been made.  new: as of wrong."""
     first, *rest = call.events
-    on_nccl = first.backend == "nccl"
-    for e in call:
+    if new is not None:  # as good as any other as the first to compare it with
+        first, rest = rest[0] if rest and new is first else first, [new]
+    for e in rest if new is not None else call.events:
         if misuse := _misuse(e, len(call.group)):
             return misuse
     for e in rest:
-        if call.is_message:
-            if e.dtype != first.dtype:
-                return "dtype"
-            if e.nbytes != first.nbytes:
-                return "size"
-            continue
-        if e.op != first.op:
-            return "collective"
-        if e.root != first.root:
-            return "root"
-        if e.reduce_op != first.reduce_op:
-            return "reduce op"
-        if e.dtype != first.dtype:
-            return "dtype"
-        if e.shape != first.shape and not of(e.op).personal and not (on_nccl and e.op in nccl.UNEVEN):
-            return "shape"
-        if e.strides != first.strides and e.op in TAKEN_FOR_DENSE and not on_nccl:
-            return "layout"
+        if flaw := _differ(first, e):
+            return flaw
     return _splits(call) if call.op == "all_to_all_single" else None
+
+
+def _differ(one: Event, other: Event) -> str | None:
+    """How two parts of a call disagree."""
+    if one.is_message:
+        return "dtype" if other.dtype != one.dtype else "size" if other.nbytes != one.nbytes else None
+    if other.op != one.op:
+        return "collective"
+    if other.root != one.root:
+        return "root"
+    if other.reduce_op != one.reduce_op:
+        return "reduce op"
+    if other.dtype != one.dtype:
+        return "dtype"
+    on_nccl = one.backend == "nccl"
+    if other.shape != one.shape and not of(other.op).personal and not (on_nccl and other.op in nccl.UNEVEN):
+        return "shape"
+    return "layout" if other.strides != one.strides and other.op in TAKEN_FOR_DENSE and not on_nccl else None
 
 
 def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
@@ -99,6 +107,23 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
     return None
 
 
+def parted(call: Call, earlier: Iterable[Call]) -> Call | None:
+    """Before a call that goes wrong, the first of the last calls that ranks made from different lines.
+
+    None if there are none, or if ranks never came from the same line before them: then that is how the program is made.
+    Lines in different branches of one `if` are as good as the same.
+    """
+    first = None
+    for other in reversed([other for other in earlier if other is not call]):
+        lines = sorted({e.line for e in other if e.line})
+        if all(alternatives(one, another) for one, another in combinations(lines, 2)):
+            if first is not None:
+                return first
+        else:
+            first = other
+    return None
+
+
 def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call of so many ranks."""
     if e.misuse:
@@ -111,6 +136,8 @@ def _misuse(e: Event, size: int) -> str | None:
 
 def _splits(call: Call) -> str | None:
     """Whether what each rank sends is what its peer expects, where both have called."""
+    if not any(e.splits and e.splits[1] for e in call):
+        return None
     size, sizes = len(call.group), {}
     for e in call:
         rows = e.shape[0] if e.shape else 0

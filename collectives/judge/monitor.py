@@ -9,6 +9,7 @@ import time
 from typing import Callable, Iterable, Mapping
 
 from ..rank import protocol
+from ..record.calls import Call
 from ..record.event import Failure, Line
 from . import diagnose, nccl
 from .gloo import is_consequence
@@ -28,6 +29,7 @@ from .verdict import (
 )
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
+LOOK_BACK = 128  # calls, for the one in which ranks parted
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 # A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
 AT_ONCE_SECONDS = 0.1
@@ -67,7 +69,8 @@ class Monitor(State):
         """Take in one message of a rank. Messages that say nothing about calls are passed over."""
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
-            self._wrong = diagnose.wrong(suspect, self._matcher.before)
+            new = message.event if type(message) is protocol.Called else None
+            self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
@@ -247,7 +250,12 @@ class Monitor(State):
         stuck = [everybody["standing"][rank] for rank in ranks]
         calls = tuple(dict.fromkeys(each.call for each in stuck))
         absent = frozenset().union(*waits.values(), *(each.absent for each in stuck))
-        return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent)
+        parted = next((found for call in calls if (found := self._parted(call))), None)
+        return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent, parted=parted)
+
+    def _parted(self, call: Call) -> Call | None:
+        return diagnose.parted(call, self._matcher.before(call, LOOK_BACK))
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
-        return Disagreement(world_size=self.world_size, ranks=wrong.ranks, calls=wrong.calls, flaw=wrong.flaw)
+        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": self._parted(wrong.calls[0])}
+        return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

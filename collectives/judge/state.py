@@ -60,6 +60,10 @@ class State:
         event.src, self._calls = src, None
         self._matcher.add(event)
 
+    def event(self, rank: int, index: int) -> Event | None:
+        """A rank's call; None for one that is forgotten."""
+        return self._events[rank].get(index)
+
     def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
         """Take in the learner's line at which a rank is, and the functions, innermost first, that it is inside of."""
         self._where[rank] = self._with_text(line), tuple(inside)
@@ -92,6 +96,8 @@ class State:
                     self._waits(event, message.thread)
             case protocol.Resumed():
                 self._blocked.pop(rank, None)
+            case protocol.NotFinite(index) if event := known.get(index):
+                note(event, message)
             case protocol.Misused(index, how, line) if event := known.get(index):
                 note(event, message._replace(line=self._with_text(line)))
                 return None if how == "viewed" else self._matcher.of[id(event)]
@@ -254,6 +260,8 @@ def note(event: Event, message: protocol.Message) -> None:
             event.after = event.after if after is None else after
             event.end, event.waited = end, waited
             event.src = event.src if src is None else src
+        case protocol.NotFinite():
+            event.non_finite = True
         case protocol.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
             event.viewed_at = line
         case protocol.Misused(_, how, line) if event.misuse is None:  # the first is the one that is judged

@@ -49,11 +49,13 @@ class Verdict:
     """How a run ended badly. A subclass for each kind adds what it needs.
 
     ranks: those it is about.  calls: those it is about.  world_size: number of ranks of the run.
+    parted: an earlier call of the same group from which on the ranks were on different lines, if there is one.
     """
 
     world_size: int
     ranks: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
+    parted: Call | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

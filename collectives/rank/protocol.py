@@ -96,6 +96,12 @@ class Misused(NamedTuple):
     line: Line | None
 
 
+class NotFinite(NamedTuple):
+    """Among what the rank passed in was a NaN or an infinity."""
+
+    index: int
+
+
 class Waiting(NamedTuple):
     """A thread of the rank waits for a call."""
 

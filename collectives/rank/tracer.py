@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from ..record.event import MAIN, Event, Value
+from ..record.event import MAIN, Event, Value, each
 from . import kernel, steps, streams, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Called, Completed, Issued, Message, Misused, Resumed, Waiting
+from .protocol import Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
 from .tensors import capture, is_dense, outline
 from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
@@ -40,6 +40,7 @@ NOT_READ = (
     "stream, and the program a different one"
 )
 SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was set by the program
+HANDLED_CHARACTERS = 300
 CAUGHT_SECONDS = 60  # one below this, of a group beside the whole world's, was set to be caught
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _WATCH_FILE = Watch.settle.__code__.co_filename
@@ -62,14 +63,18 @@ class Tracer:
         watch: bool = True,  # False does not notice that a tensor is used before its call was waited for
         patient: bool = False,  # True heeds a group's own time limit only where it is there to be caught
         wait: bool = False,  # True waits for calls of a device, as gloo does, so that their tensors can be read
+        nan: bool = False,  # True looks for a NaN or an infinity in what a call passes in
     ) -> None:
         self.emit = emit
-        self._rank, self._began, self._patient, self._waits = rank, began, patient, wait
+        self._rank, self._began, self._patient, self._waits, self._nan = rank, began, patient, wait, nan
         self._capture = functools.partial(capture, whole=whole) if values else outline
         self._warns = values and not wait and rank == 0  # once
         self._count = 0
         # Calls that a stream has, by index in the order of their calls: whether each is through.
         self._left: dict[int, Callable[[], bool]] = {}
+        self._unread: dict[
+            int, torch.Tensor
+        ] = {}  # by index, of calls that a device has: whether their numbers are finite
         # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
         self._capturing: streams.Streams | None = None
         self._captured_at = 0.0
@@ -135,6 +140,7 @@ class Tracer:
         event.group_name, event.backend = group.group_name, self._backend(group, device)
         event.captured = bool(of_device) and self._captures(of_device)
         event.line, entry, frame = learners_call(threads.here.given_at)
+        event.handling = _handled()
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:
             event.async_op = not _at_once(caller)
@@ -247,11 +253,17 @@ class Tracer:
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
+            looks = self._nan and not event.is_scratch and not event.captured
+            finite = _finite(inputs, bool(of_device)) if looks else None
             with self._lock:
                 event.index, self._count = self._count, self._count + 1
                 event.step = self._steps.count
                 event.start = self.now()
                 self.emit(Called(event))
+                if finite is not None and of_device and not self._waits:
+                    self._unread[event.index] = finite  # until the call is through, and so this is
+                elif finite is not None and not finite:
+                    self.emit(NotFinite(event.index))
 
     def _read(self, value: Value, of_device: streams.Streams | None, captured: bool, scratch: bool = False) -> Value:
         """A call's tensors as they are told: those of a device are read only where it is waited for anyway."""
@@ -363,6 +375,8 @@ class Tracer:
     def _through(self, index: int) -> None:
         if self._left.pop(index, None):
             self.emit(Completed(index, None, self.now(), True, None))
+            if (finite := self._unread.pop(index, None)) is not None and not finite:
+                self.emit(NotFinite(index))
 
     # --- its end ------------------------------------------------------------------------
 
@@ -427,6 +441,26 @@ def _seen(is_through: Callable[[], bool]) -> bool:
         return is_through()
     except RuntimeError:
         return False
+
+
+def _handled() -> str | None:
+    """The exception that the program is handling, in a few words: one that a call in a `finally` would hide."""
+    error = sys.exc_info()[1]
+    return None if error is None else f"{type(error).__name__}: {error}"[:HANDLED_CHARACTERS]
+
+
+def _finite(inputs: Value, later: bool) -> torch.Tensor | None:
+    """Whether no NaN and no infinity is among the numbers; None where nothing is a number that could be one.
+
+    later: a device carries this out when it comes to it, and nobody waits: what is returned can be read after that.
+    """
+    numbers = [t for t in each(inputs) if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())]
+    if not numbers:
+        return None
+    found = torch.stack([torch.isfinite(t).all() for t in numbers]).all()
+    return (
+        torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True) if later else found
+    )
 
 
 def _python_caller() -> FrameType | None:

@@ -19,6 +19,7 @@ class Call:
     index: int  # k-th collective on this group; k-th message between these two ranks
     events: list[Event]  # in group order; a rank that never made the call is missing
     unseen: set[int] = field(default_factory=set)  # ranks that made it, whose events are lost
+    one_line: bool = True  # whether all of them made it from the same line
 
     @property
     def is_message(self) -> bool:
@@ -65,6 +66,7 @@ class Matcher:
             call = self._calls[(*lane[1:], k)] = Call(e.op, e.group, k, [])
             if self._skipped:
                 call.unseen = {rank for rank, n in self._skipped.get(lane[1:], {}).items() if k < n}
+        call.one_line = call.one_line and (not call.events or e.line == call.events[0].line)
         insort(call.events, e, key=lambda e: e.op != "send" if e.is_message else e.group.index(e.rank))
         call.op = call.events[0].op
         self.of[id(e)] = call

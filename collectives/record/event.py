@@ -104,6 +104,8 @@ class Event:
     # was complete, None if nothing did. None: the rank waited for its end.
     issued: float | None = None
     captured: bool = False  # it went into a CUDA graph: it moves something at each replay, which nobody sees
+    handling: str | None = None  # the exception that the program was handling when it made the call
+    non_finite: bool = False  # whether it passes in a NaN or an infinity, where that is looked for
 
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would take as long as ten of them."""

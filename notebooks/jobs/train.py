@@ -26,7 +26,7 @@ signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
 if torch.cuda.is_available():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))  # differs: this rank's GPU, on its own host,
     torch.cuda.set_device(device)  # differs: chosen before anything is put on a GPU,
-    dist.init_process_group("nccl", device_id=device)  # differs: and NCCL connects to all other ranks here and now
+    dist.init_process_group("nccl", device_id=device)  # differs: and NCCL meets the other ranks here and now
 else:
     device = torch.device("cpu")
     dist.init_process_group("gloo")

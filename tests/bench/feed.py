@@ -35,7 +35,7 @@ def main() -> None:
     readers = [(RingReader(ring.descriptor), Hearer(rank, 0.0)) for rank, ring in enumerate(rings)]
     told = heard = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        judge, writer = Judge(ranks, 60), Writer(folder, ranks, ["train.py"], 2000, lambda: ())
+        judge, writer = Judge(ranks, 60), Writer(folder, ranks, ["train.py"], 2000, lambda: (), 0.0)
         for first in range(0, calls // ranks, STEP):
             begun = time.process_time()
             for rank, teller in enumerate(tellers):

@@ -94,6 +94,20 @@ def shapes(device):
     torch.cuda.synchronize()
 
 
+def not_a_number(device):
+    """From the second call on, what rank 1 passes in has a NaN, made on the GPU behind work that takes a while."""
+    x = torch.ones(4, device=device)
+    dist.all_reduce(x)
+    torch.cuda._sleep(BUSY_CYCLES // 10)
+    if dist.get_rank() == 1:
+        x[2] = x[1] / 0 - x[1] / 0
+    dist.all_reduce(x)
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+    dist.barrier()
+    time.sleep(2)
+
+
 def profiled(device):
     """DDP under torch's profiler; each rank leaves a trace in the working folder. Rank 1 is late at each step."""
     rank = dist.get_rank()

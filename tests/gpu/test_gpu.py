@@ -88,6 +88,17 @@ def test_uneven_tensors_are_no_mistake(recorded):
     recorded("uneven", "nccl")
 
 
+@needs_nccl
+def test_the_first_nan_is_found_on_the_gpu_without_waiting_for_it(job, tmp_path):
+    code, said = job("not_a_number", "nccl", "--nan")
+    assert code == 0, said
+    assert re.search(r"rank 1 passes a NaN or an infinity to all_reduce #2, the first: not_a_number, line \d+", said), (
+        said
+    )
+    for mine in load(tmp_path / "r").events:
+        assert all(e.issued is not None for e in mine if e.op == "all_reduce")
+
+
 def total():
     x = torch.full((2,), float(dist.get_rank() + 1)).to("cuda")
     dist.all_reduce(x)
@@ -147,7 +158,7 @@ def test_dumps_of_nccl_are_explained(kind, job, tmp_path):
     assert code == 1
     assert re.match(DUMPS[kind], explain(folder)), explain(folder)
     told = explain(tmp_path / "output.txt")
-    known = "NCCL itself failed on rank 0" in told if kind == "shapes" else re.match(DUMPS[kind], told)
+    known = "NCCL itself failed on rank 0, in" in told if kind == "shapes" else re.match(DUMPS[kind], told)
     assert known, told
 
 

@@ -4,7 +4,7 @@ from ...format import dtype_name, name_ranks, span
 from ...record.calls import Call
 from ...record.event import Event
 from ..verdict import Disagreement
-from .phrases import rows, source
+from .phrases import apart, handled, rows, source
 
 
 def disagreement(verdict: Disagreement) -> str:
@@ -12,7 +12,8 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in verdict.calls for e in call]
     else:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
-    return "\n".join([_head(verdict), rows(parts), CONSEQUENCES[verdict.flaw]])
+    more = [*apart(verdict.parted), *handled(verdict.calls[-1])]
+    return "\n".join([_head(verdict), rows(parts), *more, CONSEQUENCES[verdict.flaw]])
 
 
 def _head(verdict: Disagreement) -> str:

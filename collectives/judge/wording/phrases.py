@@ -3,7 +3,8 @@
 from typing import Hashable, Iterable
 
 from ...format import aligned, name_ranks, span
-from ...record.event import Line
+from ...record.calls import Call
+from ...record.event import Event, Line
 from ..verdict import Standing
 
 
@@ -27,6 +28,21 @@ def call_waited_in(each: Standing, world_size: int) -> str:
     if e.op == "recv":
         return f"{words} from {'anyone' if e.src is None else e.src}"
     return words if len(e.group) == world_size else f"{words} of group {span(e.group)}"
+
+
+def handled(events: Iterable[Event | None]) -> list[str]:
+    """A sentence for each rank that made its call while it handled an exception: the call hides it from the log."""
+    made = (e for e in events if e and e.handling)
+    return [f"Rank {e.rank} made {e.op} #{e.index + 1} while it handled {e.handling}" for e in made]
+
+
+def apart(parted: Call | None) -> list[str]:
+    """Where the ranks first were on different lines, before the call that shows it."""
+    if parted is None:
+        return []
+    places = alike((e.rank, source(e.line)) for e in parted if e.line)
+    where = "; ".join(f"{name_ranks(ranks)} at {line}" for line, ranks in places.items())
+    return [f"They had parted before, in call #{parted.index + 1}: {where}"]
 
 
 def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:

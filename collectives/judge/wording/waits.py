@@ -4,7 +4,7 @@ from typing import Iterable, Sequence
 
 from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
-from .phrases import after, alike, call_waited_in, rows, source, verb
+from .phrases import after, alike, apart, call_waited_in, handled, rows, source, verb
 
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
@@ -67,7 +67,8 @@ def interruption(verdict: Interruption) -> str:
 
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has made or finished a call for {verdict.seconds:.0f} s. That may be right, or a hang."
-    return "\n".join([head, _told(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)])
+    errors = handled(each.event for each in verdict.standing)
+    return "\n".join([head, _told(verdict.standing), *errors, *_lacks(verdict), *_lack_entries(verdict)])
 
 
 def _told(standing: Sequence[Standing]) -> str:
@@ -128,7 +129,8 @@ def deadlock(verdict: Deadlock) -> str:
     ends = alike((each.rank, after(each.made)) for each in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [each.rank for each in gone])
-    return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}\n{advice}"
+    more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *handled(each.event for each in verdict.standing)])
+    return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
 
 def _advice(verdict: Deadlock, gone: list[int]) -> str:

@@ -177,6 +177,40 @@ def misused_twice(rank):
     work.wait()
 
 
+def hides(rank):
+    """A call in a `finally` hides an error from the log."""
+    steps()
+    try:
+        if rank == 1:
+            raise RuntimeError("out of memory on this card")
+        dist.all_reduce(torch.ones(4))
+    finally:
+        dist.barrier()
+
+
+def evaluates():
+    dist.all_reduce(torch.ones(4))
+    dist.all_reduce(torch.ones(4))
+
+
+def parts(rank):
+    """Rank 0 does more than the others in the second step, which shows at the end."""
+    for step in range(4):
+        if step == 1 and rank == 0:
+            evaluates()
+        dist.all_reduce(torch.ones(4))
+
+
+def no_number(rank):
+    """From its second gradient on, rank 2 has a NaN."""
+    gradient = torch.ones(4)
+    for step in range(3):
+        if rank == 2 and step == 1:
+            gradient[1] = float("nan")
+        dist.all_reduce(gradient)
+    time.sleep(1)
+
+
 def forever(rank):
     steps()
     open(f"at-{rank}", "w").close()
