@@ -124,6 +124,20 @@ def test_what_lies_where_python_does_is_hidden_and_grading_refused_where_it_is_s
             again.unlink()
 
 
+@pytest.mark.slow
+def test_a_sandbox_of_which_a_process_is_left_over_does_not_keep_grading_waiting(tmp_path, monkeypatch):
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\necho 'bwrap: no uid map' >&2\nsleep 600 &\necho $! > {tmp_path}/left\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(walls, "TRIAL_SECONDS", 10.0)
+    try:
+        with pytest.raises(walls.Unavailable, match=r"does not hold here \(bwrap: no uid map\)"):
+            walls.check()
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
 def test_who_receives_no_number_has_none(sandboxes):
     result = scored(NUMBERS_IN_TAGS, sandboxes)
     assert result.points == 0 and "received 0 B" in result.checks[0].reason
