@@ -40,6 +40,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--last", type=int, default=2000, metavar="CALLS", help="calls per rank to keep (%(default)s)")
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="without any call, until the ranks' stacks are shown (%(default)s)")  # fmt: skip
     parser.add_argument("--nan", action="store_true", help="name the first rank that passes on a NaN or an infinity")
+    parser.add_argument("--replicas", type=int, default=0, metavar="STEPS", help="compare ranks' parameters every so many steps of an optimizer")  # fmt: skip
     parser.add_argument("--alarm", metavar="COMMAND", help="that a shell starts when there is a verdict, which it reads from its input")  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a script")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="and its arguments")
@@ -48,6 +49,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
         parser.error("which script?")
     if options.last < 1 or options.patience <= 0:
         parser.error("--last and --patience are more than 0")
+    if options.replicas < 0:
+        parser.error("--replicas is a number of steps; 0 compares nothing")
     return options
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import re
 import threading
@@ -19,15 +20,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup, Work
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives.draw.calls import draw_calls
 from collectives.judge import diagnose
 from collectives.rank import pickling
-from collectives.rank.operators import MADE_OF_OPS, OPS, read
+from collectives.rank.operators import MADE_OF_OPS, OPS, _reduction, read
 from collectives.rank.tensors import LARGE, aliased, capture, summarise
-from collectives.rank.tracer import MAX_OPEN
+from collectives.rank.torch_private import HasSource
+from collectives.rank.traced import TracedWork
+from collectives.rank.tracer import MAX_OPEN, Tracer, _finite
 from collectives.rank.watch import ALWAYS, SELDOM
 from collectives.record.calls import pair
 from collectives.record.event import each
@@ -564,7 +568,51 @@ def test_a_wait_that_failed_is_over():
     assert run(patient, world_size=2).results == ["gave up", None]
 
 
+def test_a_reduction_that_torch_does_not_tell_is_not_known():
+    assert _reduction(object()) is None  # as torch 2.8's, whose operators get an object without attributes
+
+
+def test_a_wait_takes_seconds_as_torchs_does():
+    def waits():
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        with pytest.raises(TypeError, match="incompatible function arguments"):
+            work.wait("long")
+        return work.wait(20.0)
+
+    assert run(waits, world_size=2).results == [True, True]
+
+
+def test_what_stands_in_for_torchs_own_is_called_as_that_is():
+    """Names, defaults and order of the parameters of every method of a Work, and of what else the recorder replaces."""
+
+    def own(function):
+        kinds = inspect.signature(function).parameters.values()
+        return [(p.name, None if p.default is p.empty else repr(p.default)) for p in kinds][1:]
+
+    def torchs(function):
+        listed = re.search(r"\((.*)\) ->", function.__doc__.strip().splitlines()[0])[1]
+        parts = [re.match(r"(\w+)(?:: [^=]+?)?(?: = (.*))?$", part) for part in listed.split(", ")]
+        return [part.groups() for part in parts][1:]
+
+    public = {name for name in vars(Work) if not name.startswith("_")} - {"boxed", "unbox"}  # how C++ passes it on
+    names = sorted(public | {"_source_rank", "_get_op_type", "_get_duration"})
+    assert "wait" in names and [n for n in names if all(n not in vars(kind) for kind in (TracedWork, HasSource))] == []
+    start, end = Tracer(0, print, 0.0)._batching()
+    pairs = [(getattr(TracedWork, name), getattr(Work, name)) for name in names]
+    pairs += [(start, ProcessGroup._start_coalescing), (end, ProcessGroup._end_coalescing)]
+    for mine, other in pairs:
+        assert str(own(mine)).replace("datetime.", "") == str(torchs(other)).replace("datetime.", ""), other.__doc__
+
+
 # --- what the recorder keeps --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2])
+def test_a_sum_that_runs_over_is_no_infinity_but_a_cancelled_one_is(dtype):
+    largest = torch.finfo(dtype).max
+    assert _finite([torch.full((1000,), largest).to(dtype), torch.zeros(0).to(dtype)], False)
+    for bad in (float("nan"), float("inf")):
+        assert not _finite(torch.tensor([bad, 1.0, -bad]).to(dtype), False)
 
 
 def test_works_are_let_go():

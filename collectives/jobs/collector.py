@@ -236,9 +236,7 @@ class Collector(Host):
     # --- verdicts -------------------------------------------------------------------------
 
     def _look(self) -> None:
-        for note in self._judge.notes():
-            self._writer.verdict(note)
-            say(note)
+        self._note()
         cut = [rank for rank in self._ranks.values() if rank.cut_at is not None and not rank.ended]
         if cut and time.monotonic() < min(rank.cut_at for rank in cut) + GOES_ON_SECONDS:
             return  # how they end will be known soon
@@ -260,6 +258,11 @@ class Collector(Host):
             self._asked = None
             self._announce()
 
+    def _note(self) -> None:
+        for note in self._judge.notes():
+            self._writer.verdict(note)
+            say(note)
+
     def _announce(self) -> None:
         if verdict := self._judge.conclude():
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
@@ -271,5 +274,6 @@ class Collector(Host):
     def _finish(self) -> None:
         self._finished = True
         self._judge.nothing_more()
+        self._note()
         self._announce()
         say(self._writer.summary(time.perf_counter() - self._began))

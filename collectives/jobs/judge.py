@@ -6,10 +6,10 @@ from math import inf
 
 from ..judge.monitor import Monitor
 from ..judge.verdict import Died, Raised, Standstill, Verdict
-from ..judge.wording import source
 from ..rank import protocol
-from ..record.event import Event, Line
+from ..record.event import Line
 from .lines import RETURNED
+from .notes import Notes
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
@@ -30,8 +30,7 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
-        self._non_finite: dict[int, Event] = {}  # the first call of each rank that passed a NaN or an infinity on
-        self._non_finite_at = inf  # time.monotonic() of the first
+        self._notes = Notes(world_size)
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
     # --- what arrives ---------------------------------------------------------------------
@@ -41,9 +40,9 @@ class Judge:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
         if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
-            if not self._non_finite:
-                self._non_finite_at = self._progress
-            self._non_finite.setdefault(rank, event)
+            self._notes.not_finite(event, self._monitor.call_of(event))
+        elif type(message) is protocol.Checked:
+            self._notes.checked(rank, message)
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
@@ -99,14 +98,7 @@ class Judge:
 
     def notes(self) -> list[str]:
         """What is worth a look and no verdict, each told once."""
-        told = []
-        if time.monotonic() > self._non_finite_at + GRACE_SECONDS:
-            e = min(self._non_finite.values(), key=lambda e: e.start)
-            told.append(
-                f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"
-            )
-            self._non_finite_at = inf
-        return told
+        return self._notes.due(self._patience == inf)
 
     @property
     def _is_standing(self) -> bool:

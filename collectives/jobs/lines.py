@@ -14,6 +14,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
     [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
+    [r, "checked", optimizer, step, checksum]    the rank's parameters after that step
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
     [r, "anew", calls, [[lane, calls], ...], [[work, index], ...], steps]    what was told before, in all
@@ -87,7 +88,7 @@ def of_message(m: protocol.Message, with_text: Text) -> list:
 def anew(
     calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]], step: int
 ) -> list:
-    """The line of what a rank has told until now. lanes: see lane_of, with the calls made of each."""
+    """The line of what a rank has told until now. lanes: see Event.lane, with the calls made of each."""
     short = [[[*lane[:2], _ranks(lane[2]), *lane[3:]], made] for lane, made in lanes]
     return ["anew", calls, short, [list(work) for work in works], step]
 
@@ -141,6 +142,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.WorkBegan: lambda m, _: ["began", *m],
     protocol.WorkEnded: lambda m, _: ["ended", *m],
     protocol.Joining: lambda m, _: ["joining", list(m.threads)],
+    protocol.Checked: lambda m, _: ["checked", *m],
     protocol.Returned: lambda *_: ["returned"],
     protocol.Failed: lambda m, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
 }
@@ -261,7 +263,8 @@ class Signature:
     __slots__ = "_fields", "after", "leaves"
 
     def __init__(self, event: Event) -> None:
-        self._fields, self.after, self.leaves = vars(event), None, None
+        self._fields = vars(event) if event.is_from_anyone else vars(event) | {"lane": event.lane}
+        self.after = self.leaves = None
 
     def event(self, index: int, start: float) -> Event:
         """Such a call, not complete."""
@@ -337,6 +340,7 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "began": lambda _, work, index: [protocol.WorkBegan(hashable(work), index)],
     "ended": lambda _, work: [protocol.WorkEnded(hashable(work))],
     "joining": lambda _, threads: [protocol.Joining(set(map(hashable, threads)))],
+    "checked": lambda _, *checked: [protocol.Checked(*checked)],
     "returned": lambda _: [RETURNED],
     "failed": Reader._failed,
     "anew": Reader._anew,

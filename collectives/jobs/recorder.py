@@ -16,6 +16,7 @@ from typing import Callable, Iterator, NoReturn
 from ..rank import threads, torch_private
 from ..rank.callers import is_learners
 from ..rank.protocol import Called, Completed, Failed, Joining, Message
+from ..rank.replicas import Replicas
 from ..rank.tracer import Tracer
 from ..rank.work import failure
 from ..record.event import Failure, Line, Value
@@ -38,6 +39,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     if rank == 0:
         torch_private.warn()
     tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan)
+    replicas = Replicas(options.replicas, emit)
     way.before_stack = tracer.ask
     failed = False
 
@@ -58,6 +60,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
     _told_of_exit(end, tell)
     tracer.__enter__()
+    replicas.start()
     try:
         yield
     except BaseException as error:

@@ -30,6 +30,7 @@ from .verdict import (
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
 LOOK_BACK = 128  # calls, for the one in which ranks parted
+OF_PARTED_RANKS = ("collective", "root", "shape", "size")  # flaws of ranks that are not at the same place
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 # A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
 AT_ONCE_SECONDS = 0.1
@@ -257,5 +258,6 @@ class Monitor(State):
         return diagnose.parted(call, self._matcher.before(call, LOOK_BACK))
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
-        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": self._parted(wrong.calls[0])}
+        parted = self._parted(wrong.calls[0]) if wrong.flaw in OF_PARTED_RANKS else None
+        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted}
         return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

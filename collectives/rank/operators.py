@@ -108,7 +108,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
             inputs = inputs if collective.gives == "own" else None
             outputs = outputs if collective.gets == "own" else None
     if "reduce_op" in given:
-        event.reduce_op = REDUCE_OPS.get(given["reduce_op"].op(), "?")
+        event.reduce_op = _reduction(given["reduce_op"])
     if kind == "all_to_all_single":
         event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
     if kind == "send":
@@ -125,6 +125,12 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
     event.non_dense = ("in",) * any(map(has_gaps, all_in)) + ("out",) * any(map(has_gaps, all_out))
     event.misuse = "aliased" if aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
+
+
+def _reduction(reduce_op: torch.ScriptObject) -> str | None:
+    """Its name; None where it doesn't tell, as torch 2.8's."""
+    code = getattr(reduce_op, "op", None)
+    return None if code is None else REDUCE_OPS.get(code(), "?")
 
 
 def _unwrapped(kind: str, value: Any) -> Value:

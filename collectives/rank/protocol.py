@@ -153,11 +153,19 @@ class Issued(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see calls.lane_of."""
+    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see Event.lane."""
 
     calls: int
     made: dict[tuple, int]
     works: set[Hashable]  # that have begun, and not ended
+
+
+class Checked(NamedTuple):
+    """The rank's parameters after a step of an optimizer."""
+
+    optimizer: int  # 0-based, in the order of their first steps
+    step: int  # steps that it has made
+    checksum: int
 
 
 class Returned(NamedTuple):
@@ -253,7 +261,7 @@ class Refused(NamedTuple):
 
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
-    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped,
+    Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

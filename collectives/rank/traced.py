@@ -54,16 +54,16 @@ class TracedWork(HasSource, Work):
         return self.parts[0].index
 
     @never_compiled
-    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        tracer = self._tracer
+    def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
+        tracer, has_limit = self._tracer, timeout not in (NO_LIMIT, 0.0)  # torch takes seconds too
         if not self.told:
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
-            limited = self.gives_up or timeout > NO_LIMIT
+            limited = self.gives_up or has_limit
             for part in self.parts:
                 tracer.emit(Waiting(part.index, tracer.now(), limited, threads.here.work))
                 tracer.watch.waits(part.index, True)
         try:
-            result = self.inner.wait(timeout) if timeout > NO_LIMIT else self.inner.wait()
+            result = self.inner.wait(timeout) if has_limit else self.inner.wait()
         finally:  # a wait with a limit ends in an exception, and the program may go on
             for part in self.parts:
                 tracer.watch.waits(part.index, False)

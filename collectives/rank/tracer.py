@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections import defaultdict, deque
 from types import FrameType
@@ -72,9 +73,8 @@ class Tracer:
         self._count = 0
         # Calls that a stream has, by index in the order of their calls: whether each is through.
         self._left: dict[int, Callable[[], bool]] = {}
-        self._unread: dict[
-            int, torch.Tensor
-        ] = {}  # by index, of calls that a device has: whether their numbers are finite
+        # By index, of calls that a device has: whether their numbers are finite.
+        self._unread: dict[int, torch.Tensor] = {}
         # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
         self._capturing: streams.Streams | None = None
         self._captured_at = 0.0
@@ -135,7 +135,9 @@ class Tracer:
         if any([t.is_meta for t in call.all_in]):
             return kernel.passed_on(op, keys, args, kwargs)  # for such tensors torch only goes through the motions
         event, caller = call.event, _python_caller()
-        device = next((t.device for t in call.all_in or call.all_out), None)
+        barrier = given.get("tensor")  # of one alone, to say on which device
+        tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
+        device = tensors[0].device if tensors else None
         of_device = device and streams.of(device)
         event.group_name, event.backend = group.group_name, self._backend(group, device)
         event.captured = bool(of_device) and self._captures(of_device)
@@ -153,7 +155,7 @@ class Tracer:
             if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
                 out = work = _message(name, group, given)
             else:
-                waits = self._waits and of_device and not event.async_op
+                waits = of_device and not event.async_op and (self._waits or barrier is not None)
                 out = (
                     self._waited_in(event, op, keys, args, kwargs)
                     if waits
@@ -170,11 +172,15 @@ class Tracer:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
                 traced.captured = event.captured
+                traced.gives_up = traced.gives_up and barrier is None
                 if event.op == "recv" and event.src is None:
                     traced.any_source = event.group
         if (
             work is None
         ):  # a synchronous call, which the stream has; or part of a batch that C++ makes, not all there yet
+            if barrier is not None:  # which has waited for the device
+                self.emit(Completed(event.index, None, self.now(), True, None))
+                return out
             whole = not event.async_op and not event.is_message
             self._leave([part], event.captured, device, of_device if whole else None)
             return out
@@ -215,22 +221,22 @@ class Tracer:
     def _batching(self) -> tuple[Callable, Callable]:
         """What begins and ends a batch in place of torch's own: what is called between is waited for as one."""
 
-        def start(group: ProcessGroup, device: torch.device) -> None:
-            torch_private.start_coalescing(group, device)
+        def start(group: ProcessGroup, device_type: torch.device) -> None:
+            torch_private.start_coalescing(group, device_type)
             self._batches[threading.get_ident(), group.group_name] = []
 
-        def end(group: ProcessGroup, device: torch.device) -> Work | None:
+        def end(group: ProcessGroup, device_type: torch.device) -> Work | None:
             try:
-                work = torch_private.end_coalescing(group, device)
+                work = torch_private.end_coalescing(group, device_type)
             finally:
                 parts = self._batches.pop((threading.get_ident(), group.group_name), [])
             if not parts:
                 return work
-            of_device = streams.of(device)
+            of_device = streams.of(device_type)
             if work is None:
-                self._leave(parts, bool(self._capturing), device, of_device)
+                self._leave(parts, bool(self._capturing), device_type, of_device)
                 return None
-            traced = self._wrapped(work, parts[0], device, of_device, group, True)
+            traced = self._wrapped(work, parts[0], device_type, of_device, group, True)
             traced.parts, traced.captured = parts, bool(self._capturing)
             return traced
 
@@ -253,8 +259,9 @@ class Tracer:
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
-            looks = self._nan and not event.is_scratch and not event.captured
-            finite = _finite(inputs, bool(of_device)) if looks else None
+            only_gets = event.op == "broadcast" and event.src != self._rank  # its tensor may never have been filled
+            looks = self._nan and not only_gets and not event.is_scratch and not event.captured
+            finite = _finite(inputs, bool(of_device) and not self._waits) if looks else None
             with self._lock:
                 event.index, self._count = self._count, self._count + 1
                 event.step = self._steps.count
@@ -446,10 +453,12 @@ def _seen(is_through: Callable[[], bool]) -> bool:
 def _handled() -> str | None:
     """The exception that the program is handling, in a few words: one that a call in a `finally` would hide."""
     error = sys.exc_info()[1]
-    return None if error is None else f"{type(error).__name__}: {error}"[:HANDLED_CHARACTERS]
+    if error is None:
+        return None
+    return traceback.format_exception_only(error)[0].partition("\n")[0][:HANDLED_CHARACTERS]
 
 
-def _finite(inputs: Value, later: bool) -> torch.Tensor | None:
+def _finite(inputs: Value, later: bool) -> torch.Tensor | bool | None:
     """Whether no NaN and no infinity is among the numbers; None where nothing is a number that could be one.
 
     later: a device carries this out when it comes to it, and nobody waits: what is returned can be read after that.
@@ -457,10 +466,18 @@ def _finite(inputs: Value, later: bool) -> torch.Tensor | None:
     numbers = [t for t in each(inputs) if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())]
     if not numbers:
         return None
+    if not later:
+        return all(map(_is_finite, numbers))
     found = torch.stack([torch.isfinite(t).all() for t in numbers]).all()
-    return (
-        torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True) if later else found
-    )
+    return torch.empty((), dtype=torch.bool, pin_memory=found.is_cuda).copy_(found, non_blocking=True)
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether each number is. A sum is finite only then, and takes a tenth of the time; else it may have run over."""
+    narrow = tensor.itemsize < 4  # sums of such run over soon, and some are of types that know no more than casts
+    if bool(torch.isfinite(tensor.sum(dtype=torch.float32 if narrow else None))):
+        return True
+    return bool(torch.isfinite(tensor.float() if narrow else tensor).all())
 
 
 def _python_caller() -> FrameType | None:

@@ -202,13 +202,27 @@ def parts(rank):
 
 
 def no_number(rank):
-    """From its second gradient on, rank 2 has a NaN."""
+    """From its second gradient on, rank 2 has a NaN. Before, ranks have one only where a broadcast will write."""
+    dist.broadcast(torch.full((4,), 1.0 if rank == 0 else float("nan")), 0)
     gradient = torch.ones(4)
     for step in range(3):
         if rank == 2 and step == 1:
             gradient[1] = float("nan")
         dist.all_reduce(gradient)
     time.sleep(1)
+
+
+def drifts(rank):
+    """From its fourth step on, rank 2 has a parameter that no other has."""
+    weight, own = torch.nn.Parameter(torch.ones(4)), torch.nn.Parameter(torch.full((2,), float(rank)))
+    optimizer, apart = torch.optim.SGD([weight], lr=0.1), torch.optim.SGD([own], lr=0.1)
+    for step in range(6):
+        weight.grad, own.grad = torch.full((4,), float(rank)), torch.ones(2)
+        dist.all_reduce(weight.grad)
+        if rank == 2 and step == 3:
+            weight.grad[1] += 1
+        optimizer.step()
+        apart.step()
 
 
 def forever(rank):

@@ -1,0 +1,58 @@
+"""Checksums of a rank's parameters, which tell whether ranks that should have the same still do."""
+
+import itertools
+import zlib
+from typing import Callable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from . import streams, torch_private
+from .protocol import Checked, Message
+from .tensors import summarise
+
+
+class Replicas:
+    """Tells of the checksum after each optimizer's first step and each `every`-th; every 0: never."""
+
+    def __init__(self, every: int, emit: Callable[[Message], None]) -> None:
+        self._every, self._emit = every, emit
+        self._numbers = itertools.count()
+        self._steps: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()  # -> its number, steps it has made
+        self._hook = None
+
+    def start(self) -> None:
+        if self._every:
+            self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def stop(self) -> None:
+        if self._hook:
+            self._hook.remove()
+
+    def _stepped(self, optimizer: Optimizer, *_) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if optimizer not in self._steps:
+            self._steps[optimizer] = [next(self._numbers), 0]
+        made = self._steps[optimizer]
+        made[1] += 1
+        if made[1] == 1 or made[1] % self._every == 0:
+            with torch_private.NoModes():
+                checksum = _checksum(optimizer)
+            if checksum is not None:
+                self._emit(Checked(*made, checksum))
+
+
+def _checksum(optimizer: Optimizer) -> int | None:
+    """Of what this rank holds of the optimizer's parameters, bit by bit; None while they go into a CUDA graph."""
+    checksum = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = torch_private.local(parameter.detach())
+            of_device = streams.of(own.device)
+            if of_device and of_device.capturing():
+                return None
+            if own.layout == torch.strided:
+                checksum = zlib.crc32(summarise(own).checksum.to_bytes(4, "little"), checksum)
+    return checksum
