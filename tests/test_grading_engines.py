@@ -21,6 +21,8 @@ LOST = [
     "--HeartMonitor.period=1000",
     "--HeartMonitor.max_heartmonitor_misses=15",
 ]  # an engine is, after 15 s of silence
+# bubblewrap asks /proc for its own processes, and a host's is the machine's until then.
+OWN_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t proc proc /proc && exec "$@"', "sh"]
 UP = "import ipyparallel, sys; ipyparallel.Client(sys.argv[1]).wait_for_engines(3, timeout=200)"
 
 
@@ -53,7 +55,7 @@ def test_of_engines_on_three_hosts_one_is_lost_one_slow_and_one_has_no_sandbox(t
         hosts.start(0, [sys.executable, "-m", "ipyparallel.controller", *at, *LOST], cwd=ROOT)
         engine = once_there(for_engines, "-m", "ipyparallel.engine", f"--file={for_engines}", "--log-level=ERROR")
         for host, how in enumerate((slow, [], bare)):
-            hosts.start(host, [*how, *engine], cwd=ROOT)
+            hosts.start(host, [*how, *OWN_PROC, *engine], cwd=ROOT)
         assert hosts.start(0, once_there(for_clients, "-c", UP, str(for_clients)), cwd=ROOT).wait(300) == 0
         options = ["--seed", "s", "--engines", str(for_clients), "--out", str(tmp_path / "report"), str(submissions)]
         command = [sys.executable, "-m", "helpers.grade", "--score", *options]
