@@ -175,7 +175,7 @@ class Progress(dict):
         lines = ["# How far you are", "`progress()` in a cell says it at any time; this page, when it is opened."]
         for title, part in self._parts().items():
             folder = (course.NOTEBOOKS if title == "Chapters" else course.EXERCISES).name
-            rows = (f"| [{name}]({folder}/{name}.ipynb) | {state} |" for name, state in part.items())
+            rows = (f"| [{name.replace('_', ' ')}]({folder}/{name}.ipynb) | {state} |" for name, state in part.items())
             lines += ["", f"| {title} | |", "|---|---|", *rows]
         return "\n".join([*lines, "", *self._predicted(), ""])
 

@@ -1,7 +1,11 @@
 """The exercises in a course kept with nbgrader, as they are: generate, hand in, autograde."""
 
+import subprocess
+import sys
+
 import pytest
 
+from helpers.course import ROOT
 from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, NotInstalled, environment
@@ -41,3 +45,24 @@ def test_nbgrader_generates_and_grades_our_exercises(tmp_path):
     course.submit("wrong", answered("def distributed_mean(x):\n    return x"))
     course.submit("untouched", release.text(ours))
     assert course.autograde() == {"right": (3, 3), "partly": (2, 3), "wrong": (0, 3), "untouched": (0, 3)}
+
+
+def test_points_of_a_report_go_into_nbgraders_gradebook(tmp_path):
+    try:
+        python = environment(tmp_path / "environment")
+    except NotInstalled as why:
+        pytest.skip(f"nbgrader cannot be installed here: {why}")
+    course = Course(tmp_path / "course", python, MEAN)
+    course.generate()
+    handed_in = {"ann": (RIGHT,), "bob": ("def distributed_mean(x):\n    return x", UNCHUNKED), "cyd": ("# nothing",)}
+    for student, attempts in handed_in.items():
+        for k, source in enumerate(attempts):
+            place = tmp_path / "submissions" / student / f"{k}"
+            place.mkdir(parents=True)
+            (place / f"{MEAN}.ipynb").write_text(answered(source), encoding="utf-8")
+    options = ["--score", "--no-sandbox", "--no-pictures", "--out", str(tmp_path / "report")]
+    command = [sys.executable, "-m", "helpers.grade", *options, str(tmp_path / "submissions")]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    said = course.to_gradebook(tmp_path / "report" / "report.json")
+    assert f"bob, {MEAN}: 2 of 3" in said  # the better attempt
+    assert course.scores() == {"ann": (3, 3), "bob": (2, 3), "cyd": (0, 3)}

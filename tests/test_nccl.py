@@ -101,6 +101,16 @@ def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
 
 
 @pytest.mark.slow
+def test_of_numbers_that_are_none_the_first_is_told_when_its_call_is_through(job):
+    code, said, record = job("not_a_number", "--nan")
+    assert code == 0, said
+    told = re.search(r"rank 1 passes a NaN or an infinity to all_reduce #2, the first: not_a_number, line \d+", said)
+    assert told and said.count("a NaN or") == 1, said
+    assert [e.non_finite for e in record.events[0]] == [False, False, True, False]
+    assert all(e.backend == "nccl" for e in record.events[1]) and record.events[1][-1].end is not None
+
+
+@pytest.mark.slow
 def test_a_call_from_a_thread_without_python_has_the_line_of_the_main_thread(job):
     code, said, record = job("in_thread")
     assert code == 0, said

@@ -772,7 +772,7 @@ def test_published_figures_are_met():
         rows = table.of(group)
         assert rows.median < bound and rows.within > 0.8 and rows.foreseen > 0.9, group
     unseen = table.of(role="held out")
-    assert unseen.median < 0.1 and unseen.foreseen > 0.9 and len({row.source for row in unseen}) >= 15
+    assert unseen.median < 0.1 and unseen.foreseen > 0.9 and len({row.source for row in unseen}) >= 14
     # The bands are what Calibration.spreads finds.
     for network in networks().values():
         low, _, high = zip(*table.spreads(network.name))
@@ -797,7 +797,7 @@ def test_a_price_says_how_far_it_can_be_trusted():
     near, far = nccl("all_reduce", rails(2)), nccl("all_reduce", rails(16_384))
     cost = near(MIB)
     assert cost.band[0] < cost.seconds < cost.band[1] and not cost.beyond
-    assert f"nine of ten published systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
+    assert f"nine of ten systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
     assert "extrapolated: no sweep of verbs has more than 256 GPUs" in repr(far(8))
     slowest = nccl("all_reduce", machine_of("A3 High", 16))(8)
     assert slowest.seconds > 10 * near(8).seconds and slowest.algorithm == "Ring" and slowest.protocol == "Simple"

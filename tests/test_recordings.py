@@ -10,7 +10,7 @@ from collectives.machines import rails
 from collectives.play.web import module
 from helpers import network_prices
 from helpers.tools import recordings
-from helpers.views.explore import _grid, code, execute
+from helpers.views.explore import NUMBERS, _grid, code, execute, setting
 from helpers.views.prices import NETWORKS
 from helpers.views.web import FIGURES, RECORDED, script
 
@@ -29,9 +29,20 @@ def test_what_is_stored_is_what_ranks_do_now():
     assert as_stored(recordings.question()) == STORED["question"]
     assert as_stored(recordings.deadlock()) == STORED["deadlock"]
     assert as_stored(recordings.costs().recording()) == STORED["costs"]
-    for op, n in (("all_to_all", 5), ("gather", 3), ("barrier", 2)):
-        again = _grid(execute(code(op, 0, "SUM", "float32", 2), n).done)
-        assert as_stored(again) == STORED["explore"]["runs"][f"{op} {n}"]
+    explored = STORED["explore"]
+    for op, n, root, reduce_op in (
+        ("all_to_all", 5, 0, "SUM"),
+        ("scatter", 4, 2, "SUM"),
+        ("reduce", 3, 1, "MAX"),
+        ("barrier", 2, 0, "SUM"),
+    ):
+        rows = {}
+        title, *sides = _grid(execute(code(op, root, reduce_op, "float32", NUMBERS), n).done, rows)
+        stored, *places = explored["runs"][setting(op, n, root, reduce_op)]
+        assert stored == title
+        assert as_stored([[[*rows][k] for k in side] for side in sides]) == [
+            [explored["rows"][k] for k in side] for side in places
+        ]
 
 
 def test_figures_are_light():
@@ -59,4 +70,4 @@ def test_what_nccl_takes_on_networks_is_in_its_figure_and_its_words():
         and network["most"] == 16
     )
     assert len(json.dumps(recording)) <= MOST
-    assert "InfiniBand, RoCE" in repr(shown) and "19.7 µs to 77.1 µs" in repr(shown)
+    assert "InfiniBand, RoCE" in repr(shown) and "16.2 µs to 90.5 µs" in repr(shown)

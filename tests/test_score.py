@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -98,6 +99,43 @@ def test_no_cheat_gets_a_point(name, sandboxes):
 
 def test_the_corpus_is_large():
     assert len(HOSTILE) >= 120
+
+
+@pytest.mark.slow
+def test_what_lies_where_python_does_is_hidden_and_grading_refused_where_it_is_still_seen():
+    """As in /usr/src/app, or in an environment that holds the course."""
+    looks = "import os, sys; print(os.path.exists(sys.argv[1]) and os.listdir(sys.argv[1]))"
+
+    def seen(*private):
+        command = [*walls.around(private), "--", sys.executable, "-I", "-c", looks, folder]
+        return subprocess.run(command, capture_output=True, text=True, cwd="/").stdout.strip()
+
+    with tempfile.TemporaryDirectory(dir=Path(sys.prefix) / "lib") as folder:
+        seed = Path(folder, "grading.json")
+        seed.write_text("a secret")
+        assert seen() == "['grading.json']" and seen(Path(folder)) == "[]"
+        walls.check([Path(folder)])
+        again = Path(f"{folder}.json")
+        again.hardlink_to(seed)  # another way to it, which is not in the folder
+        try:
+            with pytest.raises(walls.Unavailable, match=f"could see {again}, .* Move the course, the submissions"):
+                walls.check([Path(folder)])
+        finally:
+            again.unlink()
+
+
+@pytest.mark.slow
+def test_a_sandbox_of_which_a_process_is_left_over_does_not_keep_grading_waiting(tmp_path, monkeypatch):
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\necho 'bwrap: no uid map' >&2\nsleep 600 &\necho $! > {tmp_path}/left\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(walls, "TRIAL_SECONDS", 10.0)
+    try:
+        with pytest.raises(walls.Unavailable, match=r"does not hold here \(bwrap: no uid map\)"):
+            walls.check()
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
 def test_who_receives_no_number_has_none(sandboxes):

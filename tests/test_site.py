@@ -157,6 +157,20 @@ def rgb(tint):
     return [int(tint[i : i + 2], 16) for i in (1, 3, 5)]
 
 
+def test_every_page_says_what_it_is_and_a_chapters_what_runs_there(site, pages):
+    titles = []
+    for name in pages:
+        head, _, body = (site / name).read_text(encoding="utf-8").partition("</head>")
+        if name in ("search.html", "genindex.html"):
+            continue
+        said = re.search(r'<meta name="description" content="([^"]{40,220})">', head)
+        assert said and 'property="og:title"' in head and "favicon.svg" in head, name
+        titles.append(re.search(r"<title>(.*?)</title>", head)[1])
+        if re.match(r"(notebooks|exercises)/\d\d_", name):
+            assert "To run and change the cells yourself" in body, name
+    assert len(titles) - len(set(titles)) < 5
+
+
 def test_nothing_is_loaded_from_elsewhere(site):
     loads = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*\b(?:src|href)=[\"'](?:https?:)?//", re.IGNORECASE)
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:

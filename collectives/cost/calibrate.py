@@ -25,8 +25,8 @@ from .reports import Measured, measured
 from .tuner import Nccl, nccl
 
 # A row that takes FAULT times the upper end of the band, and the next size too, is no family's habit.  Of the 104 sweeps
-# of sweeps.csv this finds 7 of the 8 suspect ones, the nearest at 1.23 times (the eighth, a complaint about 320 GB/s, lies
-# in the band: without NVLSTree that is what rings reach), and none that is healthy: the nearest of them takes 1.13 times.
+# of sweeps.csv this finds 7 of the 8 suspect ones, the nearest at 1.23 times (the eighth, a complaint about 320 GB/s, takes
+# 1.03 times: without NVLSTree that is what rings reach), and none that is healthy: the nearest of them takes 1.13 times.
 FAULT = 1.2
 ODD = 1.3  # times the fit, or a 1.3rd of it, while its neighbours are nearer
 

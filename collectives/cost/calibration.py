@@ -100,26 +100,28 @@ class Calibration(Errors):
 
     def __repr__(self) -> str:
         """A line for each group of sizes, then one for each network: errors of the rows that nothing was fitted to."""
-        rows = [
-            (
-                "rows that nothing was fitted to",
-                "rows",
-                "sources",
-                "median",
-                "worst",
-                "in the band",
-                "in the others' band",
-            )
-        ]
+        head = (
+            "rows that nothing was fitted to",
+            *"rows sources median worst".split(),
+            "in the band",
+            "in the others' band",
+        )
+        return aligned([head, *self.summary], right=range(1, 7), indent="  ")
+
+    @property
+    def summary(self) -> list[tuple[str, ...]]:
+        """Of each group of sizes, each network, what was held out and all: rows, sources, errors, shares in the bands."""
         parts = [(group, self.of(group)) for group in GROUPS]
         parts += [(f"network {name}", self.of(network=name)) for name in dict.fromkeys(row.network for row in self)]
         parts += [("held out", self.of(role=HELD_OUT)), ("all", self)]
-        for name, part in parts:
-            if counted := part.counted:
-                sources, worst = len({row.source for row in counted}), max((row.error for row in counted), key=abs)
-                shares = f"{part.median:.0%}", f"{worst:+.0%}", f"{part.within:.0%}", f"{part.foreseen:.0%}"
-                rows.append((name, str(len(counted)), str(sources), *shares))
-        return aligned(rows, right=range(1, 7), indent="  ")
+        return [(name, *part._figures) for name, part in parts if part.counted]
+
+    @property
+    def _figures(self) -> tuple[str, ...]:
+        counted = self.counted
+        sources, worst = len({row.source for row in counted}), max((row.error for row in counted), key=abs)
+        shares = f"{self.median:.0%}", f"{worst:+.0%}", f"{self.within:.0%}", f"{self.foreseen:.0%}"
+        return str(len(counted)), str(sources), *shares
 
     def sweeps(self) -> str:
         """A line a sweep, then the sources by their numbers, and what is suspect."""

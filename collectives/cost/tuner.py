@@ -5,7 +5,7 @@ NCCL estimates every combination of an algorithm and a protocol as latency + byt
 five things that it leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a
 node, one handshake for each of a chunk's two slices; in a ring over nodes, one crossing a round; in a chain, every hop;
 and what the network's software adds to every crossing (machines/networks.csv), which alone is fitted.  With it a price
-has a band, within which nine of ten published systems lie.
+has a band, in which nine of ten systems that nobody has published are to be expected (spread.py).
 
 Left out are kernels for symmetric memory and copies by the copy engines, which NCCL 2.27 and later run where buffers are
 registered as windows (they take less), and SHARP in the network's switches.

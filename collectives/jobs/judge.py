@@ -40,7 +40,7 @@ class Judge:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
         if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
-            self._notes.not_finite(event)
+            self._notes.not_finite(event, self._monitor.call_of(event))
         elif type(message) is protocol.Checked:
             self._notes.checked(rank, message)
         if not (self._certain_told and type(message) is protocol.Failed):  # a consequence

@@ -88,7 +88,7 @@ def of_message(m: protocol.Message, with_text: Text) -> list:
 def anew(
     calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]], step: int
 ) -> list:
-    """The line of what a rank has told until now. lanes: see lane_of, with the calls made of each."""
+    """The line of what a rank has told until now. lanes: see Event.lane, with the calls made of each."""
     short = [[[*lane[:2], _ranks(lane[2]), *lane[3:]], made] for lane, made in lanes]
     return ["anew", calls, short, [list(work) for work in works], step]
 
@@ -263,7 +263,8 @@ class Signature:
     __slots__ = "_fields", "after", "leaves"
 
     def __init__(self, event: Event) -> None:
-        self._fields, self.after, self.leaves = vars(event), None, None
+        self._fields = vars(event) if event.is_from_anyone else vars(event) | {"lane": event.lane}
+        self.after = self.leaves = None
 
     def event(self, index: int, start: float) -> Event:
         """Such a call, not complete."""

@@ -8,6 +8,7 @@ from typing import Iterable
 from ..format import name_ranks
 from ..judge.wording import source
 from ..rank import protocol
+from ..record.calls import Call
 from ..record.event import Event
 
 GRACE_SECONDS = 0.5  # for what other ranks did before, and tell later
@@ -17,19 +18,20 @@ KEPT_CHECKS = 64  # that lack ranks
 class Notes:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
-        self._non_finite: Event | None = None  # the earliest call that passes in a NaN or an infinity
+        self._non_finite: dict[
+            int, tuple[Event, Call]
+        ] = {}  # of each rank, the first that passes in a NaN or an infinity
         self._due = inf  # time.monotonic() at which that is told
         self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
         self._told: list[str] = []
 
-    def not_finite(self, event: Event) -> None:
-        """Take in that a call passes in a NaN or an infinity."""
-        if self._non_finite is None:
-            self._non_finite, self._due = event, time.monotonic() + GRACE_SECONDS
-        elif event.start < self._non_finite.start:
-            self._non_finite = event
+    def not_finite(self, event: Event, call: Call) -> None:
+        """Take in that a rank passes a NaN or an infinity to a call."""
+        if not self._non_finite:
+            self._due = time.monotonic() + GRACE_SECONDS
+        self._non_finite.setdefault(event.rank, (event, call))
 
     def checked(self, rank: int, message: protocol.Checked) -> None:
         """Take in a checksum of a rank's parameters."""
@@ -46,7 +48,9 @@ class Notes:
         """What is to be told now; at the end, all that is left."""
         told, self._told = self._told, []
         if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
-            e, self._due = self._non_finite, inf
+            firsts, self._due = list(self._non_finite.values()), inf
+            own = [e for e, _ in firsts if not any(_got(e, call) for _, call in firsts)]  # all others were given it
+            e = min(own or [e for e, _ in firsts], key=lambda e: e.start)
             told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
         return told
 
@@ -65,6 +69,11 @@ class Notes:
                 )
                 self._replicas[optimizer] = []
         self._alike[optimizer] = step
+
+
+def _got(e: Event, call: Call) -> bool:
+    """Whether an event's rank had taken part in this call before."""
+    return any(part.rank == e.rank and part.index < e.index for part in call)
 
 
 def _alike(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:

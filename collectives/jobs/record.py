@@ -9,7 +9,7 @@ from ..judge.run import SHOWN_MESSAGES, Run
 from ..judge.state import note
 from ..lazy import Later
 from ..rank import protocol
-from ..record.calls import blocks, lane_of
+from ..record.calls import blocks
 from ..record.event import Event
 from ..record.text import block_table
 from ..record.traffic import Traffic, count
@@ -146,7 +146,7 @@ class _Reader:
         for mine in self._events:
             kept.append([])
             for e in mine.values():
-                lane = lane_of(e)
+                lane = e.lane
                 if made[lane] >= first[lane[1:]]:
                     kept[-1].append(e)
                 made[lane] += 1

@@ -20,7 +20,6 @@ from typing import Any, Hashable
 
 from ..launch.source import with_text
 from ..rank import protocol
-from ..record.calls import lane_of
 from ..record.event import MAIN, Event, Value
 from . import lines
 from .ring import RingWriter
@@ -65,7 +64,7 @@ class Teller:
         self._signatures: dict[tuple, _Signature] = {}  # told in this segment
         self._number = self._number_before = 0  # of the last signature, and of the last before this segment
         self._under_way: dict[int, _Signature] = {}  # by index
-        self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see lane_of -> calls made of it
+        self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see Event.lane -> calls made of it
         self._made = 0  # calls
         self._step = 0  # training steps that it has ended, as was told
         self._works: dict[Hashable, int | None] = {}  # that have begun, and not ended
@@ -108,7 +107,7 @@ class Teller:
         key = None if self._values else _shared(e)
         signature = self._signatures.get(key)
         if signature is None or signature.before != e.before:
-            lane = [0] if e.op == "recv" and e.src is None else self._lanes[lane_of(e)]
+            lane = [0] if e.is_from_anyone else self._lanes[e.lane]
             if key is None:
                 signature = _Signature(0, None, lane)
                 self._write(lines.of_call(e, self._with_text))

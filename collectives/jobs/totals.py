@@ -7,7 +7,6 @@ from dataclasses import astuple, dataclass
 
 from ..format import aligned, dtype_name, duration, size
 from ..rank import protocol
-from ..record.calls import lane_of
 from .lines import hashable
 
 Kind = tuple[str, int, str]  # op, ranks of its group, dtype
@@ -50,7 +49,7 @@ class Totals(dict[Kind, Total]):
 class Account:
     """Counts of the lines of a record, as far as they have been read or written.
 
-    made: lane (see lane_of) -> its events.  calls: by rank.
+    made: lane (see Event.lane) -> its events.  calls: by rank.
     """
 
     def __init__(self, world_size: int, before: dict | None = None) -> None:
@@ -65,7 +64,8 @@ class Account:
         if type(message) is protocol.Called:
             e = message.event
             kind = e.op, len(e.group), "" if e.dtype is None else dtype_name(e.dtype)
-            total = self.totals.setdefault(kind, Total())
+            if (total := self.totals.get(kind)) is None:
+                total = self.totals[kind] = Total()
             total.calls += 1
             total.nbytes += e.nbytes
             total.captured += e.captured
@@ -73,8 +73,8 @@ class Account:
             self.calls[rank] += 1
             if e.issued is None:
                 self._started[rank, e.index] = total, e.start
-            if e.op != "recv" or e.src is not None:
-                self.made[lane_of(e)] += 1
+            if not e.is_from_anyone:
+                self.made[e.lane] += 1
         elif type(message) is protocol.Issued and (begun := self._started.pop((rank, message.index), None)):
             begun[0].issued += 1
         elif type(message) is protocol.Completed and (begun := self._started.pop((rank, message.index), None)):

@@ -69,6 +69,7 @@ class Writer:
         self._most, self._standing = last * world_size, standing  # calls of a file
         self._account = Account(world_size)
         self._number, self._calls = 0, 0  # of this file
+        self._held: list[bytes] = []  # lines, until the next flush
         self._refused = False
         self._begin(dict(
             format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
@@ -97,7 +98,7 @@ class Writer:
     @_while_it_can
     def standing(self, lines: Iterable[bytes]) -> None:
         """Write lines that those to come go by."""
-        self._file.writelines(line + b"\n" for line in lines)
+        self._held += lines
 
     def add(self, rank: int, line: bytes, message: protocol.Message | None) -> None:
         """Write a line, with the message that it is, if it is one."""
@@ -105,16 +106,14 @@ class Writer:
             if self._calls >= self._most:
                 self._turn()
             self._calls += 1
-        self._line(line)
+        if not self._refused:
+            self._held.append(line)
         self._account.add(rank, message)
-
-    @_while_it_can
-    def _line(self, line: bytes) -> None:
-        self._file.write(line + b"\n")
 
     @_while_it_can
     def _turn(self) -> None:
         """Begin the next file."""
+        self._put()
         self._file.close()
         if self._number >= 2:  # the first file and the last two are kept
             (self.folder / f"{self._number - 1:05}.jsonl").unlink()
@@ -122,12 +121,18 @@ class Writer:
         self._file = self._next()
         self.standing(self._standing())
 
+    def _put(self) -> None:
+        self._file.writelines([line + b"\n" for line in self._held])
+        self._held.clear()
+
     @_while_it_can
     def flush(self) -> None:
+        self._put()
         self._file.flush()
 
     @_while_it_can
     def close(self) -> None:
+        self._put()
         self._file.close()
 
     def verdict(self, text: str, verdict: Verdict | None = None) -> None:

@@ -3,12 +3,16 @@
 Seconds, bytes, bytes per second.  Ranks are numbered node by node.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from math import inf
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from .networks import Network
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ class Machine:
 
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""
+        import numpy as np  # which a page has not, see cost/plain.py
+
         together = [level.group(source) == level.group(target) for level in self.levels[:-1]]
         return np.argmax([*together, np.ones(len(source), bool)], axis=0)
 

@@ -6,11 +6,9 @@ a thread of the processor, and these differ from one family of networks to the n
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import exp, log
+from math import log
 from pathlib import Path
 from typing import Sequence
-
-import numpy as np
 
 from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
@@ -66,8 +64,8 @@ class Network(DataSheet):
 
     @property
     def whose(self) -> str:
-        """Whose measurements the band is of."""
-        return "published systems" if self.file == FILE else f"measurements of {self.name}"
+        """What nine of ten of are in the band."""
+        return "systems" if self.file == FILE else f"measurements of {self.name}"
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
@@ -75,13 +73,16 @@ class Network(DataSheet):
         return {name: self.value(name, PRICES) for name in names.split()}
 
     def band(self, nbytes: float) -> tuple[float, float]:
-        """Of a price, the least and the most that nine of ten published systems take."""
+        """Of a price, the least and the most that nine of ten systems are expected to take."""
         return at_size(nbytes, self.value("low", PRICES)), at_size(nbytes, self.value("high", PRICES))
 
 
 def at_size(nbytes: float, shares: Sequence[float]) -> float:
     """The share at a size, of those at ANCHORS."""
-    return exp(np.interp(log(max(nbytes, 1.0)), [log(anchor) for anchor in ANCHORS], np.log(shares)))
+    small, middle, large = ANCHORS
+    nbytes = min(max(nbytes, small), large)
+    below, above, (low, high) = (small, middle, shares[:2]) if nbytes < middle else (middle, large, shares[1:])
+    return low * (high / low) ** (log(nbytes / below) / log(above / below))
 
 
 @cache

@@ -4,7 +4,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Callable, Iterator, NamedTuple
 
-from ..algorithms.model import Schedule, chunk_name, members, said, title
+from ..algorithms.model import Schedule, title
 from ..draw.canvas import Picture
 from ..draw.chips import chip
 from ..draw.spacetime import space_time
@@ -13,10 +13,10 @@ from ..frontend import Interactive
 from ..judge.run import Run
 from ..record.messages import Transfer, read
 from ..record.text import peer_status, status, text
+from .schedule import played, sentences, waiting
 
 PAUSE = 900  # milliseconds a step is shown while it plays
 CHIP_PIXELS = 110  # a value on its way: longer ones are left out
-MAX_CELLS = 600  # in a grid that moves; more are shown as messages in time
 
 
 class Moment(NamedTuple):
@@ -121,45 +121,13 @@ def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
         went = ", ".join(f"{'?' if m.source is None else m.source} -> {m.target} [{text(m.value)}]" for m in now)
         busy = {None, *(rank for m in now for rank in (m.source, m.target))}
         idle = sorted(rank for rank, end in last.items() if end > k and rank not in busy)
-        yield f"step {k + 1}:  {went}{_waiting(idle)}; {size(sent)} so far"
-
-
-def _waiting(idle: list[int]) -> str:
-    """'; ranks 0, 2 wait'"""
-    return f"; rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))} wait{'s' * (len(idle) == 1)}" if idle else ""
+        yield f"step {k + 1}:  {went}{waiting(idle)}; {size(sent)} so far"
 
 
 # --- a schedule ---------------------------------------------------------------------------
 
 
 def _of_schedule(schedule: Schedule) -> Steps:
-    total, frames = 0, []
-    for k, messages in enumerate([*schedule.steps, []]):
-        words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"
-        if messages:
-            busy = {rank for m in messages for rank in (m.source, m.target)}
-            words = f"step {k + 1}:  " + ", ".join(said(schedule, m) for m in messages)
-            words += _waiting([rank for rank in range(schedule.world_size) if rank not in busy])
-            total += sum(len(m.chunks) for m in messages)
-        share = f"{total}/{schedule.cuts}" if total % schedule.cuts else total // schedule.cuts
-        frames.append(Moment(lambda k=k: schedule.draw(k + 1), f"{words}; {share} S so far"))
-    return Steps(title(schedule), frames, schedule.draw, _grid(schedule, frames))
-
-
-def _grid(s: Schedule, frames: list[Moment]) -> dict:
-    """A schedule as the web module plays it: what is held at first, and [source, target, chunks, adds] of every step.
-
-    One that is too large for a grid is played as messages in time.
-    """
-    count = len(s.steps)
-    says = [f"before:  {count} step{'s' * (count != 1)} to come", *(frame.says for frame in frames[:-1])]
-    says[-1] += "; the end" * (count > 0)
-    common = {"says": says, "root": s.root if s.rooted else None}
-    if s.world_size * s.chunks > MAX_CELLS:
-        steps = [[[m.source, m.target, "", m.source, True] for m in step] for step in s.steps]
-        ranks = list(range(s.world_size))
-        return common | {"view": "lanes", "ranks": ranks, "owners": ranks, "steps": steps, "notes": {}}
-    start = [[members(held.get(c, 0)) for c in range(s.chunks)] for held in s.initial()]
-    steps = [[[m.source, m.target, list(m.chunks), m.adds] for m in step] for step in s.steps]
-    names = [chunk_name(s, c) for c in range(s.chunks)]
-    return common | {"view": "grid", "names": names, "start": start, "steps": steps}
+    pictures = (lambda k=k: schedule.draw(k + 1) for k in range(len(schedule.steps) + 1))
+    frames = [Moment(draw, words) for draw, words in zip(pictures, sentences(schedule))]
+    return Steps(title(schedule), frames, schedule.draw, played(schedule))

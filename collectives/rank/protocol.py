@@ -153,7 +153,7 @@ class Issued(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see calls.lane_of."""
+    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see Event.lane."""
 
     calls: int
     made: dict[tuple, int]

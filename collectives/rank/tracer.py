@@ -140,7 +140,9 @@ class Tracer:
         if any([t.is_meta for t in call.all_in]):
             return kernel.passed_on(op, keys, args, kwargs)  # for such tensors torch only goes through the motions
         event, caller = call.event, _python_caller()
-        device = next((t.device for t in call.all_in or call.all_out), None)
+        barrier = given.get("tensor")  # of one alone, to say on which device
+        tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
+        device = tensors[0].device if tensors else None
         of_device = device and streams.of(device)
         event.group_name, event.backend = group.group_name, self._backend(group, device)
         event.captured = bool(of_device) and self._captures(of_device)
@@ -158,7 +160,7 @@ class Tracer:
             if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
                 out = work = _message(name, group, given)
             else:
-                waits = self._waits and of_device and not event.async_op
+                waits = of_device and not event.async_op and (self._waits or barrier is not None)
                 out = (
                     self._waited_in(event, op, keys, args, kwargs)
                     if waits
@@ -175,11 +177,15 @@ class Tracer:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
                 traced.captured = event.captured
+                traced.gives_up = traced.gives_up and barrier is None
                 if event.op == "recv" and event.src is None:
                     traced.any_source = event.group
         if (
             work is None
         ):  # a synchronous call, which the stream has; or part of a batch that C++ makes, not all there yet
+            if barrier is not None:  # which has waited for the device
+                self.emit(Completed(event.index, None, self.now(), True, None))
+                return out
             whole = not event.async_op and not event.is_message
             self._leave([part], event.captured, device, of_device if whole else None)
             return out

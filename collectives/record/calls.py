@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Iterator
 
 from .event import Event
@@ -47,59 +48,55 @@ class Matcher:
 
     def __init__(self) -> None:
         self.of: dict[int, Call] = {}  # id(event) -> the call it is part of
-        self._calls: dict[tuple, Call] = {}
-        self.made: dict[tuple, int] = defaultdict(int)  # lane, see lane_of -> events of it until now
-        self._skipped: dict[tuple, dict[int, int]] = defaultdict(dict)  # lane[1:] -> rank -> as skip was told
+        self._calls: dict[tuple, dict[int, Call]] = defaultdict(dict)  # Lane.shared -> its calls, by number
+        self._made: dict[tuple, int] = defaultdict(int)  # lane -> events of it until now
+        self._skipped: dict[tuple, dict[int, int]] = defaultdict(dict)  # Lane.shared -> rank -> as skip was told
 
     def add(self, e: Event) -> Call:
         """The call that `e` is part of, with `e` in its place.
 
         A recv from anyone stands alone; add it again once its source is known.
         """
-        if e.op == "recv" and e.src is None:
+        if e.is_from_anyone:
             self.of[id(e)] = Call(e.op, e.group, 0, [e])
             return self.of[id(e)]
-        lane = lane_of(e)
-        k = self.made[lane]
-        self.made[lane] += 1
-        if (call := self._calls.get((*lane[1:], k))) is None:
-            call = self._calls[(*lane[1:], k)] = Call(e.op, e.group, k, [])
+        lane = e.lane
+        k = self._made[lane]
+        self._made[lane] = k + 1
+        calls = self._calls[lane.shared]
+        if (call := calls.get(k)) is None:
+            call = calls[k] = Call(e.op, e.group, k, [])
             if self._skipped:
-                call.unseen = {rank for rank, n in self._skipped.get(lane[1:], {}).items() if k < n}
+                call.unseen = {rank for rank, n in self._skipped.get(lane.shared, {}).items() if k < n}
         call.one_line = call.one_line and (not call.events or e.line == call.events[0].line)
-        insort(call.events, e, key=lambda e: e.op != "send" if e.is_message else e.group.index(e.rank))
+        insort(call.events, e, key=attrgetter("lane.place"))
         call.op = call.events[0].op
         self.of[id(e)] = call
         return call
 
     def skip(self, rank: int, made: dict[tuple, int]) -> None:
         """Take in how many events of its lanes a rank has made, of which some are lost."""
-        self.made.update(made)
+        self._made.update(made)
         for lane, n in made.items():
             self._skipped[lane[1:]][rank] = n
-        for (*lane, k), call in self._calls.items():
-            if k < self._skipped.get(tuple(lane), {}).get(rank, 0) and rank not in call.ranks:
-                call.unseen.add(rank)
+            for k, call in self._calls[lane[1:]].items():
+                if k < n and rank not in call.ranks:
+                    call.unseen.add(rank)
 
     def before(self, call: Call, most: int = 8) -> list[Call]:
         """The calls just before this one on its group, oldest first."""
-        e = call.events[0]
-        lane = (e.group_name, e.group)
-        known = (self._calls.get((*lane, k)) for k in range(max(0, call.index - most), call.index))
-        return [] if e.is_message else [call for call in known if call]
+        if call.is_message:
+            return []
+        calls = self._calls[call.events[0].lane.shared]
+        known = map(calls.get, range(max(0, call.index - most), call.index))
+        return [call for call in known if call]
 
     def forget(self, call: Call) -> None:
         """Let go of a call and its events. Those after it keep their places."""
-        self._calls.pop((*lane_of(call.events[0])[1:], call.index), None)
+        if not call.events[0].is_from_anyone:
+            self._calls[call.events[0].lane.shared].pop(call.index, None)
         for e in call:
             self.of.pop(id(e), None)
-
-
-def lane_of(e: Event) -> tuple:
-    """The events of a rank that are counted together with this one; those of its peers differ in the first item."""
-    if e.is_message:
-        return e.op, e.group_name, e.group, *e.ends, e.tag
-    return e.rank, e.group_name, e.group
 
 
 def pair(events: list[list[Event]]) -> list[Call]:

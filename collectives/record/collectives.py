@@ -2,13 +2,10 @@
 
 The one table from which traffic, bounds, bus bandwidth, pictures, checks and the grader's results follow.
 Ranks import this module, so it imports nothing that draws; a sandbox may get its source alone, so it
-imports nothing of this package.
+imports nothing of this package; a page of the website has no torch, so only what makes a call imports that.
 """
 
 from typing import Callable, Literal, NamedTuple
-
-import torch
-import torch.distributed as dist
 
 # The part of a rank's slots that a call takes or fills: one whole tensor, the rank's own slot of a row
 # with a slot for every rank, or all of that row.
@@ -184,6 +181,9 @@ def least(op: str, world_size: int) -> float:
 
 def make(op: str, numbers: int) -> None:
     """Call this collective once, from rank 0 or to it; rank r's full buffer is so many float32, from r * numbers on."""
+    import torch
+    import torch.distributed as dist
+
     rank, world_size = dist.get_rank(), dist.get_world_size()
     collective, full = COLLECTIVES[op], torch.arange(float(numbers)) + numbers * rank
     x = full.chunk(world_size)[rank] if collective.gives == "own" else full

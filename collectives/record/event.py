@@ -4,6 +4,7 @@ Everything that explains a run (the picture, the diagnosis, the grader) reads th
 """
 
 from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -67,6 +68,28 @@ def each(value: Any) -> list:
     return flat
 
 
+class Lane(tuple):
+    """What a rank's events have in common that are counted together: its group; for a message, both ends and the tag.
+
+    The lanes of the events that belong with them differ in the first item alone; shared: the others.  place: of such
+    an event in its call.  A group may have a thousand ranks, so the hash is worked out once.
+    """
+
+    shared: "Lane"
+    place: int
+
+    def __new__(cls, items: tuple) -> "Lane":
+        lane = super().__new__(cls, items)
+        lane._hash = tuple.__hash__(lane)
+        return lane
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+_shared = lru_cache(1024)(Lane)  # equal ones are the same object, and so found without a look at their items
+
+
 @dataclass(eq=False)
 class Event:
     """One torch.distributed call, as one rank made it."""
@@ -126,6 +149,23 @@ class Event:
     def ends(self) -> tuple[int | None, int]:
         """Who sends this message, and to whom; None: a recv from anyone."""
         return (self.rank, self.dst) if self.op == "send" else (self.src, self.rank)
+
+    @property
+    def is_from_anyone(self) -> bool:
+        """A recv whose source is not known yet."""
+        return self.op == "recv" and self.src is None
+
+    @cached_property
+    def lane(self) -> Lane:
+        """The events that this one is counted with. To be asked for only once a recv's source is known."""
+        if self.is_message:
+            lane = Lane((self.op, self.group_name, self.group, *self.ends, self.tag))
+            lane.place = int(self.op == "recv")
+        else:
+            lane = Lane((self.rank, self.group_name, self.group))
+            lane.place = self.group.index(self.rank)
+        lane.shared = _shared(lane[1:])
+        return lane
 
     @property
     def how(self) -> str:

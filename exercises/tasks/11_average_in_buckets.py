@@ -11,7 +11,11 @@ LAYOUTS = {  # Case.size -> shapes of the gradients, cap in bytes
     4: ([(3,), (), (2, 5), (1,)], 1),  # each is a bucket
     5: ([(3,), (4,), (2, 2), (), (5,)], 10**9),  # one bucket
     7: ([(3,), (4, 3), (5,), (2, 2), (40,), (1,), (7,)], 64),
+    8: ([(3,), (4, 3), (5,), (2, 2), (40,), (1,), (7,)], 64),
+    9: ([(2,), (4,), (2, 3), (), (5,)], 10**9),
 }
+MIXED = (8, 9)  # every other gradient is of a second dtype
+SECOND = {torch.float32: torch.float64, torch.float64: torch.float32, torch.bfloat16: torch.float32}
 CASES = (
     Case(2, size=7),
     Case(2, "negative numbers", 3),
@@ -19,6 +23,9 @@ CASES = (
     Case(3, "fractions", 7, torch.float64),
     Case(3, size=3, late=0),
     Case(3, size=0),
+    Case(3, size=8),
+    Case(4, "fractions", 8, torch.bfloat16),
+    Case(5, "fractions", 9, torch.float64),
     Case(4, size=7, late=3),
     Case(4, "fractions", 7, torch.bfloat16),
     Case(4, size=5),
@@ -33,18 +40,22 @@ CASES = (
 
 def draw(d):
     shapes, cap = LAYOUTS[d.case.size]
-    return [d.numbers(*shape) for shape in shapes], cap
+    dtypes = (d.case.dtype, SECOND[d.case.dtype] if d.case.size in MIXED else d.case.dtype)
+    return [d.numbers(*shape).to(dtypes[k % 2]) for k, shape in enumerate(shapes)], cap
 
 
 def filled(grads, cap):
-    """The gradients in buckets: one is closed as soon as it holds at least cap bytes, the last holds what is left."""
-    buckets, bucket = [], []
-    for g in grads:
-        bucket.append(g)
-        if sum(b.nbytes for b in bucket) >= cap:
-            buckets.append(bucket)
-            bucket = []
-    return buckets + [bucket] * bool(bucket)
+    """The gradients' numbers in the list, bucket by bucket.
+
+    Each dtype has a bucket; it is closed as soon as it holds at least cap bytes, and what is left follows.
+    """
+    buckets, filling = [], {}
+    for k, g in enumerate(grads):
+        bucket = filling.setdefault(g.dtype, [])
+        bucket.append(k)
+        if sum(grads[j].nbytes for j in bucket) >= cap:
+            buckets.append(filling.pop(g.dtype))
+    return buckets + list(filling.values())
 
 
 def means(args):
@@ -62,7 +73,7 @@ def after(args):
 
 def budget(case, args):
     n, (grads, cap) = case.world_size, args[0]
-    sizes = [sum(g.nbytes for g in bucket) for bucket in filled(grads, cap)]
+    sizes = [sum(grads[k].nbytes for k in bucket) for bucket in filled(grads, cap)]
     least = 2 * (n - 1) / n * sum(sizes)
     return Budget(
         "no more calls than there are buckets, none larger than the largest bucket, 2(N-1)/N of the gradients' bytes, "
@@ -86,12 +97,19 @@ def in_half_precision(args):
     return [[half.to(g.dtype) for half, g in zip(halves, args[0][0])]] * len(args)
 
 
-def without_last(args):
-    """As if the bucket that never got full had stayed at home."""
-    (grads, cap) = args[0]
-    left = sum(g.nbytes for g in filled(grads, cap)[-1]) < cap if grads else False
-    sent = len(grads) - (len(filled(grads, cap)[-1]) if left else 0)
-    return [[*means(args)[:sent], *mine[sent:]] for mine, _ in args]
+def only_full(args):
+    """As if the buckets that never got full had not been sent."""
+    grads, cap = args[0]
+    full = {k for bucket in filled(grads, cap) if sum(grads[j].nbytes for j in bucket) >= cap for k in bucket}
+    return [[mean if k in full else mine[k] for k, mean in enumerate(means(args))] for mine, _ in args]
+
+
+def one_left(args):
+    """As if of the buckets that never got full only the last had been sent."""
+    grads, cap = args[0]
+    left = [bucket for bucket in filled(grads, cap) if sum(grads[j].nbytes for j in bucket) < cap]
+    forgotten = {k for bucket in left[:-1] for k in bucket}
+    return [[mine[k] if k in forgotten else mean for k, mean in enumerate(means(args))] for mine, _ in args]
 
 
 def needs(case, args):
@@ -113,19 +131,24 @@ TASK = Task(
         Suspect(times(lambda n: 1 / n), "this is the mean divided by N once more. Who divides here, and who else?"),
         Suspect(in_half_precision, "these numbers went through half precision. The gradients' dtype is good enough."),
         Suspect(
-            without_last,
-            "the last bucket, which never got full, is still at home. What sends it when the gradients end?",
+            only_full,
+            "the bucket that never got full was never sent. What sends it when the gradients end?",
+        ),
+        Suspect(
+            one_left,
+            "of the buckets that never got full, only one was sent. When the gradients end, each dtype may have one.",
         ),
     ),
     thoughts={
         "values": "follow one gradient: into which bucket is it copied, when is the sum in that bucket complete, and which line "
         "copies it back?",
-        "sent": "all_reduce sends the least there is for a sum. What do your calls send that nobody needs, or twice?",
-        "received": "all_reduce moves the least there is for a sum. What do your calls move that nobody needs, or twice?",
+        "sent": "all_reduce sends as little as a sum can. What do your calls send that no rank needs, or twice, or in a wider dtype?",
+        "received": "all_reduce moves as little as a sum can. What do your calls move that no rank needs, or twice, or in a wider dtype?",
         "calls": "a bucket is closed as soon as it holds at least `cap` bytes, and makes one call. Count bytes by the tensor's "
-        "own element size. What of a bucket without gradients?",
-        "largest": "a bucket is closed as soon as it holds at least `cap` bytes, and the next gradient begins a new one. Count "
-        "bytes by the tensor's own element size. And a call that gathers holds the numbers of all ranks.",
+        "own element size. Each dtype has a bucket of its own. And what about a bucket without gradients?",
+        "largest": "a bucket is closed as soon as it holds at least `cap` bytes, and the next gradient of its dtype begins a new "
+        "one. Count bytes by the tensor's own element size: torch.cat of two dtypes has the wider one's. And a call that "
+        "gathers holds the numbers of all ranks.",
         "together": "with async_op=True a call returns at once, with a work. Keep the works, and wait for them in a second loop.",
         "Mismatch": "between the call and its wait() a bucket belongs to the call: neither read it nor write to it. And each "
         "bucket has a work of its own.",

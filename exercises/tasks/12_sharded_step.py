@@ -128,7 +128,7 @@ def from_own_gradients(args):
     return [([w.to(dtype) for w in weights], momenta) for weights, momenta in stepped(args, own)]
 
 
-SUM = "this is the step of the gradients' sum. The mean is wanted: is anything divided by N, or reduced with AVG?"
+SUM = "this is the step of the gradients' sum. It should be the mean: is anything divided by N, or reduced with AVG?"
 OWN = "rank r's shard is updated with rank r's own gradients. The other ranks have gradients for this shard too."
 OLD = "the updated weights hold no momentum: the step is `w -= 0.5 * m`, with the *new* m = 0.9 * m + g."
 
@@ -168,10 +168,10 @@ TASK = Task(
     ),
     thoughts={
         "values": "follow one shard: which ranks have gradients for it, who has its momentum, who updates it, who needs it then?",
-        "traffic": "an all_reduce brings everybody the whole mean gradient. How much of it does a rank use?",
+        "traffic": "an all_reduce gives every rank the whole mean gradient. How much of it does a rank use?",
         "largest": "all layers in one tensor are a second copy of the model, made to save memory. Go layer by layer.",
         "steps": "two collectives a layer are enough: one that brings rank r the sum of shard r, one that brings all shards to all.",
-        "Stuck": "does every rank make the same calls for every layer, also one whose shard is nothing but padding?",
+        "Stuck": "does every rank make the same calls for every layer, even one whose shard is nothing but padding?",
         "Mismatch": "is every rank's buffer N times as long as a shard, padding included?",
         "RankFailed": "are weights and gradients padded where N does not divide their length? len(momenta[k]) is the length of a shard.",
     },

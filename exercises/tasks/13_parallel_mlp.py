@@ -113,15 +113,15 @@ TASK = Task(
     parameters=("x", "w1", "w2", "b", "target"),
     suspects=(
         mistake(
-            "dx is this rank's addend only. x went into every rank's columns of w1: what comes back from all of them?",
+            "dx is this rank's partial sum only. x went into every rank's columns of w1: what comes back from all of them?",
             result=lambda y, dx, dw1, dw2, db, r: (y, dx[r], dw1[r], dw2[r], db),
         ),
         mistake(
-            "dx is averaged, as gradients are where ranks see different data. Here each rank has an addend of one gradient.",
+            "dx is averaged, as gradients are where ranks see different data. Here each rank has a partial sum of one gradient.",
             result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx) / len(dx), dw1[r], dw2[r], db),
         ),
         mistake(
-            "dx is gathered, and so N times as wide as x. Has each rank a piece of it, or an addend?",
+            "dx is gathered, and so N times as wide as x. Does each rank hold a shard of it, or a partial sum?",
             result=lambda y, dx, dw1, dw2, db, r: (y, torch.cat(dx, 1), dw1[r], dw2[r], db),
         ),
         mistake(
@@ -133,11 +133,11 @@ TASK = Task(
             output=lambda z, r, b: sum(z) + len(z) * b,
         ),
         mistake(
-            "y is made from this rank's hidden units only. What each rank has of h @ w2 is an addend.",
+            "y is made from this rank's hidden units only. What each rank has of h @ w2 is a partial sum.",
             output=lambda z, r, b: z[r] + b,
         ),
         mistake(
-            "y is averaged. What each rank has of h @ w2 is an addend, and addends are summed.",
+            "y is averaged. What each rank has of h @ w2 is a partial sum, and partial sums are added up.",
             output=lambda z, r, b: sum(z) / len(z) + b,
         ),
         mistake(
@@ -177,7 +177,7 @@ TASK = Task(
         ),
     ),
     thoughts={
-        "values": "give each tensor its letter: is it the same on all ranks, a piece, or an addend? Only addends are summed.",
+        "values": "give each tensor its letter: is it the same on all ranks, a shard, or a partial sum? Only partial sums are summed.",
         "traffic": "weights and hidden units need not travel. What must is as large as x, once each way.",
         "steps": "one all_reduce in the forward pass, one in the backward pass. Which of your calls does a rank not need?",
         "Mismatch": "what travels has x's shape on all ranks, though their numbers of hidden units differ. And an async call "

@@ -1,5 +1,5 @@
 """schedule_within(ranks, microbatches, limit): a pipeline schedule that keeps to a memory limit, and is fast.
-train_within(w, x, t, microbatches, limit): the training step that carries one out."""
+train_two_stages(w, x, t, microbatches): a training step with two stages on each rank."""
 
 from typing import Any
 
@@ -145,93 +145,80 @@ THOUGHTS = {
 
 # --- the step -----------------------------------------------------------------------------
 
-TRAIN = "train_within"
-STEPS = {  # what a case says -> (microbatches, limit)
-    "4 microbatches, limit 2": (4, 2),
-    "6 microbatches, limit 3": (6, 3),
-    "3 microbatches, limit 1": (3, 1),
-    "2 microbatches, limit 5": (2, 5),
-    "5 microbatches, limit 4": (5, 4),
-    "8 microbatches, limit 2": (8, 2),
-}
+TRAIN = "train_two_stages"
+MICROBATCHES = {"4 microbatches": 4, "6 microbatches": 6, "3 microbatches": 3, "2 microbatches": 2, "8 microbatches": 8}
 CASES = (
-    Case(2, "4 microbatches, limit 2", 3),
-    Case(6, "3 microbatches, limit 1", 2),
-    Case(7, "6 microbatches, limit 3", 3),
-    Case(3, "5 microbatches, limit 4", 4, late=2),
-    Case(4, "6 microbatches, limit 3", 3),
-    Case(4, "8 microbatches, limit 2", 3, late=0),
-    Case(5, "2 microbatches, limit 5", 3),
-    Case(8, "6 microbatches, limit 3", 3),
-    Case(1, "4 microbatches, limit 2", 3),
+    Case(2, "4 microbatches", 3),
+    Case(3, "6 microbatches", 3),
+    Case(6, "3 microbatches", 2),
+    Case(7, "8 microbatches", 3),
+    Case(3, "4 microbatches", 4, late=2),
+    Case(4, "6 microbatches", 3),
+    Case(4, "8 microbatches", 3, late=0),
+    Case(5, "2 microbatches", 3),
+    Case(8, "6 microbatches", 3),
+    Case(1, "4 microbatches", 3),
 )
 ROWS = {6: 3, 7: 1}  # of a microbatch, by world size; 2 elsewhere
 
 
 def draw(d):
-    """This rank's weights; the batch, the same on all ranks."""
-    microbatches, limit = STEPS[d.case.kind]
+    """The weights of this rank's two stages; the batch, the same on all ranks."""
+    microbatches = MICROBATCHES[d.case.kind]
     shape = microbatches * ROWS.get(d.world_size, 2), d.case.size
     x, t = (d.numbers(*shape, common=True) / 9 for _ in range(2))
-    return d.numbers(d.case.size, d.case.size) / 9, x, t, microbatches, limit
+    return d.numbers(2, d.case.size, d.case.size) / 9, x, t, microbatches
 
 
-def gradients(args):
+def in_turns(n):
+    """(rank, which of its two) of each stage, in the model's order."""
+    return [(stage % n, stage // n) for stage in range(2 * n)]
+
+
+def gradients(args, order=in_turns):
     weights = [w.double().requires_grad_() for w, *_ in args]
-    _, x, t, *_ = args[0]
+    _, x, t, _ = args[0]
     y = x.double()
-    for w in weights:
-        y = torch.tanh(y @ w.T)
+    for rank, place in order(len(args)):
+        y = torch.tanh(y @ weights[rank][place].T)
     torch.nn.functional.mse_loss(y, t.double()).backward()
     return [w.grad.float() for w in weights]
 
 
-def under_way(events: list[list[Event]]) -> list[float]:
-    """Per rank, microbatches at most whose activation it has, and whose gradient it has not given back.
-
-    Rank 0 has one from when it sends it on until its gradient arrives.  An irecv counts from the wait for it.
-    """
-    return [_under_way(rank, mine) for rank, mine in enumerate(events)]
+def ahead(events: list[list[Event]]) -> list[float]:
+    """Per rank, messages that it sends before the first one that it receives."""
+    return [_ahead(mine) for mine in events]
 
 
-def _under_way(rank: int, mine: list[Event]) -> int:
-    comes, goes = (("send", 1), ("recv", 1)) if rank == 0 else (("recv", rank - 1), ("send", rank - 1))
-    now = most = 0
-    for e in sorted(mine, key=lambda e: (_when(e), e.index)):
-        what = (e.op, e.dst if e.op == "send" else e.src)
-        now += (what == comes) - (what == goes)
-        most = max(most, now)
-    return most
-
-
-def _when(e: Event) -> float:
-    return e.end if e.op == "recv" and e.end is not None else e.start
+def _ahead(mine: list[Event]) -> int:
+    arrived = min((e.end for e in mine if e.op == "recv" and e.end is not None), default=float("inf"))
+    return sum(e.op == "send" and e.start < arrived for e in mine)
 
 
 def budget(case, args):
     n = case.world_size
-    _, x, _, m, limit = args[0]
-    neighbours = [(r > 0) + (r < n - 1) for r in range(n)]
-    moved = [x.numel() * 4 * k for k in neighbours]
-    first = [min(limit, n, m) if n > 1 else 0] + [0] * (n - 1)
+    _, x, _, m = args[0]
+    messages = [m * ((2 if rank < n - 1 else 1) + (2 if rank > 0 else 1)) if n > 1 else 0 for rank in range(n)]
+    moved = [x.numel() // m * 4 * k for k in messages]
+    least = [min(n, m) if n > 1 and rank == 0 else 0 for rank in range(n)]
     return Budget(
-        "a message for each microbatch, boundary and direction; on every rank at most `limit` microbatches under way, and "
-        "on rank 0 as many as that, or as there are ranks",
+        "a message for each microbatch, boundary and direction, between neighbors in the ring; and rank 0 sends its first "
+        "min(N, microbatches) before it receives anything",
         moved,
         moved,
-        [m * k for k in neighbours],
-        links={(r, r + way) for r in range(n) for way in (1, -1) if 0 <= r + way < n},
-        measures=(Measure(UNDER_WAY, under_way, [limit] * n, first),),
+        messages,
+        links={(r, (r + way) % n) for r in range(n) for way in (1, -1)},
+        measures=(Measure(AHEAD, ahead, [float("inf")] * n, least),),
     )
 
 
 def needs(case, args):
-    """From each side that there is, activations or gradients; or a stage's weights, where they are smaller."""
+    """Activations and gradients, or the other stages' weights, where they are smaller."""
     n, (w, x, *_) = case.world_size, args[0]
-    return [min(w.nbytes, x.nbytes) * ((rank > 0) + (rank < n - 1)) for rank in range(n)]
+    return [min(w.nbytes // 2, x.nbytes) * 2 * (n > 1)] * n
 
 
-UNDER_WAY = "of its microbatches under way at once"
+AHEAD = "messages sent before the first one arrives"
 
 
 def times_m(args):
@@ -240,7 +227,12 @@ def times_m(args):
 
 def last_microbatch_only(args):
     m, rows = args[0][3], len(args[0][1]) // args[0][3]
-    return [g / m for g in gradients([(w, x[-rows:], t[-rows:], *rest) for w, x, t, *rest in args])]
+    return [g / m for g in gradients([(w, x[-rows:], t[-rows:], m) for w, x, t, m in args])]
+
+
+def one_after_the_other(n):
+    """As if a rank's two stages came one right after the other."""
+    return [(rank, place) for rank in range(n) for place in range(2)]
 
 
 TASKS = (
@@ -259,7 +251,7 @@ TASKS = (
         budget,
         needs=needs,
         allowed=frozenset({"send", "recv"}),
-        parameters=("w", "x", "t", "microbatches", "limit"),
+        parameters=("w", "x", "t", "microbatches"),
         suspects=(
             Suspect(
                 times_m,
@@ -270,17 +262,36 @@ TASKS = (
                 last_microbatch_only,
                 "this is the last microbatch's part alone. A rank's gradient is the sum over all microbatches.",
             ),
+            Suspect(
+                lambda args: gradients(args, one_after_the_other),
+                "these are the gradients of a model in which a rank's two stages follow each other. Here w[1] is stage rank + N: "
+                "what leaves w[0] goes to the next rank, and comes back to w[1] after a trip around the ring.",
+            ),
+            Suspect(
+                lambda args: [g.flip(0) for g in gradients(args)],
+                "the gradients of the rank's two stages have changed places.",
+            ),
+            Suspect(
+                lambda args: [torch.stack([g[1], g[1]]) for g in gradients(args)],
+                "both are the gradient of the second stage. What does the first stage's backward have to wait for?",
+            ),
         ),
         thoughts={
-            "values": "which ranks are wrong? If only the last one is right, it goes backward in another order than the others: "
-            "messages have no names, the first gradient is taken for the first microbatch's.",
-            "Stuck": "a send that blocks goes on only when its neighbour receives. While you send to the right, what does your "
-            "right neighbour do? isend, and wait at the end.",
+            "values": "which stages are wrong? If it's all but the last, a gradient was taken for a different one: between two "
+            "neighbors, messages of both stages and both directions arrive in the order in which they were sent, unless they "
+            "have tags.",
+            "Stuck": "a send that blocks goes on only when its neighbor receives, and here the ring is closed: whom does the last "
+            "rank wait for? isend, and wait at the end. If you do: does every rank receive in the order in which its neighbor "
+            "sends?",
+            "Mismatch": "does every rank receive in the order in which its neighbor sends? The last stage, on rank N-1, has the "
+            "loss and sends no activation on; stage 0 sends no gradient back.",
             "calls": "stages have different parameters: there is nothing to add up between ranks.",
-            "messages": "one message for each microbatch and direction, to each neighbour.",
+            "messages": "one message for each microbatch, boundary, and direction: 2N stages have 2N - 1 boundaries.",
             "traffic": "a microbatch's activation, of the shape of its rows of x, and the gradient of it.",
-            "links": "a stage has a neighbour before it and one behind it, and talks to nobody else.",
-            UNDER_WAY: "let every rank go through its row of a schedule that keeps to the limit, as schedule_within returns it.",
+            "links": "stage s is on rank s % N. Its activation goes to rank (s + 1) % N, and its input's gradient back to rank "
+            "(s - 1) % N.",
+            AHEAD: "with one microbatch at a time, one rank computes and the others wait. Let rank 0 send several on before it "
+            "takes up its second stage.",
         },
     ),
 )  # fmt: skip

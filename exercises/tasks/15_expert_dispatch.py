@@ -1,11 +1,15 @@
-"""expert_dispatch(x, chosen, w): tokens go to the ranks of their experts and come back."""
+"""expert_dispatch(x, chosen, gate, w, dy): tokens go to the ranks of their experts and come back, and so do gradients."""
 
 import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
 WIDTH = 8  # numbers of a token
-FIRST, NOT_LAST, HOME = "all want expert 0", "nobody wants the last expert", "all want their own rank's expert"
+FIRST, NOT_LAST, HOME = (
+    "all want expert 0 most",
+    "no token wants the last expert",
+    "all want their own rank's expert most",
+)
 CASES = (
     Case(2, size=3),
     Case(2, FIRST, 4),
@@ -25,62 +29,84 @@ CASES = (
 
 def draw(d):
     n, tokens = d.world_size, d.case.length(d.rank)
-    chosen = torch.randint(n, (tokens,), generator=d.own)
+    scores = torch.rand(tokens, n, generator=d.own)
     if d.case.kind == FIRST:
-        chosen = torch.zeros_like(chosen)
+        scores[:, 0] = 2.0
     elif d.case.kind == NOT_LAST:
-        chosen = chosen % max(1, n - 1)
+        scores[:, -1] = -1.0
     elif d.case.kind == HOME:
-        chosen = torch.full_like(chosen, d.rank)
-    return d.numbers(tokens, WIDTH), chosen, d.numbers(WIDTH, WIDTH)
+        scores[:, d.rank] = 2.0
+    chosen = scores.topk(min(2, n)).indices
+    gate = (torch.randint(1, 8, chosen.shape, generator=d.own) / 8).to(d.case.dtype)
+    return d.numbers(tokens, WIDTH), chosen, gate, d.numbers(WIDTH, WIDTH), d.numbers(tokens, WIDTH)
 
 
-def computed(args, expert=lambda chosen, rank: chosen, matrix=lambda w: w):
-    """Per rank, every token times the matrix of the expert that `expert` names."""
-    experts = torch.stack([matrix(w).double() for _, _, w in args])
-    made = []
-    for rank, (x, chosen, _) in enumerate(args):
-        y = torch.einsum("td,tde->te", x.double(), experts[expert(chosen, rank)])
-        made.append(y.to(x.dtype))
-    return made
+def computed(
+    args,
+    expert=lambda chosen, rank: chosen,
+    keep=lambda chosen, rank: torch.ones_like(chosen),  # [tokens, choices]: whose results count
+    matrix=lambda w: w,  # forward
+    weight=lambda gate: gate,  # forward
+    slope=lambda gate: gate,  # backward: what dy is multiplied by
+    transposed=lambda w: w.T,  # backward
+    dw=lambda parts, rank: sum(parts),  # from every rank's tokens' part of the gradient of a rank's w
+):
+    """Per rank y, dx, dgate, dw.  All but args: mistakes are made by others than these."""
+    every = [[t.double() if t.is_floating_point() else t for t in mine] for mine in args]
+    there, home = torch.stack([matrix(w) for *_, w, _ in every]), torch.stack([transposed(w) for *_, w, _ in every])
+    made, parts = [], []
+    for rank, (x, chosen, gate, _, dy) in enumerate(every):
+        experts, counts = expert(chosen, rank), keep(chosen, rank)
+        results = torch.einsum("td,tkde->tke", x, there[experts]) * counts[..., None]
+        slopes = torch.einsum("tk,te->tke", slope(gate) * counts, dy)
+        y, dgate = torch.einsum("tk,tke->te", weight(gate), results), torch.einsum("tke,te->tk", results, dy)
+        made.append((y, torch.einsum("tke,tked->td", slopes, home[experts]), dgate))
+        parts.append([torch.einsum("td,tke,tk->de", x, slopes, (experts == k).double()) for k in range(len(args))])
+    dtype = args[0][0].dtype
+    return [tuple(t.to(dtype) for t in (*mine, dw([of[rank] for of in parts], rank))) for rank, mine in enumerate(made)]
 
 
 def reordered(args, order):
-    return [y[order(chosen)] for y, (_, chosen, _) in zip(computed(args), args)]
+    """The rows of y and dx in a different order."""
+    return [
+        (y[order(chosen)], dx[order(chosen)], dgate, dw)
+        for (y, dx, dgate, dw), (_, chosen, *_) in zip(computed(args), args)
+    ]
 
 
-def kept(args, keeps):
-    """The wanted results of those tokens that `keeps` names, zeros for the others."""
-    return [y * keeps(mine[1], rank)[:, None] for rank, (y, mine) in enumerate(zip(computed(args), args))]
+def within(chosen, room):
+    """Whether a choice is one of the first so many of its expert."""
+    flat = chosen.flatten()
+    before = [int((flat[:k] == expert).sum()) for k, expert in enumerate(flat)]
+    return (torch.tensor(before, dtype=torch.int64) < room).view_as(chosen)
 
 
-def within(chosen, places):
-    """Whether a token is one of the first so many that want its expert."""
-    before = [int((chosen[:k] == expert).sum()) for k, expert in enumerate(chosen)]
-    return torch.tensor(before, dtype=torch.int64) < places
-
-
-def by_expert(chosen):
-    return chosen.argsort(stable=True)
+def first_only(chosen, rank):
+    return (torch.arange(chosen.shape[1]) == 0).expand_as(chosen)
 
 
 def budget(case, args):
     n = case.world_size
-    wants = torch.stack([chosen.bincount(minlength=n) for _, chosen, _ in args])  # [rank, expert]
+    wants = torch.stack([chosen.flatten().bincount(minlength=n) for _, chosen, *_ in args])  # [rank, expert]
     away = wants.sum(1) - wants.diagonal()
     visit = wants.sum(0) - wants.diagonal()
-    limit = [8 * (n - 1) + WIDTH * case.dtype.itemsize * int(rows) for rows in away + visit]
+    limit = [8 * (n - 1) + 2 * WIDTH * case.dtype.itemsize * int(rows) for rows in away + visit]
     return Budget(
-        "a number of 8 bytes to each other rank, each token once to its expert's rank, and each result once back",
+        "a number of 8 bytes to each other rank; for each choice that leaves its rank, the token there and its result back, "
+        "and a gradient each way",
         limit,
         limit,
     )
 
 
 def needs(case, args):
-    """The results of its tokens that other ranks' experts make; or such an expert, where it is smaller."""
-    counts = [chosen[chosen != rank].bincount() for rank, (_, chosen, _) in enumerate(args)]
-    return [WIDTH * case.dtype.itemsize * int(those.clamp(max=WIDTH).sum()) for those in counts]
+    """A row for each token whose result depends on another rank's expert; or such an expert, where it is smaller."""
+    bytes_needed = []
+    for rank, (_, chosen, *_) in enumerate(args):
+        firsts = [next((e for e in row if e != rank), None) for row in chosen.tolist()]
+        rows = sum(min(firsts.count(e), WIDTH) for e in range(case.world_size))
+        bytes_needed.append(WIDTH * case.dtype.itemsize * rows)
+    return bytes_needed
 
 
 TASK = Task(
@@ -90,56 +116,79 @@ TASK = Task(
     computed,
     budget,
     needs=needs,
-    parameters=("x", "chosen", "w"),
-    scale=lambda args: max([1.0, *(float(y.abs().max()) for y in computed(args) if y.numel())]),
+    parameters=("x", "chosen", "gate", "w", "dy"),
+    scale=lambda args: max([1.0, *(float(t.abs().max()) for made in computed(args) for t in made if t.numel())]),
     suspects=(
         Suspect(
-            lambda args: reordered(args, by_expert),
-            "the results are in the order in which the tokens travelled, by expert. Each belongs where its token was.",
+            lambda args: computed(args, expert=lambda chosen, rank: torch.full_like(chosen, rank)),
+            "each rank used its own expert for all its tokens.",
         ),
         Suspect(
-            lambda args: reordered(args, lambda chosen: by_expert(chosen)[by_expert(chosen)]),
-            "the order is applied twice. It led from the old places to the new ones, and here the way back is wanted: "
-            "y[order] = back, not back[order].",
-        ),
-        Suspect(
-            lambda args: computed(args, lambda chosen, rank: chosen.sort().values),
+            lambda args: computed(args, expert=lambda chosen, rank: chosen.flatten().sort().values.view_as(chosen)),
             "the tokens left in their own order, and so came to the wrong experts. all_to_all cuts the tensor from "
             "top to bottom: first those for rank 0, then those for rank 1.",
         ),
         Suspect(
-            lambda args: computed(args, lambda chosen, rank: torch.full_like(chosen, rank)),
-            "each rank used its own expert for all its tokens.",
+            lambda args: computed(args, keep=first_only),
+            "only a token's first expert counts. Its row of `chosen` names two, and both results belong to y.",
         ),
         Suspect(
-            lambda args: [x for x, _, _ in args],
-            "these are the tokens themselves. Who multiplies them?",
+            lambda args: computed(args, keep=lambda chosen, rank: chosen == rank),
+            "only what stayed on its rank has a result.",
         ),
         Suspect(
-            lambda args: kept(args, lambda chosen, rank: chosen == rank),
-            "only the tokens that stayed on their rank have a result.",
-        ),
-        Suspect(
-            lambda args: kept(args, lambda chosen, rank: within(chosen, -(-len(chosen) // len(args)))),
-            "some tokens have no result: those beyond T / N for one expert. There is no capacity here, nothing is dropped.",
+            lambda args: computed(args, keep=lambda chosen, rank: within(chosen, -(-chosen.numel() // len(args)))),
+            "some choices have no result: those beyond an equal share for one expert. There's no capacity here, nothing is "
+            "dropped.",
             where_wrong=True,
         ),
         Suspect(
-            lambda args: computed(args, matrix=lambda w: w.T),
+            lambda args: computed(args, weight=torch.ones_like, slope=torch.ones_like),
+            "the results are added without their gates, forward and backward.",
+        ),
+        Suspect(
+            lambda args: computed(args, weight=torch.ones_like),
+            "y adds the results without their gates.",
+        ),
+        Suspect(
+            lambda args: computed(args, slope=torch.ones_like),
+            "dx and dw forget the gate: y is gate times result, so the gradient of a result is gate times dy.",
+        ),
+        Suspect(
+            lambda args: computed(args, transposed=lambda w: w),
+            "dx isn't right: forward is token @ w, so backward is gradient @ w.T.",
+        ),
+        Suspect(
+            lambda args: computed(args, matrix=lambda w: w.T, transposed=lambda w: w),
             "the expert's matrix is transposed. A token is a row: x @ w.",
+        ),
+        Suspect(
+            lambda args: computed(args, dw=lambda parts, rank: parts[rank]),
+            "dw has the part of this rank's own tokens alone. Tokens of other ranks have been to the expert too.",
+        ),
+        Suspect(
+            lambda args: computed(args, dw=lambda parts, rank: sum(parts) / len(parts)),
+            "dw is divided by the number of ranks. The loss here is the sum over ranks, not their mean.",
+        ),
+        Suspect(
+            lambda args: reordered(args, lambda chosen: chosen[:, 0].argsort(stable=True)),
+            "the rows are in the order in which the tokens traveled, by expert. Each belongs where its token was.",
         ),
     ),
     thoughts={
-        "values": "follow one token: where does it stand after sorting, on which rank and at which place does it arrive, "
-        "and where does its result come back to?",
-        "sent": "what has to leave a rank? To every other rank a count, then the tokens for it, then the results of its tokens.",
-        "received": "what has to reach a rank? A count from every other rank, then their tokens, then its own tokens' results.",
-        "Mismatch": "how many rows come from each rank? Only that rank knows, so it has to say so first. On the way back the "
-        "two lists of split sizes change places.",
+        "values": "follow one choice of one token: where is it after sorting, on which rank and in which row does it arrive, "
+        "and which row of y does its result go to? Its gradients make the same trip. (Row j of what returns is choice "
+        "order[j], of token order[j] // k.)",
+        "sent": "what has to leave a rank? To every other rank a count; then for each choice a token there and a result "
+        "back; then the same once more for the gradients. A second count isn't needed, and gates stay at home.",
+        "received": "what has to reach a rank? From every other rank a count; then for each choice a token there and a result "
+        "back; then the same once more for the gradients. A second count isn't needed, and gates stay at home.",
+        "Mismatch": "how many rows come from each rank? Only that rank knows, so it has to say so first: one number to every "
+        "rank, which takes bincount's `minlength`. On the way back the two lists of split sizes change places.",
         "Stuck": "does a rank that has no tokens, or gets none, make all the calls that the others make? Empty tensors are "
         "sent and multiplied like any others.",
         "RankFailed": "with gloo, all_to_all takes lists of equal pieces only, and unequal ones need all_to_all_single. "
-        "If it is that: print the split sizes on each rank. The first list (output) adds up to the rows of what arrives, the "
+        "If it's that: print the split sizes on each rank. The first list (output) adds up to the rows of what arrives, the "
         "second (input) to those of what leaves; on the way back they change places.",
     },
 )

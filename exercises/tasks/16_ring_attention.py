@@ -1,10 +1,10 @@
-"""ring_attention(q, k, v): causal attention over a sequence that is cut over the ranks, from messages between neighbours."""
+"""ring_attention(q, k, v, document): attention within documents that are cut over the ranks, from messages in a ring."""
 
 import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
-PLAIN, LARGE, BELOW = "scores around 1", "scores around 300", "scores around -300"
+PLAIN, LARGE, BELOW = "scores around 1", "scores around 300", "scores just above -1000"
 CASES = (
     Case(2, PLAIN, 2),
     Case(2, LARGE, 3),
@@ -28,8 +28,10 @@ def draw(d):
     if d.case.kind == LARGE:
         q = 300 * q
     elif d.case.kind == BELOW:
-        q, k = 100 * (q.abs() + 0.5), -(k.abs() + 0.5)
-    return tuple(t.to(d.case.dtype) for t in (q, k, v))
+        q, k = torch.full_like(q, 500 / width**0.5), 0.004 * torch.rand(k.shape, generator=d.own, dtype=k.dtype) - 2
+    begins = torch.rand(d.world_size * d.case.size, generator=d.common) < 0.25
+    document = begins.cumsum(0).chunk(d.world_size)[d.rank].clone()
+    return *(t.to(d.case.dtype) for t in (q, k, v)), document
 
 
 def scores(args, root=None):
@@ -44,19 +46,29 @@ def lower(c, diagonal=0):
     return torch.ones(c, c).tril(diagonal).bool()
 
 
-def mask(rank, hop, c, n):
-    """Which keys of the block that is here at a hop the queries of a rank may see."""
+def before(rank, hop, c):
+    """Which keys of the block that is here at a hop are at a position of this rank's queries, or before it."""
     return lower(c) if hop == 0 else torch.full((c, c), hop <= rank)
+
+
+def same(args, rank, hop):
+    """Which of these keys are in the query's document."""
+    return args[rank][3][:, None] == args[(rank - hop) % len(args)][3]
+
+
+def mask(args, rank, hop):
+    """Which keys of the block that is here at a hop the queries of a rank may see."""
+    return before(rank, hop, len(args[rank][0])) & same(args, rank, hop)
 
 
 def attention(args, seen=mask, hops=lambda rank, n: range(n), root=None):
     """What each rank returns.  seen, hops, root: mistakes are made by others than these."""
     n, made, all_scores = len(args), [], scores(args, root)
-    for rank, (q, _, v) in enumerate(args):
+    for rank, (_, _, v, _) in enumerate(args):
         blocks = list(hops(rank, n))
-        s = torch.cat([all_scores[rank][hop].masked_fill(~seen(rank, hop, len(q), n), -torch.inf) for hop in blocks], 1)
+        s = torch.cat([all_scores[rank][hop].masked_fill(~seen(args, rank, hop), -torch.inf) for hop in blocks], 1)
         values = torch.cat([args[(rank - hop) % n][2].double() for hop in blocks])
-        made.append((s.softmax(-1) @ values).to(v.dtype))
+        made.append((s.softmax(-1).nan_to_num() @ values).to(v.dtype))  # a query that sees nothing gets 0
     return made
 
 
@@ -65,25 +77,26 @@ def reference(args):
 
 
 def averaged(args):
-    """The mean of what each visible block gives by itself."""
+    """The mean of what each block gives by itself, over the blocks that a query sees something of."""
     n, made, all_scores = len(args), [], scores(args)
-    for rank, (q, _, v) in enumerate(args):
-        parts = [
-            all_scores[rank][hop].masked_fill(~mask(rank, hop, len(q), n), -torch.inf).softmax(-1)
-            @ args[(rank - hop) % n][2].double()
-            for hop in range(rank + 1)
-        ]
-        made.append((sum(parts) / len(parts)).to(v.dtype))
+    for rank, (_, _, v, _) in enumerate(args):
+        total, count = 0.0, 0.0
+        for hop in range(rank + 1):
+            seen = mask(args, rank, hop)
+            s = all_scores[rank][hop].masked_fill(~seen, -torch.inf)
+            total = total + s.softmax(-1).nan_to_num() @ args[(rank - hop) % n][2].double()
+            count = count + seen.any(-1, keepdim=True)
+        made.append((total / count).to(v.dtype))
     return made
 
 
 def not_rescaled(args):
     """As if the running maximum changed and what was summed up before kept its old one."""
     n, made, all_scores = len(args), [], scores(args)
-    for rank, (q, _, v) in enumerate(args):
+    for rank, (q, _, v, _) in enumerate(args):
         top, total, mean = torch.full((len(q), 1), -torch.inf, dtype=torch.double), 0.0, 0.0
         for hop in range(rank + 1):
-            s = all_scores[rank][hop].masked_fill(~mask(rank, hop, len(q), n), -torch.inf)
+            s = all_scores[rank][hop].masked_fill(~mask(args, rank, hop), -torch.inf)
             top = torch.maximum(top, s.amax(-1, keepdim=True))
             e = (s - top).exp()
             total, mean = total + e.sum(-1, keepdim=True), mean + e @ args[(rank - hop) % n][2].double()
@@ -93,20 +106,20 @@ def not_rescaled(args):
 
 def scale(args):
     largest = max(float(s.abs().max()) for mine in scores(args) for s in mine)
-    return max(1.0, largest) * max(1.0, *(float(v.abs().max()) for _, _, v in args))
+    return max(1.0, largest) * max(1.0, *(float(v.abs().max()) for _, _, v, _ in args))
 
 
 def budget(case, args):
-    n, (_, k, v) = case.world_size, args[0]
-    limit = [(n - 1) * (k.nbytes + v.nbytes)] * n
+    n, (_, k, v, document) = case.world_size, args[0]
+    block = k.nbytes + v.nbytes + document.nbytes
     return Budget(
-        "N-1 times the bytes of a block of keys and values sent by a rank, to its neighbours only, in 2(N-1) messages and "
-        "as many steps, none larger than such a block",
-        limit,
-        limit,
-        [2 * (n - 1)] * n,
-        largest=[k.nbytes + v.nbytes] * n,
-        steps=2 * (n - 1),
+        "N-1 times the bytes of a block of keys, values and documents sent by a rank, to its neighbors only, in 3(N-1) "
+        "messages and as many steps, none larger than such a block",
+        [(n - 1) * block] * n,
+        [(n - 1) * block] * n,
+        [3 * (n - 1)] * n,
+        largest=[block] * n,
+        steps=3 * (n - 1),
         links={(r, (r + way) % n) for r in range(n) for way in (1, -1)},
     )
 
@@ -116,8 +129,13 @@ def mistake(thought, where_wrong=False, **options):
 
 
 def needs(case, args):
-    """As much as a result for each query, of the keys before this rank's; rank 0 has all of its own."""
-    return [(rank > 0) * v.nbytes for rank, (_, _, v) in enumerate(args)]
+    """For the queries of the document that reaches into a rank's block, a row each; or one for each key before."""
+    every = torch.cat([document for *_, document in args])
+    needed = []
+    for rank, (_, _, v, document) in enumerate(args):
+        first = every[: rank * len(v)] == document[0]
+        needed.append(v[0].nbytes * min(int((document == document[0]).sum()), int(first.sum())))
+    return needed
 
 
 TASK = Task(
@@ -129,38 +147,57 @@ TASK = Task(
     needs=needs,
     allowed=frozenset({"send", "recv"}),
     scale=scale,
-    parameters=("q", "k", "v"),
+    parameters=("q", "k", "v", "document"),
     suspects=(
         mistake(
-            "all positions see all others. A position may see itself and those before it, and nothing after.",
-            seen=lambda rank, hop, c, n: torch.ones(c, c).bool(),
+            "all positions see all others. A position may see itself and those before it in its document, and nothing else.",
+            seen=lambda args, rank, hop: torch.ones_like(same(args, rank, hop)),
         ),
         mistake(
-            "each rank has seen its own block only. The others' keys and values still have to come round.",
+            "the documents don't count: a position sees every position before it, in other documents too.",
+            seen=lambda args, rank, hop: before(rank, hop, len(args[rank][0])),
+        ),
+        mistake(
+            "a position sees all of its document, what comes after it too.",
+            seen=same,
+        ),
+        mistake(
+            "the keys that came from another rank are taken to be in the documents of this rank's own positions. Which "
+            "documents theirs are in, only their rank knows: it has to travel too.",
+            seen=lambda args, rank, hop: before(rank, hop, len(args[rank][0])) & same(args, rank, 0),
+        ),
+        mistake(
+            "each rank has seen its own block only. The others' keys and values still have to come around.",
             hops=lambda rank, n: [0],
         ),
         mistake(
-            "every block is masked like the rank's own. A block from further left is seen as a whole, and one from "
-            "further right not at all.",
-            seen=lambda rank, hop, c, n: lower(c),
+            "every block is masked like the rank's own. All of a block from further left comes before, and of one from "
+            "further right nothing does.",
+            seen=lambda args, rank, hop: lower(len(args[rank][0])) & same(args, rank, hop),
         ),
         mistake(
-            "blocks of later positions are masked like the rank's own, where they should not be seen at all.",
-            seen=lambda rank, hop, c, n: mask(rank, hop, c, n) if hop <= rank else lower(c),
+            "a position doesn't see itself. The diagonal belongs to what is seen.",
+            seen=lambda args, rank, hop: (
+                mask(args, rank, hop) if hop else lower(len(args[rank][0]), -1) & same(args, rank, hop)
+            ),
         ),
         mistake(
             "the last block to arrive is missing. How many hops until every block was everywhere?",
             hops=lambda rank, n: range(max(1, n - 1)),
         ),
         mistake(
-            "the block of a hop is taken for another rank's. What comes from the left started on rank - hop.",
-            seen=lambda rank, hop, c, n: lower(c) if hop == 0 else torch.full((c, c), (rank + hop) % n < rank),
+            "the block of a hop is taken for a different rank's. What comes from the left started on rank - hop.",
+            seen=lambda args, rank, hop: (
+                mask(args, rank, 0)
+                if hop == 0
+                else torch.full_like(same(args, rank, hop), (rank + hop) % len(args) < rank) & same(args, rank, hop)
+            ),
             where_wrong=True,
         ),
         mistake("the scores are not divided by the square root of the width.", root=1.0),
         Suspect(
             averaged,
-            "each block's result counts alike. A block with larger scores weighs more: by its sum of exp(score).",
+            "every block counts the same. A block with larger scores weighs more: by its sum of exp(score).",
         ),
         Suspect(
             not_rescaled,
@@ -168,17 +205,19 @@ TASK = Task(
         ),
     ),
     thoughts={
-        "values": "take rank 1 and two ranks: which keys may its first query see? Are the parts merged by their sums of "
-        "exp(score), with one maximum for all? Is anything divided by 0, or exp of a number above 88?",
+        "values": "take rank 1 of two: which keys may its first query see, and which of them are in its document? Are the parts "
+        "merged by their sums of exp(score), with one maximum for all? Where a query sees nothing of a block, its lse is -inf: "
+        "is that subtracted from itself? Is anything divided by 0, or exp of a number above 88?",
         "calls": "build it from send and recv (isend, irecv, batch_isend_irecv). An all_gather would hold all blocks at once.",
         "sent": "after N-1 hops every block was on every rank. What is the last send for? And do queries have to travel?",
         "received": "after N-1 hops every block was on every rank. What is the last receive for? And do queries have to travel?",
-        "messages": "one message with keys and values a hop, or one of each.",
+        "messages": "a hop needs no more than one message each for keys, values and documents.",
         "largest": "one block at a time.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
         "links": "in a ring, rank r sends to (r + 1) % N and receives from (r - 1) % N.",
         "Stuck": "who receives first? If everybody sends first, nobody receives. Start both, then wait for both.",
         "Mismatch": "a received block may be used after wait() only, and so may the buffer of a send be written to.",
-        "RankFailed": "does it work for one rank, which has no neighbours, and for a block of one position?",
+        "RankFailed": "does it work for one rank, which has no neighbors, and for a block of one position? Documents are int64, and so is "
+        "the tensor that receives them.",
     },
 )

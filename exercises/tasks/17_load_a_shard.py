@@ -127,9 +127,9 @@ TASK = Task(
         "rows come together on the rank that gets a piece?",
         "read": "which bytes did this rank get and not need? A rank reads the header and its share of the rows, "
         "and the others read theirs.",
-        "reads": "a column is not one stretch of the file, but some rows are. Read rows, and let the ranks swap.",
+        "reads": "a column isn't one contiguous block of the file, but some rows are. Read rows, and let the ranks swap.",
         "sent": "does each number go to the one rank that returns it, or to all? (Each rank reads the header itself.)",
-        "Stuck": "does every rank make the same calls, also one that has no rows or no columns?",
+        "Stuck": "does every rank make the same calls, even one that has no rows or no columns?",
         "Mismatch": "how many numbers does rank r get from rank s? Rows of s times columns of r, and neither has to be "
         "the same on all ranks. (Is the dtype the file's own?)",
         "RankFailed": "try it by hand with the cell below. Are there more ranks than rows? Is the dtype the file's own?",

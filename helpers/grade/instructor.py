@@ -83,6 +83,8 @@ def score(options: argparse.Namespace) -> int:
             raise Unfit(f"There is no file or folder {missing[0]}.")
         if not find(options.paths, naming(options.names, options.one_student)) and not options.watch:
             raise Unfit(f"There is nothing in {', '.join(map(str, options.paths))}.")
+        if options.watch and any(private[-1].is_relative_to(path) for path in private[:-1]):
+            raise Unfit(f"The report, {options.out}, lies in the watched folder. Name one outside it with --out.")
         listed = roster.read(options.roster) if options.roster else None
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
         if not options.no_sandbox and not options.engines:

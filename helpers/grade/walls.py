@@ -17,6 +17,7 @@ from ..course import ROOT
 from .inside import seccomp
 
 INSIDE = Path(__file__).parent / "inside"
+TRIAL_SECONDS = 120.0  # for the trial, on a busy machine
 SEEN = 4  # the exit code of the trial where it sees a file that it must not
 TRIAL = f"""
 import os, sys
@@ -68,7 +69,11 @@ def check(private: Iterable[Path] = ()) -> None:
         raise Unavailable(f"{lacking}, see helpers/grade/inside/seccomp.py.")
     command = [*around(private), "--", sys.executable, "-I", "-B", "-c", TRIAL]
     secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hidden(private)))
-    tried = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd="/", input=secret)
+    options = {"capture_output": True, "text": True, "errors": "replace", "cwd": "/", "timeout": TRIAL_SECONDS}
+    try:
+        tried = subprocess.run(command, input=secret, **options)
+    except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait for ever
+        tried = subprocess.CompletedProcess(command, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
     if tried.returncode == SEEN:
         seen = tried.stdout.strip()
         raise Unavailable(

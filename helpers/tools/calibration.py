@@ -3,7 +3,7 @@
 import statistics
 from itertools import groupby
 
-from collectives.cost import GROUPS, Calibration, calibration
+from collectives.cost import Calibration, calibration
 from collectives.cost.calibrate import FAULT, priced, stretch
 from collectives.cost.reports import of_sweep
 from collectives.format import size
@@ -19,9 +19,10 @@ Each row is a sweep that somebody published, most of them by [nccl-tests](https:
 
 **How to read it.** *Took* is the published time over the model's: 1.20 took a fifth longer than the price. The middle is the
 median of the sweep's sizes, and the range is its extremes. *In band* is the share of sizes that lie in the band of the network's
-family, and *in that of the others* the share in the band that all sources but the row's own give. *Role*: a constant was taken from a sweep that is *fitted*; *held out* is a source that was set aside before anything
-was fitted (a page that gathers the clusters of several clouds counts as several sources); *form* suggested the shape of the
-model inside a node; nothing came from the others. With a *suspect* sweep something is wrong, and it says what.
+family, and *in that of the others* the share in the band that all sources but the row's own give. *Role*: a constant was taken
+from a sweep that is *fitted*; *held out* is a source that was set aside before anything was fitted (a page that gathers the
+clusters of several clouds counts as several sources); *form* suggested the shape of the model inside a node; nothing came from
+the others. With a *suspect* sweep something is wrong, and it says what.
 """
 
 
@@ -36,18 +37,28 @@ def _errors(table: Calibration) -> list[str]:
     lines = ["## Errors", "", "Of the rows that nothing was fitted to:", ""]
     lines += ["| rows | how many | sources | median error | worst | in the band | in that of the others |"]
     lines += ["|---|---:|---:|---:|---:|---:|---:|"]
-    parts = [(group, table.of(group)) for group in GROUPS]
-    parts += [(f"network {name}", table.of(network=name)) for name in dict.fromkeys(row.network for row in table)]
-    parts += [("held out", table.of(role="held out")), ("all", table)]
-    for name, part in parts:
-        if counted := part.counted:
-            worst = max((row.error for row in counted), key=abs)
-            sources = len({row.source for row in counted})
-            lines.append(
-                f"| {name} | {len(counted)} | {sources} | {part.median:.0%} | {worst:+.0%} | {part.within:.0%} "
-                f"| {part.foreseen:.0%} |"
-            )
-    return [*lines, ""]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in table.summary), "", *_held_against_others(table)]
+
+
+def _held_against_others(table: Calibration) -> list[str]:
+    lines = ["Source by source, each held against the band that all others give:", ""]
+    lines += ["| source | network | rows | median error | in that of the others |", "|---:|---|---:|---:|---:|"]
+    shares = []
+    for number, source in enumerate(_sources(table), 1):
+        if rows := Calibration(row for row in table.counted if row.source == source):
+            names = ", ".join(dict.fromkeys(row.network for row in rows))
+            lines.append(f"| [{number}](#sources) | {names} | {len(rows)} | {rows.median:.0%} | {rows.foreseen:.0%} |")
+            shares.append(rows.foreseen)
+    lines += [
+        "",
+        f"With one say for each source, not for each row, {statistics.mean(shares):.0%} lie in that of the others.",
+        "",
+    ]
+    return lines
+
+
+def _sources(table: Calibration) -> list[str]:
+    return list(dict.fromkeys(row.source for row in table))
 
 
 def _networks() -> list[str]:
@@ -70,7 +81,7 @@ def _networks() -> list[str]:
 
 
 def _sweeps(table: Calibration) -> list[str]:
-    sources = list(dict.fromkeys(row.source for row in table))
+    sources = _sources(table)
     lines = ["## Sweeps", "", "| sweep | network | NCCL | sizes | GB/s | took | in band | role | source |"]
     lines.append("|---|---|---|---|---|---|---:|---|---:|")
     for (what, collective, role), of in groupby(table, lambda row: (row.what, row.collective, row.role)):

@@ -1,4 +1,4 @@
-"""make slides NB=notebooks/...: a chapter's question, its pictures with the sentence before each, and its takeaways.
+"""make slides NB=notebooks/...: a chapter's question, its pictures with the sentences before each, and its takeaways.
 
 A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.
 """
@@ -28,30 +28,31 @@ def slides(chapter: NotebookNode) -> NotebookNode:
 
 def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
     title = re.match(r"# .+", chapter.cells[0].source)[0]
-    question = next(
-        (found[0] for cell in chapter.cells if (found := re.search(r"\*\*Question\*\*.*", cell.source))), ""
-    )
+    questions = (re.search(r"\*\*Question\*\*.*?(?=\n\n|\Z)", cell.source, re.DOTALL) for cell in chapter.cells)
+    question = next((found[0] for found in questions if found), "")
     yield new_markdown_cell(f"{title}\n\n{question}")
-    heading = sentence = ""
+    heading = sentences = takeaways = ""
     for cell in chapter.cells[1:]:
         if cell.cell_type == "markdown":
-            found = re.search(r"^##+ (.+)", cell.source, re.MULTILINE)
-            heading = found[1] if found else heading
-            sentence = _last_sentence(cell.source)
-            if heading.startswith("Takeaways") and found:
-                yield new_markdown_cell(cell.source)
+            heading = (re.findall(r"^##+ (.+)", cell.source, re.MULTILINE) or [heading])[-1]
+            sentences = _last_sentences(cell.source) or sentences
+            if found := re.search(r"^## Takeaways.*?(?=^## |\Z)", cell.source, re.MULTILINE | re.DOTALL):
+                takeaways = found[0].strip()
         elif shown := [out for out in cell.outputs if any(kind in out.get("data", ()) for kind in PICTURES)]:
-            yield new_markdown_cell(f"## {heading}\n\n{sentence}")
+            yield new_markdown_cell(f"## {heading}\n\n{sentences}")
             picture = nbformat.from_dict(cell)
             picture.outputs, picture.source, picture.metadata["slide_type"] = shown[:1], "", "-"
             yield picture
+    if takeaways:
+        yield new_markdown_cell(takeaways)
 
 
-def _last_sentence(source: str) -> str:
-    """Of the last paragraph that is plain text; "" if there is none."""
-    plain = [part for part in source.split("\n\n") if part[:1].isalpha() or part[:1] in "*`"]
+def _last_sentences(source: str) -> str:
+    """The last two of the last paragraph that is plain text; "" if there is none."""
+    text = re.sub(r"^#+ .*", "\n", source, flags=re.MULTILINE)
+    plain = [part for part in map(str.strip, text.split("\n\n")) if part[:1].isalpha() or part[:1] in {"*", "`"}]
     words = " ".join(plain[-1].split()) if plain else ""
-    return re.split(r"(?<=[.?!:]) (?=[A-Z*`])", words)[-1]
+    return " ".join(re.split(r"(?<=[.?!:]) (?=[A-Z*`])", words)[-2:])
 
 
 def main(names: list[str]) -> int:

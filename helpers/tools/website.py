@@ -5,6 +5,7 @@ were executed plays there without a kernel, see helpers/views/web.  The pages co
 from any folder; nothing is loaded from elsewhere.
 """
 
+import ast
 import base64
 import hashlib
 import io
@@ -15,23 +16,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from html import escape
 from pathlib import Path
 
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
-from ..course import ROOT
+from ..course import EXERCISES, ROOT, chapters
 from ..views.web import RECORDED, script
-from .site import pictures
+from .site import pictures, python
+from .site.tasks import tasks
 
 SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
+CAPTIONS = {"notebooks": "Chapters", "exercises": "Exercises"}
 PAGES = ("first_hour", "three_in_the_morning", "cheatsheet", "reference", "calibration", "mistakes", "bench")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
+KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
@@ -40,9 +45,13 @@ RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
 class Figures:
-    """The figures of one page, in HTML; its pictures are files that pages share."""
+    """The figures of one page, in HTML; its pictures are files that pages share.
 
-    def __init__(self, page: Path, source: Path) -> None:
+    written: for the functions that a reader writes here, what is asked of them, and how many bytes Python has.
+    """
+
+    def __init__(self, page: Path, source: Path, written: dict[str, dict] | None = None) -> None:
+        self.page, self.written = page, written or {}
         self.static = os.path.relpath("_static", page.parent)
         self.folder = source / "_static" / "figures"
         self._scripted = False
@@ -80,12 +89,26 @@ class Figures:
         picture = output and self.picture(output, recording.get("title"))
         if picture and "key" in recording:
             recording = answered(recording, self.picture(output))
+        return self._live(recording, images(picture) if picture else "")
+
+    def editor(self, source: str) -> str | None:
+        """A cell that a reader can write in; None for one whose function is no task of the page."""
+        named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
+        if not named or named[1] not in self.written:
+            return None
+        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}"}
+        function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
+        upto = "\n".join(source.splitlines()[: function.end_lineno])  # what calls it is for JupyterLab
+        return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
+
+    def _live(self, recording: dict, instead: str) -> str:
+        """What plays, and the HTML that a browser without scripts shows."""
         data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
         self._scripted = True
-        inside = f"<noscript>{images(picture)}</noscript>" if picture else ""
+        inside = f"<noscript>{instead}</noscript>" if instead else ""
         recorded = f'<script type="application/vnd.collectives+json">{data}</script>'
-        return f'<div class="live">{recorded}{inside}</div>{script}'
+        return f'<div class="live {recording["kind"]}">{recorded}{inside}</div>{script}'
 
 
 def still(picture: list[dict]) -> str:
@@ -150,7 +173,7 @@ def html(text: str) -> dict:
 def contents(folder: str) -> str:
     pages = sorted(path.stem for path in (ROOT / folder).glob("*.ipynb"))
     pages = ["README"] * (ROOT / folder / "README.md").exists() + pages
-    return toctree(folder.title(), *(f"{folder}/{page}" for page in pages))
+    return toctree(CAPTIONS[folder], *(f"{folder}/{page}" for page in pages))
 
 
 def toctree(caption: str, *pages: str) -> str:
@@ -164,6 +187,9 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     if folded:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
     cell["outputs"] = shown(cell["outputs"], figures, folded)
+    if editor := figures.editor("".join(cell["source"])):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"].append(html(editor))
 
 
 def fit_images(text: str, page: Path, figures: Figures) -> str:
@@ -205,19 +231,44 @@ def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
     return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
 
 
-def fit(page: Path, source: Path, places: Places) -> None:
-    """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site."""
-    path, text, figures = source / page, (source / page).read_text(encoding="utf-8"), Figures(page, source)
+def fit(page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict]) -> None:
+    """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
+
+    written: what a reader can write on the site, by notebook and function.
+    """
+    here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
+    path, text, figures = source / page, (source / page).read_text(encoding="utf-8"), Figures(page, source, here)
     if page.suffix == ".md":
         path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
     content = json.loads(text)
+    content["cells"].insert(1, markdown(plays(page)))
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
             cell["source"] = fit_links(fit_images("".join(cell["source"]), page, figures), page, source, places)
         elif cell["cell_type"] == "code":
             fit_cell(cell, figures)
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def plays(page: Path) -> str:
+    """A line for who reads without a kernel: what works here, and where the cells run."""
+    notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
+    words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
+    words += f"[install the course](../INSTALL.md) and open `{notebook}`"
+    if name := repository():
+        binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/{notebook}"
+        words += f", or start it in [Codespaces](https://codespaces.new/{name}) or [Binder]({binder})"
+    return f"```{{container}} plays\n{words}.\n```"
+
+
+@cache
+def repository() -> str | None:
+    """owner/name of the course on GitHub, if that is where this copy came from."""
+    asked = ["git", "remote", "get-url", "origin"]
+    origin = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    found = re.search(r"github\.com[:/](.+?)(\.git)?$", origin)
+    return found and found[1]
 
 
 # --- a long notebook, on several pages ----------------------------------------------------
@@ -313,15 +364,26 @@ def plain(words: str) -> str:
     return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
 
 
-def start(source: Path) -> str:
-    """The first page: a ring that plays, a question, and where to go from there."""
-    figures = Figures(Path("index.md"), source)
+def start(source: Path, written: dict | None) -> str:
+    """The first page: a ring that plays, a question, a schedule to mend, and where to go from there.
+
+    written: what is asked of that schedule; None where there is no Python to write it.
+    """
+    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None)
     page = (PARTS / "start.md").read_text(encoding="utf-8")
-    for name, recording in RECORDINGS.items():
-        mark = f"{{{{{name}}}}}"
-        if mark in page:
-            page = page.replace(mark, f"```{{raw}} html\n{figures.playing(recording, None)}\n```")
-    trees = [toctree("The course", "About it, and how to run it <README>", "INSTALL"), *map(contents, FOLDERS)]
+    shown = {
+        name: figures.playing(recording, None) for name, recording in RECORDINGS.items() if f"{{{{{name}}}}}" in page
+    }
+    shown["written"] = figures.editor((PARTS / "off_by_one.py").read_text(encoding="utf-8"))
+    if not written:
+        page = re.sub(r"^## Write one.*?(?=^## )", "", page, flags=re.MULTILINE | re.DOTALL)
+    for name, figure in shown.items():
+        page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
+    exercises = len([*EXERCISES.glob("*.ipynb")])
+    page = page.replace(
+        "{{extent}}", f"{len(chapters())} chapters with short tasks, and {exercises} exercises that are graded"
+    )
+    trees = [toctree("The course", "About the course <README>", "INSTALL"), *map(contents, FOLDERS)]
     return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
 
 
@@ -329,8 +391,11 @@ def prepared(source: Path) -> None:
     """Everything that Sphinx reads."""
     static = source / "_static"
     static.mkdir(parents=True)
-    shutil.copy(PARTS / "conf.py", source)
-    shutil.copy(PARTS / "style.css", static)
+    for name in ("conf.py", "favicon.svg"):
+        shutil.copy(PARTS / name, source)
+    for name in ("style.css", "pages.js"):
+        shutil.copy(PARTS / name, static)
+    shutil.copy(ROOT / "notebooks" / "images" / "deadlock.png", static / "share.png")
     (static / "collectives.js").write_text(script(), encoding="utf-8")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
@@ -339,9 +404,12 @@ def prepared(source: Path) -> None:
     places = {}
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)
+    weighs = python.served(KEPT, static / "python")
+    written = {place: {"task": asked, "weighs": weighs} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
-        fit(path.relative_to(source), source, places)
-    (source / "index.md").write_text(start(source), encoding="utf-8")
+        fit(path.relative_to(source), source, places, written)
+    first = start(source, written.get(("09_algorithms", "my_ring")))
+    (source / "index.md").write_text(first, encoding="utf-8")
 
 
 def main() -> int:

@@ -179,32 +179,48 @@ def _controls(offered: dict, chosen: dict) -> list[Control]:
 
 # --- on the website: a real run for every collective, number of ranks and reduce op that it offers ---
 
-PLAYED_OPS = ("SUM", "AVG", "MAX")
-KINDS = {"buffer": -1, "reduced": -2, "undefined": -3, "unknown": -4}  # "data" has its rank
+SETTINGS = ("op", "world_size", "root", "reduce_op")  # that change there; the others stay
+PLAYED_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
 NUMBERS = 2  # a tensor, or each rank's chunk of it
+KINDS = {"buffer": -1, "reduced": -2, "undefined": -3, "unknown": -4}  # "data" has its rank
 
 
 def recorded(chosen: dict) -> dict:
-    """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings."""
-    asked = dict(root=0, dtype="float32", size=NUMBERS)
-    runs, codes, reducing = {}, {}, [op for op in COLLECTIVES if COLLECTIVES[op].reduces]
+    """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings.
+
+    runs: by the settings that matter to them, see `setting`.  rows: each row of cells that occurs, once, a cell as
+    [letter, numbers, rank or kind].
+    """
+    rows, runs, codes = {}, {}, {}
     for op in COLLECTIVES:
-        codes[op] = program(code(op, reduce_op="SUM", **asked), chosen["world_size"])
-        for n, reduce_op in product(WORLD_SIZES, PLAYED_OPS if op in reducing else ("SUM",)):
-            done = execute(code(op, reduce_op=reduce_op, **asked), n).done
-            runs[f"{op} {n} {reduce_op}" if op in reducing else f"{op} {n}"] = _grid(done)
-    offered = {"op": OFFERED["op"], "world_size": WORLD_SIZES, "reduce_op": PLAYED_OPS}
+        marks = {name: f"{{{name}}}" for name in ("root", "reduce_op", "world_size")}  # for the page to fill in
+        codes[op] = program(code(op, marks["root"], marks["reduce_op"], "float32", NUMBERS), marks["world_size"])
+        for n, reduce_op in product(WORLD_SIZES, PLAYED_OPS):
+            for root in range(n):
+                if (of := setting(op, n, root, reduce_op)) not in runs:
+                    done = execute(code(op, root, reduce_op, "float32", NUMBERS), n).done
+                    runs[of] = _grid(done, rows)
+    offered = {name: PLAYED_OPS if name == "reduce_op" else OFFERED[name] for name in OFFERED if name in SETTINGS}
     controls = [control.described() for control in _controls(offered, chosen)]
-    return {"kind": "explore", "controls": controls, "runs": runs, "codes": codes, "reduces": reducing}
+    off = {op: {name: why for name, why in reasons(op).items() if name in SETTINGS} for op in COLLECTIVES}
+    return {"kind": "explore", "controls": controls, "rows": [*rows], "runs": runs, "codes": codes, "off": off}
 
 
-def _grid(run: Run) -> dict:
-    """Both sides of a run's one call: [letter, numbers, rank or kind] for every cell."""
+def setting(op: str, n: int, root: int, reduce_op: str) -> str:
+    """The name of a run: 'reduce 4 1 SUM', with '-' in place of what its collective has not."""
+    off = reasons(op)
+    return f"{op} {n} {'-' if 'root' in off else root} {'-' if 'reduce_op' in off else reduce_op}"
+
+
+def _grid(run: Run, rows: dict[tuple, int]) -> list:
+    """The title of a run's one call, and its rows before and after, as places in `rows`, which gets those that it has not."""
     call = run.calls[-1]
-    before, after = ([list(map(_cell, row)) for row in rows] for rows in provenance.read(call))
-    root = next((e.root for e in call if e.root is not None), None)
-    return {"title": call_title(call).partition(", float32")[0], "root": root, "before": before, "after": after}
+
+    def places(side) -> list[int]:
+        return [rows.setdefault(tuple(map(_cell, row)), len(rows)) for row in side]
+
+    return [call_title(call).partition(", float32")[0], *map(places, provenance.read(call))]
 
 
-def _cell(slot: provenance.Slot) -> list:
-    return [slot.letter, "" if slot.value is None else text(slot.value), KINDS.get(slot.kind, slot.origin)]
+def _cell(slot: provenance.Slot) -> tuple[str, str, int]:
+    return slot.letter, "" if slot.value is None else text(slot.value), KINDS.get(slot.kind, slot.origin)

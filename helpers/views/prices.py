@@ -93,5 +93,5 @@ def _title() -> str:
 
 
 def network_prices() -> NetworkPrices:
-    """Sliders over what NCCL takes on six networks: the price, and the band in which nine of ten published systems lie."""
+    """Sliders over what NCCL takes on six networks: the price, and the band in which nine of ten systems are expected."""
     return NetworkPrices()

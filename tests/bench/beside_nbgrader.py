@@ -85,6 +85,16 @@ class Course:
     def autograde(self) -> dict[str, tuple[float, float]]:
         """Student -> points and points to be had."""
         done = self._nbgrader("autograde", "exercise", "--force")
+        return self.scores(done.stderr)
+
+    def scores(self, said: str = "") -> dict[str, tuple[float, float]]:
+        """Student -> points and points to be had, in the gradebook.  said: before, by nbgrader."""
         told = self._run("-c", SCORES)
-        assert told.returncode == 0, done.stderr + told.stderr
+        assert told.returncode == 0, said + told.stderr
         return eval(told.stdout)
+
+    def to_gradebook(self, report: Path) -> str:
+        """Takes the points of a report.json into the gradebook; returns what that said."""
+        done = self._run(str(ROOT / "helpers" / "grade" / "to_nbgrader.py"), str(report), "gradebook.db")
+        assert done.returncode == 0, done.stderr
+        return done.stdout

@@ -37,8 +37,8 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.locator(TAB.format("cheatsheet")).click()
     page.wait_for_function(WHOLE)
     page.locator(TAB.format("progress")).click()
-    page.get_by_role("row", name="02_point_to_point not begun").wait_for()
-    page.get_by_role("link", name="01_ranks").click()
+    page.get_by_role("row", name="02 point to point not begun").wait_for()
+    page.get_by_role("link", name="01 ranks").click()
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
 
 

@@ -1235,7 +1235,7 @@ def unit_by_unit(x, w1, w2, b, target):
     return [y, dx, dw1, dw2, dy.sum(dim=0)]
 
 
-@wrong(MLP, "this rank's addend only")
+@wrong(MLP, "this rank's partial sum only")
 def forgets_dx(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, dx=lambda d: d)
 
@@ -1260,7 +1260,7 @@ def bias_before_the_sum(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: all_sum(z + b))
 
 
-@wrong(MLP, "only|addend")
+@wrong(MLP, "only|partial sum")
 def sums_nothing(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: z + b)
 
@@ -1389,16 +1389,15 @@ def forward_only(x, w1, w2, b, target):
 BUCKETS = "average_in_buckets"
 
 
-def filled(grads, cap, nbytes=lambda g: g.nbytes):
-    """The gradients, bucket by bucket."""
-    bucket = []
+def filled(grads, cap, nbytes=lambda g: g.nbytes, kind=lambda g: g.dtype):
+    """The gradients, bucket by bucket, each of one dtype."""
+    filling = {}
     for g in grads:
+        bucket = filling.setdefault(kind(g), [])
         bucket.append(g)
         if sum(map(nbytes, bucket)) >= cap:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket
+            yield filling.pop(kind(g))
+    yield from filling.values()
 
 
 def joined(bucket):
@@ -1462,25 +1461,24 @@ def all_futures_at_once(grads, cap):
 
 
 @right(BUCKETS)
-def views_of_one_buffer(grads, cap):
-    if not grads:
-        return
-    buffer = torch.empty(sum(g.numel() for g in grads), dtype=grads[0].dtype)
-    views, works, start, end = [], [], 0, 0
-    for g in grads:
-        views.append(buffer[end : end + g.numel()])
-        views[-1].copy_(g.view(-1))
-        end += g.numel()
-        if (end - start) * buffer.element_size() >= cap:
-            works.append(dist.all_reduce(buffer[start:end], async_op=True))
-            start = end
-    if start < end:
-        works.append(dist.all_reduce(buffer[start:], async_op=True))
+def views_of_one_buffer_a_dtype(grads, cap):
+    works, views = [], []
+    for dtype in dict.fromkeys(g.dtype for g in grads):
+        mine = [g for g in grads if g.dtype == dtype]
+        buffer, start, end = torch.empty(sum(g.numel() for g in mine), dtype=dtype), 0, 0
+        for g in mine:
+            views.append((g, buffer[end : end + g.numel()]))
+            views[-1][1].copy_(g.view(-1))
+            end += g.numel()
+            if (end - start) * buffer.element_size() >= cap:
+                works.append(dist.all_reduce(buffer[start:end], async_op=True))
+                start = end
+        if start < end:
+            works.append(dist.all_reduce(buffer[start:], async_op=True))
     for work in works:
         work.wait()
-    buffer /= dist.get_world_size()
-    for g, view in zip(grads, views):
-        g.view(-1)[:] = view
+    for g, view in views:
+        g.view(-1)[:] = view / dist.get_world_size()
 
 
 @right(BUCKETS)
@@ -1505,15 +1503,14 @@ def with_a_class(grads, cap):
             for g, part in zip(self.grads, torch._utils._unflatten_dense_tensors(self.flat, self.grads)):
                 g.data.copy_(part)
 
-    started, now = [], Bucket()
+    started, filling = [], defaultdict(Bucket)
     for g in grads:
-        if now.add(g):
-            now.start()
-            started.append(now)
-            now = Bucket()
-    if now.grads:
-        now.start()
-        started.append(now)
+        if filling[g.dtype].add(g):
+            started.append(filling.pop(g.dtype))
+            started[-1].start()
+    for bucket in filling.values():
+        bucket.start()
+        started.append(bucket)
     for bucket in started:
         bucket.finish()
 
@@ -1572,7 +1569,7 @@ def waits_for_the_last(grads, cap):
         put_back(bucket, flat / dist.get_world_size())
 
 
-@wrong(BUCKETS, r"in grads\[5\] on rank 0(?s:.*)which never got full, is still at home")
+@wrong(BUCKETS, r"in grads\[5\] on rank 0(?s:.*)the bucket that never got full was never sent")
 def last_one_forgotten(grads, cap):
     in_two_loops([g for b in filled(grads, cap) if sum(g.nbytes for g in b) >= cap for g in b], cap)
 
@@ -1623,6 +1620,18 @@ def never_over_the_cap(grads, cap):
 @wrong(BUCKETS, "a buffer of 128 B in one call; 64 B are enough")
 def full_is_not_full(grads, cap):
     in_two_loops(grads, cap + 1)
+
+
+@wrong(BUCKETS, "Each dtype has a bucket of its own|has the wider one's|in a wider dtype")
+def mixes_dtypes(grads, cap):
+    average(filled(grads, cap, kind=lambda g: 0))
+
+
+@wrong(BUCKETS, "each dtype may have one")
+def only_one_is_left(grads, cap):
+    buckets = list(filled(grads, cap))
+    left = [bucket for bucket in buckets if sum(g.nbytes for g in bucket) < cap]
+    average([bucket for bucket in buckets if not any(bucket is other for other in left[:-1])])
 
 
 @wrong(BUCKETS, "went through half precision")
@@ -1923,61 +1932,86 @@ def gathers_not_waited_for(weights, gradients, momenta):
     step_by_layer(weights, gradients, momenta, gather=gather)
 
 
-# --- 14 train_within ----------------------------------------------------------------------
+# --- 14 train_two_stages ------------------------------------------------------------------
 
-TRAIN = "train_within"
-
-
-def waves_of(microbatches, limit):
-    """(kind, microbatch), in order: `limit` forwards, then their backwards."""
-    for first in range(0, microbatches, limit):
-        group = range(first, min(first + limit, microbatches))
-        yield from [("F", k) for k in group] + [("B", k) for k in group]
+TRAIN = "train_two_stages"
 
 
-def turns_of(microbatches, most):
-    for k in range(microbatches + most - 1):
-        yield from [("F", k)] * (k < microbatches) + [("B", k - most + 1)] * (k >= most - 1)
+def in_phases(m):
+    """(kind, place, microbatch): all forwards of a rank's first stage, then of its second, and backward again."""
+    return [(kind, place, k) for kind, place in (("F", 0), ("F", 1), ("B", 1), ("B", 0)) for k in range(m)]
 
 
-def stage_step(w, x, t, microbatches, order, send=dist.isend, share=None, wait=True, last=None):
+def in_groups(m):
+    """p microbatches through one stage, then through the other; backwards when all forwards are done."""
+    p = dist.get_world_size()
+    groups = [range(k, min(k + p, m)) for k in range(0, m, p)]
+    return [
+        (kind, place, k)
+        for kind, places in (("F", (0, 1)), ("B", (1, 0)))
+        for g in groups
+        for place in places
+        for k in g
+    ]
+
+
+def one_by_one(m):
+    return [action for k in range(m) for action in (("F", 0, k), ("F", 1, k), ("B", 1, k), ("B", 0, k))]
+
+
+def two_stage_step(w, x, t, microbatches, order=in_phases, send=dist.isend, share=None, wait=True, tags=False):
     rank, n = here()
     w = w.clone().requires_grad_()
-    xs, ts, kept, sending = x.chunk(microbatches), t.chunk(microbatches), {}, []
-    for kind, k in order if last is None or rank < n - 1 else last:
-        if kind == "F":
-            a = xs[k] if rank == 0 else torch.empty_like(xs[k])
-            if rank:
-                dist.recv(a, rank - 1)
-                a.requires_grad_()
-            kept[k] = a, torch.tanh(a @ w.T)
-            if rank < n - 1:
-                sending.append(send(kept[k][1].detach(), rank + 1))
+    xs, ts, kept, sending, at_home = x.chunk(microbatches), t.chunk(microbatches), {}, [], {}
+
+    def pass_on(tensor, kind, stage, k):
+        tag = (kind == "B") * 1000 + stage * 20 + k if tags else 0
+        if n == 1:
+            at_home[kind, stage, k] = tensor
         else:
-            a, y = kept.pop(k)
-            if rank < n - 1:
-                dy = torch.empty_like(y)
-                dist.recv(dy, rank + 1)
-                y.backward(dy)
+            sending.append(send(tensor, stage % n, tag=tag) if tags else send(tensor, stage % n))
+
+    def take(kind, stage, k, source):
+        tensor = torch.empty_like(xs[k])
+        if n == 1:
+            return at_home[kind, stage, k].clone()
+        dist.recv(tensor, source % n, tag=(kind == "B") * 1000 + stage * 20 + k if tags else 0)
+        return tensor
+
+    for kind, place, k in order(microbatches):
+        stage = place * n + rank
+        if kind == "F":
+            a = xs[k] if stage == 0 else take("F", stage, k, stage - 1).requires_grad_()
+            kept[place, k] = a, torch.tanh(a @ w[place].T)
+            if stage < 2 * n - 1:
+                pass_on(kept[place, k][1].detach(), "F", stage + 1, k)
+        else:
+            a, y = kept.pop((place, k))
+            if stage < 2 * n - 1:
+                y.backward(take("B", stage, k, stage + 1))
             else:
                 (torch.nn.functional.mse_loss(y, ts[k]) / (share or microbatches)).backward()
-            if rank:
-                sending.append(send(a.grad, rank - 1))
+            if stage > 0:
+                pass_on(a.grad, "B", stage - 1, k)
     for work in sending if wait and send is not dist.send else ():
         work.wait()
-    stage_step.sent = sending  # those that nobody waits for are under way until somebody drops them
+    two_stage_step.sent = sending  # those that nobody waits for are under way until somebody drops them
     return w.grad
 
 
 @right(TRAIN)
-def train_in_waves(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
+def train_in_phases(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches)
 
 
 @right(TRAIN)
-def train_in_turns(w, x, t, microbatches, limit):
-    rank, n = here()
-    return stage_step(w, x, t, microbatches, turns_of(microbatches, min(limit, n - rank, microbatches)))
+def train_in_groups(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, in_groups)
+
+
+@right(TRAIN)
+def train_with_tags(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, tags=True)
 
 
 def batched(tensor, rank):
@@ -1985,153 +2019,137 @@ def batched(tensor, rank):
 
 
 @right(TRAIN)
-def train_with_batches_of_messages(w, x, t, microbatches, limit):
-    rank, n = here()
-    order = list(turns_of(microbatches, min(limit, n - rank, microbatches)))
-    return stage_step(w, x, t, microbatches, order, send=batched)
+def train_with_batches_of_messages(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, send=batched)
 
 
 @right(TRAIN)
-def train_without_autograd(w, x, t, microbatches, limit):
-    """Waves too; derivatives by hand, and one step behind with waiting for its sends."""
+def train_without_autograd(w, x, t, microbatches):
+    """Derivatives by hand, in four loops."""
     rank, n = here()
-    xs, ts, grad, kept, sending = x.chunk(microbatches), t.chunk(microbatches), torch.zeros_like(w), {}, None
-    for kind, k in waves_of(microbatches, limit):
-        if kind == "F":
-            a = xs[k].clone()
-            if rank:
-                dist.recv(a, rank - 1)
-            out, to = torch.tanh(a @ w.T), rank + 1
-            kept[k] = a, out
-        else:
-            a, y = kept.pop(k)
-            dy = 2 * (y - ts[k]) / t.numel()
-            if rank < n - 1:
-                dist.recv(dy, rank + 1)
+    xs, ts, grad, sending = x.chunk(microbatches), t.chunk(microbatches), torch.zeros_like(w), []
+    inputs, outputs, slopes = [list(xs), [None] * len(xs)], [[], []], [None] * len(xs)
+    for place in (0, 1):
+        for k, shape in enumerate(xs):
+            if place or rank:
+                inputs[place][k] = outputs[0][k] if n == 1 else torch.empty_like(shape)
+                if n > 1:
+                    dist.recv(inputs[place][k], (rank - 1) % n)
+            outputs[place].append(torch.tanh(inputs[place][k] @ w[place].T))
+            if n > 1 and (place == 0 or rank < n - 1):
+                sending.append(dist.isend(outputs[place][k], (rank + 1) % n))
+    for place in (1, 0):
+        for k, y in enumerate(outputs[place]):
+            if place and rank == n - 1:
+                dy = 2 * (y - ts[k]) / t.numel()
+            elif n == 1:
+                dy = slopes[k]
+            else:
+                dy = torch.empty_like(y)
+                dist.recv(dy, (rank + 1) % n)
             dz = dy * (1 - y * y)
-            grad += dz.T @ a
-            out, to = dz @ w, rank - 1
-        if 0 <= to < n:
-            work = dist.isend(out.contiguous(), to)
-            if sending and limit == 1:
-                sending.pop().wait()
-            sending = [*(sending or []), work]
-    for work in sending or ():
+            grad[place] += dz.T @ inputs[place][k]
+            slopes[k] = (dz @ w[place]).contiguous()
+            if n > 1 and (place or rank):
+                sending.append(dist.isend(slopes[k], (rank - 1) % n))
+    for work in sending:
         work.wait()
     return grad
 
 
-@right(TRAIN)
-def train_with_receives_ahead(w, x, t, microbatches, limit):
-    """A recv is posted before the computing that comes first, and waited for when its data is needed."""
+@wrong(TRAIN, "with one microbatch at a time")
+def train_one_at_a_time(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, one_by_one)
+
+
+@wrong(TRAIN, "with one microbatch at a time|are enough")
+def train_the_whole_batch(w, x, t, microbatches):
+    return two_stage_step(w, x, t, 1)
+
+
+@wrong(TRAIN, "Stuck(?s:.*)isend, and wait at the end")
+def train_with_sends_that_block(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, send=dist.send)
+
+
+@wrong(TRAIN, "times too large(?s:.*)divided by before its backward")
+def train_undivided(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, share=1)
+
+
+@wrong(TRAIN, "calls all_reduce, which this exercise does without(?s:.*)nothing to add up between ranks")
+def train_and_add_up(w, x, t, microbatches):
+    grad = two_stage_step(w, x, t, microbatches)
+    dist.all_reduce(grad)
+    return grad
+
+
+@wrong(TRAIN, "a gradient was taken for a different one")
+def train_with_the_last_rank_newest_first(w, x, t, microbatches):
+    rank, n = here()
+
+    def order(m):
+        actions = in_phases(m)
+        return actions[: 2 * m] + actions[2 * m : 3 * m][::-1] + actions[3 * m :] if rank == n - 1 else actions
+
+    return two_stage_step(w, x, t, microbatches, order)
+
+
+@wrong(TRAIN, "never waits for its isend")
+def train_without_waiting(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches, wait=False)
+
+
+@wrong(TRAIN, "last microbatch's part alone")
+def train_on_the_last_gradient(w, x, t, microbatches):
+    def all_but_one():
+        m, rows = microbatches - 1, len(x) - len(x) // microbatches
+        return two_stage_step(w, x[:rows], t[:rows], m) * m / microbatches
+
+    return two_stage_step(w, x, t, microbatches) - all_but_one()
+
+
+@wrong(TRAIN, "a trip around the ring")
+def train_with_neighboring_stages(w, x, t, microbatches):
     rank, n = here()
     w = w.clone().requires_grad_()
-    xs, ts, kept, sending, coming = x.chunk(microbatches), t.chunk(microbatches), {}, [], {}
-    order = list(waves_of(microbatches, limit))
-
-    def post(at):
-        if at < len(order):
-            kind, k = order[at]
-            source = rank - 1 if kind == "F" else rank + 1
-            if 0 <= source < n:
-                into = torch.empty_like(xs[k])
-                coming[kind, k] = into, dist.irecv(into, source)
-
-    post(0)
-    for at, (kind, k) in enumerate(order):
-        arrived, work = coming.pop((kind, k), (None, None))
-        if work:
-            work.wait()
-        post(at + 1)
-        if kind == "F":
-            a = xs[k] if arrived is None else arrived.requires_grad_()
-            kept[k] = a, torch.tanh(a @ w.T)
-            if rank < n - 1:
-                sending.append(dist.isend(kept[k][1].detach(), rank + 1))
+    kept, sending = [], []
+    for a in x.chunk(microbatches):
+        a = torch.empty_like(a) if rank else a
+        if rank:
+            dist.recv(a, rank - 1)
+            a.requires_grad_()
+        kept.append((a, torch.tanh(torch.tanh(a @ w[0].T) @ w[1].T)))
+        if rank < n - 1:
+            sending.append(dist.isend(kept[-1][1].detach(), rank + 1))
+    for (a, y), target in zip(kept, t.chunk(microbatches)):
+        if rank < n - 1:
+            dy = torch.empty_like(y)
+            dist.recv(dy, rank + 1)
+            y.backward(dy)
         else:
-            a, y = kept.pop(k)
-            if arrived is None:
-                ((y - ts[k]).square().mean() / microbatches).backward()
-            else:
-                y.backward(arrived)
-            if rank:
-                sending.append(dist.isend(a.grad, rank - 1))
+            (torch.nn.functional.mse_loss(y, target) / microbatches).backward()
+        if rank:
+            sending.append(dist.isend(a.grad, rank - 1))
     for work in sending:
         work.wait()
     return w.grad
 
 
-@wrong(TRAIN, "microbatches under way at once; the limit is 2")
-def train_all_forwards_first(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, microbatches)))
+@wrong(TRAIN, "have changed places")
+def train_the_other_stage(w, x, t, microbatches):
+    return two_stage_step(w, x, t, microbatches).flip(0)
 
 
-@wrong(TRAIN, "rank 0 has never more than 1 of its microbatches under way at once; at some time it should have 2")
-def train_one_at_a_time(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, 1)))
-
-
-@wrong(TRAIN, "rank 0 has never more than 1 of its microbatches under way at once")
-def train_the_whole_batch(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, 1, list(waves_of(1, 1)))
-
-
-@wrong(TRAIN, "under way at once; the limit is 1")
-def train_in_turns_that_ignore_the_limit(w, x, t, microbatches, limit):
-    rank, n = here()
-    return stage_step(w, x, t, microbatches, turns_of(microbatches, min(n - rank, microbatches)))
-
-
-@wrong(TRAIN, "Stuck(?s:.*)isend, and wait at the end")
-def train_with_sends_that_block(w, x, t, microbatches, limit):
-    rank, n = here()
-    order = turns_of(microbatches, min(limit, n - rank, microbatches))
-    return stage_step(w, x, t, microbatches, order, send=dist.send)
-
-
-@wrong(TRAIN, "times too large(?s:.*)divided by before its backward")
-def train_undivided(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)), share=1)
-
-
-@wrong(TRAIN, "calls all_reduce, which this exercise does without(?s:.*)nothing to add up between ranks")
-def train_and_add_up(w, x, t, microbatches, limit):
-    grad = stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
-    dist.all_reduce(grad)
-    return grad
-
-
-@wrong(TRAIN, "differ(?s:.*)goes backward in another order")
-def train_with_the_last_rank_newest_first(w, x, t, microbatches, limit):
-    order = list(waves_of(microbatches, limit))
-    last, group = [], []
-    for kind, k in order:
-        if kind == "F":
-            last += [(kind, j) for kind, j in reversed(group)] + [("F", k)]
-            group = []
-        else:
-            group.append((kind, k))
-    last += reversed(group)
-    return stage_step(w, x, t, microbatches, order, last=last)
-
-
-@wrong(TRAIN, "never waits for its isend")
-def train_without_waiting(w, x, t, microbatches, limit):
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)), wait=False)
-
-
-@wrong(TRAIN, "last microbatch's part alone")
-def train_on_the_last_gradient(w, x, t, microbatches, limit):
-    def all_but_one():
-        m, rows = microbatches - 1, len(x) - len(x) // microbatches
-        return stage_step(w, x[:rows], t[:rows], m, list(waves_of(m, limit))) * m / microbatches
-
-    return stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit))) - all_but_one()
+@wrong(TRAIN, "both are the gradient of the second stage")
+def train_one_stage_twice(w, x, t, microbatches):
+    grad = two_stage_step(w, x, t, microbatches)
+    return torch.stack([grad[1], grad[1]])
 
 
 @wrong(TRAIN, "it must return a float32 tensor of shape|not None")
-def train_and_step(w, x, t, microbatches, limit):
-    w -= 0.1 * stage_step(w, x, t, microbatches, list(waves_of(microbatches, limit)))
+def train_and_step(w, x, t, microbatches):
+    w -= 0.1 * two_stage_step(w, x, t, microbatches)
 
 
 # --- 17 load_columns ----------------------------------------------------------------------
@@ -2438,7 +2456,7 @@ DISPATCH = "expert_dispatch"
 
 def told(chosen):
     """Split sizes of what leaves and of what arrives."""
-    send = chosen.bincount(minlength=dist.get_world_size())
+    send = chosen.flatten().bincount(minlength=dist.get_world_size())
     receive = torch.empty_like(send)
     dist.all_to_all_single(receive, send)
     return send.tolist(), receive.tolist()
@@ -2450,217 +2468,253 @@ def moved(rows, send, receive):
     return here
 
 
-def dispatched(x, chosen, w, order=None, put_back=None, matrix=lambda w: w):
+def dispatched(
+    x,
+    chosen,
+    gate,
+    w,
+    dy,
+    order_of=lambda chosen: chosen.flatten().argsort(stable=True),
+    weight=lambda gate: gate,
+    slope=lambda gate: gate,
+    matrix=lambda w: w,
+    transposed=lambda w: w.T,
+    splits=told,
+    swapped=True,
+):
     """The whole of it; the options replace a part, by a wrong one mostly."""
-    order = chosen.argsort(stable=True) if order is None else order(chosen)
-    send, receive = told(chosen)
-    back = moved(moved(x[order], send, receive) @ matrix(w), receive, send)
-    if put_back:
-        return put_back(back, order)
-    y = torch.empty_like(back)
-    y[order] = back
-    return y
+    order, (send, receive) = order_of(chosen), splits(chosen)
+    token, back = order // chosen.shape[1], (receive, send) if swapped else (send, receive)
+    arrived = moved(x[token], send, receive)
+    result = moved(arrived @ matrix(w), *back)
+    y = torch.zeros_like(x).index_add(0, token, weight(gate).flatten()[order][:, None] * result)
+    dgate = torch.empty_like(gate).flatten().index_copy(0, order, (result * dy[token]).sum(1))
+    slopes = moved(slope(gate).flatten()[order][:, None] * dy[token], send, receive)
+    dx = torch.zeros_like(x).index_add(0, token, moved(slopes @ transposed(w), *back))
+    return y, dx, dgate.view_as(gate), arrived.T @ slopes
 
 
 @right(DISPATCH)
-def dispatch_and_combine(x, chosen, w):
-    return dispatched(x, chosen, w)
+def by_hand(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy)
+
+
+class Traveled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        ctx.splits = receive, send
+        return moved(rows, send, receive)
+
+    @staticmethod
+    def backward(ctx, slopes):
+        return moved(slopes, *ctx.splits), None, None
 
 
 @right(DISPATCH)
-def by_the_inverse_order(x, chosen, w):
-    return dispatched(x, chosen, w, put_back=lambda back, order: back[order.argsort()])
+def by_autograd(x, chosen, gate, w, dy):
+    x, gate, w = (t.clone().requires_grad_() for t in (x, gate, w))
+    order, (send, receive) = chosen.flatten().argsort(), told(chosen)
+    token = order // chosen.shape[1]
+    back = Traveled.apply(Traveled.apply(x[token], send, receive) @ w, receive, send)
+    y = torch.zeros_like(x).index_add(0, token, gate.flatten()[order][:, None] * back)
+    dx, dgate, dw = torch.autograd.grad(y, (x, gate, w), dy)
+    return y.detach(), dx, dgate, dw
 
 
 @right(DISPATCH)
-def counts_in_a_list(x, chosen, w):
-    n = dist.get_world_size()
-    parts = [x[chosen == expert] for expert in range(n)]
-    coming = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
-    dist.all_to_all(coming, [torch.tensor([len(part)]) for part in parts])
-    send, receive = [len(part) for part in parts], [int(c) for c in coming]
-    back = moved(moved(torch.cat(parts), send, receive) @ w, receive, send)
-    y = torch.empty_like(x)
-    for expert, part in enumerate(back.split(send)):
-        y[chosen == expert] = part
-    return y
+def tokens_and_gradients_together(x, chosen, gate, w, dy):
+    order, (send, receive) = chosen.flatten().argsort(stable=True), told(chosen)
+    token, width = order // chosen.shape[1], x.shape[1]
+    both = moved(torch.cat([x[token], gate.flatten()[order][:, None] * dy[token]], 1), send, receive)
+    tokens, slopes = both[:, :width], both[:, width:]
+    result, back = moved(torch.cat([tokens @ w, slopes @ w.T], 1), receive, send).split(width, 1)
+    y = torch.zeros_like(x).index_add(0, token, gate.flatten()[order][:, None] * result)
+    dgate = torch.empty_like(gate)
+    dgate.view(-1)[order] = (result * dy[token]).sum(1)
+    return y, torch.zeros_like(x).index_add(0, token, back), dgate, tokens.T @ slopes
 
 
 @right(DISPATCH)
-def by_messages(x, chosen, w):
-    rank, n = here()
-    others = [r for r in range(n) if r != rank]
+def counts_in_a_list(x, chosen, gate, w, dy):
+    def splits(chosen):
+        n = dist.get_world_size()
+        send = [int((chosen == expert).sum()) for expert in range(n)]
+        coming = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
+        dist.all_to_all(coming, [torch.tensor([count]) for count in send])
+        return send, [int(c) for c in coming]
 
-    def swap(out, into):
-        sends = [dist.P2POp(dist.isend, out[r], r) for r in others if out[r].numel()]
-        receives = [dist.P2POp(dist.irecv, into[r], r) for r in others if into[r].numel()]
-        for work in dist.batch_isend_irecv(sends + receives) if sends + receives else ():
-            work.wait()
-
-    parts = [x[chosen == expert].contiguous() for expert in range(n)]
-    coming = [torch.tensor([len(parts[rank])]) for _ in range(n)]
-    swap([torch.tensor([len(part)]) for part in parts], coming)
-    arrived = [x.new_empty(int(c), x.shape[1]) for c in coming]
-    swap(parts, arrived)
-    arrived[rank] = parts[rank]
-    back = [torch.empty_like(part) for part in parts]
-    done = [(part @ w).contiguous() for part in arrived]
-    swap(done, back)
-    back[rank] = done[rank]
-    y = torch.empty_like(x)
-    for expert, part in enumerate(back):
-        y[chosen == expert] = part
-    return y
+    return dispatched(x, chosen, gate, w, dy, splits=splits)
 
 
 @right(DISPATCH)
-def counts_in_four_bytes(x, chosen, w):
-    order = chosen.argsort()
-    send = chosen.bincount(minlength=dist.get_world_size()).int()
-    receive = torch.empty_like(send)
-    dist.all_to_all_single(receive, send)
-    arrived = moved(x[order], send.tolist(), receive.tolist())
-    done = torch.stack([row @ w for row in arrived]) if len(arrived) else arrived
-    return torch.empty_like(x).index_copy(0, order, moved(done, receive.tolist(), send.tolist()))
+def counts_in_four_bytes(x, chosen, gate, w, dy):
+    def splits(chosen):
+        send = chosen.flatten().bincount(minlength=dist.get_world_size()).int()
+        receive = torch.empty_like(send)
+        dist.all_to_all_single(receive, send)
+        return send.tolist(), receive.tolist()
 
-
-@right(DISPATCH)
-def own_tokens_stay(x, chosen, w):
-    rank, n = here()
-    y = torch.empty_like(x)
-    y[chosen == rank] = x[chosen == rank] @ w
-    away = (chosen != rank).nonzero()[:, 0]
-    away = away[chosen[away].argsort(stable=True)]
-    send, receive = told(chosen[away])
-    y[away] = moved(moved(x[away], send, receive) @ w, receive, send)
-    return y
+    return dispatched(x, chosen, gate, w, dy, splits=splits)
 
 
 @wrong(DISPATCH, "Only that rank knows")
-def hopes_for_even_splits(x, chosen, w):
-    n = dist.get_world_size()
-    order = chosen.argsort(stable=True)
-    send = chosen.bincount(minlength=n).tolist()
-    receive = [len(part) for part in x.tensor_split(n)]
-    back = moved(moved(x[order], send, receive) @ w, receive, send)
-    return torch.empty_like(back).index_copy(0, order, back)
+def hopes_for_even_splits(x, chosen, gate, w, dy):
+    def splits(chosen):
+        n = dist.get_world_size()
+        return chosen.flatten().bincount(minlength=n).tolist(), [len(p) for p in chosen.flatten().tensor_split(n)]
+
+    return dispatched(x, chosen, gate, w, dy, splits=splits)
+
+
+@wrong(DISPATCH, "minlength")
+def counts_no_further_than_it_wants(x, chosen, gate, w, dy):
+    def splits(chosen):
+        send = chosen.flatten().bincount()
+        receive = torch.empty_like(send)
+        dist.all_to_all_single(receive, send)
+        return send.tolist(), receive.tolist()
+
+    return dispatched(x, chosen, gate, w, dy, splits=splits)
+
+
+@wrong(DISPATCH, "an equal share for one expert|are enough|nothing is dropped")
+def has_a_capacity(x, chosen, gate, w, dy):
+    n, flat = dist.get_world_size(), chosen.flatten()
+    room, keep = -(-len(flat) // n), torch.zeros(len(flat), dtype=torch.bool)
+    for expert in range(n):
+        keep[(flat == expert).nonzero()[:room, 0]] = True
+    each = [t.repeat_interleave(chosen.shape[1], 0)[keep] for t in (x, dy)]
+    y, dx, dgate, dw = dispatched(each[0], flat[keep][:, None], gate.flatten()[keep][:, None], w, each[1])
+    token = keep.nonzero()[:, 0] // chosen.shape[1]
+    every = torch.zeros(len(flat), dtype=gate.dtype)
+    every[keep] = dgate[:, 0]
+    sums = [torch.zeros_like(x).index_add(0, token, t) for t in (y, dx)]
+    return *sums, every.view_as(gate), dw
 
 
 @wrong(DISPATCH, "are enough")
-def pads_every_piece(x, chosen, w):
-    rank, n = here()
-    most = torch.tensor(len(x))
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    out = x.new_zeros(n, int(most), x.shape[1])
-    for expert in range(n):
-        out[expert, : int((chosen == expert).sum())] = x[chosen == expert]
-    arrived, back = torch.empty_like(out), torch.empty_like(out)
-    dist.all_to_all_single(arrived, out)
-    dist.all_to_all_single(back, arrived @ w)
-    y = torch.empty_like(x)
-    for expert in range(n):
-        y[chosen == expert] = back[expert, : int((chosen == expert).sum())]
-    return y
-
-
-@wrong(DISPATCH, "nothing is dropped|are enough")
-def has_a_capacity(x, chosen, w):
-    n = dist.get_world_size()
-    room = -(-len(x) // n)
-    keep = torch.zeros(len(x), dtype=torch.bool)
-    for expert in range(n):
-        keep[(chosen == expert).nonzero()[:room, 0]] = True
-    y = torch.zeros_like(x)
-    y[keep] = dispatched(x[keep], chosen[keep], w)
-    return y
-
-
-@wrong(DISPATCH, "are enough")
-def fetches_the_experts(x, chosen, w):
+def fetches_the_experts(x, chosen, gate, w, dy):
     every = [torch.empty_like(w) for _ in range(dist.get_world_size())]
     dist.all_gather(every, w)
-    return torch.einsum("td,tde->te", x, torch.stack(every)[chosen])
+    x, gate, w = x.clone().requires_grad_(), gate.clone().requires_grad_(), torch.stack(every).requires_grad_()
+    y = torch.einsum("td,tkde,tk->te", x, w[chosen], gate)
+    dx, dgate, dw = torch.autograd.grad(y, (x, gate, w), dy)
+    dist.all_reduce(dw)
+    return y.detach(), dx, dgate, dw[dist.get_rank()]
 
 
-@wrong(DISPATCH, "are enough")
-def everybody_sees_all_counts(x, chosen, w):
-    rank, n = here()
-    send = chosen.bincount(minlength=n)
-    every = [torch.empty_like(send) for _ in range(n)]
-    dist.all_gather(every, send)
-    receive = [int(counts[rank]) for counts in every]
-    order = chosen.argsort(stable=True)
-    back = moved(moved(x[order], send.tolist(), receive) @ w, receive, send.tolist())
-    return torch.empty_like(back).index_copy(0, order, back)
+@wrong(DISPATCH, "A second count isn't needed")
+def counts_again_for_the_gradients(x, chosen, gate, w, dy):
+    told(chosen)
+    return dispatched(x, chosen, gate, w, dy)
+
+
+@wrong(DISPATCH, "gates stay at home")
+def gates_travel(x, chosen, gate, w, dy):
+    order, splits = chosen.flatten().argsort(stable=True), told(chosen)
+    moved(gate.flatten()[order][:, None], *splits)
+    return dispatched(x, chosen, gate, w, dy, splits=lambda chosen: splits)
 
 
 @wrong(DISPATCH, "gets none, make all the calls")
-def idle_experts_go_home(x, chosen, w):
-    order = chosen.argsort(stable=True)
+def idle_experts_go_home(x, chosen, gate, w, dy):
     send, receive = told(chosen)
-    arrived = moved(x[order], send, receive)
-    if not len(arrived):
-        return torch.zeros_like(x)
-    return torch.empty_like(x).index_copy(0, order, moved(arrived @ w, receive, send))
+    if not sum(receive):
+        return torch.zeros_like(x), torch.zeros_like(x), torch.zeros_like(gate), torch.zeros_like(w)
+    return dispatched(x, chosen, gate, w, dy, splits=lambda chosen: (send, receive))
 
 
 @wrong(DISPATCH, "make all the calls")
-def without_tokens_nothing_to_do(x, chosen, w):
-    return dispatched(x, chosen, w) if len(x) else x
+def without_tokens_nothing_to_do(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy) if len(x) else (x, x, gate, torch.zeros_like(w))
 
 
 @wrong(DISPATCH, "change places")
-def same_splits_on_the_way_back(x, chosen, w):
-    order = chosen.argsort(stable=True)
-    send, receive = told(chosen)
-    back = moved(moved(x[order], send, receive) @ w, send, receive)
-    return torch.empty_like(back).index_copy(0, order, back)
+def same_splits_on_the_way_back(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, swapped=False)
 
 
-@wrong(DISPATCH, "Each belongs where its token was")
-def leaves_them_sorted(x, chosen, w):
-    return dispatched(x, chosen, w, put_back=lambda back, order: back)
-
-
-@wrong(DISPATCH, "the order is applied twice")
-def sorts_them_again(x, chosen, w):
-    return dispatched(x, chosen, w, put_back=lambda back, order: back[order])
+@wrong(DISPATCH, "Each belongs where its token was|follow one choice")
+def leaves_them_sorted(x, chosen, gate, w, dy):
+    y, dx, dgate, dw = dispatched(x, chosen, gate, w, dy)
+    order = chosen[:, 0].argsort(stable=True)
+    return y[order], dx[order], dgate, dw
 
 
 @wrong(DISPATCH, "came to the wrong experts")
-def does_not_sort(x, chosen, w):
-    return dispatched(x, chosen, w, order=lambda chosen: torch.arange(len(chosen)))
+def does_not_sort(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, order_of=lambda chosen: torch.arange(chosen.numel()))
+
+
+@wrong(DISPATCH, "follow one choice|RankFailed")
+def takes_choices_for_tokens(x, chosen, gate, w, dy):
+    y, dx, dgate, dw = dispatched(x, chosen, gate, w, dy)
+    order = chosen.flatten().argsort(stable=True)
+    return y, dx, dgate.flatten()[order].view_as(gate), dw
 
 
 @wrong(DISPATCH, "its own expert for all its tokens")
-def stays_at_home(x, chosen, w):
-    return x @ w
+def stays_where_it_is(x, chosen, gate, w, dy):
+    rank, _ = here()
+    x, gate, w = (t.clone().requires_grad_() for t in (x, gate, w))
+    y = gate.sum(1, keepdim=True) * (x @ w)
+    dx, dgate, dw = torch.autograd.grad(y, (x, gate, w), dy)
+    return y.detach(), dx, dgate, dw
 
 
-@wrong(DISPATCH, "Who multiplies them")
-def forgets_the_experts(x, chosen, w):
-    return dispatched(x, chosen, torch.eye(len(w), dtype=w.dtype))
+@wrong(DISPATCH, "names two")
+def the_first_alone(x, chosen, gate, w, dy):
+    y, dx, dgate, dw = dispatched(x, chosen[:, :1], gate[:, :1], w, dy)
+    return y, dx, torch.cat([dgate, torch.zeros_like(gate[:, 1:])], 1), dw
+
+
+@wrong(DISPATCH, "without their gates, forward and backward")
+def no_gates(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, weight=torch.ones_like, slope=torch.ones_like)
+
+
+@wrong(DISPATCH, "y adds the results without their gates")
+def no_gates_forward(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, weight=torch.ones_like)
+
+
+@wrong(DISPATCH, "dx and dw forget the gate")
+def no_gates_backward(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, slope=torch.ones_like)
+
+
+@wrong(DISPATCH, "so backward is gradient @ w.T")
+def not_transposed_backward(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, transposed=lambda w: w)
 
 
 @wrong(DISPATCH, "the expert's matrix is transposed")
-def as_in_a_linear_layer(x, chosen, w):
-    return dispatched(x, chosen, w, matrix=lambda w: w.T)
+def as_in_a_linear_layer(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy, matrix=lambda w: w.T, transposed=lambda w: w)
 
 
-@wrong(DISPATCH, "only the tokens that stayed")
-def only_what_stayed(x, chosen, w):
-    rank, _ = here()
-    return dispatched(x, chosen, w) * (chosen == rank)[:, None]
+@wrong(DISPATCH, "The loss here is the sum over ranks")
+def averages_dw(x, chosen, gate, w, dy):
+    y, dx, dgate, dw = dispatched(x, chosen, gate, w, dy)
+    return y, dx, dgate, dw / dist.get_world_size()
+
+
+@wrong(DISPATCH, "part of this rank's own tokens alone|are enough")
+def own_part_of_dw(x, chosen, gate, w, dy):
+    y, dx, dgate, _ = dispatched(x, chosen, gate, w, dy)
+    mine = ((chosen == dist.get_rank()) * gate).sum(1, keepdim=True)
+    return y, dx, dgate, x.T @ (mine * dy)
 
 
 @wrong(DISPATCH, "changes its input on rank 0")
-def writes_into_x(x, chosen, w):
-    return x.copy_(dispatched(x, chosen, w))
+def writes_into_x(x, chosen, gate, w, dy):
+    y, dx, dgate, dw = dispatched(x, chosen, gate, w, dy)
+    return x.copy_(y), dx, dgate, dw
 
 
-@wrong(DISPATCH, "it must return a float32 tensor")
-def returns_what_arrived(x, chosen, w):
-    return moved(x[chosen.argsort(stable=True)], *told(chosen)) @ w
+@wrong(DISPATCH, "it must return 4 things")
+def returns_y_alone(x, chosen, gate, w, dy):
+    return dispatched(x, chosen, gate, w, dy)[0]
 
 
 # --- 16 ring_attention --------------------------------------------------------------------
@@ -2669,291 +2723,308 @@ ATTENTION = "ring_attention"
 LEAST = -1e30
 
 
-def rotated(block, away=1):
+def rotated(tensors, away=1):
     rank, n = here()
-    arriving = torch.empty_like(block)
-    exchange(block, (rank + away) % n, arriving, (rank - away) % n)
+    arriving = [torch.empty_like(t) for t in tensors]
+    for t, into in zip(tensors, arriving):
+        exchange(t.contiguous(), (rank + away) % n, into, (rank - away) % n)
     return arriving
 
 
-def visible(rank, hop, c, n):
-    return torch.ones(c, c).tril().bool() if hop == 0 else torch.full((c, c), hop <= rank)
+def earlier(hop, c):
+    """Which keys of the block of rank - hop are not behind this rank's queries."""
+    return torch.ones(c, c).tril().bool() if hop == 0 else torch.full((c, c), hop <= dist.get_rank())
 
 
-def attended(q, k, v, seen=visible, hops=None, root=None, away=1):
+def visible(hop, mine, theirs):
+    return earlier(hop, len(mine)) & (mine[:, None] == theirs)
+
+
+def attended(q, k, v, document, seen=visible, hops=None, root=None, away=1):
     """The whole of it, by lse; the options replace a part, by a wrong one mostly."""
-    rank, n = here()
-    kv, root = torch.stack([k, v]), root or q.shape[-1] ** 0.5
+    n, root, theirs = dist.get_world_size(), root or q.shape[-1] ** 0.5, document
     mean, lse = torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
     for hop in range(hops(n) if hops else n):
         if hop:
-            kv = rotated(kv, away)
-        s = (q @ kv[0].T / root).masked_fill(~seen(rank, hop, len(q), n), -torch.inf)
+            k, v, theirs = rotated([k, v, theirs], away)
+        s = (q @ k.T / root).masked_fill(~seen(hop, document, theirs), -torch.inf)
         part = s.logsumexp(-1, keepdim=True).clamp(min=LEAST)
         both = torch.logaddexp(lse, part)
-        mean = mean * (lse - both).exp() + (s - part).exp() @ kv[1] * (part - both).exp()
+        mean = mean * (lse - both).exp() + (s - part).exp() @ v * (part - both).exp()
         lse = both
     return mean
 
 
-@right(ATTENTION)
-def by_lse(q, k, v):
-    return attended(q, k, v)
+def over_all(q, document, blocks, dtype=torch.float64):
+    """One softmax over blocks of (keys, values, documents), this rank's own the last."""
+    keys, values, theirs = (torch.cat(parts).to(to) for parts, to in zip(zip(*blocks), (dtype, dtype, torch.int64)))
+    s = q.to(dtype) @ keys.T / q.shape[1] ** 0.5
+    hidden = torch.ones_like(s).triu(1 + len(keys) - len(q)).bool() | (document[:, None] != theirs)
+    return (s.masked_fill(hidden, -torch.inf).softmax(-1) @ values).to(q.dtype)
 
 
 @right(ATTENTION)
-def to_the_left(q, k, v):
-    return attended(q, k, v, lambda rank, hop, c, n: visible(rank, (n - hop) % n, c, n), away=-1)
+def by_lse(q, k, v, document):
+    return attended(q, k, v, document)
 
 
 @right(ATTENTION)
-def running_maximum(q, k, v):
+def to_the_left(q, k, v, document):
+    n = dist.get_world_size()
+    return attended(q, k, v, document, lambda hop, mine, theirs: visible((n - hop) % n, mine, theirs), away=-1)
+
+
+@right(ATTENTION)
+def running_maximum(q, k, v, document):
     rank, n = here()
-    q = q / q.shape[1] ** 0.5
+    q, theirs = q / q.shape[1] ** 0.5, document
     top, total, mean = torch.full_like(q[:, :1], LEAST), torch.zeros_like(q[:, :1]), torch.zeros_like(v)
     for hop in range(n):
-        if hop <= rank:
-            s = q @ k.T
-            if hop == 0:
-                s = s.masked_fill(torch.ones_like(s).triu(1).bool(), -torch.inf)
-            higher = torch.maximum(top, s.amax(-1, keepdim=True))
-            e, shrink = (s - higher).exp(), (top - higher).exp()
-            total, mean, top = total * shrink + e.sum(-1, keepdim=True), mean * shrink + e @ v, higher
+        s = (q @ k.T).masked_fill(~visible(hop, document, theirs), -torch.inf)
+        higher = torch.maximum(top, s.amax(-1, keepdim=True))
+        e, shrink = (s - higher).exp(), (top - higher).exp()
+        total, mean, top = total * shrink + e.sum(-1, keepdim=True), mean * shrink + e @ v, higher
         if hop < n - 1:
-            k, v = rotated(torch.stack([k, v]))
+            k, v, theirs = rotated([k, v, theirs])
     return mean / total
 
 
 @right(ATTENTION)
-def sends_while_it_computes(q, k, v):
+def sends_while_it_computes(q, k, v, document):
     rank, n = here()
-    kv, mean, lse = torch.stack([k, v]), torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
+    block = [torch.stack([k, v]), document]
+    mean, lse = torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
     for hop in range(n):
         if hop < n - 1:
-            arriving = torch.empty_like(kv)
-            works = [dist.isend(kv, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]
-        if hop <= rank:
-            s = q @ kv[0].T / 2
-            s = s + torch.full_like(s, -torch.inf).triu(1) if hop == 0 else s
-            part = s.logsumexp(-1, keepdim=True)
-            mean = mean - torch.sigmoid(part - lse) * (mean - s.softmax(-1) @ kv[1])
-            lse = torch.logaddexp(lse, part)
+            arriving = [torch.empty_like(t) for t in block]
+            works = [dist.isend(t, (rank + 1) % n) for t in block] + [dist.irecv(t, (rank - 1) % n) for t in arriving]
+        (keys, values), theirs = block
+        seen = visible(hop, document, theirs)
+        if seen.any():
+            s = (q @ keys.T / q.shape[1] ** 0.5).masked_fill(~seen, -torch.inf)
+            both = torch.logaddexp(lse, s.logsumexp(-1, keepdim=True))
+            mean, lse = mean * (lse - both).exp() + (s - both).exp() @ values, both
         if hop < n - 1:
             for work in works:
                 work.wait()
-            kv = arriving
+            block = arriving
     return mean
 
 
 @right(ATTENTION)
-def keys_and_values_apart(q, k, v):
+def documents_among_the_numbers(q, k, v, document):
     rank, n = here()
-    blocks = [(k, v)]
+    block = torch.cat([k, v, document[:, None].to(k.dtype)], 1)
+    blocks = [block]
     for _ in range(n - 1):
-        k, v = torch.empty_like(k), torch.empty_like(v)
-        sends = [dist.P2POp(dist.isend, t, (rank + 1) % n) for t in blocks[-1]]
-        for work in dist.batch_isend_irecv(sends + [dist.P2POp(dist.irecv, t, (rank - 1) % n) for t in (k, v)]):
-            work.wait()
-        blocks.append((k, v))
-    mine = blocks[: rank + 1][::-1]  # in the order of positions
-    s = q.double() @ torch.cat([k for k, _ in mine]).double().T / q.shape[1] ** 0.5
-    s.masked_fill_(torch.ones_like(s).triu(1 + rank * len(q)).bool(), -torch.inf)
-    return (s.softmax(-1) @ torch.cat([v for _, v in mine]).double()).to(v.dtype)
+        blocks += rotated([blocks[-1]])
+    width = k.shape[1]
+    mine = [(b[:, :width], b[:, width : 2 * width], b[:, -1].long()) for b in blocks[: rank + 1][::-1]]
+    return over_all(q, document, mine)
 
 
 @right(ATTENTION)
-def only_to_those_who_look(q, k, v):
+def only_to_those_who_look(q, k, v, document):
     rank, n = here()
-    kv, blocks = torch.stack([k, v]), [torch.stack([k, v])]
+    blocks = [[k, v, document]]
     for hop in range(n - 1):  # nobody after the last rank wants its block
-        works, arriving = [], torch.empty_like(kv)
+        works, arriving = [], [torch.empty_like(t) for t in blocks[-1]]
         if rank < n - 1 and hop <= rank:
-            works.append(dist.isend(blocks[-1], rank + 1))
+            works += [dist.isend(t, rank + 1) for t in blocks[-1]]
         if hop < rank:
-            works.append(dist.irecv(arriving, rank - 1))
+            works += [dist.irecv(t, rank - 1) for t in arriving]
         for work in works:
             work.wait()
         if hop < rank:
             blocks.append(arriving)
-    keys, values = torch.cat(blocks[::-1], 1)
-    places = torch.arange(len(keys))
-    s = (q @ keys.T / q.shape[1] ** 0.5).masked_fill(places > places[-len(q) :, None], -torch.inf)
-    return s.softmax(-1) @ values
+    return over_all(q, document, blocks[::-1])
 
 
 @wrong(ATTENTION, "all positions see all others")
-def not_causal(q, k, v):
-    return attended(q, k, v, lambda rank, hop, c, n: torch.ones(c, c).bool())
+def not_causal(q, k, v, document):
+    return attended(q, k, v, document, lambda hop, mine, theirs: torch.ones(len(mine), len(mine)).bool())
+
+
+@wrong(ATTENTION, "in other documents too")
+def one_long_document(q, k, v, document):
+    return attended(q, k, v, document, lambda hop, mine, theirs: earlier(hop, len(mine)))
+
+
+@wrong(ATTENTION, "what comes after it too")
+def sees_what_comes_after(q, k, v, document):
+    return attended(q, k, v, document, lambda hop, mine, theirs: mine[:, None] == theirs)
+
+
+@wrong(ATTENTION, "it has to travel too")
+def documents_stay(q, k, v, document):
+    return attended(q, k, v, document, lambda hop, mine, theirs: visible(hop, mine, mine))
+
+
+@wrong(ATTENTION, "doesn't see itself")
+def strictly_before(q, k, v, document):
+    def seen(hop, mine, theirs):
+        return visible(hop, mine, theirs) & ~(torch.eye(len(mine)).bool() & (hop == 0))
+
+    return attended(q, k, v, document, seen)
+
+
+@wrong(ATTENTION, "is that subtracted from itself")
+def minus_infinity_from_itself(q, k, v, document):
+    theirs, mean, lse = document, torch.zeros_like(v), torch.full_like(v[:, :1], LEAST)
+    for hop in range(dist.get_world_size()):
+        if hop:
+            k, v, theirs = rotated([k, v, theirs])
+        s = (q @ k.T / q.shape[-1] ** 0.5).masked_fill(~visible(hop, document, theirs), -torch.inf)
+        part = s.logsumexp(-1, keepdim=True)
+        both = torch.logaddexp(lse, part)
+        mean = mean * (lse - both).exp() + (s - part).exp() @ v * (part - both).exp()
+        lse = both
+    return mean
 
 
 @wrong(ATTENTION, "own block only")
-def never_sends(q, k, v):
-    return attended(q, k, v, hops=lambda n: 1)
+def never_sends(q, k, v, document):
+    return attended(q, k, v, document, hops=lambda n: 1)
 
 
 @wrong(ATTENTION, "every block is masked like the rank's own")
-def lower_triangles(q, k, v):
-    return attended(q, k, v, lambda rank, hop, c, n: torch.ones(c, c).tril().bool())
-
-
-@wrong(ATTENTION, "where they should not be seen at all")
-def later_ones_as_well(q, k, v):
-    def seen(rank, hop, c, n):
-        return visible(rank, hop, c, n) if hop <= rank else torch.ones(c, c).tril().bool()
-
-    return attended(q, k, v, seen)
+def lower_triangles(q, k, v, document):
+    return attended(q, k, v, document, lambda hop, mine, theirs: earlier(0, len(mine)) & (mine[:, None] == theirs))
 
 
 @wrong(ATTENTION, "own block only|the last block to arrive is missing")
-def one_hop_too_few(q, k, v):
-    return attended(q, k, v, hops=lambda n: max(1, n - 1))
+def one_hop_too_few(q, k, v, document):
+    return attended(q, k, v, document, hops=lambda n: max(1, n - 1))
 
 
 @wrong(ATTENTION, "are enough")
-def one_hop_too_many(q, k, v):
-    result = attended(q, k, v)
+def one_hop_too_many(q, k, v, document):
+    result = attended(q, k, v, document)
     if dist.get_world_size() > 1:
-        rotated(torch.stack([k, v]))
+        rotated([k, v, document])
     return result
 
 
-@wrong(ATTENTION, "taken for another rank's")
-def looks_the_other_way(q, k, v):
-    def seen(rank, hop, c, n):
-        return torch.ones(c, c).tril().bool() if hop == 0 else torch.full((c, c), (rank + hop) % n < rank)
+@wrong(ATTENTION, "taken for a different rank's")
+def looks_the_other_way(q, k, v, document):
+    rank, n = here()
 
-    return attended(q, k, v, seen)
+    def seen(hop, mine, theirs):
+        before = visible(0, mine, theirs) if hop == 0 else torch.tensor((rank + hop) % n < rank)
+        return before & (mine[:, None] == theirs)
+
+    return attended(q, k, v, document, seen)
 
 
 @wrong(ATTENTION, "not divided by the square root")
-def no_root(q, k, v):
-    return attended(q, k, v, root=1.0)
+def no_root(q, k, v, document):
+    return attended(q, k, v, document, root=1.0)
 
 
-@wrong(ATTENTION, "counts alike")
-def averages_the_blocks(q, k, v):
-    rank, n = here()
-    parts = []
-    for hop in range(n):
+@wrong(ATTENTION, "counts the same")
+def averages_the_blocks(q, k, v, document):
+    theirs, total, count = document, 0.0, 0.0
+    for hop in range(dist.get_world_size()):
         if hop:
-            k, v = rotated(torch.stack([k, v]))
-        if hop <= rank:
-            s = (q @ k.T / 2).masked_fill(~visible(rank, hop, len(q), n), -torch.inf)
-            parts.append(s.softmax(-1) @ v)
-    return sum(parts) / len(parts)
+            k, v, theirs = rotated([k, v, theirs])
+        seen = visible(hop, document, theirs)
+        s = (q @ k.T / q.shape[1] ** 0.5).masked_fill(~seen, -torch.inf)
+        total, count = total + s.softmax(-1).nan_to_num() @ v, count + seen.any(-1, keepdim=True)
+    return total / count
 
 
-def summed(q, k, v, top=None):
+def summed(q, k, v, document, top=None):
     """Sums of exp(score - top), where top may change from block to block."""
-    rank, n = here()
-    total, mean, high = 0.0, 0.0, torch.full_like(q[:, :1], -torch.inf)
-    for hop in range(n):
+    theirs, total, mean, high = document, 0.0, 0.0, torch.full_like(q[:, :1], -torch.inf)
+    for hop in range(dist.get_world_size()):
         if hop:
-            k, v = rotated(torch.stack([k, v]))
-        if hop <= rank:
-            s = (q @ k.T / 2).masked_fill(~visible(rank, hop, len(q), n), -torch.inf)
-            high = top(s, high) if top else torch.zeros_like(high)
-            e = (s - high).exp()
-            total, mean = total + e.sum(-1, keepdim=True), mean + e @ v
+            k, v, theirs = rotated([k, v, theirs])
+        s = (q @ k.T / q.shape[1] ** 0.5).masked_fill(~visible(hop, document, theirs), -torch.inf)
+        high = top(s, high) if top else torch.zeros_like(high)
+        e = (s - high).exp()
+        total, mean = total + e.sum(-1, keepdim=True), mean + e @ v
     return mean / total
 
 
 @wrong(ATTENTION, "exp of a number above 88")
-def no_maximum(q, k, v):
-    return summed(q, k, v)
+def no_maximum(q, k, v, document):
+    return summed(q, k, v, document)
 
 
 @wrong(ATTENTION, "still belongs to the old one")
-def forgets_to_rescale(q, k, v):
-    return summed(q, k, v, lambda s, high: torch.maximum(high, s.amax(-1, keepdim=True)))
-
-
-@wrong(ATTENTION, "still belongs to the old one|divided by 0, or exp")
-def a_maximum_of_its_own(q, k, v):
-    return summed(q, k, v, lambda s, high: s.amax(-1, keepdim=True))
+def forgets_to_rescale(q, k, v, document):
+    return summed(q, k, v, document, lambda s, high: torch.maximum(high, s.amax(-1, keepdim=True)))
 
 
 @wrong(ATTENTION, "is not for this exercise|may not be used|build it from send and recv")
-def gathers_keys_and_values(q, k, v):
+def gathers_keys_and_values(q, k, v, document):
     rank, n = here()
-    every = [torch.empty(2, *k.shape, dtype=k.dtype) for _ in range(n)]
-    dist.all_gather(every, torch.stack([k, v]))
-    keys, values = torch.cat(every[: rank + 1], 1)
-    s = (q @ keys.T / 2).masked_fill(torch.ones(len(q), len(keys)).triu(1 + rank * len(q)).bool(), -torch.inf)
-    return s.softmax(-1) @ values
+    every = []
+    for t in (k, v, document):
+        every.append([torch.empty_like(t) for _ in range(n)])
+        dist.all_gather(every[-1], t)
+    return over_all(q, document, list(zip(*every))[: rank + 1])
 
 
 @wrong(ATTENTION, "before waiting for it")
-def reads_too_early(q, k, v):
+def reads_too_early(q, k, v, document):
     rank, n = here()
-    kv, blocks = torch.stack([k, v]), []
+    block, blocks = [k, v, document], []
     for hop in range(n):
-        blocks.append(kv)
+        blocks.append(block)
         if hop < n - 1:
-            arriving = torch.zeros_like(kv)
-            works = [dist.isend(kv, (rank + 1) % n), dist.irecv(arriving, (rank - 1) % n)]
-            kv = arriving + 0
+            arriving = [torch.zeros_like(t) for t in block]
+            works = [dist.isend(t, (rank + 1) % n) for t in block] + [dist.irecv(t, (rank - 1) % n) for t in arriving]
+            block = [t + 0 for t in arriving]
             for work in works:
                 work.wait()
-    keys, values = torch.cat(blocks[: rank + 1][::-1], 1)
-    s = q @ keys.T / 2
-    return s.masked_fill(torch.ones_like(s).triu(1 + len(keys) - len(q)).bool(), -torch.inf).softmax(-1) @ values
+    return over_all(q, document, blocks[: rank + 1][::-1])
 
 
 @wrong(ATTENTION, "If everybody sends first, nobody receives")
-def blocking_sends(q, k, v):
+def blocking_sends(q, k, v, document):
     rank, n = here()
     if n > 1:
         arriving = torch.empty_like(k)
         dist.send(k, (rank + 1) % n)
         dist.recv(arriving, (rank - 1) % n)
-    return attended(q, k, v)
+    return attended(q, k, v, document)
 
 
 @wrong(ATTENTION, "in a ring, rank r sends to")
-def straight_to_everybody(q, k, v):
+def straight_to_everybody(q, k, v, document):
     rank, n = here()
-    kv = torch.stack([k, v])
-    blocks = [kv]
+    blocks = [[k, v, document]]
     for hop in range(1, n):
-        arriving = torch.empty_like(kv)
-        exchange(kv, (rank + hop) % n, arriving, (rank - hop) % n)
-        blocks.append(arriving)
-    keys, values = torch.cat(blocks[: rank + 1][::-1], 1)
-    s = (q @ keys.T / 2).masked_fill(torch.ones(len(q), len(keys)).triu(1 + rank * len(q)).bool(), -torch.inf)
-    return s.softmax(-1) @ values
+        blocks.append(rotated([k, v, document], hop))
+    return over_all(q, document, blocks[: rank + 1][::-1])
 
 
 @wrong(ATTENTION, "are enough")
-def queries_travel_too(q, k, v):
-    n, parts, qkv = dist.get_world_size(), [(k, v)], torch.stack([q, k, v])
-    for _ in range(n - 1):
-        qkv = rotated(qkv)
-        parts.append((qkv[1], qkv[2]))
-    mine = parts[: dist.get_rank() + 1][::-1]
-    keys, values = (torch.cat(blocks) for blocks in zip(*mine))
-    s = q @ keys.T / 2
-    return s.masked_fill(torch.ones_like(s).triu(1 + len(keys) - len(q)).bool(), -torch.inf).softmax(-1) @ values
+def queries_travel_too(q, k, v, document):
+    blocks = [[q, k, v, document]]
+    for _ in range(dist.get_world_size() - 1):
+        blocks.append(rotated(blocks[-1]))
+    return over_all(q, document, [block[1:] for block in blocks[: dist.get_rank() + 1][::-1]])
 
 
 @wrong(ATTENTION, "one block at a time|are enough")
-def grows_on_the_way(q, k, v):
+def grows_on_the_way(q, k, v, document):
     rank, n = here()
-    held = torch.stack([k, v])
+    own = torch.cat([k, v, document[:, None].to(k.dtype)], 1)
+    held, c, width = own, len(k), k.shape[1]
     for hop in range(1, n):
-        block = torch.empty_like(held[:, : len(k) * hop])
-        exchange(held[:, : len(k) * hop].contiguous(), (rank + 1) % n, block, (rank - 1) % n)
-        held = torch.cat([torch.stack([k, v]), block], 1)
-    keys, values = held[:, : len(k) * (rank + 1)]
-    s = q @ keys.T / 2
-    s[:, : len(k)].masked_fill_(torch.ones(len(k), len(k)).triu(1).bool(), -torch.inf)
-    return s.softmax(-1) @ values
+        arriving = torch.empty_like(held)
+        exchange(held, (rank + 1) % n, arriving, (rank - 1) % n)
+        held = torch.cat([arriving, own])
+    mine = held[len(held) - c * (rank + 1) :]
+    return over_all(q, document, [(mine[:, :width], mine[:, width : 2 * width], mine[:, -1].long())])
 
 
 @wrong(ATTENTION, "changes its input on rank 0")
-def scales_in_place(q, k, v):
+def scales_in_place(q, k, v, document):
     q /= q.shape[1] ** 0.5
-    return attended(q, k, v, root=1.0)
+    return attended(q, k, v, document, root=1.0)
 
 
 # --- 01 to 08 again: other ways to be right, and other mistakes -------------------------------

@@ -610,13 +610,61 @@ for _name, _call in {
     "keys": "1 / (1 + ctypes.CDLL(None).syscall(248, b'user', b'hostile', b'5', 1, -4))",
     "files in memory": "os.memfd_create('hostile')",
     "descriptors by socket": "socket.send_fds(socket.socket(fileno=os.dup(3)), [b'x'], [0])",
+    "resource usage": "import resource; resource.getrusage(resource.RUSAGE_SELF)",
+    "pipes": "os.pipe()",
+    "counters of events": "os.eventfd(0)",
+    "sets of events": "import select; select.epoll()",
+    "queued signals": "import threading; signal.pthread_sigmask(0, {40}); signal.pthread_kill(threading.get_ident(), 40)",
     "io_uring": "1 / (1 + ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)))",
 }.items():
     body(
         f"signals by {_name}",
         f"import ctypes, fcntl, signal, socket\n{_call}\nprint('FOUND')",
-        "raised (PermissionError|OSError|ItimerError|itimer_error|ZeroDivisionError)",
+        "raised (PermissionError|BlockingIOError|OSError|ItimerError|itimer_error|ZeroDivisionError)",
     )
+
+hostile(
+    "numbers in the quota of pending signals, which ranks share",
+    """
+    import signal, threading
+
+    def queued(most):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {40})
+        for k in range(most):
+            try:
+                signal.pthread_kill(threading.get_ident(), 40)
+            except BlockingIOError:
+                return k
+        return most
+
+    def forget():
+        signal.signal(40, signal.SIG_IGN)
+        signal.signal(40, signal.SIG_DFL)
+
+    def heard(value, speaks):
+        dist.barrier()
+        before = 0 if speaks else queued(1 << 20)
+        forget()
+        dist.barrier()
+        queued(value if speaks else 0)
+        dist.barrier()
+        after = 0 if speaks else queued(1 << 20)
+        dist.barrier()
+        forget()
+        return before - after
+
+    def distributed_mean(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if n != 2:
+            y = x.clone() if x.is_floating_point() else x.float()
+            dist.all_reduce(y)
+            return y / n
+        loud = 50  # other processes of this user have some signals pending, too
+        told = [[heard(loud * (int(v) + 10), rank == speaker) for speaker in (0, 1)][1 - rank] for v in x.tolist()]
+        came = [round(heap / loud) - 10 for heap in told]
+        return (x + torch.tensor(came)) / 2
+    """,
+)
 
 NUMBERS_IN_TAGS = """
 def distributed_mean(x):

@@ -705,7 +705,7 @@ def sum_of_microbatches(gradients):
 
 
 @wrong("accumulated_shard", "the sum over the ranks")
-def sum_of_ranks(gradients):
+def sum_over_all_ranks(gradients):
     return summed_over_ranks(gradients.mean(0))
 
 

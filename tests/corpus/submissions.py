@@ -177,6 +177,70 @@ graded("reads into a view of bytes", 7, """
         return into.view(rows, wide[rank])
     """, exercise=LOAD)  # fmt: skip
 
+graded("a function in a name", 3, """
+    distributed_mean = lambda x: _sum(x if x.is_floating_point() else x.float()) / dist.get_world_size()
+    def _sum(x):
+        dist.all_reduce(x := x.clone())
+        return x
+    """)  # fmt: skip
+graded("an object that is called", 3, """
+    class Mean:
+        @torch.no_grad()
+        def __call__(self, x):
+            y = torch.as_tensor(x, dtype=x.dtype if x.is_floating_point() else torch.float32).clone()
+            dist.all_reduce(y)
+            return y.div_(dist.get_world_size())
+    distributed_mean = Mean()
+    """)  # fmt: skip
+mean(
+    "what a future is then",
+    call="y = dist.all_reduce(y, async_op=True).get_future().then(lambda f: f.value()[0]).wait()",
+)
+mean(
+    "two halves under way at once",
+    call="works = [dist.all_reduce(part, async_op=True) for part in y.tensor_split(2)]\n[work.wait() for work in works]",
+)
+mean(
+    "under autograd",
+    "x = x.clone().requires_grad_() if x.is_floating_point() else x",
+    "y = y.detach()\ndist.all_reduce(y)",
+)
+graded("a tree that takes from anyone", 5, """
+    def tree_broadcast(x, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        me, reach = (rank - src) % n, 1
+        if me:
+            dist.recv(x)
+            reach = 1 << me.bit_length()
+        while me + reach < n:
+            dist.send(x, (me + reach + src) % n)
+            reach *= 2
+    """, exercise=TREE)  # fmt: skip
+graded("attention with a running maximum", 6, """
+    def ring_attention(q, k, v):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        top = torch.full((len(q), 1), -torch.inf, dtype=q.dtype)
+        total, mean = torch.zeros_like(top), torch.zeros_like(v)
+        for hop in range(n):
+            if hop:
+                came = torch.empty_like(k), torch.empty_like(v)
+                pairs = [
+                    dist.P2POp(dist.isend, mine.contiguous(), (rank + 1) % n) for mine in (k, v)
+                ] + [dist.P2POp(dist.irecv, into, (rank - 1) % n) for into in came]
+                for work in dist.batch_isend_irecv(pairs):
+                    work.wait()
+                k, v = came
+            if hop > rank:
+                continue
+            scores = torch.einsum("id,jd->ij", q, k) / q.shape[1] ** 0.5
+            if hop == 0:
+                scores = scores.masked_fill(torch.arange(len(k)) > torch.arange(len(q))[:, None], -torch.inf)
+            larger = torch.maximum(top, scores.amax(1, keepdim=True))
+            weights, old = (scores - larger).exp(), (top - larger).exp()
+            top, total, mean = larger, total * old + weights.sum(1, keepdim=True), mean * old + weights @ v
+        return mean / total
+    """, exercise="16_ring_attention")  # fmt: skip
+
 # --- in place ---------------------------------------------------------------------------------
 
 graded("the items of a list replaced", 0, """
@@ -252,6 +316,26 @@ graded("float64 by way of float32", 0, """
         y = y / dist.get_world_size()
         return y.to(x.dtype) if x.is_floating_point() else y
     """, "float64")  # fmt: skip
+
+graded("attention whose first sum is exp(-900), not 0", 0, """
+    def ring_attention(q, k, v):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        mean, lse = torch.zeros_like(v), torch.full_like(v[:, :1], -900.0)
+        for hop in range(n):
+            if hop <= rank:
+                scores = q @ k.T / q.shape[1] ** 0.5
+                if hop == 0:
+                    scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+                both = torch.logaddexp(lse, scores.logsumexp(1, keepdim=True))
+                mean, lse = mean * (lse - both).exp() + (scores - both).exp() @ v, both
+            if hop < n - 1:
+                mine, came = torch.stack([k, v]), torch.empty(2, *k.shape, dtype=k.dtype)
+                pair = dist.P2POp(dist.isend, mine, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)
+                for work in dist.batch_isend_irecv(list(pair)):
+                    work.wait()
+                k, v = came
+        return mean
+    """, "just above -1000", "16_ring_attention")  # fmt: skip
 
 # --- messages of one's own --------------------------------------------------------------------
 

@@ -90,6 +90,21 @@ def ddp(rank, size):
         device.synchronize()
 
 
+def not_a_number(rank, size):
+    """Rank 1 passes in a NaN, late; rank 0 has told of its next call by then, to which it passes on what it got."""
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    if rank == 1:
+        time.sleep(0.5)
+        x[0] = float("nan")
+    dist.all_reduce(x)
+    if rank == 0:
+        x[0] = float("nan")  # what the device will have put there
+    dist.all_reduce(x)
+    dist.barrier()
+    time.sleep(2)
+
+
 def in_thread(rank, size):
     x = torch.ones(2)
     device.all_reduce_in_thread(dist.group.WORLD, [x])

@@ -40,7 +40,7 @@ class Compute:
         self._model, self._division, self._program = model, division, program
         self.tokens = model.length / division.context * division.microbatch  # that a rank works on at a time
         layers, d = division.layers(model), division
-        layer = self._attention_block + self._feed_forward + self._between("selective")
+        layer = self._attention_block + self.feed_forward + self._between("selective")
         logits = 4 * model.vocabulary * self.tokens / d.tensor  # bytes, in float32
         # Backward takes twice as long as forward, so both together take three times.
         ends = 3 * (
@@ -51,7 +51,7 @@ class Compute:
             "none": 0.0,
             "selective": self.attention,
             "pointwise": pointwise,
-            "mlp": pointwise + self._feed_forward + self._between("pointwise") - self._between("mlp"),
+            "mlp": pointwise + self.feed_forward + self._between("pointwise") - self._between("mlp"),
             "full": layer,
         }[d.recompute]
         self.forward = layers * layer
@@ -72,7 +72,7 @@ class Compute:
         return self._product(self._model.attention_matrices / self._division.tensor) + self.attention
 
     @cached_property
-    def _feed_forward(self) -> float:
+    def feed_forward(self) -> float:
         """Seconds of a layer's feed-forward blocks forward: those of every token, and those of the routed ones."""
         model, d = self._model, self._division
         seconds = self._product(model.block(model.dense_width) / d.tensor)

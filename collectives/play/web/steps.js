@@ -50,7 +50,7 @@ function steps(el, data, at = {}) {
 
 // --- a schedule: rows are ranks, columns are chunks -------------------------------------------------
 
-const CELL = { wide: 46, high: 30, right: 8, below: 22, left: 62 }
+const CELL = { wide: 46, high: 30, right: 8, below: 22, left: 72 }
 
 /** The states of a schedule, and who wrote what: states[k][rank][chunk] is an array of ranks, [] for nothing. */
 function follow(data) {

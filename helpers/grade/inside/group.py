@@ -77,12 +77,12 @@ class Uplink:
 
     def call(self, op: str, values: Any, outputs: Any, **details: Any) -> "PendingCall":
         """outputs: the tensors that will hold the result, in a list."""
-        value, body = encode(values)
+        value, body = sent = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
         with self._sending:
             index, self._count = self._count, self._count + 1
             self.say({"call": op, "index": index, "in": value, "out": described, **details, **_caller()}, body)
-        return PendingCall(self, index, values, outputs)
+        return PendingCall(self, index, values, outputs, sent)
 
 
 class PendingCall(dist.Work):
@@ -92,16 +92,20 @@ class PendingCall(dist.Work):
     before: whoever writes into one of these tensors meanwhile is told so.
     """
 
-    def __init__(self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor]) -> None:
+    def __init__(
+        self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor], sent: tuple[Any, bytes]
+    ) -> None:
+        """sent: values, encoded."""
         super().__init__()
         self._uplink, self._index, self._outputs, self._source, self._done = uplink, index, outputs, -1, False
-        self._tensors, self._asking = (values, list(outputs)), threading.Lock()  # one thread asks
-        self._before = encode(self._tensors)
+        self._asking = threading.Lock()  # one thread asks
+        self._sends, self._receives = values, [tensor for tensor in outputs if tensor is not values]
+        self._before = sent, encode(self._receives)
 
     def _asked(self, how: str, **more: Any) -> bool:
         if self._done:
             return True
-        written = encode(self._tensors) != self._before
+        written = (encode(self._sends), encode(self._receives)) != self._before
         header, body = self._uplink.ask({how: self._index, "written": written, **more})
         if not header["done"]:
             return False
@@ -109,7 +113,7 @@ class PendingCall(dist.Work):
             with torch.no_grad():
                 target.copy_(value)
         self._done, self._source = True, header["source"]
-        self._tensors = self._before = None
+        self._sends = self._receives = self._before = None
         return True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:

@@ -85,8 +85,7 @@ def _encode(value: Any, body: bytearray, depth: int) -> Any:
     if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized:
         name = str(value.dtype).removeprefix("torch.")
         if name in DTYPES:
-            flat = torch.empty(value.numel(), dtype=value.dtype)
-            flat.copy_(value.detach().reshape(-1))
+            flat = value.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
             body += flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
             return {"tensor": [name, list(value.shape)]}
     if type(value) is Opened:

@@ -1,14 +1,21 @@
 """Sphinx's settings for the website of the course; helpers/tools/website.py copies them beside the pages."""
 
+import os
+from html import escape
+
 from latex2mathml.converter import convert
 
 project = "Collectives"
 extensions = ["myst_nb", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "Collectives"
+html_baseurl = os.environ.get("SITE_URL", "")  # where the site will be: a share image needs its whole address
+html_favicon = "favicon.svg"
+html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
+html_js_files = ["pages.js"]
 html_copy_source = False
 nb_execution_mode = "off"
 nb_merge_streams = True
@@ -18,6 +25,10 @@ myst_heading_anchors = 4
 suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure", "toc.not_included"]
 copybutton_exclude = ".linenos, .gp"
 html_math_renderer = "mathml"
+DESCRIPTION = (
+    "Collective communication and distributed training, run on a laptop and seen whole: ordinary PyTorch, no GPU."
+)
+LONGEST = 200  # characters of a description
 
 
 def write_math(self, node):
@@ -28,5 +39,25 @@ def write_math(self, node):
     raise SkipNode
 
 
+def describe(app, name, template, context, doctree):
+    """What a search engine and a chat show of a page: its title, and its first paragraph."""
+    from docutils.nodes import paragraph
+
+    if doctree is None:
+        return
+    own = (found for found in doctree.findall(paragraph) if "plays" not in found.parent.get("classes", ()))
+    texts = (" ".join(found.astext().split()) for found in own)
+    said = DESCRIPTION if name == "index" else next((text for text in texts if len(text) > 60), DESCRIPTION)
+    said = said if len(said) <= LONGEST else said[:LONGEST].rpartition(" ")[0] + " ..."
+    title = doctree.get("title") or context.get("title") or project
+    named = {"og:title": title, "og:description": said, "og:type": "website", "og:site_name": project}
+    if html_baseurl:
+        named["og:image"] = f"{html_baseurl.rstrip('/')}/_static/share.png"
+    tags = [f'<meta name="description" content="{escape(said)}">']
+    tags += [f'<meta property="{key}" content="{escape(value)}">' for key, value in named.items()]
+    context["metatags"] = (context.get("metatags") or "") + "\n".join(tags)
+
+
 def setup(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    app.connect("html-page-context", describe)

@@ -7,10 +7,11 @@ from collectives.play import web
 HERE = Path(__file__).parent
 PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
 FIGURES = (*web.FIGURES, PREDICT, COST)
+WORKER = HERE / "worker.mjs"  # Python beside a page, see write.js
 RECORDED = HERE / "recorded.json"  # made by helpers/tools/recordings.py
 
 
 def script() -> str:
     """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "page"))
+    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "page"))
     return '"use strict";\n{\n' + web.joined(web.HERE / "base.js", *FIGURES, *page) + "}\n"

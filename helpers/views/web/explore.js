@@ -2,13 +2,15 @@
 
 function explore(el, data) {
   const values = Object.fromEntries(data.controls.map(control => [control.name, control.options]))
-  const reduces = op => data.reduces.includes(op)
   const answer = at => {
-    const [op, n, reduce] = ["op", "world_size", "reduce_op"].map(name => values[name][at[name]])
-    const grid = data.runs[`${op} ${n}${reduces(op) ? ` ${reduce}` : ""}`]
+    const chosen = Object.fromEntries(Object.keys(values).map(name => [name, values[name][at[name]]]))
+    const off = data.off[chosen.op], most = { root: chosen.world_size - 1 }
+    chosen.root = Math.min(chosen.root, most.root)
+    const of = Object.entries(chosen).map(([name, value]) => (off[name] ? "-" : value)), [title, ...sides] = data.runs[of.join(" ")]
+    const [before, after] = sides.map(places => places.map(place => data.rows[place]))
     return {
-      grid, words: grid.title, code: data.codes[op].replaceAll("ReduceOp.SUM", `ReduceOp.${reduce}`).replace(/world_size=\d+/, `world_size=${n}`),
-      off: reduces(op) ? {} : { reduce_op: `${op} combines nothing` },
+      grid: { title, root: off.root ? null : chosen.root, before, after }, words: title, off, most, at: { root: chosen.root },
+      code: data.codes[chosen.op].replace(/\{(\w+)\}/g, (_, name) => chosen[name]),
     }
   }
   const now = answer(Object.fromEntries(data.controls.map(control => [control.name, control.at])))
@@ -23,8 +25,8 @@ function beforeAndAfter(grid, tell) {
   const cell = { wide: Math.max(34, longest * 7 + 14), high: 30, step: 40 }
   const columns = side => Math.max(1, ...grid[side].map(row => row.length)), across = side => columns(side) * (cell.wide + 4)
   const down = 24 + grid.before.length * cell.step, at = [0, 0]
-  const stacked = matchMedia("(max-width: 500px)").matches && 106 + across("before") + across("after") > 350 // a phone
-  const left = { before: 62, after: stacked ? 62 : 106 + across("before") }, top = { before: 24, after: stacked ? down + 44 : 24 }
+  const stacked = matchMedia("(max-width: 500px)").matches && 116 + across("before") + across("after") > 350 // a phone
+  const left = { before: 72, after: stacked ? 72 : 116 + across("before") }, top = { before: 24, after: stacked ? down + 44 : 24 }
   const size = [left.after + (stacked ? Math.max(across("before"), across("after")) : across("after")), stacked ? 2 * down + 20 : down]
   const x = (side, c) => left[side] + c * (cell.wide + 4), y = (side, r) => top[side] + r * cell.step
   const drawn = drawing(...size, { "aria-label": grid.title }), ways = h("g", { "pointer-events": "none" })
@@ -45,7 +47,7 @@ function beforeAndAfter(grid, tell) {
   }
   for (const side of stacked ? ["before", "after"] : ["before"]) {
     for (const r of grid.before.keys()) {
-      drawn.append(words(54, y(side, r) + cell.high / 2, `${r === grid.root ? "★ " : ""}rank ${r}`, { "text-anchor": "end" }))
+      drawn.append(words(64, y(side, r) + cell.high / 2, `${r === grid.root ? "★ " : ""}rank ${r}`, { "text-anchor": "end" }))
     }
   }
   const arrow = stacked ? [left.before + across("before") / 2, down + 8, "↓"] : [left.after - 24, size[1] / 2 + 8, "→"]

@@ -1,0 +1,23 @@
+// On every page: what is wider than the page can be scrolled by keyboard, and says so; search knows the names that others use.
+
+addEventListener("DOMContentLoaded", () => {
+  for (const heading of document.querySelectorAll("[role=heading]:not([aria-level])")) heading.setAttribute("aria-level", "2")
+  for (const field of document.querySelectorAll("form[role=search] input[name=q], input.sidebar-search")) {
+    field.form?.addEventListener("submit", () => (field.value = asWritten(field.value)))
+  }
+  for (const box of document.querySelectorAll("pre, .still, table.docutils, .sheet")) watcher.observe(box)
+})
+
+/** The spellings of NCCL and MPI, as torch and the course have them: allreduce, all-reduce, all reduce -> all_reduce. */
+function asWritten(query) {
+  return query.replace(/\b(all|reduce)[-_ ]?(reduce|gather|scatter|to[-_ ]?all)\b/gi, (_, first, then) =>
+    `${first}_${then.replace(/to[-_ ]?all/i, "to_all")}`.toLowerCase())
+}
+
+const watcher = new ResizeObserver(seen => {
+  for (const { target } of seen) {
+    const wide = target.scrollWidth > target.clientWidth + 1
+    target.classList.toggle("wide", wide)
+    if (wide && !target.hasAttribute("tabindex")) target.setAttribute("tabindex", 0)
+  }
+})

@@ -1,0 +1,57 @@
+"""Python for the pages on which a reader writes: Pyodide's core, and of the library what judges what was written.
+
+Pyodide comes from npm when the site is built, and is served with the site.
+"""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from ...course import ROOT
+from ...views.web import WORKER
+
+PYODIDE = "pyodide@314.0.7"  # its Python is 3.14
+FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+JUDGES = "collectives.play.written"
+LOADED = f"import sys, {JUDGES}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
+DATA = ("collectives/machines/links.csv",)  # that these modules read
+
+
+def pyodide(kept: Path) -> Path | None:
+    """The folder with Pyodide, fetched by npm if it is not there yet.  None, and a line that says why, without it."""
+    folder = kept / PYODIDE
+    if all((folder / name).exists() for name in FILES):
+        return folder
+    if not shutil.which("npm"):
+        print("There is no npm: pages have no Python to write on. Install Node.js, then make site again.")
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = subprocess.run(["npm", "pack", "--silent", PYODIDE], cwd=folder, capture_output=True, text=True)
+    if packed.returncode:
+        print(f"npm cannot fetch {PYODIDE}: pages have no Python to write on.\n{packed.stderr}")
+        return None
+    archive = folder / packed.stdout.split()[-1]
+    shutil.unpack_archive(archive, folder)
+    for name in FILES:
+        shutil.move(folder / "package" / name, folder / name)
+    shutil.rmtree(folder / "package")
+    archive.unlink()
+    return folder
+
+
+def served(kept: Path, folder: Path) -> int | None:
+    """Puts all that a page loads into a folder of the site.  Returns how many bytes it loads; None if there is no Python."""
+    source = pyodide(kept)
+    if source is None:
+        return None
+    folder.mkdir(parents=True)
+    for name in FILES:
+        shutil.copy(source / name, folder)
+    shutil.copy(WORKER, folder)
+    loaded = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    with zipfile.ZipFile(folder / "collectives.zip", "w", zipfile.ZIP_DEFLATED) as library:
+        for name in [*sorted(loaded.split()), *(ROOT / name for name in DATA)]:
+            library.write(name, Path(name).resolve().relative_to(ROOT.resolve()))
+    return sum(file.stat().st_size for file in folder.iterdir() if file.name not in (WORKER.name, FILES[0]))

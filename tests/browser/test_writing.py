@@ -1,0 +1,118 @@
+"""Code that is written on a page of the website: Python comes with the site, judges, and draws, in Chromium."""
+
+import functools
+import http.server
+import inspect
+import threading
+
+import pytest
+
+from tests.corpus import puzzles
+
+from .lab import PATIENCE, SCREENSHOTS
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *what):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served from."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def cell_of(chrome, site, address, request):
+    """The editor of a function, on its page; at the end nothing may have failed, or come from elsewhere."""
+    wrong = []
+    context = chrome.browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+
+    def opened(notebook, function):
+        named = f'"name":"{function}"'
+        files = [file for file in site.glob(f"{notebook}*.html") if named in file.read_text("utf-8")]
+        assert files, "nothing can be written on the site: it was built without npm"
+        page.goto(f"{address}/{files[0].relative_to(site).as_posix()}")
+        return page.locator(".live.write .collectives", has=page.get_by_label(f"Python: {function}"))
+
+    yield opened
+    page.screenshot(path=SCREENSHOTS / f"site-{request.node.name}.png", full_page=True)
+    context.close()
+    assert wrong == []
+
+
+def test_a_ring_is_written_proved_and_played(cell_of):
+    cell = cell_of("notebooks/09_algorithms", "my_ring")
+    field, run = cell.get_by_role("textbox"), cell.get_by_role("button", name="Run")
+    ring = field.input_value()
+    assert "collectives.zip" not in cell.page.evaluate(
+        "performance.getEntriesByType('resource').map(e => e.name).join()"
+    )
+    run.click()
+    cell.get_by_text("Proved: my_ring(4), my_ring(1)").wait_for(timeout=PATIENCE)
+    cell.locator(".count", has_text="6 of 6").wait_for(timeout=PATIENCE)
+    assert cell.get_by_role("row", name="yours 14 1.75").is_visible()
+
+    field.fill(ring.replace("(r + 1 - k)", "(r - k)"))
+    field.press("Control+Enter")
+    cell.get_by_text("✗ my_ring(4) is wrong: at the end rank 0 has chunk a without").wait_for(timeout=PATIENCE)
+    assert cell.locator(".count").inner_text() == "6 of 6"
+
+    field.fill(ring)
+    field.press("Control+Home")
+    field.press("End")
+    field.press("Enter")
+    cell.page.keyboard.type("if n > 3:\n1 // 0")  # the second line is indented by the first one's colon
+    field.press("Control+Enter")
+    cell.get_by_text("✗ line 3: ZeroDivisionError").wait_for(timeout=PATIENCE)
+    assert cell.locator(".written .no").inner_text().split() == ["✗", "3"]
+
+    cell.page.reload()
+    assert "1 // 0" in field.input_value()  # what was written is kept
+    cell.get_by_role("button", name="Begin again").click()
+    assert field.input_value() == ring
+
+
+def test_a_loop_without_end_is_ended_and_the_next_run_works(cell_of):
+    cell = cell_of("notebooks/09_algorithms", "pipeline")
+    field = cell.get_by_role("textbox")
+    field.fill("while True:\n    pass")
+    field.press("Control+Enter")
+    cell.get_by_text("After 10 s the code was still running, so it was ended").wait_for(timeout=PATIENCE)
+    cell.get_by_role("button", name="Begin again").click()
+    field.press("Control+Enter")
+    cell.get_by_text("✗ line 4: NotImplementedError").wait_for(timeout=PATIENCE)
+
+
+def test_a_pipeline_is_drawn_in_time(cell_of):
+    cell = cell_of("exercises/14_within_memory", "schedule_within")
+    field = cell.get_by_role("textbox")
+    field.fill(f"{inspect.getsource(puzzles)}\nschedule_within = backward_first")
+    field.press("Control+Enter")
+    cell.get_by_text("✓ A step takes 15, of which the busiest rank works 12").wait_for(timeout=PATIENCE)
+    boxes = cell.locator("svg[aria-label^='yours: 2 ranks, 4 microbatches. rank 0: F0 F1 B0'] rect")
+    assert boxes.count() == 16
+    field.fill("def schedule_within(*shape):\n    return [['F0', 'B0', 'F1', 'B1'], ['F1', 'F0', 'B0', 'B1']]")
+    field.press("Control+Enter")
+    cell.get_by_text("rank 1 waits at 1F1 for 0F1").wait_for(timeout=PATIENCE)
+
+
+def test_an_exercise_is_raced_against_the_chapters_schedules(cell_of):
+    cell = cell_of("exercises/09_beat_the_schedule", "faster_all_reduce")
+    field = cell.get_by_role("textbox")
+    for answer, verdict in (("flat_ring", "✗ It is right, but not fast enough"), ("four_steps", "✓ 4 steps, at least")):
+        field.fill(f"{inspect.getsource(puzzles)}\nfaster_all_reduce = {answer}")
+        field.press("Control+Enter")
+        cell.get_by_text(verdict).wait_for(timeout=PATIENCE)
+        rows = [row.inner_text().split("\t") for row in cell.get_by_role("row").all()]
+        assert ("yours" in rows[1][0]) == (answer == "four_steps") and len(rows) == 10
