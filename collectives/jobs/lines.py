@@ -14,7 +14,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
     [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
-    [r, "checked", optimizer, step, checksum]    the rank's parameters after that step
+    [r, "checked", optimizer, step, checksum, calls]    the rank's parameters after that step
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
     [r, "anew", calls, [[lane, calls], ...], [[work, index], ...], steps]    what was told before, in all

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from math import inf
+from typing import Iterable
 
 from ..format import name_ranks
 from ..judge.wording import source
@@ -21,7 +22,7 @@ class Notes:
             int, tuple[Event, Call]
         ] = {}  # of each rank, the first that passes in a NaN or an infinity
         self._due = inf  # time.monotonic() at which that is told
-        self._checks: dict[tuple, dict[int, int]] = defaultdict(dict)  # (optimizer, step) -> checksums by rank
+        self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
         self._told: list[str] = []
@@ -34,9 +35,9 @@ class Notes:
 
     def checked(self, rank: int, message: protocol.Checked) -> None:
         """Take in a checksum of a rank's parameters."""
-        optimizer, step, checksum = message
+        optimizer, step, *state = message
         at = self._checks[optimizer, step]
-        at[rank] = checksum
+        at[rank] = tuple(state)
         if len(at) == self._world_size:
             del self._checks[optimizer, step]
             self._compare(optimizer, step, at)
@@ -53,12 +54,14 @@ class Notes:
             told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
         return told
 
-    def _compare(self, optimizer: int, step: int, checksums: dict[int, int]) -> None:
+    def _compare(self, optimizer: int, step: int, states: dict[int, tuple]) -> None:
         replicas = self._replicas.get(optimizer)
         if replicas is None:
-            self._replicas[optimizer] = _alike(range(self._world_size), checksums)
+            self._replicas[optimizer] = _alike(range(self._world_size), states)
         for ranks in replicas or []:
-            if len(parted := _alike(ranks, checksums)) > 1:
+            if len({states[rank][1] for rank in ranks}) > 1:  # they are not at the same place: uneven batches, say
+                self._replicas[optimizer] = []
+            elif len(parted := _alike(ranks, states)) > 1:
                 whose = "; ".join(map(name_ranks, sorted(parted, key=len, reverse=True)))
                 self._told.append(
                     f"the parameters of replicas differ after step {step}: {whose}. "
@@ -73,9 +76,9 @@ def _got(e: Event, call: Call) -> bool:
     return any(part.rank == e.rank and part.index < e.index for part in call)
 
 
-def _alike(ranks, checksums: dict[int, int]) -> list[list[int]]:
-    """The ranks, those with the same checksum together."""
+def _alike(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
+    """The ranks, those in the same state together."""
     groups = defaultdict(list)
     for rank in ranks:
-        groups[checksums[rank]].append(rank)
+        groups[states[rank]].append(rank)
     return list(groups.values())

@@ -39,7 +39,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     if rank == 0:
         torch_private.warn()
     tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan)
-    replicas = Replicas(options.replicas, emit)
+    replicas = Replicas(options.replicas, emit, lambda: tracer.calls)
     way.before_stack = tracer.ask
     failed = False
 

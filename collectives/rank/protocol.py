@@ -166,6 +166,7 @@ class Checked(NamedTuple):
     optimizer: int  # 0-based, in the order of their first steps
     step: int  # steps that it has made
     checksum: int
+    calls: int  # that the rank has made
 
 
 class Returned(NamedTuple):

@@ -16,8 +16,8 @@ from .tensors import summarise
 class Replicas:
     """Tells of the checksum after each optimizer's first step and each `every`-th; every 0: never."""
 
-    def __init__(self, every: int, emit: Callable[[Message], None]) -> None:
-        self._every, self._emit = every, emit
+    def __init__(self, every: int, emit: Callable[[Message], None], calls: Callable[[], int]) -> None:
+        self._every, self._emit, self._calls = every, emit, calls
         self._numbers = itertools.count()
         self._steps: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()  # -> its number, steps it has made
         self._hook = None
@@ -41,7 +41,7 @@ class Replicas:
             with torch_private.NoModes():
                 checksum = _checksum(optimizer)
             if checksum is not None:
-                self._emit(Checked(*made, checksum))
+                self._emit(Checked(*made, checksum, self._calls()))
 
 
 def _checksum(optimizer: Optimizer) -> int | None:

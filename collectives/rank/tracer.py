@@ -96,6 +96,11 @@ class Tracer:
         self.watch = Watch(self._touched) if watch and torch_private.WATCHING else Unwatched()
         self.idle = Idle(self._blocked, lambda: emit(Resumed()))
 
+    @property
+    def calls(self) -> int:
+        """How many were made."""
+        return self._count
+
     def __enter__(self) -> Tracer:
         torch_private.RECORDING.require()
         kernel.install()
