@@ -269,6 +269,20 @@ def test_torchcomms_numbers_its_calls_over_all_groups(tmp_path):
     assert explain(tmp_path).startswith("Rank 1 holds up the other 2: it has not made all_reduce #2 of group main.")
 
 
+def test_a_ring_of_torchcomms_that_overflowed_is_counted_from_what_has_ended(tmp_path):
+    main, pair = ("main", "nccl"), ("tp", "nccl")
+    calls = [Do("all_reduce", group) for _ in range(20) for group in (main, pair)]
+    job = Played({main: (0, 1), pair: (0, 1)}, [[*calls, SYNC], [*calls[:-2], STOP]])
+    for rank in range(2):
+        data = job.dump(rank, ring=9)
+        for e in data["entries"]:
+            e |= {"collective_seq_id": e["record_id"], "is_p2p": False}
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(data, 2))
+    said = explain(tmp_path)
+    assert said.startswith("Rank 1 holds up the other rank: it has not made all_reduce #1 of group main."), said
+    assert "do not tell how many calls were made on each group before the first that it holds." in said
+
+
 # --- files that somebody sent -------------------------------------------------------------
 
 
