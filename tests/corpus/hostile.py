@@ -780,7 +780,7 @@ hostile(
         dist.recv(x, (dist.get_rank() - 1) % dist.get_world_size())
         sent.wait()
     """,
-    "leaves the wrong numbers|sends to itself|raised|never finish",
+    "writes to the tensor of send|leaves the wrong numbers|sends to itself|raised|never finish",
     RING,
 )
 body(
