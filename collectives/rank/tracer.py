@@ -177,7 +177,8 @@ class Tracer:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
                 traced.captured = event.captured
-                traced.gives_up = traced.gives_up and barrier is None
+                if barrier is not None:  # in which the rank itself waits, and not a stream
+                    traced.gives_up = self._has_short_limit(group)
                 if event.op == "recv" and event.src is None:
                     traced.any_source = event.group
         if (
