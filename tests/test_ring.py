@@ -14,6 +14,7 @@ from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
 from collectives.jobs.writer import Writer
 from collectives.judge import wording
+from collectives.judge.verdict import Verdict
 from collectives.rank.protocol import Called, Completed, Issued, Returned, Skipped, Waiting
 from collectives.record.event import Event, Summary
 from tests.test_cluster import event
@@ -196,5 +197,6 @@ def test_a_disk_that_is_full_is_said_in_a_line(tmp_path, capsys):
     assert capsys.readouterr().err == said
     assert writer.summary(1.0) == "1 calls in 1.0 s"
     (tmp_path / "file").write_text("")
-    Writer(str(tmp_path / "file" / "r"), 2, ["train.py"], 2000, lambda: (), 0.0)
-    assert "Not a directory: the record in" in capsys.readouterr().err
+    nowhere = Writer(str(tmp_path / "file" / "r"), 2, ["train.py"], 2000, lambda: (), 0.0)
+    nowhere.verdict("it stands still", Verdict(world_size=2))
+    assert capsys.readouterr().err.count("Not a directory: the record in") == 1

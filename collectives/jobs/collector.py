@@ -269,7 +269,10 @@ class Collector(Host):
             self._writer.verdict(text, verdict)
             say(text, by="")
             if self._alarm:
-                alarm.ring(self._alarm, text, self._writer.folder)
+                try:
+                    alarm.ring(self._alarm, text, self._writer.folder)
+                except OSError as error:
+                    say(f"the alarm could not be started: {error}")
 
     def _finish(self) -> None:
         self._finished = True

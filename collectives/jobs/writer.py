@@ -98,6 +98,10 @@ class Writer:
         with open(self.folder / name, "a") as file:
             file.write(text + "\n")
 
+    @_while_it_can
+    def _whole(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
     def arrived(self, rank: int, host: str, pid: int) -> None:
         self._append("ranks.jsonl", json.dumps([rank, host, pid]))
 
@@ -149,7 +153,7 @@ class Writer:
         if verdict:
             calls = [{"op": call.op, "index": call.events[0].index} for call in verdict.calls]
             about = {"kind": type(verdict).__name__, "ranks": verdict.ranks, "calls": calls, "text": text}
-            (self.folder / "verdict.json").write_text(json.dumps(about))
+            self._whole("verdict.json", json.dumps(about))
 
     def summary(self, seconds: float) -> str:
         """How much there is, and where."""
