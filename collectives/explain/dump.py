@@ -24,6 +24,9 @@ class ProcessGroup(NamedTuple):
     desc: str
     ranks: tuple[int, ...] | None
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.desc))  # each call is looked up by its group, which may have thousands of ranks
+
 
 class Place(NamedTuple):
     """Where a program's own code made a call."""
