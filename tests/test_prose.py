@@ -40,7 +40,7 @@ BANNED = {
 }
 RIGHT = {}  # file -> the phrases that may stand there
 UNEDITED = {f"{number:02d}" for number in range(7, 22)}  # chapters, by number
-PAGES = [ROOT / "README.md", ROOT / "INSTALL.md"]
+PAGES = [ROOT / "README.md", ROOT / "INSTALL.md", ROOT / "notebooks" / "watch_your_job.md"]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EDITED = [path for path in PAGES + CHAPTERS if path.stem[:2] not in UNEDITED]
 
