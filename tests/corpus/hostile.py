@@ -357,6 +357,19 @@ smuggle(
     """,
 )
 hostile(
+    "what ranks gathered in the case before",
+    """
+    import builtins
+    def distributed_mean(x):
+        n, kept = dist.get_world_size(), vars(builtins).setdefault("kept", [])
+        rows = [torch.zeros_like(x) for _ in range(n)]
+        dist.all_gather(rows, x)
+        total = sum(kept[-1]) if kept and kept[-1][0].shape == x.shape else x
+        kept.append(rows)
+        return total.to(x.dtype if x.is_floating_point() else torch.float32) / n
+    """,
+)
+hostile(
     "inputs from the seed",
     """
     import hashlib

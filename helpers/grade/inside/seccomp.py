@@ -20,6 +20,7 @@ from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
 CPU_SECONDS = 10  # of processor time for a rank that is alone; of several, each has half, and seldom needs a hundredth
+LIFE_SECONDS = 100  # of processor time for a rank in all worlds together, should nobody look any more
 MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
@@ -47,13 +48,13 @@ def known() -> bool:
 
 
 def computing_seconds(world_size: int) -> int:
-    """Processor time after which the kernel kills a rank."""
+    """Processor time that a rank has in a world of this size."""
     return CPU_SECONDS if world_size == 1 else CPU_SECONDS // 2
 
 
-def limit(base: int, world_size: int) -> None:
+def limit(base: int) -> None:
     """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
-    limits = {"CPU": computing_seconds(world_size), "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
+    limits = {"CPU": LIFE_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         limits["SIGPENDING"] = 0  # all ranks would share what there is
     if base:
