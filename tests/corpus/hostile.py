@@ -628,6 +628,8 @@ for _name, _call in {
     "counters of events": "os.eventfd(0)",
     "sets of events": "import select; select.epoll()",
     "queued signals": "import threading; signal.pthread_sigmask(0, {40}); signal.pthread_kill(threading.get_ident(), 40)",
+    "pages of files put out of memory": "import mmap; mmap.mmap(-1, 4096).madvise(21)",
+    "pages that the kernel merges": "import mmap; mmap.mmap(-1, 4096).madvise(12)",
     "io_uring": "1 / (1 + ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)))",
 }.items():
     body(
