@@ -32,7 +32,16 @@ SITE = ROOT / "_site"
 PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
 CAPTIONS = {"notebooks": "Chapters", "exercises": "Exercises"}
-PAGES = ("first_hour", "watch_your_job", "three_in_the_morning", "cheatsheet", "reference", "calibration", "mistakes", "bench")
+PAGES = (
+    "first_hour",
+    "watch_your_job",
+    "three_in_the_morning",
+    "cheatsheet",
+    "reference",
+    "calibration",
+    "mistakes",
+    "bench",
+)
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
