@@ -1,4 +1,4 @@
-"""How fast numbers come through what the sandbox cannot close:   python -m tests.bench.channels [--bits 200]
+"""How fast numbers come through what the sandbox cannot close:   python -m tests.bench.channels [--bits 200] [--only WORD]
 
 Two ranks of a graded answer know the same random bits. One lets them through, by nothing that a call carries, the other
 tells them from how long something takes, and counts how many it got wrong; the first fifth of them is for practice.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import closing
-from math import log2
+from math import log2, sqrt
 
 import torch
 
@@ -141,7 +141,9 @@ CHANNELS = {
 
 
 def capacity(bits: int, wrong: int, seconds: float) -> float:
-    """Bits per second that come through, at so many errors."""
+    """Bits per second that come through, at so many errors; 0 at as many as by chance, within three deviations."""
+    if abs(wrong - bits / 2) < 1.5 * sqrt(bits):
+        return 0.0
     share = min(wrong, bits - wrong) / bits
     entropy = -sum(p * log2(p) for p in (share, 1 - share) if p)
     return (1 - entropy) * bits / seconds
@@ -160,10 +162,13 @@ def tried(source: str, crew: Crew) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bits", type=int, default=200)
+    parser.add_argument("--only", default="", help="the channels with this word in their name")
     options = parser.parse_args()
     print(f"{'':38}{'a bit':>10}{'wrong':>12}{'capacity':>14}   load")
     with closing(SandboxPool()) as sandboxes, closing(Crew(sandboxes)) as crew:
         for name, (slots, code) in CHANNELS.items():
+            if options.only not in name:
+                continue
             lines = [line.removeprefix("        ") for line in code.splitlines()]
             for slot in slots:
                 bits = max(50, min(options.bits, int(2 / slot)))
