@@ -14,6 +14,7 @@ import pytest
 from collectives.explain import dump, evidence, words
 from collectives.explain.command import explain
 from collectives.explain.waits import Job
+from collectives.jobs.writer import Writer
 from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, Do, Played
@@ -332,6 +333,19 @@ def test_dumps_of_other_runs_and_of_the_same_rank_are_told_apart(tmp_path):
         e["time_created_ns"] += 10**15
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(data))
     assert "hours before the newest of the others. It is taken to be of another run, and left out." in explain(tmp_path)
+
+
+def test_a_record_of_watch_is_told_with_its_verdict(tmp_path):
+    for name, verdict in (("hung", "Stuck: ranks 0 and 1 wait."), ("well", None)):
+        writer = Writer(str(tmp_path / name), 2, ["train.py"], 2000, lambda: (), 0.0)
+        writer.arrived(0, "here", 1)
+        if verdict:
+            writer.verdict(verdict)
+        writer.close()
+    hung, well = explain(tmp_path / "hung"), explain(tmp_path / "well" / "about.json")
+    assert "hung is a record of collectives.watch.\nStuck: ranks 0 and 1 wait.\n" in hung
+    assert "Nothing was found wrong" in well and f'collectives.jobs.load("{tmp_path / "well"}")' in well
+    assert hung in explain(tmp_path) and well in explain(tmp_path)  # with whatever else is there
 
 
 def test_a_path_that_is_not_there():

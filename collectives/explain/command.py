@@ -13,6 +13,7 @@ examples:
   python -m collectives explain fr/          the flight recorder's dumps of all ranks
   python -m collectives explain fr/ logs/    with the logs
   python -m collectives explain traces/      torch.profiler's traces, one of each rank
+  python -m collectives explain record/      what collectives.watch said of a job that it recorded
 """
 
 
@@ -52,4 +53,15 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
         parts.append("\n".join(found.nccl.words()))
     if found.measured.rows or found.measured.faults:
         parts.append("\n".join(found.measured.words()))
+    parts += map(_of_record, found.records)
     return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])
+
+
+def _of_record(folder: Path) -> str:
+    """What was said of a recorded job, and how to look further."""
+    told = folder / "verdict.txt"
+    said = told.read_text().strip() if told.exists() else "Nothing was found wrong with this job while it ran."
+    return (
+        f"{folder} is a record of collectives.watch.\n{said}\n\n"
+        f'collectives.jobs.load("{folder}") opens its calls; python -m collectives steps {folder} shows its training steps.'
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterable, Iterator
 
+from ..jobs.record import is_record
 from . import dump, plain, traces
 from .dump import Dump
 from .measured import Measured
@@ -25,6 +26,7 @@ class Evidence:
     watchdog: Log = field(default_factory=Log)
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measured = field(default_factory=Measured)
+    records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)  # files of folders that hold nothing known
 
@@ -37,14 +39,16 @@ class Evidence:
             or self.nccl.versions
             or self.measured.rows
             or self.measured.faults
+            or self.records
         )
 
 
 def gather(paths: Iterable[str | Path]) -> Evidence:
     """All that these files and folders hold. Raises FileNotFoundError for a path that is not there."""
-    found, known = Evidence(), {}
+    found, known, files = Evidence(), {}, set(_files(paths))
+    found.records = sorted({file.parent for file in files if is_record(file.parent)})
     with _no_cycles():
-        for file in sorted(set(_files(paths)), key=_in_order):
+        for file in sorted((file for file in files if file.parent not in found.records), key=_in_order):
             try:
                 if not _take(file, plain.data_of(file), found, known):
                     found.others.append(file)

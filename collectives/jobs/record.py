@@ -99,6 +99,11 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     )  # fmt: skip
 
 
+def is_record(folder: Path) -> bool:
+    """Whether a folder is a job's record: what writer.py makes, whatever else is in it."""
+    return (folder / "about.json").is_file() and (folder / "ranks.jsonl").is_file()
+
+
 def _last(files: list[Path]) -> list[Path]:
     """Of all files, those that follow each other up to the last."""
     missing = [int(file.stem) - place for place, file in enumerate(files)]  # before each of them
