@@ -107,7 +107,7 @@ def minutes(cells):
             continue
         prose = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", cell.source)
         spent += len(prose.split()) / 200 + cell.source.count("**Vary") + 10 * ("## Practice" in cell.source)
-        spent += 2 * cell.source.count("## Your turn")
+        spent += 2 * len(re.findall(r"## Your turn|\*\*Your turn\*\*", cell.source))
     return spent
 
 

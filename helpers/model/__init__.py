@@ -11,6 +11,7 @@ from collectives.lazy import lazy
 __all__ = lazy(
     __name__,
     {
+        ".by_schedule": "train_by",
         ".decoder": "batch book decode decoder encode initialise loss_of write",
         ".slow_link": "SlowLink",
         ".training": "adam difference one_process sgd",

@@ -14,7 +14,7 @@ MICROBATCHES, LIMIT = 8, 1.0
 
 
 def pipeline_step(schedule, part, optimizer, tokens, targets, limit):
-    """The microbatches' losses, on the last rank, and the norm of the whole gradient, which is clipped to the limit."""
+    """The microbatches' losses, on the last rank, and the norm of the gradient before clipping."""
     rank, n, losses = dist.get_rank(), dist.get_world_size(), []
     optimizer.zero_grad()
     if rank == 0:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 
-def operator(forward, backward):
+def autograd_op(forward, backward):
     class Operator(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -23,25 +23,25 @@ def operator(forward, backward):
     return Operator.apply
 
 
-def same(x):
+def identity(x):
     return x.view_as(x)
 
 
-def add_up(x):
+def sum_over_ranks(x):
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total
 
 
-def keep(layer, dim, pieces=None):
+def shard_weight(layer, dim, pieces=None):
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = layer.weight.chunk(pieces or n, dim)[rank * (pieces or n) // n]
     layer.weight = nn.Parameter(mine.clone())
 
 
-def around(part, enter, leave):
-    part.register_forward_pre_hook(lambda module, inputs: (enter(inputs[0]),))
-    part.register_forward_hook(lambda module, inputs, output: leave(output))
+def around(part, input_op, output_op):
+    part.register_forward_pre_hook(lambda module, inputs: (input_op(inputs[0]),))
+    part.register_forward_hook(lambda module, inputs, output: output_op(output))
 
 
 def main():
@@ -52,14 +52,14 @@ def main():
     torch.manual_seed(0)  # all ranks draw the whole matrices, and the same batch
     mlp = nn.Sequential(nn.Linear(16, 8 * n, bias=False), nn.GELU(), nn.Linear(8 * n, 16, bias=False))
     x, alone = torch.randn(32, 16), copy.deepcopy(mlp)
-    keep(mlp[0], 0)  # columns of the product: rows of .weight
-    keep(mlp[2], 1)
-    around(mlp, operator(same, add_up), operator(add_up, same))
-    y, want = mlp(x), alone(x)
+    shard_weight(mlp[0], 0)  # columns of the product: rows of .weight
+    shard_weight(mlp[2], 1)
+    around(mlp, autograd_op(identity, sum_over_ranks), autograd_op(sum_over_ranks, identity))
+    y, expected = mlp(x), alone(x)
     y.square().sum().backward()
-    want.square().sum().backward()
+    expected.square().sum().backward()
     gradient = alone[0].weight.grad.chunk(n)[rank]
-    torch.testing.assert_close([y, mlp[0].weight.grad], [want, gradient], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close([y, mlp[0].weight.grad], [expected, gradient], rtol=1e-4, atol=1e-4)
     print(
         f"rank {rank} of {n}: {tuple(mlp[0].weight.shape)} of {tuple(alone[0].weight.shape)}, one process's gradient",
         flush=True,
