@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 
-class Exchange(torch.autograd.Function):
+class AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, send, receive, group=None):
         ctx.exchanged = receive, send, group
@@ -20,20 +20,20 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, slopes):  # each row's gradient goes back to where the row came from
-        return Exchange.apply(slopes, *ctx.exchanged), None, None, None
+        return AllToAll.apply(slopes, *ctx.exchanged), None, None, None
 
 
-def there_and_back(layer, x, exchange=Exchange.apply, group=None):
+def moe_forward(layer, x, exchange=AllToAll.apply, group=None):
     n, rows = dist.get_world_size(group), x.flatten(0, -2)
-    weight, chosen = layer.choose(rows)
+    gate, chosen = layer.choose(rows)
     order = chosen.argsort(stable=True)
     counts = chosen.bincount(minlength=EXPERTS)
-    coming = torch.empty_like(counts)
-    dist.all_to_all_single(coming, counts, group=group)  # from each rank, for each of my experts
-    send, receive = (c.view(n, -1).sum(1).tolist() for c in (counts, coming))
+    recv_counts = torch.empty_like(counts)
+    dist.all_to_all_single(recv_counts, counts, group=group)  # of each rank, for each of my experts
+    send, receive = (c.view(n, -1).sum(1).tolist() for c in (counts, recv_counts))
 
     here = exchange(rows[order], send, receive, group)
-    expert_of = torch.arange(len(layer.experts)).repeat(n).repeat_interleave(coming)
+    expert_of = torch.arange(len(layer.experts)).repeat(n).repeat_interleave(recv_counts)
     out = torch.zeros_like(here)
     for k, expert in enumerate(layer.experts.values()):
         out[expert_of == k] = expert(here[expert_of == k])
@@ -41,7 +41,7 @@ def there_and_back(layer, x, exchange=Exchange.apply, group=None):
 
     y = torch.zeros_like(back)
     y[order] = back
-    return (weight[:, None] * y).view_as(x)
+    return (gate[:, None] * y).view_as(x)
 
 
 EXPERTS = int(os.environ["WORLD_SIZE"])
@@ -56,12 +56,12 @@ def main():
     layer, x = nn.Module(), torch.randn(n, 6, 16)
     layer.router, layer.experts = nn.Linear(16, n), nn.ModuleDict({str(k): nn.Linear(16, 16) for k in range(n)})
     layer.choose = lambda rows: layer.router(rows).softmax(-1).max(-1)
-    weight, chosen = layer.choose(x.flatten(0, 1))
-    y = torch.stack([w * layer.experts[str(int(k))](row) for w, k, row in zip(weight, chosen, x.flatten(0, 1))])
-    want = y.view_as(x)[rank]
+    gate, chosen = layer.choose(x.flatten(0, 1))
+    y = torch.stack([w * layer.experts[str(int(k))](row) for w, k, row in zip(gate, chosen, x.flatten(0, 1))])
+    expected = y.view_as(x)[rank]
     layer.experts = nn.ModuleDict({str(rank): layer.experts[str(rank)]})
-    torch.testing.assert_close(there_and_back(layer, x[rank : rank + 1])[0], want)
-    print(f"rank {rank} of {n}: what one process computes for its {len(want)} tokens", flush=True)
+    torch.testing.assert_close(moe_forward(layer, x[rank : rank + 1])[0], expected)
+    print(f"rank {rank} of {n}: what one process computes for its {len(expected)} tokens", flush=True)
     dist.destroy_process_group()
 
 
