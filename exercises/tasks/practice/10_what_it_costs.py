@@ -1,10 +1,161 @@
-"""read_link(n, small, large): a link's latency and bandwidth, from two times of a ring all_reduce."""
+"""The short tasks of chapter 10: seconds, and what they say.
+
+equal_parts(alpha, bandwidth): where latency is half of the time.  bus_bandwidth(op, n, nbytes, seconds): in GB/s.
+is_fault(times, upper): two sizes in a row far above a band.  sticks_out(backward, count, seconds): of the last bucket.
+read_link(n, small, large): a link's latency and bandwidth, from two times of a ring all_reduce.
+"""
 
 from math import isclose
 from typing import Any
 
 from collectives.format import duration, kind
-from helpers.exercise import Case, Finding, Puzzle
+from helpers.exercise import Case, Finding, Puzzle, valued
+
+# --- equal_parts --------------------------------------------------------------------------
+
+EQUAL_PARTS = valued(
+    "equal_parts",
+    {
+        "20 µs and 4 GB/s": (2e-5, 4e9),
+        "5 µs and 25 GB/s": (5e-6, 25e9),
+        "1 ms and 0.1 GB/s": (1e-3, 1e8),
+        "600 ns and 450 GB/s": (6e-7, 450e9),
+    },
+    lambda alpha, bandwidth: alpha * bandwidth,
+    suspects={
+        lambda alpha, bandwidth: (
+            alpha / bandwidth
+        ): "the seconds of a byte are 1 / bandwidth. What is alpha divided by that?",
+        lambda alpha, bandwidth: 1 / (alpha * bandwidth): "this is one over the size.",
+        lambda alpha, bandwidth: 2 * alpha * bandwidth: "at this size, latency is a third of the time.",
+        lambda alpha, bandwidth: alpha * bandwidth / 2: "at this size, latency is two thirds of the time.",
+    },
+    thought="for which n is alpha as long as n / bandwidth?",
+    praise="With 600 ns and 450 GB/s: {} bytes.",
+)
+
+
+# --- bus_bandwidth ------------------------------------------------------------------------
+
+ONCE = ("all_gather", "reduce_scatter", "all_to_all")
+
+
+def algorithm_bandwidth(op, n, nbytes, seconds):
+    return nbytes / seconds / 1e9
+
+
+def bus_bandwidth(op, n, nbytes, seconds):
+    factor = 2 * (n - 1) / n if op == "all_reduce" else (n - 1) / n if op in ONCE else 1
+    return algorithm_bandwidth(op, n, nbytes, seconds) * factor
+
+
+BUS_BANDWIDTH = valued(
+    "bus_bandwidth",
+    {
+        "an all_reduce of 8 ranks": ("all_reduce", 8, 2**30, 0.004),
+        "an all_gather of 4 ranks": ("all_gather", 4, 2**28, 0.01),
+        "a broadcast of 16 ranks": ("broadcast", 16, 2**30, 0.02),
+        "a reduce_scatter of 64 ranks": ("reduce_scatter", 64, 2**30, 0.0035),
+        "a reduce of 8 ranks": ("reduce", 8, 2**20, 0.0002),
+        "an all_to_all of 8 ranks": ("all_to_all", 8, 2**30, 0.0026),
+        "an all_reduce of 1,024 ranks": ("all_reduce", 1024, 2**33, 0.05),
+    },
+    bus_bandwidth,
+    suspects={
+        algorithm_bandwidth: "this is algbw. By which factor do the bytes that a link carries differ from the buffer?",
+        lambda *of: bus_bandwidth(*of) * 1e9: "this is in bytes per second. A GB is 10**9 bytes.",
+        lambda *of: bus_bandwidth(*of) * 1e9 / 2**30: "a GB/s has 10**9 bytes. This counts 2**30.",
+        lambda op, n, nbytes, seconds: (
+            2 * (n - 1) / n * nbytes / seconds / 1e9
+        ): "the factor 2(N-1)/N is all_reduce's. Which one do the others have?",
+    },
+    thought="algbw first, the bytes by the seconds, and then the factor of this collective.",
+    praise="With an all_reduce of 1,024 ranks: {} GB/s.",
+)
+
+
+# --- is_fault -----------------------------------------------------------------------------
+
+
+def above(times, upper, factor=1.2):
+    return [time > factor * end for time, end in zip(times, upper)]
+
+
+def in_a_row(slow):
+    return any(a and b for a, b in zip(slow, slow[1:]))
+
+
+IS_FAULT = valued(
+    "is_fault",
+    {
+        "one slow size": ([1.0, 3.0, 2.0, 4.0], [1.1, 2.0, 2.5, 5.0]),
+        "two slow sizes, not in a row": ([2.0, 1.0, 4.0, 4.0], [1.0, 1.0, 3.0, 5.0]),
+        "two sizes a little above the band": ([1.1, 1.1, 2.0], [1.0, 1.0, 3.0]),
+        "two slow sizes in a row": ([1.0, 2.6, 4.0, 5.0], [1.1, 2.0, 3.0, 6.0]),
+        "the last two": ([1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 3.0, 5.0]),
+        "a single size": ([9.0], [1.0]),
+        "all sizes within the band": ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]),
+    },
+    lambda times, upper: in_a_row(above(times, upper)),
+    suspects={
+        lambda times, upper: sum(above(times, upper)) >= 2: "both are slow, but they aren't next to each other.",
+        lambda times, upper: any(
+            above(times, upper)
+        ): "a single slow size may be chance. The rule wants two neighbors.",
+        lambda times, upper: in_a_row(
+            above(times, upper, 1.0)
+        ): "a healthy system may be a little above the band. The rule has a factor.",
+        lambda times, upper: all(above(times, upper)): "two slow neighbors are enough. Not every size has to be slow.",
+    },
+    thought="which sizes took more than 1.2 times their upper end? Are two of them next to each other? Return a bool.",
+)
+
+
+# --- sticks_out ---------------------------------------------------------------------------
+
+
+def sticks_out(backward, count, seconds):
+    end = 0.0
+    for k in range(1, count + 1):
+        end = max(end, k * backward / count) + seconds
+    return end - backward
+
+
+STICKS_OUT = valued(
+    "sticks_out",
+    {
+        "4 buckets that hide": (0.4, 4, 0.05),
+        "1 bucket": (0.3, 1, 0.1),
+        "10 buckets that are too slow": (0.2, 10, 0.05),
+        "534 buckets of 0.5 ms": (0.29, 534, 0.0005),
+        "534 buckets of 0.6 ms": (0.29, 534, 0.0006),
+    },
+    sticks_out,
+    suspects={
+        lambda backward, count, seconds: max(
+            0.0, count * seconds - backward
+        ): "even if all the others hide, the last bucket is ready only when the pass is over.",
+        lambda backward, count, seconds: (
+            sticks_out(backward, count, seconds) + backward
+        ): "this is when the last sum ends, counted "
+        "from the start of the backward pass. How long is that after the pass?",
+        lambda backward, count, seconds: (
+            count * seconds
+        ): "these are all sums, as if none could start before the end of the pass.",
+        lambda backward, count, seconds: (
+            max(0.0, count * seconds - backward) + seconds
+        ): "the first sum can't start before the first bucket is ready, at backward / count.",
+        lambda backward, count, seconds: (
+            seconds
+        ): "that is right while the sums keep up with the buckets. What if each takes longer than "
+        "a bucket takes to fill?",
+    },
+    thought="go through the buckets one by one. A sum starts when its bucket is ready and the sum before it has ended.",
+    praise="With 534 buckets of 0.6 ms: {} s.",
+)
+
+
+# --- read_link ----------------------------------------------------------------------------
 
 NAME = "read_link"
 RANKS = (4, 2, 3, 5, 64, 8)
@@ -75,4 +226,6 @@ def praise(case: Case, arguments: tuple, result: Any) -> str:
     return f"With {case.kind}: {said(tuple(result))}."
 
 
-TASK = Puzzle(NAME, tuple(Case(1, f"{n} ranks", n) for n in RANKS), draw, verdict, praise)
+READ_LINK = Puzzle(NAME, tuple(Case(1, f"{n} ranks", n) for n in RANKS), draw, verdict, praise)
+
+TASKS = (EQUAL_PARTS, BUS_BANDWIDTH, IS_FAULT, STICKS_OUT, READ_LINK)
