@@ -59,6 +59,7 @@ PROGRAMS = {
         Program("command_lines/omegaconf_cli.py", ("lr=0.3",)),
         Program("accelerated.py"),
         Program("lightning_fit.py"),
+        Program("deepspeed_zero.py", ("--stage", "2")),
     ]
 }
 

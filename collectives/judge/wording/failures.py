@@ -103,7 +103,7 @@ def died(verdict: Died) -> str:
     each = verdict.standing[rank]
     when = after(each.made) if verdict.began else "before it ran any of your code"
     lost = isinstance(status, str) and not verdict.began  # its last messages may be lost too
-    lines = [f"rank {rank} {_how(verdict)}." if lost else f"rank {rank} {_how(verdict)} {when}."]
+    lines = [f"rank {rank} {_how(verdict).rstrip(',')}." if lost else f"rank {rank} {_how(verdict)} {when}."]
     if last := each.last:
         where = "in" if last.end is None else "after"
         lines.append(f"    {where} {last.op} #{last.index + 1}   {source(last.line)}".rstrip())
