@@ -60,7 +60,7 @@ def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
     figure = page.locator(".collectives").first
     figure.locator(".count", has_text="1 of 6").wait_for(timeout=1000)
     figure.locator(".count", has_text="6 of 6").wait_for()
-    assert figure.locator("svg text", has_text="Σ").count() == 16
+    assert figure.locator("[data-at] text", has_text="Σ").count() == 16
     for name, target in (("Read now", "00_start_here.html"), ("Run it yourself", "README.html")):
         assert target in page.get_by_role("link", name=name).get_attribute("href")
 
@@ -131,7 +131,7 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
     verdict.get_by_role("button", name="Check").click()
     verdict.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
     assert verdict.locator("img").count() == 0
-    verdict.locator("button", has_text="wait for ever").click()
+    verdict.locator("button", has_text="wait forever").click()
     verdict.get_by_role("button", name="Check again").click()
     verdict.get_by_text("Right.", exact=True).wait_for()
     waits.get_by_role("textbox").fill("rank 1")
