@@ -151,8 +151,8 @@ def _attempts(
     cells += [(cell.id, cell.source) for cell in own]
     switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended)
     attempts = switch.attempt(cells, cases, inputs)
-    if switch.outlived:
-        crew.close()  # lest it meddles in the next world
+    if switch.used_up:
+        crew.close()  # lest what the answer left there meddles in the next world
     return list(zip(attempts, switch.printed))
 
 

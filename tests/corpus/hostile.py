@@ -874,3 +874,68 @@ hostile(
     WRONG,
     LOAD,
 )
+
+# --- more of the same kinds -------------------------------------------------------------------
+
+CALL_OF_NOBODY = (
+    "raw({'call': 'barrier', 'index': 0, 'in': None, 'out': [], 'group': list(range(dist.get_world_size())), "
+    "'name': '0', 'line': None})"
+)
+for _name, _statements, _reason in (
+    ("a tensor that lies where it is dispatched", """
+        class Lies(torch.Tensor):
+            @staticmethod
+            def __new__(cls, x): return torch.Tensor._make_wrapper_subclass(cls, x.shape, dtype=torch.float32)
+            @classmethod
+            def __torch_dispatch__(cls, func, types, args=(), kwargs=None): return torch.full((), True)
+        return Lies(x)
+        """, "raised|must return|is wrong on|never does"),
+    ("an object that says it is a tensor", """
+        class Seems:
+            __class__ = torch.Tensor
+            layout, is_quantized, dtype, shape = torch.strided, False, torch.float32, (3,)
+            def detach(self): return self
+            def reshape(self, *shape): return torch.zeros(3)
+        return Seems()
+        """, WRONG),
+    ("a tensor without numbers", "return torch.empty(x.shape, device='meta')", "raised|must return"),
+    ("a tensor of ragged rows", "return torch.nested.nested_tensor([x.float(), x.float()])", "raised|must return"),
+    ("eight bits a number", "return x.to(torch.float8_e4m3fn)", "must return"),
+    ("a list in itself", "a = []; a.append(a); return a", "must return|raised"),
+    ("a number that calls itself one", "return type('float', (float,), {})(1.0)", "must return"),
+    ("a string of surrogates", "return '\\ud800' * 9000", "must return|raised"),
+    ("aborts", "os.abort()", "was killed by SIG"),
+    ("a fault of one's own", "import faulthandler; faulthandler._sigsegv()", f"SIGSEGV|{WRONG}"),
+    ("bottomless recursion", "sys.setrecursionlimit(10**9)\nf = lambda k: f(k + 1)\nf(0)", "SIGSEGV|raised|was killed|out of time"),
+    ("leaves the world", "dist.destroy_process_group()", f"{WRONG}|raised"),
+    ("a world of one's own", "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())", "raised"),
+    ("a group of strangers", "dist.new_group([0, 99])", "raised"),
+    ("writes nothing any more", "os.write = lambda descriptor, data: len(data)", "out of time"),
+    ("half a message from a thread", """
+        import threading
+        threading.Thread(target=os.write, args=(3, b"\\0\\0\\0\\x05")).start()
+        time.sleep(0.2)
+        """, TOLD),
+    ("numbers in a clock of one's own", "time.monotonic = time.time = time.perf_counter = lambda: 0.0", WRONG),
+    ("a profile of the harness", """
+        def lie(frame, event, result):
+            if event == "call" and frame.f_code.co_name in ("encode", "_work", "held"): frame.f_locals.clear()
+        sys.setprofile(lie)
+        """, f"{WRONG}|ended itself"),
+    ("a new default device", "torch.set_default_device('meta')", "raised|is wrong on"),
+    ("says that nothing is left", """
+        import threading
+        for module in list(sys.modules.values()):
+            if getattr(module, "__name__", "") == "inside.rank": module._left = lambda loaded: False
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        """, WRONG),
+):  # fmt: skip
+    body(_name, _statements, _reason, slow=_reason == "out of time")
+for _name, _statements, _reason in (
+    ("ready again and again", "raw({'ready': True}); raw({'ready': True})", "out of time"),
+    ("a wait for not a number of seconds", f"{CALL_OF_NOBODY}\nraw({{'wait': 0, 'limit': float('nan')}})", "never finish|out of time"),
+    ("a wait of fewer threads than none", f"{CALL_OF_NOBODY}\nraw({{'wait': 0, 'busy': -1}})", TOLD),
+    ("a wait with no ticket", f"{CALL_OF_NOBODY}\nraw({{'wait': 0, 'ticket': 1 << 70}})", TOLD),
+    ("what is left is a riddle", f"{ZEROS}\nraw({{'returned': value, 'left': {{'left': [1]}}}}, bytes(8 * len(x)))", "out of time|is wrong on|never does"),
+):  # fmt: skip
+    liar(_name, _statements, _reason, slow=_reason == "out of time")

@@ -32,15 +32,16 @@ def graded(name: str, points: float, source: str, reason: str = "", exercise: st
 
 
 def mean(
-    name: str, before: str = "", call: str = "dist.all_reduce(y)", top: str = "", n: str = "dist.get_world_size()"
-) -> None:
+    name: str, before: str = "", call: str = "dist.all_reduce(y)", top: str = "", n: str = "dist.get_world_size()",
+    points: float = 3, reason: str = "",
+) -> None:  # fmt: skip
     """A right mean, with statements before its call, another call, an import or two, or another way to the world size."""
     lines = [
         top, "def distributed_mean(x):", textwrap.indent(textwrap.dedent(before).strip(), "    "),
         "    y = x.clone() if x.is_floating_point() else x.float()",
         textwrap.indent(textwrap.dedent(call).strip(), "    "), f"    return y / {n}",
     ]  # fmt: skip
-    graded(name, 3, "\n".join(lines))
+    graded(name, points, "\n".join(lines), reason)
 
 
 # --- what run() accepts ---------------------------------------------------------------------
@@ -226,6 +227,200 @@ mean(
     "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     top="import threading",
 )
+# --- other calls, and what a notebook has ------------------------------------------------------
+
+mean("reduce and broadcast", call="dist.reduce(y, 0)\ndist.broadcast(y, group_src=0)")
+mean(
+    "gather_object and broadcast_object_list",
+    points=2,
+    reason="are enough",
+    call="""
+rank, n = dist.get_rank(), dist.get_world_size()
+lists = [None] * n if rank == 0 else None
+dist.gather_object(y.tolist(), lists, dst=0)
+total = [[sum(column) for column in zip(*lists)]] if rank == 0 else [None]
+dist.broadcast_object_list(total, src=0)
+y = torch.tensor(total[0], dtype=y.dtype)
+""",
+)
+mean(
+    "functional collective with autograd",
+    call="y = torch.distributed.nn.functional.all_reduce(y)",
+    top="import torch.distributed.nn",
+)
+mean("coalesced", call="dist.all_reduce_coalesced([y])")
+mean(
+    "thread pool",
+    call="POOL.submit(dist.all_reduce, y).result()",
+    top="from concurrent.futures import ThreadPoolExecutor\nPOOL = ThreadPoolExecutor(1)",
+)
+mean(
+    "thread pool in with",
+    call="with ThreadPoolExecutor(2) as pool: pool.submit(dist.all_reduce, y).result()",
+    top="from concurrent.futures import ThreadPoolExecutor",
+)
+mean("polls", call="work = dist.all_reduce(y, async_op=True)\nwhile not work.is_completed(): pass\nwork.wait()")
+mean(
+    "logging",
+    "logging.basicConfig(level=logging.INFO)\nlogging.getLogger('mine').info('rank %d', dist.get_rank())\nprint('x', end='')",
+    top="import logging",
+)
+mean("display left over", "display(x.shape)")
+mean("IPython display", "display(x)", top="from IPython.display import display, clear_output")
+mean(
+    "imports of the library",
+    "assert callable(tick)",
+    top="from collectives.cost import tuner\nimport collectives.draw.canvas\nfrom helpers.exercise.check import check\nimport matplotlib.cm\nfrom matplotlib.ticker import MaxNLocator as tick",
+)
+graded(
+    "inference mode",
+    3,
+    """
+@torch.inference_mode()
+def distributed_mean(x: torch.Tensor) -> "torch.Tensor | None":
+    y = x.clone() if x.is_floating_point() else x.float()
+    dist.all_reduce(y)
+    return y / dist.get_world_size()
+""",
+)
+graded(
+    "dataclass and future annotations",
+    3,
+    """
+from __future__ import annotations
+from dataclasses import dataclass
+@dataclass(slots=True)
+class Place:
+    rank: int
+    size: int
+    @classmethod
+    def here(cls) -> Place: return cls(dist.get_rank(), dist.get_world_size())
+def distributed_mean(x):
+    match Place.here():
+        case Place(size=1): return x if x.is_floating_point() else x.float()
+        case Place(size=n):
+            y = x.clone() if x.is_floating_point() else x.float()
+            dist.all_reduce(y)
+            return torch.true_divide(y, n)
+if __name__ == "__main__":
+    print(run(distributed_mean, 4).results)
+""",
+)
+mean(
+    "names of groups and ranks",
+    """
+world = dist.group.WORLD
+n = dist.get_world_size(world)
+assert dist.is_initialized() and dist.is_available() and dist.get_process_group_ranks(world) == list(range(n))
+assert dist.get_group_rank(world, dist.get_rank()) == dist.get_rank() == dist.get_global_rank(world, dist.get_rank()) == dist.get_node_local_rank()
+assert world.size() == n and world.rank() == dist.get_rank() and world.name()
+""",
+)
+mean(
+    "subgroups by enumeration",
+    """
+n = dist.get_world_size()
+mine, groups = dist.new_subgroups_by_enumeration([[r] for r in range(n)])
+dist.all_reduce(torch.ones(1), group=mine)
+dist.barrier(async_op=True).wait()
+""",
+)
+mean("device of the machine", "x = x.to('cuda' if torch.cuda.is_available() else 'cpu')\ntorch.manual_seed(0)")
+mean("all of distributed by star", "assert get_rank() == dist.get_rank()", top="from torch.distributed import *")
+mean(
+    "reduce-scatter and all-gather of padded parts",
+    points=2,
+    reason="are enough",
+    call="""
+n = dist.get_world_size()
+padded = torch.zeros(-(-y.numel() // n) * n, dtype=y.dtype)
+padded[: y.numel()] = y.flatten()
+part = padded.new_empty(padded.numel() // n)
+dist.reduce_scatter_tensor(part, padded)
+dist.all_gather_into_tensor(padded, part)
+y = padded[: y.numel()].view_as(y)
+""",
+)
+mean(
+    "send_object_list",
+    points=2,
+    reason="are enough",
+    call="""
+rank, n = dist.get_rank(), dist.get_world_size()
+if rank:
+    dist.send_object_list([y.tolist()], 0)
+else:
+    for other in range(1, n):
+        came = [None]
+        dist.recv_object_list(came, other)
+        y += torch.tensor(came[0], dtype=y.dtype)
+dist.broadcast(y, 0)
+""",
+)
+mean(
+    "in a group of two names",
+    call="""
+group = dist.new_group(backend="gloo", group_desc="mine")
+dist.all_reduce(y, group=group)
+dist.destroy_process_group(group)
+""",
+)
+graded(
+    "ring of even and odd ranks",
+    7,
+    """
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    flat = x.reshape(-1)
+    bounds = [round(k * len(flat) / n) for k in range(n + 1)]
+    def part(k): return flat[bounds[k % n]:bounds[k % n + 1]]
+    def swap(out, into):
+        work = dist.irecv(into, left)
+        dist.isend(out, right).wait()
+        work.wait()
+    for step in range(n - 1):
+        into = part(rank - step - 1).new_empty(part(rank - step - 1).shape)
+        swap(part(rank - step), into)
+        part(rank - step - 1).add_(into)
+    for step in range(n - 1):
+        swap(part(rank + 1 - step), part(rank - step))
+    if flat.data_ptr() != x.data_ptr(): x.copy_(flat.view_as(x))
+""",
+    exercise=RING,
+)
+graded(
+    "recursive tree",
+    5,
+    """
+def tree_broadcast(x, src):
+    n, me = dist.get_world_size(), (dist.get_rank() - src) % dist.get_world_size()
+    def spread(first, last):
+        if last - first < 2: return
+        middle = (first + last + 1) // 2
+        if me == first: dist.send(x, (middle + src) % n, tag=7)
+        if me == middle: dist.recv(x, (first + src) % n, tag=7)
+        spread(first, middle) if me < middle else spread(middle, last)
+    spread(0, n)
+""",
+    exercise=TREE,
+)
+graded(
+    "scatter all at once with batch",
+    5,
+    """
+def reduce_scatter_by_hand(chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    got = [torch.empty_like(chunks[rank]) for _ in range(n)]
+    ops = [dist.P2POp(dist.isend, chunks[p], p) for p in range(n) if p != rank]
+    ops += [dist.P2POp(dist.irecv, got[p], p) for p in range(n) if p != rank]
+    for work in dist.batch_isend_irecv(ops) if ops else (): work.wait()
+    got[rank] = chunks[rank]
+    return torch.stack(got).sum(0).to(chunks[rank].dtype)
+""",
+    exercise=SCATTER,
+)
+
 graded("a tree that takes from anyone", 5, """
     def tree_broadcast(x, src):
         rank, n = dist.get_rank(), dist.get_world_size()

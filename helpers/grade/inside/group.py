@@ -304,7 +304,15 @@ def open_to(uplink: Uplink) -> None:
     torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
     # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
-    dist.get_backend = dist.distributed_c10d.get_backend = lambda group=None: "gloo"
+    c10d = dist.distributed_c10d
+    dist.get_backend = c10d.get_backend = lambda group=None: "gloo"
+    new_group = c10d._new_group_with_tag
+
+    def scored_group(ranks=None, timeout=None, backend=None, *more, **options):
+        own = str(backend).lower() in ("gloo", "cpu:gloo")
+        return new_group(ranks, timeout, None if own else backend, *more, **options)
+
+    c10d._new_group_with_tag = scored_group
 
 
 def join(uplink: Uplink, rank: int, world_size: int) -> None:

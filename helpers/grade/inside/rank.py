@@ -5,6 +5,7 @@ of a later one: its inputs are drawn by themselves, and handed out when all rank
 """
 
 import errno
+import importlib.abc
 import io
 import os
 import random
@@ -16,6 +17,8 @@ import time
 import traceback
 import types
 import warnings
+from concurrent.futures import thread as pools
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from . import seccomp
 from .group import ANSWER, Uplink, join, open_to
 from .protocol import Opened, decode, encode
 
+PRETENDED = ("helpers", "collectives", "matplotlib", "IPython")  # packages that are not here
 LATE_SECONDS = 0.05  # a rank starts after the others, where a case says so
 
 
@@ -41,13 +45,15 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         sys.stdout = sys.stderr = _Printed(uplink)
         warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
         open_to(uplink)
+        sys.meta_path.insert(0, Pretended())
+        loaded = set(sys.modules)
         while job:
-            job = _work(uplink, job)
+            job = _work(uplink, job, loaded)
     finally:
         os._exit(0)
 
 
-def _work(uplink: Uplink, job: dict[str, Any]) -> dict[str, Any] | None:
+def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, Any] | None:
     """The job that follows this one; None once the answer has failed."""
     try:
         os.environ.update(_environment(job["rank"], job["world_size"]))
@@ -71,7 +77,16 @@ def _work(uplink: Uplink, job: dict[str, Any]) -> dict[str, Any] | None:
             value, body = encode((_flat(result), passed))
         except BaseException as error:
             return uplink.say(_failure(error))
-        uplink.say({"returned": value, "threads": threading.active_count() - 1}, body)
+        uplink.say({"returned": value, "left": _left(loaded)}, body)
+
+
+def _left(loaded: set[str]) -> bool:
+    """Whether an answer has left something that could meddle in the next world: a thread, or a module that knows this one.
+
+    torch.distributed.nn, for one, takes the world that it is imported in as the default of its functions.
+    """
+    imported = {name.partition(".")[0] for name in set(sys.modules) - loaded}
+    return threading.active_count() > 1 or not imported <= {"__main__", *PRETENDED, *sys.stdlib_module_names}
 
 
 def held(value: Any) -> Any:
@@ -82,9 +97,9 @@ def held(value: Any) -> Any:
 
 
 def _join_threads() -> None:
-    """Wait for the threads that the answer has left, as the end of a program does."""
+    """Wait for the threads that the answer has left, as the end of a program does; not for a pool's, which wait for work."""
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
+        if thread is not threading.current_thread() and not thread.daemon and thread not in pools._threads_queues:
             thread.join()
 
 
@@ -96,8 +111,8 @@ def _environment(rank: int, world_size: int) -> dict[str, str]:
 
 def _answer(job: dict[str, Any]) -> Any:
     """Runs the notebook's cells as a notebook would, and returns the function that is asked for."""
-    _pretend()
     module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.display = print  # as in a notebook
     trouble = None
     for name, source in job["cells"]:
         if name.startswith("collectives."):  # a module of the library that this exercise's answers need
@@ -132,20 +147,20 @@ def _compiled(source: str, file: str) -> types.CodeType:
         return compile(without, file, "exec")
 
 
-def _pretend() -> None:
-    """The course, the library and matplotlib are not here; a cell that imports them or tries itself out goes on without."""
+class Pretended(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """What packages are that are not here: a cell that imports them or tries itself out goes on without."""
 
-    def missing(name: str) -> Any:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname.partition(".")[0] in PRETENDED:
+            return ModuleSpec(fullname, self, is_package=True)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__getattr__ = self._missing
+
+    def _missing(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return lambda *args, **kwargs: None
-
-    for name in ("helpers", "helpers.exercise", "collectives", "matplotlib", "matplotlib.pyplot"):
-        module = sys.modules[name] = types.ModuleType(name)
-        module.__path__, module.__getattr__ = [], missing
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
 
 
 def _flat(result: Any) -> Any:
