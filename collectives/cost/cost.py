@@ -153,5 +153,5 @@ def compute_seconds(flops: float, gpu: str = "H100", utilisation: float = UTILIS
     utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
     """
     if not 0 < utilisation <= 1:
-        raise ValueError(f"a utilisation is more than 0 and at most 1, not {utilisation}.")
+        raise ValueError(f"a utilization is more than 0 and at most 1, not {utilisation}.")
     return flops / (gpu_of(gpu).value("peak", "compute_seconds()") * utilisation)

@@ -75,9 +75,9 @@ class Planning:
             return {"words": str(reason), "bars": shares(was), "text": repr(was)}
         fits = "" if now.fits else f", too much for {size(now.capacity)} with {MARGIN:.0%} to spare"
         words = (
-            f"{now.division.gpus:,} GPUs: {duration(now.time)} a step (in production {now.production}), "
-            f"{now.tokens:,.0f} tokens a second and GPU, "
-            f"MFU {now.mfu:.1%}, bubble {now.seconds['bubble'] / now.time:.1%}; {size(now.memory.total)} a GPU{fits}; "
+            f"{now.division.gpus:,} GPUs: {duration(now.time)} per step (in production {now.production}), "
+            f"{now.tokens:,.0f} tokens per second and GPU, "
+            f"MFU {now.mfu:.1%}, bubble {now.seconds['bubble'] / now.time:.1%}; {size(now.memory.total)} per GPU{fits}; "
             f"sends {size(sum(now.sent.values()))}"
         )
         words += "".join(f". Warning: {warning.removesuffix('.')}" for warning in now.warnings)

@@ -27,7 +27,7 @@ from collectives.play.planning import planning
 from collectives.play.web.panel import described
 
 from ..course import EXERCISES, ROOT, chapters
-from ..views.web import RECORDED, script
+from ..views.web import LACKS, PUZZLES, RECORDED, script
 from .site import pictures, python
 from .site.tasks import tasks
 
@@ -48,13 +48,18 @@ PAGES = (
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
+UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # of a text: what nobody can do on the site
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
+DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
+CHOICES = json.loads(
+    PUZZLES.read_text(encoding="utf-8")
+)  # a function without one of its lines -> the lines to choose from
 
 
 class Figures:
@@ -111,6 +116,29 @@ class Figures:
             recording = answered(recording, self.picture(output))
         return self._live(recording, images(picture) if picture else "")
 
+    def choice(self, name: str) -> str:
+        """The lines to choose from for a function that lacks one; what came of each is in its encoded key."""
+        chosen = CHOICES[name]
+        outcomes = chosen["key"]["outcomes"].items()
+        key = chosen["key"] | {"outcomes": {line: self._drawn(came) for line, came in outcomes}}
+        return self._live(chosen | {"key": encoded(key)}, "")
+
+    def _drawn(self, came: dict) -> dict:
+        """What came of a line, its picture in files for light and dark pages."""
+        if "picture" not in came:
+            return came
+        drawn, alt = came["picture"]["svg"], came["picture"]["alt"]
+        name = hashlib.sha256(drawn.encode()).hexdigest()[:16]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for theme, image in (("light", DARK.sub("", drawn)), ("dark", DARK.sub(r"\1", drawn))):
+            (self.folder / f"{name}-{theme}.svg").write_text(image, encoding="utf-8")
+            size = {side: came["picture"][side] for side in ("width", "height")}
+            files.append(
+                {"src": f"{self.static}/figures/{name}-{theme}.svg", "alt": alt, **size, "class": f"only-{theme}"}
+            )
+        return came | {"picture": files}
+
     def editor(self, source: str) -> str | None:
         """A cell that a reader can write in; None for one whose function is no task of the page."""
         named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
@@ -146,7 +174,12 @@ def answered(recording: dict, picture: list[dict]) -> dict:
     """A prediction whose encoded key holds the picture of its answer too."""
     key = json.loads(base64.b64decode(recording["key"]))
     key["after"]["picture"] = picture
-    return recording | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
+    return recording | {"key": encoded(key)}
+
+
+def encoded(key: dict) -> str:
+    """A key as pages have it: no search finds an answer in it, and nobody reads one by chance."""
+    return base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()
 
 
 def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
@@ -207,7 +240,13 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     if folded:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
     cell["outputs"] = shown(cell["outputs"], figures, folded)
-    if editor := figures.editor("".join(cell["source"])):
+    source = "".join(cell["source"])
+    if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"] = [html(figures.choice(checks[source]))]
+    elif LACKS in source:
+        cell["source"] = source.replace(LACKS, "...  # which line?")
+    elif editor := figures.editor(source):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
         cell["outputs"].append(html(editor))
 
@@ -343,7 +382,7 @@ def split(page: Path, source: Path) -> Places:
     Returns what is where.
     """
     content = json.loads((source / page).read_text(encoding="utf-8"))
-    if len(content["cells"]) <= WHOLE:
+    if len(content["cells"]) <= WHOLE or page.stem in UNCUT:
         return {}
     opening, first, *rest = sections(content["cells"])
     opening += first

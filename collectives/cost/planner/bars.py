@@ -35,7 +35,7 @@ def bars(s: Step) -> list[Bar]:
     most = max(s.needed, s.capacity) * 1.02
     memory = Bar("memory", s.memory._asdict(), MEMORY, size, most, f"{size(held)} of {size(s.capacity)}")
     time = Bar("step", s.seconds, SECONDS, duration, s.production.high, f"{duration(s.time)}, MFU {s.mfu:.0%}")
-    sends = Bar("sends", s.sent, SECONDS, size, sent, f"{size(sent)} a step")
+    sends = Bar("sends", s.sent, SECONDS, size, sent, f"{size(sent)} per step")
     return [memory, time, sends] if sent else [memory, time]
 
 

@@ -103,7 +103,7 @@ def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y:
 def draw_check(rows: Validation) -> Picture:
     """A dot for each run, published / planned seconds, a line for each source; hollow: it was fitted to."""
     sketch = Canvas()
-    words = "seconds of a step, a dot a run; shaded: nine of ten are expected here; hollow: fitted to"
+    words = "seconds per step, one dot per run; shaded: nine of ten are expected here; hollow: fitted to"
     y = heading(sketch, "Published / planned", words) + 4
     left, wide, low, high = 250.0, WIDTH - 290.0, 0.65, 4.5
     tints = dict(zip(dict.fromkeys(map(_generation, gpus())), cycle(GENERATIONS)))
@@ -136,7 +136,7 @@ def draw_check(rows: Validation) -> Picture:
         sketch.circle(12 + 96 * k, y + 32, 4, tint, tint)
         sketch.text(22 + 96 * k, y + 32, name, 11, SOFT, align="left")
     sketch.reach(WIDTH, y + 42)
-    alt = "Picture: published seconds over the planner's, a dot a run, a line a source"
+    alt = "Picture: published seconds over the planner's, one dot per run, one line per source"
     return Picture([sketch], repr(rows), alt)
 
 

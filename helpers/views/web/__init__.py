@@ -9,6 +9,8 @@ PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
 FIGURES = (*web.FIGURES, PREDICT, COST)
 WORKER = HERE / "worker.mjs"  # Python beside a page, see write.js
 RECORDED = HERE / "recorded.json"  # made by helpers/tools/recordings.py
+PUZZLES = HERE / "puzzles.json"  # made by helpers/tools/puzzles.py
+LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its function lacks a line
 
 
 def script() -> str:
