@@ -38,7 +38,7 @@ def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
 # Pictures are as dark as JupyterLab's or VS Code's page, and JupyterLab breaks the long lines of outputs between words.
 PAGE = """
 [data-jp-theme-light=false] .collectives-picture, .vscode-dark .collectives-picture { color-scheme: dark }
-.jp-OutputArea-output:is(.jp-RenderedText) pre { word-break: normal; overflow-wrap: anywhere }"""
+.jp-OutputArea-output.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere }"""
 
 
 def image_html(image: dict) -> str:
