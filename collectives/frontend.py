@@ -35,11 +35,16 @@ def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
 
 
+# Pictures are as dark as JupyterLab's or VS Code's page, and JupyterLab breaks the long lines of outputs between words.
+PAGE = """
+[data-jp-theme-light=false] .collectives-picture, .vscode-dark .collectives-picture { color-scheme: dark }
+.jp-OutputArea-output.jp-RenderedText pre { word-break: normal; overflow-wrap: anywhere }"""
+
+
 def image_html(image: dict) -> str:
     """An image in HTML; one that can be light or dark is as the front end's page.  image: its src, alt and width."""
     said = " ".join(f'{name}="{escape(str(value))}"' for name, value in image.items())
-    dark = "[data-jp-theme-light=false] .collectives-picture, .vscode-dark .collectives-picture { color-scheme: dark }"
-    return f'<style>{dark}</style><img class="collectives-picture" {said}>'
+    return f'<style>{PAGE}</style><img class="collectives-picture" {said}>'
 
 
 class Shown:

@@ -405,7 +405,7 @@ def split(page: Path, source: Path) -> Places:
 def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
     """The cells of a page with one heading of the first level, and below it where the page belongs.
 
-    The first section's headings are raised; those of sections that follow it stay as they are.
+    The first section's headings are raised to it; those of sections that follow it, to one level below.
     """
     above = len(cells[0]["source"].split(" ")[0]) - 1
     marks = re.compile(r"^```.*?^```|^(#+) ", re.MULTILINE | re.DOTALL)
@@ -416,7 +416,7 @@ def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
             return found[0]
         levels.append(len(found[1]))
         inside = len(levels) == 1 or min(levels[1:]) > levels[0]  # the first section
-        return found[0][above:] if inside else found[0]
+        return found[0][above if inside else above - 1 :]
 
     texts = (marks.sub(raised, "".join(cell["source"])) if cell["cell_type"] == "markdown" else None for cell in cells)
     first, *others = [cell if text is None else markdown(text) for cell, text in zip(cells, texts)]

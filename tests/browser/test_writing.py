@@ -116,3 +116,20 @@ def test_an_exercise_is_raced_against_the_chapters_schedules(cell_of):
         cell.get_by_text(verdict).wait_for(timeout=PATIENCE)
         rows = [row.inner_text().split("\t") for row in cell.get_by_role("row").all()]
         assert ("yours" in rows[1][0]) == (answer == "four_steps") and len(rows) == 10
+
+
+def test_a_division_is_planned_by_the_library_on_the_page(chrome, site, address):
+    page, wrong = chrome.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    pages = [file for file in site.glob("notebooks/21_*.html") if '"kind":"planner"' in file.read_text("utf-8")]
+    page.goto(f"{address}/notebooks/{pages[0].name}")
+    figure = page.locator(".live.planner .collectives")
+    figure.get_by_text("The first move loads Python").wait_for()
+    figure.get_by_label("tensor", exact=True).press("ArrowLeft")
+    figure.get_by_text("(before: 512 GPUs").wait_for(timeout=PATIENCE)
+    figure.get_by_text("data 16, tensor 4, pipeline 4 x 5 on 256 x H100").wait_for()
+    figure.get_by_label("pipeline", exact=True).press("ArrowRight")
+    figure.get_by_text("must divide the 80 layers").wait_for(timeout=PATIENCE)  # and what was possible stays
+    assert figure.get_by_text("data 16, tensor 4, pipeline 4 x 5 on 256 x H100").is_visible()
+    page.close()
+    assert wrong == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FIGURES = (HERE / "steps.js", HERE / "panel.js")  # what draws a kind of recording has its name
-UNREAD = re.compile(r"^ +|^ *//.*\n|^ */\*\*.*\*/\n", re.MULTILINE)  # indentation and lines of comment
+UNREAD = re.compile(r"^ *//.*\n|^ */\*\*.*\*/\n|^ +| // .*$", re.MULTILINE)  # comments and indentation
 
 
 @lru_cache

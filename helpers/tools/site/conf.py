@@ -1,7 +1,9 @@
 """Sphinx's settings for the website of the course; helpers/tools/website.py copies them beside the pages."""
 
 import os
+import re
 from html import escape
+from pathlib import Path
 
 from latex2mathml.converter import convert
 
@@ -50,8 +52,6 @@ def describe(app, name, template, context, doctree):
     said = DESCRIPTION if name == "index" else next((text for text in texts if len(text) > 60), DESCRIPTION)
     said = said if len(said) <= LONGEST else said[:LONGEST].rpartition(" ")[0] + " ..."
     title = doctree.get("title") or context.get("title") or project
-    if name == "index":
-        context["docstitle"] = title  # which is all that the first page's title is
     named = {"og:title": title, "og:description": said, "og:type": "website", "og:site_name": project}
     if html_baseurl:
         named["og:image"] = f"{html_baseurl.rstrip('/')}/_static/share.png"
@@ -60,6 +60,16 @@ def describe(app, name, template, context, doctree):
     context["metatags"] = (context.get("metatags") or "") + "\n".join(tags)
 
 
+def entitle(app, exception):
+    """The first page's title says what the course is; the theme gives it the site's name alone."""
+    first = Path(app.outdir, "index.html")
+    if exception is None:
+        page = first.read_text(encoding="utf-8")
+        title = re.search(r'property="og:title" content="([^"]+)"', page)[1]
+        first.write_text(re.sub(r"<title>.*?</title>", f"<title>{title}</title>", page, count=1), encoding="utf-8")
+
+
 def setup(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("html-page-context", describe)
+    app.connect("build-finished", entitle)

@@ -1,11 +1,19 @@
-// On every page: what is wider than the page can be scrolled by keyboard, and says so; search knows the names that others use.
+// On every page: what is wider than the page can be scrolled by keyboard, and says so; search knows the names that others use;
+// and a screen reader gets the names and levels that the theme leaves out.
 
 addEventListener("DOMContentLoaded", () => {
   for (const heading of document.querySelectorAll("[role=heading]:not([aria-level])")) heading.setAttribute("aria-level", "2")
+  for (const [part, name] of [[".sidebar-drawer", "All pages"], [".toc-drawer", "This page"]]) document.querySelector(part)?.setAttribute("aria-label", name)
+  for (const head of document.querySelectorAll("th")) if (!head.textContent.trim()) head.replaceWith(document.createElement("td"))
+  if (!document.querySelector("h1")) {
+    const title = document.createElement("h1")
+    title.textContent = document.title.split(" - ")[0]
+    document.querySelector("article")?.prepend(title)
+  }
   for (const field of document.querySelectorAll("form[role=search] input[name=q], input.sidebar-search")) {
     field.form?.addEventListener("submit", () => (field.value = asWritten(field.value)))
   }
-  for (const box of document.querySelectorAll("pre, .still, table.docutils, .sheet")) watcher.observe(box)
+  for (const box of document.querySelectorAll("pre, .still, table.docutils, .table-wrapper, .sheet")) watcher.observe(box)
 })
 
 /** The spellings of NCCL and MPI, as torch and the course have them: allreduce, all-reduce, all reduce -> all_reduce. */

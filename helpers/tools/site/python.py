@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Sequence
 
 from ...course import ROOT
 from ...views.web import WORKER
@@ -21,22 +22,25 @@ DATA = [
 ]  # that these modules read
 
 
-def pyodide(kept: Path) -> Path | None:
-    """The folder with Pyodide, fetched by npm if it is not there yet.  None, and a line that says why, without it."""
-    folder = kept / PYODIDE
-    if all((folder / name).exists() for name in FILES):
+def from_npm(package: str, files: Sequence[str], kept: Path) -> Path | None:
+    """The folder with these files of a package, fetched if they are not there.  None, and a line that says why, without.
+
+    package: a name and a version, "pyodide@314.0.7".
+    """
+    folder = kept / package
+    if all((folder / name).exists() for name in files):
         return folder
     if not shutil.which("npm"):
-        print("There is no npm: pages have no Python. Install Node.js, then make site again.")
+        print(f"There is no npm, and so no {package}. Install Node.js, then make site again.")
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    packed = subprocess.run(["npm", "pack", "--silent", PYODIDE], cwd=folder, capture_output=True, text=True)
+    packed = subprocess.run(["npm", "pack", "--silent", package], cwd=folder, capture_output=True, text=True)
     if packed.returncode:
-        print(f"npm cannot fetch {PYODIDE}: pages have no Python.\n{packed.stderr}")
+        print(f"npm cannot fetch {package}.\n{packed.stderr}")
         return None
     archive = folder / packed.stdout.split()[-1]
     shutil.unpack_archive(archive, folder)
-    for name in FILES:
+    for name in files:
         shutil.move(folder / "package" / name, folder / name)
     shutil.rmtree(folder / "package")
     archive.unlink()
@@ -45,8 +49,9 @@ def pyodide(kept: Path) -> Path | None:
 
 def served(kept: Path, folder: Path) -> int | None:
     """Puts all that a page loads into a folder of the site.  Returns how many bytes it loads; None if there is no Python."""
-    source = pyodide(kept)
+    source = from_npm(PYODIDE, FILES, kept)
     if source is None:
+        print("Pages have no Python.")
         return None
     folder.mkdir(parents=True)
     for name in FILES:

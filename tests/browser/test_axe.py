@@ -1,0 +1,34 @@
+"""axe-core finds nothing to mend on pages of every kind of the website, in light and in dark."""
+
+import pytest
+
+from helpers.tools.site.python import from_npm
+from tests import ROOT
+
+AXE = "axe-core@4.14.1"
+PAGES = (
+    "index", "README", "INSTALL", "search",
+    "notebooks/00_start_here", "notebooks/98_played", "notebooks/09_algorithms", "notebooks/10_what_it_costs-*",
+    "notebooks/21_prices_and_a_plan-your-turn*", "notebooks/twelve_puzzles", "notebooks/reference", "notebooks/mistakes",
+    "notebooks/bench", "exercises/README", "exercises/09_beat_the_schedule", "exercises/14_within_memory*",
+)  # fmt: skip
+FOUND = """() => axe.run(document, { resultTypes: ['violations'] }).then(found => found.violations.flatMap(wrong =>
+    wrong.nodes.map(node => `${wrong.id}: ${node.target}: ${node.html.slice(0, 160)}`)))"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(chrome, site, scheme):
+    folder = from_npm(AXE, ["axe.min.js"], ROOT / ".venv-site")
+    if folder is None:
+        pytest.skip("no npm to fetch axe-core with")
+    context = chrome.browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page, wrong = context.new_page(), {}
+    for pattern in PAGES:
+        files = sorted(site.glob(f"{pattern}.html"))
+        assert files, f"the site has no page {pattern}"
+        page.goto(files[0].as_uri())
+        page.add_script_tag(path=folder / "axe.min.js")
+        if found := page.evaluate(FOUND):
+            wrong[files[0].stem] = found
+    context.close()
+    assert wrong == {}
