@@ -351,7 +351,7 @@ def test_the_judge_forgets_what_is_over():
     assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in wording.words(judge.conclude())
 
 
-@pytest.mark.parametrize("status, how", [(None, "is gone without a word"), (-9, "was killed by SIGKILL")])
+@pytest.mark.parametrize("status, how", [(None, "disappeared without an error"), (-9, "was killed by SIGKILL")])
 def test_a_rank_that_is_gone_leads_its_consequences_in_whatever_order_they_arrive(status, how):
     judge = Judge(3, patience=60)
     for rank in (0, 1):

@@ -57,7 +57,7 @@ TASK = Task(
         ),
         Suspect(
             lambda args: [product(args)] * len(args),
-            "this is the whole product. Only the r-th stretch of its rows is wanted on rank r.",
+            "this is the whole product. Rank r should return only the r-th block of its rows.",
         ),
         Suspect(
             lambda args: [(x @ w) for x, w in args],

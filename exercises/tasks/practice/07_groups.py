@@ -85,7 +85,7 @@ TASK = Task(
     thoughts={
         "values": "draw the ranks as a grid with rows of tp. With which ranks does rank 0 share its piece?",
         "traffic": "each rank's gradient concerns only the copies of its own piece. Do the others have to receive it?",
-        "Stuck": "every rank makes every group, in the same order, also those that it is not in. init_device_mesh does that for you.",
-        "Mismatch": "every rank makes every group, in the same order, also those that it is not in. init_device_mesh does that for you.",
+        "Stuck": "every rank makes every group, in the same order, even those that it isn't in. init_device_mesh does that for you.",
+        "Mismatch": "every rank makes every group, in the same order, even those that it isn't in. init_device_mesh does that for you.",
     },
 )
