@@ -15,7 +15,7 @@ from ..judge.run import Run
 from ..machines.model import Machine
 from ..record.calls import Call
 from ..record.collectives import of
-from .cost import Cost
+from .result import Cost
 from .tuner import nccl
 
 BARRIER_BYTES = 4  # ProcessGroupNCCL's barrier is an all_reduce of one element

@@ -9,8 +9,8 @@ from ..format import aligned, duration, size
 from ..frontend import Shown
 from ..machines.sweeps import HELD_OUT
 from .calibration import Calibration
-from .cost import Cost
 from .fit import Fit
+from .result import Cost
 from .tuner import Nccl
 
 TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
