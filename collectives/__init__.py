@@ -1,7 +1,7 @@
 """Collective communication, run for real and seen whole: ordinary torch.distributed code on local ranks, or a job of yours.
 
 from collectives import run
-run(fn, world_size=4)                                        # every rank's tensors before and after, and what travelled
+run(fn, world_size=4)                                        # every rank's tensors before and after, and what traveled
 
 torchrun --nproc-per-node 4 -m collectives.watch train.py    # the same record of a training job
 python -m collectives                                        # all that the command line can do

@@ -145,7 +145,7 @@ def test_steps_of_traces_are_their_profilers_and_count_what_is_exposed(tmp_path)
     assert [step.number for step in steps] == [7, 8, 9, 10]
     assert steps[0].ranks[0].waited == pytest.approx(100e-6) and steps[0].ranks[0].moved == pytest.approx(500e-6)
     assert steps[3].ranks[1].waited == pytest.approx(150e-6) and steps[3].late == 2
-    assert "do not tell when a rank was blocked" not in repr(steps)
+    assert "do not say when a rank was blocked" not in repr(steps)
     (kind,) = steps.kinds(machine("DGX A100", 3))
     assert kind.busbw == pytest.approx(2 * 2 / 3 * 2**26 / 500e-6, rel=1e-2) and kind.model > 0
 
@@ -163,7 +163,7 @@ def test_traces_that_cannot_be_used_are_named(tmp_path):
     for words in (
         "rank-1.pt.trace.json.gz is compressed and cut short or damaged",
         "rank-7.json is a trace without any collective.",
-        "is of rank 0, of which there is another trace already: left out.",
+        "is of rank 0, which another trace has already: left out.",
         "bad.json is not a complete trace of torch.profiler: TypeError",
         "2 of 3 ranks have a trace here.",
     ):

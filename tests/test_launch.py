@@ -284,7 +284,7 @@ def test_the_traceback_of_a_crashed_server_is_told(kernel, tmp_path):
     assert "the process that starts the ranks crashed, and the ranks with it. Its last words:\n" in said
     assert (
         "Traceback (most recent call last):" in said
-        and "TypeError: the server was sent Ready(), which is no request" in said
+        and "TypeError: the server was sent Ready(), which is not a request" in said
     )
     assert said.endswith("Run the cell again: it starts again.\n[0, 1]\n")
 

@@ -195,7 +195,8 @@ def test_a_hang_in_which_nobody_lacks_a_call_is_told(job):
     first = record.verdict.split("RankFailed")[0]
     assert "Standstill: no rank has started or finished a call for 3 s." in first
     assert (
-        "No rank lacks a call: all ranks have made each that has not ended. In flight: all_reduce #2 on ranks" in first
+        "No rank lacks a call: every call that has not ended was made by all its ranks. In flight: all_reduce #2 on ranks"
+        in first
     )
     assert "a link, a card or a kernel" in first and "device.synchronize()" in first
     assert record.events[1][1].end is None and record.events[1][1].issued is not None

@@ -500,7 +500,7 @@ def test_parameters_that_are_views_of_a_returned_tensor_are_shown_as_that():
 
 def test_partial_gradients_are_named():
     held = [(rank, Piece("gradients", "w", (4,), (0,), (4,), 16, partial=True)) for rank in range(2)]
-    assert cut(held, 2) == cut(held + held, 2) == "addends on 0, 1"  # an optimizer has two states of a name
+    assert cut(held, 2) == cut(held + held, 2) == "partial sums on 0, 1"  # an optimizer has two states of a name
 
 
 def piece(start, shape, whole=(8, 6), kind="parameters", name="layer.w"):

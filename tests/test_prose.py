@@ -1,10 +1,15 @@
 """The course's prose is idiomatic English: phrases that are right word by word and that nobody says.
 
 BANNED holds a pattern and what to write instead.  A phrase that is right where it stands is listed in RIGHT with its file.
+What is read: pages, chapters, exercises with their solutions, and of the code every string (captions, messages, thoughts) and
+what help() says of a name that a package offers.
 Files of UNEDITED have not had their line edit yet: one that has had it leaves the list, which only gets shorter.
 """
 
+import ast
+import inspect
 import re
+from importlib import import_module
 
 import nbformat
 import pytest
@@ -31,18 +36,27 @@ BANNED = {
     r"\banother (?:backend|dtype|shape|order|op|operation|length|factor|piece|size|tensor|root|kind|result)\b": "a different",
     r"(?<!there )\b(?:is|are) no (?!longer|more|different|such|way)\w+": "isn't a",
     r"\bany, also\b|\balso (?:when|where|if|those)\b": "any, including; even if",
-    r"\b(?:bytes?|seconds?|numbers?|calls?|messages?|tokens|times) an? (?:rank|call|step|byte|row|number|layer)\b": "per rank",
+    r"\b(?:bytes?|seconds?|numbers?|calls?|messages?|tokens|times|entry|strings?|steps|stages) an? "
+    r"(?:rank|call|step|byte|row|number|layer|microbatch)\b": "per rank",
     r"\bhalf as (?:much|many)\b[^.]{0,12}\bagain\b": "50% more; 1.5 times as much",
     r"\b(?:go|goes|going) on with\b": "continue with; compute on",
     r"\baddends?\b": "partial sum",
     r"\btime-outs?\b": "timeout",
     r"\b(?:colour|neighbour|behaviour|favour|centre|travell)\w*|\bgrey\b": "color, neighbor, gray, ...",
 }
-RIGHT = {}  # file -> the phrases that may stand there
+RIGHT = {}  # file, or package -> the phrases that may stand there
 UNEDITED = {"17", "18", "19", "20"}  # chapters, by number
-PAGES = [ROOT / "README.md", ROOT / "INSTALL.md", ROOT / "notebooks" / "watch_your_job.md"]
-CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-EDITED = [path for path in PAGES + CHAPTERS if path.stem[:2] not in UNEDITED]
+PAGES = [ROOT / "README.md", ROOT / "INSTALL.md", *ROOT.glob("notebooks/*.md"), *ROOT.glob("exercises/*.md")]
+PAGES += [*ROOT.glob("solutions/*.md"), *ROOT.glob("helpers/tools/site/*.md")]
+CHAPTERS = [path for path in ROOT.glob("notebooks/*.ipynb") if path.stem[:2] not in UNEDITED]
+EXERCISES = [*ROOT.glob("exercises/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]
+CODE = [path for folder in ("collectives", "helpers", "exercises/tasks") for path in ROOT.glob(f"{folder}/**/*.py")]
+READ = sorted(PAGES + CHAPTERS + EXERCISES + CODE)
+PACKAGES = [
+    "collectives",
+    *(f"collectives.{name}" for name in "algorithms cost explain jobs machines play train".split()),
+]
+PACKAGES += ["helpers", "helpers.exercise", "helpers.model", "helpers.views"]
 
 FENCED = re.compile(r"^(```|~~~).*?^\1|^ {4}\S.*?$", re.MULTILINE | re.DOTALL)
 ASIDE = re.compile(r"`[^`\n]*`|\$[^$\n]*\$|<[^>]*>|(?<=\])\([^)]*\)")  # code, formulas, tags, the targets of links
@@ -53,10 +67,26 @@ def prose(text):
     return re.sub(r"(?<!\n)\n(?!\n)", " ", ASIDE.sub("", FENCED.sub("", text)))
 
 
+def strings(source):
+    """(line, text) of each string in this Python: of an f-string what is written out, and no docstrings."""
+    nodes = list(ast.walk(ast.parse(source)))
+    passed = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    passed |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            yield node.lineno, node.value
+
+
 def texts(path):
+    """(line or number of the cell, text) of all that the file says."""
     if path.suffix == ".md":
-        return [path.read_text()]
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+        return [(1, path.read_text())]
+    if path.suffix == ".py":
+        return [(line, text) for line, text in strings(path.read_text()) if " " in text]
+    cells = nbformat.read(path, as_version=4).cells
+    return [(number, cell.source) for number, cell in enumerate(cells) if cell.cell_type == "markdown"]
 
 
 def stilted(text, allowed=()):
@@ -67,10 +97,22 @@ def stilted(text, allowed=()):
     return [f"{phrase!r}: {instead}" for phrase, instead in found if phrase not in allowed]
 
 
-@pytest.mark.parametrize("path", EDITED, ids=lambda path: path.name)
+def unidiomatic(said, allowed=()):
+    """(where, phrases) of those (where, text) that have any."""
+    return [(where, found) for where, text in said if (found := stilted(text, allowed))]
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: str(path.relative_to(ROOT)))
 def test_says_it_as_people_say_it(path):
-    found = {number: stilted(text, RIGHT.get(path.name, ())) for number, text in enumerate(texts(path))}
-    assert {number: what for number, what in found.items() if what} == {}
+    assert unidiomatic(texts(path), RIGHT.get(path.name, ())) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_help_says_it_as_people_say_it(package):
+    offered = import_module(package)
+    said = [(package, offered.__doc__ or "")]
+    said += [(name, inspect.getdoc(getattr(offered, name)) or "") for name in offered.__all__]
+    assert unidiomatic(said, RIGHT.get(package, ())) == []
 
 
 def test_phrases_are_found_across_lines_and_not_in_code():
@@ -80,3 +122,11 @@ def test_phrases_are_found_across_lines_and_not_in_code():
         "'bytes a rank': per rank",
     ]
     assert stilted("`for ever` and [here](for ever)\n```\nfor ever\n```\n\n    for ever\n") == []
+
+
+def test_strings_of_code_are_read_and_docstrings_are_not():
+    source = '''def f(n):
+    """For ever."""
+    return f"{n} waits " "for ever", ["a", "b"]
+'''
+    assert [text for _, text in strings(source)] == [" waits for ever", "a", "b"]

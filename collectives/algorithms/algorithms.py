@@ -119,7 +119,7 @@ def backwards(s: Schedule, collective: str) -> Schedule:
 
 @regular
 def ring_all_gather(n: int) -> Outline:
-    """Each passes on to its right neighbour what it got from its left: n - 1 steps, (n - 1)/n S a rank."""
+    """Each passes on to its right neighbor what it got from its left: n - 1 steps, (n - 1)/n S a rank."""
     return Outline("all_gather", "ring", n, lambda: [one_ring(n, adds=False)], n)
 
 

@@ -67,7 +67,7 @@ class Schedule:
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that is no list of messages,
+    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that isn't a list of messages,
     a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
     """
 

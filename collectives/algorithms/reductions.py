@@ -84,7 +84,7 @@ def multi_ring_all_reduce(n: int, node: int) -> Outline:
 def doubling_all_reduce(n: int) -> Outline:
     """Partners at distance 1, 2, 4, ... exchange the whole buffer and add: lg n steps of S.
 
-    Where n is no power of two, the ranks beyond give theirs to a partner first, and get the sum last: two steps more.
+    Where n isn't a power of two, the ranks beyond give theirs to a partner first, and get the sum last: two steps more.
     """
 
     def phases(p: int) -> Iterator[Phase]:

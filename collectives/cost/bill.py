@@ -85,11 +85,11 @@ def bill(
     grid: how the recorded ranks are laid out, the last dimension fastest, as in init_device_mesh:
         {"dp": 2, "tp": 4} are ranks 0 to 3 and 4 to 7 for tp.  None: one row of all.
     scale: how many times as long each dimension is in the real job, one number for all or one each.  Its ranks are
-        placed on the machine in the same order, node by node; neighbours stay neighbours.  S, a call's buffer, stays.
+        placed on the machine in the same order, node by node; neighbors stay neighbors.  S, a call's buffer, stays.
     larger: S on the machine / S as recorded.
 
     Sends and receives pass each other: a rank waits for the more of the two.  Raises ValueError for a grid that is not
-    of these ranks, a group that is no part of it though it should grow, a machine too small, or one without NCCL.
+    of these ranks, a group that isn't part of it though it should grow, a machine too small, or one without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)

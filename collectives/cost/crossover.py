@@ -12,7 +12,7 @@ from .cost import cost
 
 
 def ring_and_tree(n: int, nbytes: float, alpha: float, beta: float) -> tuple[float, float]:
-    """Seconds of the ring and of the binomial tree of n ranks.  alpha: seconds of latency.  beta: seconds a byte."""
+    """Seconds of the ring and of the binomial tree of n ranks.  alpha: seconds of latency.  beta: seconds per byte."""
     machine = flat(alpha, 1 / beta)
     return cost(ring_all_reduce(n), nbytes, machine).seconds, cost(tree_all_reduce(n), nbytes, machine).seconds
 

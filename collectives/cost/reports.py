@@ -145,7 +145,7 @@ def _trace(text: str, name: str) -> list[Measured]:
     try:
         trace = json.loads(text)
     except ValueError as reason:
-        raise ValueError(f"{name} is no JSON: {reason}") from None
+        raise ValueError(f"{name} is not JSON: {reason}") from None
     devices = trace.get("deviceProperties", []) if isinstance(trace, dict) else []
     kinds = {device.get("name", "") for device in devices}
     rows = []

@@ -123,7 +123,7 @@ def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
         if not trace.spans:
             raise Unusable("is a trace without any collective")
         if any(other.rank == trace.rank for other in found.traces):
-            raise Unusable(f"is of rank {trace.rank}, of which there is another trace already: left out")
+            raise Unusable(f"is of rank {trace.rank}, which another trace has already: left out")
         found.traces.append(trace)
         return True
     return False

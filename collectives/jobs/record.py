@@ -69,7 +69,7 @@ class Record(Run):
 
 
 def load(folder: str | Path, beginning: bool = False) -> Record:
-    """Open a record. beginning: the first calls, in place of the last ones, of a job too long to keep.
+    """Open a record. beginning: the first calls, instead of the last ones, of a job too long to keep.
 
     Raises FileNotFoundError or ValueError for a folder that holds none.
     """

@@ -106,7 +106,7 @@ class Server:
                 freeze_gc()
                 _limit_stderr()
             case _:
-                raise TypeError(f"the server was sent {request!r}, which is no request")
+                raise TypeError(f"the server was sent {request!r}, which is not a request")
 
     def _fork(self, run: int, spec: protocol.RankSpec, descriptors: list[int]) -> None:
         try:

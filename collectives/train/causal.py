@@ -18,7 +18,7 @@ PALEST = 0.35  # of a rank's colour, at the last hop
 
 
 class CausalWork(View):
-    """Layouts of one sequence, each as a square of queries and keys in the colours of the ranks that compute them.
+    """Layouts of one sequence, each as a square of queries and keys in the colors of the ranks that compute them.
 
     layouts: name -> per rank, its positions.  Raises ValueError unless each layout gives each position to one rank.
     """

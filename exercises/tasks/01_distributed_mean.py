@@ -54,7 +54,7 @@ def budget(case, args):
     limit = [2 * (n - 1) / n * elements] * n
     least = 2 * (n - 1) / n * case.size * min(4, case.dtype.itemsize)
     return Budget(
-        "2(N-1)/N of a buffer sent and received by each rank, at 4 bytes a number (8 for int64)",
+        "2(N-1)/N of a buffer sent and received by each rank, at 4 bytes per element (8 for int64)",
         limit,
         limit,
         least=least,
@@ -74,14 +74,16 @@ TASK = Task(
     budget,
     needs=needs,
     suspects=(
-        Suspect(lambda args: everywhere(total(args), args), "this is the sum. How many numbers went into each place?"),
+        Suspect(
+            lambda args: everywhere(total(args), args), "this is the sum. How many numbers went into each element?"
+        ),
         Suspect(
             lambda args: everywhere(total(args) / 4, args),
-            "this is the sum divided by 4. What if the world size is another? Ask dist.get_world_size().",
+            "this is the sum divided by 4. What about other world sizes? Ask dist.get_world_size().",
         ),
         Suspect(
             lambda args: [x.to(result_type(x)) for (x,) in args],
-            "this is what the rank had before. In which tensor does the result of the collective arrive?",
+            "this is what the rank had before. Which tensor does the collective's result arrive in?",
         ),
         Suspect(
             on_zero_only,
@@ -89,7 +91,7 @@ TASK = Task(
         ),
         Suspect(
             lambda args: everywhere(torch.div(total(args), len(args), rounding_mode="floor"), args),
-            "the fraction is lost. What does dividing whole numbers by // or in place give?",
+            "the fraction is lost. What do you get when you divide integers by //, or in place?",
         ),
         Suspect(
             lambda args: everywhere(torch.div(total(args), len(args), rounding_mode="trunc"), args),
@@ -97,12 +99,12 @@ TASK = Task(
         ),
         Suspect(
             lambda args: everywhere(total(args).mean().expand(args[0][0].shape), args),
-            "this is one mean over everything. The mean is wanted number by number, as long as x is.",
+            "this is one mean over everything. The task asks for a mean per element, as long as x.",
         ),
     ),
     thoughts={
-        "values": "what must happen to one place of x on its way from N ranks to a mean on every rank?",
-        "sent": "some rank hands around whole buffers. Which collective adds up and gives everybody the result in one go?",
-        "received": "some rank receives every other rank's buffer, but only their sum is wanted. Which collective adds on the way?",
+        "values": "what must happen to one element of x on its way from N ranks to a mean on every rank?",
+        "sent": "some rank passes around whole buffers. Which collective adds up and gives every rank the result in one go?",
+        "received": "some rank receives every other rank's buffer, but it needs only their sum. Which collective adds on the way?",
     },
 )

@@ -85,12 +85,11 @@ TASK = Task(
     suspects=(
         Suspect(
             lambda args: everywhere(whole(args).float().argmax(), args),
-            "two numbers that differ have become equal. float32 tells whole numbers apart up to 2**24 only, "
-            "float64 up to 2**53.",
+            "two numbers that differ have become equal. float32 tells integers apart only up to 2**24, float64 up to 2**53.",
         ),
         Suspect(
             lambda args: from_owner(owners(args)[0], args, 0),
-            "this is the place within the owner's own shard. How many numbers lie on the ranks before it?",
+            "this is the index within the owner's own shard. How many numbers are on the ranks before it?",
         ),
         Suspect(
             lambda args: from_owner(owners(args)[0], args, owners(args)[0] * len(args[owners(args)[0]][0])),
@@ -98,23 +97,23 @@ TASK = Task(
         ),
         Suspect(
             lambda args: from_owner(owners(args)[-1], args, offset(owners(args)[-1], args)),
-            "several ranks hold the maximum, and this is the last of them. The first is wanted: which reduce op picks it?",
+            "several ranks hold the maximum, and this is the last of them. It should be the first: which reduce op picks it?",
         ),
-        Suspect(last, "the maximum occurs several times, and this is the last place. The first is wanted."),
+        Suspect(last, "the maximum occurs several times, and this is its last index. It should be the first."),
         Suspect(
             lambda args: [int(x.argmax()) if len(x) else 0 for (x,) in args],
             "each rank looks at its own shard only. Who holds the largest number of all?",
         ),
         Suspect(
             lambda args: [offset(r, args) + int(x.argmax()) if len(x) else 0 for r, (x,) in enumerate(args)],
-            "each rank names the place of its own largest number. Who holds the largest number of all?",
+            "each rank names the index of its own largest number. Who holds the largest number of all?",
         ),
     ),
     thoughts={
-        "values": "which ranks hold the maximum, where in the whole vector does each of them see it first, and which of these places is wanted?",
-        "traffic": "the vector itself need not travel. What does a rank have to tell the others about its shard?",
+        "values": "which ranks hold the maximum, where in the whole vector does each of them see it first, and which of these indices should win?",
+        "traffic": "the vector itself doesn't have to travel. What does a rank have to tell the others about its shard?",
         "RankFailed": "what does a rank with an empty shard do? It has no maximum, but it must take part. "
-        "And does what it brings exist in x's dtype? No integer is -inf; torch.iinfo and torch.finfo name the smallest number.",
+        "And does the number it passes exist in x's dtype? No integer is -inf; torch.iinfo and torch.finfo name the smallest number.",
         "Stuck": "does a rank with an empty shard make all the calls that the others make?",
         "Mismatch": "does every rank know who owns the maximum before the call (with a tie, two think that they do)? And do all "
         "pass the same dtype and shape, even one with an empty shard?",

@@ -82,7 +82,7 @@ def without_maximum(args):
 
 def budget(case, args):
     limit = [8 * rows_of(case) * (case.world_size - 1)] * case.world_size
-    return Budget("8(N-1) bytes a row sent and received by a rank, however many columns there are", limit, limit)
+    return Budget("8(N-1) bytes per row sent and received by a rank, however many columns there are", limit, limit)
 
 
 def needs(case, args):
@@ -105,7 +105,7 @@ TASK = Task(
         ),
         Suspect(
             nothing_brings_zero,
-            "a rank without columns has no maximum. What it brings must never win, not even where all logits are far below 0.",
+            "a rank without columns has no maximum. What it passes must never win, not even where all logits are far below 0.",
         ),
         Suspect(
             one_maximum,
@@ -118,7 +118,7 @@ TASK = Task(
         ),
         Suspect(
             own_maximum,
-            "each rank subtracts another maximum, so their exponentials cannot be added. All must subtract the same.",
+            "each rank subtracts a different maximum, so their exponentials can't be added. All must subtract the same one.",
         ),
         Suspect(
             lambda args: [rows(args).softmax(1).to(x.dtype) for (x,) in args],
@@ -126,10 +126,10 @@ TASK = Task(
         ),
     ),
     thoughts={
-        "values": "softmax needs two numbers a row: the largest logit, and the sum of exponentials. Does every rank use the same two?",
-        "traffic": "the logits need not travel. Which numbers per row do all ranks have to agree on?",
+        "values": "softmax needs two numbers per row: the largest logit, and the sum of exponentials. Does every rank use the same two?",
+        "traffic": "the logits don't have to travel. Which numbers per row do all ranks have to agree on?",
         "RankFailed": "what is the maximum of a block without columns? Which number leaves every other maximum as it is?",
         "Stuck": "does a rank without columns make all the calls that the others make?",
-        "Mismatch": "what travels must have the same shape and dtype on all ranks: a number a row, also where there are no columns.",
+        "Mismatch": "what travels must have the same shape and dtype on all ranks: one number per row, even if there are no columns.",
     },
 )

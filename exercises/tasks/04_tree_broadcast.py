@@ -37,7 +37,7 @@ def budget(case, args):
     n, whole = case.world_size, case.size * case.dtype.itemsize
     src = args[0][1]
     return Budget(
-        "ceil(log2 N) steps, at most ceil(log2 N) messages sent by a rank, one received by all but src",
+        "ceil(log2 N) steps, at most ceil(log2 N) messages sent by a rank, and one received by every rank but src",
         [rounds(n) * whole] * n,
         [0 if rank == src else whole for rank in range(n)],
         [rounds(n)] * n,
@@ -67,8 +67,8 @@ TASK = Task(
         "values": "number the ranks from src: (rank - src) % N. Who has the data after the first step, who after the second?",
         "calls": "build it from send and recv: that is what broadcast does inside.",
         "steps": "in each step, every rank that has the data can pass it on. How many have it after k steps?",
-        "messages": "who has had it for k steps has sent k messages. Does one rank do all the work?",
-        "sent": "does one rank do all the work? Those who have the data can help.",
+        "messages": "a rank that has had it for k steps has sent k messages. Does one rank do all the work?",
+        "sent": "does one rank do all the work? The ranks that have the data can help.",
         "received": "each rank needs the data once, and src has it already.",
         "Stuck": "write down for N = 3 who sends to whom in which step. Does every send have its recv? "
         "What if the partner's number is N or more?",

@@ -37,7 +37,7 @@ def budget(case, args):
     n = case.world_size
     parts = [chunk.nbytes for chunk in args[0][0]]
     return Budget(
-        "N-1 messages a rank, in N-1 steps; a rank sends no more than all chunks but its own",
+        "N-1 messages per rank, in N-1 steps; a rank sends no more bytes than its chunks for the other ranks hold",
         sent=[sum(parts) - own for own in parts],
         messages=[n - 1] * n,
         steps=n - 1,
@@ -63,10 +63,10 @@ TASK = Task(
             lambda args: combined(args, lambda r: [i for i in range(len(args)) if i != r]),
             "the rank's own contribution is missing. Where does the sum start?",
         ),
-        Suspect(lambda args: combined(args, lambda r: [r]), "this is the rank's own chunk, nothing is added to it."),
+        Suspect(lambda args: combined(args, lambda r: [r]), "this is the rank's own chunk, with nothing added to it."),
         Suspect(
             lambda args: combined(args, lambda r: sorted({r, (r - 1) % len(args)})),
-            "only the left neighbour's numbers are added. How do the others' get there?",
+            "only the left neighbor's numbers are added. How do the others' get there?",
         ),
         Suspect(
             lambda args: [args[r][0][r] * len(args) for r in range(len(args))],
@@ -76,8 +76,8 @@ TASK = Task(
     thoughts={
         "values": "which ranks have a part of chunk r, and does each part reach rank r exactly once?",
         "calls": "build it from send and recv (isend, irecv, batch_isend_irecv): that is what reduce_scatter does inside.",
-        "sent": "a chunk that rank r does not keep need not travel to rank r, and no rank has to see everything.",
-        "messages": "one message a step, one step for each other rank.",
+        "sent": "a chunk that rank r doesn't keep doesn't have to travel to rank r. No rank has to see everything.",
+        "messages": "one message per step, and one step for each other rank.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
         "Stuck": "who receives first? If every rank sends first, none receives. Start both, then wait for both. And in step s "
         "you send to rank + s: who sends to you?",

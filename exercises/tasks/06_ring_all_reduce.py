@@ -45,7 +45,7 @@ def budget(case, args):
     limit = [2 * (n - 1) * chunk] * n
     neighbours = {(r, (r + way) % n) for r in range(n) for way in (1, -1)}
     return Budget(
-        "2(N-1) messages a rank, each of at most ceil(length/N) numbers, in 2(N-1) steps, to neighbours only",
+        "2(N-1) messages per rank, each with at most ceil(length/N) elements, in 2(N-1) steps, to neighbors only",
         limit,
         limit,
         [2 * (n - 1)] * n,
@@ -119,11 +119,11 @@ TASK = Task(
         ),
         Suspect(
             lambda args: [(total(args).double() / len(args)).to(args[0][0].dtype)] * len(args),
-            "this is the mean; the sum is wanted.",
+            "this is the mean; it should be the sum.",
         ),
         Suspect(
             lambda args: prefix(args, 1),
-            "each rank has added its left neighbour's numbers only. How do the others' get there?",
+            "each rank has added only its left neighbor's numbers. How do the others' get there?",
         ),
         Suspect(without_tail, "the last numbers are left out. What if the length does not divide by N?"),
     ),
@@ -131,11 +131,11 @@ TASK = Task(
         "values": "follow one chunk: on which rank does it start, who adds to it, where is it complete, and how does it get to all?",
         "calls": "build it from send and recv (isend, irecv, batch_isend_irecv): that is what all_reduce does inside.",
         "traffic": "does each message carry one chunk, or the whole tensor?",
-        "messages": "N-1 messages bring every chunk to one rank complete, N-1 more give it to all.",
+        "messages": "N-1 messages make every chunk complete on one rank, and N-1 more give it to all.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
         "links": "in a ring, rank r sends to (r + 1) % N and receives from (r - 1) % N.",
-        "Stuck": "who receives first? If everybody sends first, nobody receives; taking turns breaks for odd N.",
-        "Mismatch": "which chunk does your left neighbour send in this step, and how long is it? Not all are equally long.",
+        "Stuck": "who receives first? If every rank sends first, none receives; taking turns breaks for odd N.",
+        "Mismatch": "which chunk does your left neighbor send in this step, and how long is it? Not all are equally long.",
         "RankFailed": "how long is each chunk, and does every rank have as many chunks as there are ranks?",
     },
 )

@@ -73,7 +73,7 @@ def budget(case, args):
     n, steps = case.world_size, settled(args)[1]
     sent = [(8 + 16) * steps + 16] * n if n > 1 else [0]
     return Budget(
-        "in each step, a number to each neighbour and one all_reduce of a number; then one more",
+        "in each step, one number to each neighbor and one all_reduce of one number; at the end, one more",
         sent,
         sent,
         [2 * steps] * n,
@@ -97,22 +97,21 @@ TASK = Task(
     suspects=(
         Suspect(
             below,
-            "the rod has settled when no place has changed by *more* than 0.5. Does the loop go on where the change is "
-            "exactly 0.5?",
+            "the rod has settled when no point has changed by *more* than 0.5. Does the loop continue when the change is exactly 0.5?",
         ),
         Suspect(
             own_maximum,
-            "each rank returns the hottest place of its own strip. The calls must match, but the result must also reach all ranks.",
+            "each rank returns the hottest point of its own strip. The calls must match, but the result must also reach all ranks.",
         ),
     ),
     thoughts={
         "values": "compare with one process: the whole rod takes every step together, and stops together.",
         "Stuck": "look at the line where each rank waits. Who should be in the matching call, and why is it not there?",
-        "Mismatch": "ranks that do different things at the same time have taken different ways before. Where do they part?",
-        "traffic": "only the ends of a strip concern the neighbours, and whether to stop is one number.",
-        "calls": "each step takes a send and a recv a neighbour, and one all_reduce. What else is called, and is it needed "
+        "Mismatch": "ranks that do different things at the same time took different branches earlier. Where did they part?",
+        "traffic": "only the ends of a strip concern its neighbors, and whether to stop is one number.",
+        "calls": "each step takes a send and a recv per neighbor, and one all_reduce. What else is called, and is it needed "
         "before the rod has settled?",
         "links": "a strip touches two others at most.",
-        "messages": "one number to each neighbour in each step.",
+        "messages": "one number to each neighbor in each step.",
     },
 )

@@ -103,7 +103,7 @@ TASKS = (
         lambda args: [args[0][0] for _ in args],
         limits("rank 0 sends its tensor once, the others receive one", (single, nothing), (nothing, single)),
         necessary(nothing, single),
-        "one rank has it, all need it. Nothing is to be added up, and nobody needs the others' tensors.",
+        "one rank has it, all need it. Nothing has to be added up, and no rank needs the others' tensors.",
     ),
     job(
         "total_for_log",
@@ -111,15 +111,15 @@ TASKS = (
         lambda args: on_zero(total(args), args),
         limits("rank 0 receives one tensor, the others send one", (nothing, single), (single, nothing)),
         necessary(single, nothing),
-        "only rank 0 writes the log, so only rank 0 needs the sum; and it needs the sum only.",
+        "only rank 0 writes the log, so only rank 0 needs the sum, and it needs nothing but the sum.",
     ),
     job(
         "whole_table",
         one,
         lambda args: [stacked(args) for _ in args],
-        same("every rank receives N-1 tensors and sends as many", buffers),
+        same("every rank sends and receives N-1 tensors", buffers),
         necessary(buffers, buffers),
-        "everybody needs everybody's tensor, unchanged.",
+        "every rank needs every rank's tensor, unchanged.",
     ),
     job(
         "my_row",
@@ -127,7 +127,7 @@ TASKS = (
         lambda args: [args[0][0][rank] for rank in range(len(args))],
         limits("rank 0 sends N-1 rows, the others receive one", (buffers, nothing), (nothing, single)),
         necessary(nothing, single),
-        "each rank needs one row, another one each. Why should the other rows travel to it?",
+        "each rank needs one row, and each a different one. Why should the other rows travel to it?",
         parameters=("table", "row"),
     ),
     job(
@@ -136,7 +136,7 @@ TASKS = (
         lambda args: on_zero(stacked(args), args),
         limits("rank 0 receives N-1 rows, the others send one", (nothing, buffers), (single, nothing)),
         necessary(buffers, nothing),
-        "only rank 0 writes the checkpoint. Do the others need anybody's row?",
+        "only rank 0 writes the checkpoint. Do the others need any row?",
     ),
     job(
         "summed_gradient",
@@ -144,7 +144,7 @@ TASKS = (
         lambda args: [total(args) for _ in args],
         same("2(N-1)/N of a tensor sent and received by each rank, in one call", around, steps=1),
         necessary(single, single),
-        "every rank needs the sum, and the sum only: not everybody's gradient, and no rank should do all the work.",
+        "every rank needs the sum and nothing else: not every rank's gradient. And no rank should do all the work.",
         suspects=(
             Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),
         ),

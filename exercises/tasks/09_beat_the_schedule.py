@@ -150,7 +150,7 @@ def too_slow(s: Schedule, node: int) -> Finding | None:
     )
     spent = (
         f"Of these {duration(mine.seconds)}, {duration(mine.latency)} are latency of {mine.steps} steps and "
-        f"{duration(mine.transfer)} are bytes on their way."
+        f"{duration(mine.transfer)} are bytes in flight."
     )
     slow = "latency" if mine.latency > mine.transfer else max(mine.limits, key=mine.limits.__getitem__)
     return Finding("budget", words=f"{headline}\n{board(s, node)}\n{spent}", thought=THOUGHTS[slow], shows=s)
@@ -167,18 +167,20 @@ def praise(case: Case, arguments: tuple, result: Any) -> str:
 THOUGHTS = {
     "nothing": "the function returns nothing. Drawing or printing a schedule does not return it.",
     "shape": 'the last line is return Schedule("all_reduce", n, steps, chunks=...), with n as it was passed.',
-    "in the sum twice": "a part may be added only where it is not yet. Whose parts are in what is sent here, and whose "
+    "in the sum twice": "a part may be added only where it isn't yet. Whose parts are in what is sent here, and whose "
     "are there already? If what is sent is the whole sum, should it be added, or copied into place?",
-    "overwrites chunk": "all messages of a step are under way together. Which of the two has to come first?",
-    "all write chunk": "all messages of a step are under way together. Which of the two has to come first?",
-    "was that meant to be": "a copy puts an end to what was there. Is what arrives the whole sum? If not, it is to be added.",
+    "overwrites chunk": "all messages of a step are in flight together. Which of the two has to come first?",
+    "all write chunk": "all messages of a step are in flight together. Which of the two has to come first?",
+    "was that meant to be": "a copy puts an end to what was there. Is what arrives the whole sum? If not, it has to be added.",
     "without the part": "follow one chunk in the picture: who adds whose parts to it, where is it complete, and how does "
     "it get from there to this rank? Does the same happen in every node, and between any number of nodes?",
     "latency": "every step costs its latency once, however many messages leave in it, and a step through the network "
     "costs most. Which of your steps could be one?",
-    "network card": "how much of the buffer leaves a node through each card? If the ranks of a node first share out their "
-    "sum, each has to send only its piece of it to other nodes, and all cards work.",
-    "NVLink": "does each message carry only the piece that its target goes on with, or more?",
+    "network card": (
+        "how much of the buffer leaves a node through each card? If the ranks of a node first divide their sum among "
+        "them, each sends only its own piece to other nodes, and all cards work."
+    ),
+    "NVLink": "does each message carry only the piece that its target continues with, or more?",
 }  # fmt: skip
 
 TASK = Puzzle(

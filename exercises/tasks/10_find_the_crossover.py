@@ -63,23 +63,26 @@ def suspicion(result: float, n: int, alpha: float, beta: float) -> str:
     ring, tree = (2 * (n - 1), 2 * (n - 1) / n), (2 * up, 2 * up)
     down, smooth = n.bit_length() - 1, log2(n)
     known = (
-        (unit, "alpha / beta is where one message spends as long on latency as on bytes. How many steps has the ring, how "
-               "many the tree, and how many bytes go in each?"),
-        (meet(ring[0], ring[0], *tree), "a ring's message carries one chunk, an N-th of the buffer, not all of it."),
-        (meet(n - 1, (n - 1) / n, *tree), "the ring goes round twice: once to add up, once to hand round."),
+        (unit, 
+            "alpha / beta is where one message spends as long on latency as on bytes. How many steps does the ring "
+            "have, how many does the tree have, and how many bytes go in each?"),
+        (meet(ring[0], ring[0], *tree), "a ring's message carries one chunk, 1/N of the buffer, not all of it."),
+        (meet(n - 1, (n - 1) / n, *tree), "the ring goes around twice: once to add up, once to pass the sums around."),
         (meet(*ring, up, up), "the tree goes up, and then down again."),
         (meet(n - 1, (n - 1) / n, up, up) if n > 3 else float("nan"), "both go twice: there and back."),
         (meet(*ring, 2 * smooth, 2 * smooth), "there are no half steps: with 5 ranks the tree has 3 steps up."),
         (meet(*ring, 2 * down, 2 * down), "the tree reaches 2, 4, 8 ranks with 1, 2, 3 steps. How many does it need for 5?"),
         (meet(n, 1, *tree), "how many messages does it take from the first rank of a ring to the last?"),
-        (exact(n, alpha, beta) / 4, "bytes are wanted, not numbers of 4 bytes."),
-        (exact(n, alpha, 1 / beta), "beta is seconds a byte, so it gets smaller where the network gets faster."),
+        (exact(n, alpha, beta) / 4, "this counts numbers of 4 bytes; the task asks for bytes."),
+        (exact(n, alpha, 1 / beta), "beta is seconds per byte, so it gets smaller where the network gets faster."),
     )  # fmt: skip
     for number, words in known:
         if isfinite(number) and isclose(result, number, rel_tol=1e-4):
             return words
     if result < 0:
-        return "a size below 0: with so few ranks the tree never wins, so the ring is the better one from 0 bytes on."
+        return (
+            "a size below 0: with so few ranks the tree never wins, so the ring is the better one from 0 bytes onward."
+        )
     return "write both times as steps x alpha + bytes x beta, for this n, and put in the size that you return."
 
 

@@ -127,7 +127,7 @@ TASK = Task(
     after=after,
     parameters=("grads", "cap"),
     suspects=(
-        Suspect(times(lambda n: n), "this is the sum over ranks; the mean is wanted."),
+        Suspect(times(lambda n: n), "this is the sum over ranks; it should be the mean."),
         Suspect(times(lambda n: 1 / n), "this is the mean divided by N once more. Who divides here, and who else?"),
         Suspect(in_half_precision, "these numbers went through half precision. The gradients' dtype is good enough."),
         Suspect(
@@ -145,13 +145,15 @@ TASK = Task(
         "sent": "all_reduce sends as little as a sum can. What do your calls send that no rank needs, or twice, or in a wider dtype?",
         "received": "all_reduce moves as little as a sum can. What do your calls move that no rank needs, or twice, or in a wider dtype?",
         "calls": "a bucket is closed as soon as it holds at least `cap` bytes, and makes one call. Count bytes by the tensor's "
-        "own element size. Each dtype has a bucket of its own. And what about a bucket without gradients?",
+        "own element size. Each dtype has its own bucket. And what about a bucket without gradients?",
         "largest": "a bucket is closed as soon as it holds at least `cap` bytes, and the next gradient of its dtype begins a new "
         "one. Count bytes by the tensor's own element size: torch.cat of two dtypes has the wider one's. And a call that "
         "gathers holds the numbers of all ranks.",
         "together": "with async_op=True a call returns at once, with a work. Keep the works, and wait for them in a second loop.",
-        "Mismatch": "between the call and its wait() a bucket belongs to the call: neither read it nor write to it. And each "
-        "bucket has a work of its own.",
+        "Mismatch": (
+            "between the call and its wait() a bucket belongs to the call: neither read it nor write to it. And each "
+            "bucket has its own work."
+        ),
         "Stuck": "do all ranks close their buckets at the same gradients?",
         "RankFailed": "what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
         "of shape []?",

@@ -74,7 +74,7 @@ def budget(case, args):
     padded = [shard_length(n, k) * n * case.dtype.itemsize for k in lengths(case)]
     each = [2 * (n - 1) / n * sum(padded)] * n
     return Budget(
-        "2(N-1)/N of all layers' bytes, in 2 steps a layer, and no call with more than one layer in its buffer",
+        "2(N-1)/N of all layers' bytes, in 2 steps per layer, and no call with more than one layer in its buffer",
         each,
         each,
         largest=[max(padded)] * n,
@@ -170,7 +170,7 @@ TASK = Task(
         "values": "follow one shard: which ranks have gradients for it, who has its momentum, who updates it, who needs it then?",
         "traffic": "an all_reduce gives every rank the whole mean gradient. How much of it does a rank use?",
         "largest": "all layers in one tensor are a second copy of the model, made to save memory. Go layer by layer.",
-        "steps": "two collectives a layer are enough: one that brings rank r the sum of shard r, one that brings all shards to all.",
+        "steps": "two collectives per layer are enough: one that gives rank r the sum of shard r, and one that gives all ranks all shards.",
         "Stuck": "does every rank make the same calls for every layer, even one whose shard is nothing but padding?",
         "Mismatch": "is every rank's buffer N times as long as a shard, padding included?",
         "RankFailed": "are weights and gradients padded where N does not divide their length? len(momenta[k]) is the length of a shard.",

@@ -121,7 +121,7 @@ TASK = Task(
             result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx) / len(dx), dw1[r], dw2[r], db),
         ),
         mistake(
-            "dx is gathered, and so N times as wide as x. Does each rank hold a shard of it, or a partial sum?",
+            "dx is gathered, and so it's N times as wide as x. Does each rank hold a shard of it, or a partial sum?",
             result=lambda y, dx, dw1, dw2, db, r: (y, torch.cat(dx, 1), dw1[r], dw2[r], db),
         ),
         mistake(
@@ -160,7 +160,7 @@ TASK = Task(
             result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx), dw1[r], dw2[r], len(dx) * db),
         ),
         mistake(
-            "db is divided by N. The bias stands in y once, whichever rank added it.",
+            "db is divided by N. The bias is in y once, whichever rank added it.",
             result=lambda y, dx, dw1, dw2, db, r: (y, sum(dx), dw1[r], dw2[r], db / len(dx)),
         ),
         mistake(
@@ -178,11 +178,11 @@ TASK = Task(
     ),
     thoughts={
         "values": "give each tensor its letter: is it the same on all ranks, a shard, or a partial sum? Only partial sums are summed.",
-        "traffic": "weights and hidden units need not travel. What must is as large as x, once each way.",
+        "traffic": "weights and hidden units don't have to travel. What must travel is as large as x, once each way.",
         "steps": "one all_reduce in the forward pass, one in the backward pass. Which of your calls does a rank not need?",
         "Mismatch": "what travels has x's shape on all ranks, though their numbers of hidden units differ. And an async call "
         "has to be waited for before its tensor is used.",
-        "Stuck": "does a rank without hidden units make all the calls that the others make? It brings zeros.",
+        "Stuck": "does a rank without hidden units make all the calls that the others make? It contributes zeros.",
         "RankFailed": "try it by hand, on two ranks, as in the cell above the checks.",
     },
 )

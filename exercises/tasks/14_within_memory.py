@@ -132,15 +132,17 @@ def praise(case: Case, arguments: tuple, result: Any) -> str:
 THOUGHTS = {
     "nothing": "the function returns nothing. Printing a schedule does not return it.",
     "shape": 'it returns a list of lists of text: [["F0", "F1", "B0", "B1"], ["F0", "B0", "F1", "B1"]] for 2 ranks.',
-    "is done": "each forward and each backward belongs into a rank's list once.",
-    "no forward": "are all microbatches in the lists, also where they do not divide evenly?",
+    "is done": "each forward and each backward belongs in a rank's list exactly once.",
+    "no forward": "are all microbatches in the lists, even if they don't divide evenly?",
     "no backward": "which backwards are left when the last forward is done?",
     "before": "a backward uses what its forward kept.",
     "never finish": "a rank that waits for a gradient needs the ranks behind it to get that far, with no more forwards than "
     "it has sent.",
     "keeps": "a microbatch is kept from its forward until its backward (or W). Before a forward, count those you have.",
-    "slow": "look for the rank that waits although an input for it is there. Ranks behind the first one need not follow a "
-    "fixed turn: what could this one do at that moment?",
+    "slow": (
+        "look for the rank that waits although an input for it is there. Ranks behind the first one don't have to "
+        "follow a fixed turn: what could this one do at that moment?"
+    ),
 }
 
 # --- the step -----------------------------------------------------------------------------

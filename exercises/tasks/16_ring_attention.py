@@ -215,7 +215,7 @@ TASK = Task(
         "largest": "one block at a time.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
         "links": "in a ring, rank r sends to (r + 1) % N and receives from (r - 1) % N.",
-        "Stuck": "who receives first? If everybody sends first, nobody receives. Start both, then wait for both.",
+        "Stuck": "who receives first? If every rank sends first, none receives. Start both, then wait for both.",
         "Mismatch": "a received block may be used after wait() only, and so may the buffer of a send be written to.",
         "RankFailed": "does it work for one rank, which has no neighbors, and for a block of one position? Documents are int64, and so is "
         "the tensor that receives them.",

@@ -118,14 +118,14 @@ TASK = Task(
         ),
         Suspect(
             without_header,
-            "these numbers come from another place of the file: data_offsets count from the end of the header.",
+            "these numbers come from a different place in the file: data_offsets count from the end of the header.",
         ),
         Suspect(rounded_down, "the last columns are left out. What if their number does not divide by N?"),
     ),
     thoughts={
         "values": "follow one row: which rank reads it, into which pieces does it cut the row, and in which order do the "
         "rows come together on the rank that gets a piece?",
-        "read": "which bytes did this rank get and not need? A rank reads the header and its share of the rows, "
+        "read": "which bytes did this rank get that it doesn't need? A rank reads the header and its share of the rows, "
         "and the others read theirs.",
         "reads": "a column isn't one contiguous block of the file, but some rows are. Read rows, and let the ranks swap.",
         "sent": "does each number go to the one rank that returns it, or to all? (Each rank reads the header itself.)",

@@ -55,7 +55,7 @@ def check_values(answer: Callable) -> None:
     """Check that a function gives what its exercise asks for, by the calls it allows.
 
     answer: named as the exercise says.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
-    TypeError or ValueError for what is no answer at all.
+    TypeError or ValueError for what isn't an answer at all.
     """
     task = task_of(answer)
     tried = attempt_all(task, answer, budget=False)
@@ -80,7 +80,7 @@ def check_budget(answer: Callable) -> None:
 
 
 def check_practice(answer: Callable) -> None:
-    """Check the answer to a chapter's short task as check_budget does. One that is not written yet is no error."""
+    """Check the answer to a chapter's short task as check_budget does. One that is not written yet isn't an error."""
     task = task_of(answer)
     try:
         tried = attempt_all(task, answer, budget=True)

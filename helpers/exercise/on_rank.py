@@ -78,5 +78,5 @@ class File(io.RawIOBase):
 
 
 def content(file: File) -> bytes:
-    """All bytes of a file, for those who set the exercise and judge it: this is no read."""
+    """All bytes of a file, for those who set the exercise and judge it: this isn't a read."""
     return file._data

@@ -17,14 +17,14 @@ class Measure:
     """Something besides traffic that an exercise counts in a run, and its limits."""
 
     words: str  # what is counted, as in "rank 0 has 5 of its microbatches under way"
-    count: Callable[[list[list[Event]]], list[float]]  # one number a rank, from the events of all
+    count: Callable[[list[list[Event]]], list[float]]  # one number per rank, from the events of all
     most: list[float]
     least: list[float] | None = None
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most an answer may move. Lists hold one number a rank; None: not limited."""
+    """The most an answer may move. Lists hold one number per rank; None: not limited."""
 
     words: str  # as the statement says it
     sent: list[float] | None = None  # bytes

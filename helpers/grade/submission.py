@@ -200,7 +200,7 @@ def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], ce
         is_code = matches[0].get("cell_type") == "code"
         return "" if is_code else f"the answer cell of {name} is no longer a code cell. {remedy}"
     k, copied = _defining(name, cells), "one that was copied or cut and pasted gets a new id"
-    elsewhere = f" There is a {name} in cell {k}, but that is another cell: {copied}." if k else ""
+    elsewhere = f" There is a {name} in cell {k}, but that is a different cell: {copied}." if k else ""
     anew = f"Take a fresh copy of the exercise (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
     missing = f"the answer cell of {name} is missing (the cell with the id {wanted.id}).{elsewhere}"
     return f"{missing} {anew} and put your code into its answer cell."

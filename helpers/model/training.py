@@ -80,7 +80,7 @@ def difference(got: Any, want: Any, at: str = "") -> float:
     """The largest |got - want| over tensors, numbers, and lists, tuples and mappings of them, alike in both.
 
     at: what an error calls them.  Raises ValueError where they are not alike: a name that only one of them has,
-    another shape.
+    a different shape.
     """
     if isinstance(want, (list, tuple)):
         if len(got) != len(want):

@@ -193,7 +193,7 @@ def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
         words = "; ".join(f"{_ranks(at)} {'hold' if at[1:] else 'holds'} `{h}`" for h, at in held.items() if h)
         return Outcome(worst, "which value is used is a matter of time" if mistake.id in RACES else words)
     if worst == "hung":
-        return Outcome(worst, "longer than the time-out")
+        return Outcome(worst, "longer than the timeout")
     if worst == "timed out":
         message = message[: re.search(r"\d+ms|$", message).end()]
     return Outcome(worst, f"{_ranks(at)}: `{cut(shorter(message))}`")
@@ -239,14 +239,14 @@ The programs are in [tests/corpus/mistakes.py](../tests/corpus/mistakes.py); `ma
 
 Of {total} mistakes, plain gloo explains {plain}, DETAIL {detail}, this course {ours}.
 
-| | says what is wrong | hangs until the time-out | ends the process | returns as if all were well |
+| | says what is wrong | hangs until the timeout | ends the process | returns as if all were well |
 |---|---|---|---|---|
 {counts}
 
 How to read it:
 
 - **error**: some rank raises an error about the mistake, or one that names the rank that did not come. It counts as explained.
-- **hang**: nothing happens until the time-out, and then the message does not say why. The groups here have a time-out
+- **hang**: nothing happens until the timeout, and then the message does not say why. The groups here have a timeout
   of {timeout} s, gloo's default is 30 minutes. A group made by `new_group` does not inherit it: where it says "longer",
   we gave up.
 - **abort**: the process of that rank ends at once, and no `try` can catch it.

@@ -208,7 +208,7 @@ Median of up to 10 later calls, as many as fit into 2 s; where a call takes long
 {ranks}
 
 ## By size, recorded and not
-Inside one run of {n} ranks: an `all_reduce` as always, and one with the recorder switched off, by turns. Median of the
+Inside one run of {n} ranks: an `all_reduce` as always, and one with the recorder switched off, alternating. Median of the
 slowest rank each time.
 
 {sizes}
@@ -289,7 +289,7 @@ def cost(found: dict) -> list[str]:
         time_in_words(found["first"][0]),
         *(time_in_words(of(found[series])) for series in (RESTED, AT_ONCE) for of in (statistics.median, max)),
         f"{found['memory'] / MB:.0f} MiB" if "memory" in found else "",
-        f"{count} process{'es' * (count > 1)}, {memory:.0f} MiB, {cpu:.1f} % of a core"
+        f"{count} process{'es' * (count > 1)}, {memory:.0f} MiB, {cpu:.1f}% of a core"
         if count
         else ""
         if count is None
@@ -343,7 +343,7 @@ def goals(found: dict, sizes: dict[int, tuple[float, float]], overhead: float) -
             title = next(r.title for r in ROWS if r.way == way)
             part = statistics.median(found["run"][RESTED]) / statistics.median(found[way][AT_ONCE])
             goal(
-                f"a later call of `run`, after a pause, in per cent of {title}, at once",
+                f"a later call of `run`, after a pause, in percent of {title}, at once",
                 100 * part,
                 100 * limit,
                 "{:.2g}",

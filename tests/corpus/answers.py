@@ -119,7 +119,7 @@ def gather_and_broadcast(x):
     return y
 
 
-@wrong(MEAN, "only their sum is wanted|hands around whole buffers")
+@wrong(MEAN, "it needs only their sum|passes around whole buffers")
 def gather_all(x):
     y = floats(x)
     rows = [torch.zeros_like(y) for _ in range(dist.get_world_size())]
@@ -188,7 +188,7 @@ def forty_barriers(x):
     return divide_first(x)
 
 
-@wrong(MEAN, "still to be written")
+@wrong(MEAN, "isn't written yet")
 def stub(x):
     raise NotImplementedError()
 
@@ -307,7 +307,7 @@ def key_of_value_and_place(x):
     return int(place)
 
 
-@wrong(ARGMAX, "2\\*\\*24 only")
+@wrong(ARGMAX, "2\\*\\*24")
 def in_float32(x):
     return argmax_by(x.float(), -torch.inf, dist.ReduceOp.MIN, offset_of(x))
 
@@ -975,7 +975,7 @@ def call_taken_out(strip):
     return settling(strip, report="none")
 
 
-@wrong(SETTLE, "Does the loop go on where the change is exactly 0.5")
+@wrong(SETTLE, "Does the loop continue when the change is exactly 0.5")
 def not_enough_if_exact(strip):
     return settling(strip, enough=lambda change: change < 0.5)
 
@@ -1245,7 +1245,7 @@ def averages_dx(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, dx=lambda d: all_sum(d) / dist.get_world_size())
 
 
-@wrong(MLP, "dx is gathered, and so N times as wide as x")
+@wrong(MLP, "dx is gathered, and so it's N times as wide as x")
 def gathers_dx(x, w1, w2, b, target):
     def gathered_columns(d):
         parts = [torch.empty_like(d) for _ in range(dist.get_world_size())]
@@ -1363,7 +1363,7 @@ def writes_into_the_target(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, slope=lambda dy: target.copy_(dy))
 
 
-@wrong(MLP, "brings zeros")
+@wrong(MLP, "contributes zeros")
 def leaves_without_units(x, w1, w2, b, target):
     if not w1.numel():
         return x, x, w1, w2, b
@@ -1622,7 +1622,7 @@ def full_is_not_full(grads, cap):
     in_two_loops(grads, cap + 1)
 
 
-@wrong(BUCKETS, "Each dtype has a bucket of its own|has the wider one's|in a wider dtype")
+@wrong(BUCKETS, "Each dtype has its own bucket|has the wider one's|in a wider dtype")
 def mixes_dtypes(grads, cap):
     average(filled(grads, cap, kind=lambda g: 0))
 
@@ -1816,7 +1816,7 @@ def momenta_gathered(weights, gradients, momenta):
         m.copy_(padded(momentum, n).chunk(n)[rank])
 
 
-@wrong(STEP, "takes .* steps; .* are enough\\.(.|\\n)*two collectives a layer")
+@wrong(STEP, "takes .* steps; .* are enough\\.(.|\\n)*two collectives per layer")
 def owner_by_owner(weights, gradients, momenta):
     rank, n = here()
     for w, g, m in zip(weights, gradients, momenta):
@@ -2981,7 +2981,7 @@ def reads_too_early(q, k, v, document):
     return over_all(q, document, blocks[: rank + 1][::-1])
 
 
-@wrong(ATTENTION, "If everybody sends first, nobody receives")
+@wrong(ATTENTION, "If every rank sends first, none receives")
 def blocking_sends(q, k, v, document):
     rank, n = here()
     if n > 1:

@@ -149,7 +149,7 @@ def broadcast_other_dtype(r, n):
     dist.broadcast(ones(3, dtype=torch.float64 if r == 1 else torch.float32), src=0)
 
 
-@mistake("all_gather, each rank another dtype", Mismatch, "on the dtype of")
+@mistake("all_gather, each rank a different dtype", Mismatch, "on the dtype of")
 def all_gather_other_dtype(r, n):
     dtype = torch.int32 if r == 1 else torch.float32
     dist.all_gather([ones(2, dtype=dtype) for _ in range(n)], ones(2, dtype=dtype))
@@ -176,7 +176,7 @@ def other_reduce_op(r, n):
     dist.all_reduce(ones(2), op=dist.ReduceOp.SUM if r == 1 else dist.ReduceOp.MAX)
 
 
-@mistake("two all_reduces in another order on one rank", Mismatch, "calls #1 and #2 in different orders")
+@mistake("two all_reduces in a different order on one rank", Mismatch, "calls #1 and #2 in different orders")
 def swapped_calls(r, n):
     a, b = ones(2), ones(2)
     if r == 1:
@@ -276,7 +276,7 @@ def groups_in_other_order(r, n):
         dist.new_group([0])
 
 
-@mistake("two groups used in another order", Stuck, "ranks 0 and 1 wait in all_reduce #1.* never finish")
+@mistake("two groups used in a different order", Stuck, "ranks 0 and 1 wait in all_reduce #1.* never finish")
 def crossed_groups(r, n):
     a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
     if r == 0:
@@ -296,19 +296,19 @@ def none_as_result(r, n):
 # --- messages -----------------------------------------------------------------------------
 
 
-@mistake("everybody sends first", Stuck, "rank 0 waits in send #1 to 1")
+@mistake("every rank sends first", Stuck, "rank 0 waits in send #1 to 1")
 def send_first(r, n):
     dist.send(ones(1), (r + 1) % n)
     dist.recv(ones(1), (r - 1) % n)
 
 
-@mistake("everybody receives first", Stuck, "rank 0 waits in recv #1 from")
+@mistake("every rank receives first", Stuck, "rank 0 waits in recv #1 from")
 def recv_first(r, n):
     dist.recv(ones(1), (r - 1) % n)
     dist.send(ones(1), (r + 1) % n)
 
 
-@mistake("another tag on the receiving side", Stuck, "rank 0 waits in send #1 to 1")
+@mistake("a different tag on the receiving side", Stuck, "rank 0 waits in send #1 to 1")
 def other_tag(r, n):
     if r == 0:
         dist.send(ones(1), 1, tag=1)

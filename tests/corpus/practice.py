@@ -1500,7 +1500,7 @@ def hosts_by_turns(x, local):
     return whole
 
 
-@wrong("sum_over_hosts", "need not all carry the same sum")
+@wrong("sum_over_hosts", "don't all have to carry the same sum")
 def whole_buffers_twice(x, local):
     total = x.clone()
     dist.all_reduce(total, group=_near(local))
@@ -1508,7 +1508,7 @@ def whole_buffers_twice(x, local):
     return total
 
 
-@wrong("sum_over_hosts", "need not all carry the same sum")
+@wrong("sum_over_hosts", "don't all have to carry the same sum")
 def by_a_leader(x, local):
     inside, between = _near(local), _far(local)
     first, total = dist.get_rank() // local * local, x.clone()

@@ -168,8 +168,8 @@ class Step:
         gathers = d.shard == 3 and d.shards > 1 and d.gather == "microbatch" and microbatches > 1
         if gathers and d.tensor > 1 and d.microbatch == 1:
             words.append(
-                f"with microbatch 1, ZeRO-3 gathers all parameters {2 * microbatches:,} times a step, for products "
-                f"that {d.tensor} tensor ranks cut: gather once a step, or take larger microbatches."
+                f"with microbatch 1, ZeRO-3 gathers all parameters {2 * microbatches:,} times per step, for products "
+                f"that {d.tensor} tensor ranks cut: gather once per step, or take larger microbatches."
             )
         if d.context > 1 and self.model.length / d.context < LEAST_TOKENS:
             tokens = self.model.length // d.context

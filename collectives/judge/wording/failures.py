@@ -18,7 +18,7 @@ _NONE = "torch.distributed's functions return None: the result is in the tensor 
 
 def slow_start(verdict: SlowStart) -> str:
     ready = f"{len(verdict.ranks)} of {verdict.world_size} were ready."
-    loading = "" if verdict.loaded else " The process that starts them was still loading torch; it goes on with that."
+    loading = "" if verdict.loaded else " The process that starts them was still loading torch, and continues."
     return (
         f"the ranks did not start within {verdict.seconds:g} s: {ready}{loading}\n"
         "None of your code has run. Close programs that keep this computer busy or use fewer ranks,\n"

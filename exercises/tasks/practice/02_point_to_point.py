@@ -33,7 +33,7 @@ def budget(case, args):
     n, nbytes = case.world_size, case.size * case.dtype.itemsize
     has_one = [partner(rank, n) != rank for rank in range(n)]
     return Budget(
-        "one message a rank, to its partner, and all in one step",
+        "one message per rank, to its partner, and all in one step",
         sent=[nbytes * one for one in has_one],
         received=[nbytes * one for one in has_one],
         messages=[int(one) for one in has_one],

@@ -42,7 +42,7 @@ TASK = Task(
     draw,
     lambda args: on_zero(fraction(args), args),
     lambda case, args: Budget(
-        "one call a rank, of two numbers", calls=[1] * case.world_size, largest=[16] * case.world_size
+        "one call per rank, of two numbers", calls=[1] * case.world_size, largest=[16] * case.world_size
     ),
     needs=needs,
     parameters=("correct",),
@@ -66,7 +66,7 @@ TASK = Task(
         "largest": "two numbers say all that rank 0 needs to know of a rank.",
         "calls": "two numbers fit into one tensor, and one tensor into one call.",
         "Stuck": "does every rank call reduce, and not only the one that wants the result?",
-        "Mismatch": "the ranks have different numbers of samples. What of them has the same shape everywhere?",
+        "Mismatch": "the ranks have different numbers of samples. What about them has the same shape everywhere?",
         "RankFailed": "reduce returns None: where does the result stand?",
     },
 )

@@ -259,7 +259,7 @@ PRODUCT_ROWS = Task(
         ),
         Suspect(
             lambda args: [product(args)] * len(args),
-            "this is the whole product. Rank r needs only the r-th block of its rows.",
+            "this is the whole product. Rank r should return only the r-th block of its rows.",
         ),
         Suspect(
             lambda args: [(x @ w) for x, w in args],

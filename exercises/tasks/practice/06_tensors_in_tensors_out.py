@@ -309,7 +309,7 @@ SUM_ALL = Task(
         "values": "put all numbers into one contiguous tensor, sum that, and cut it into pieces of the right sizes and shapes.",
         "calls": "the number of calls must not grow with the number of tensors. What if all numbers lie in one tensor?",
         "traffic": "each number needs to be in the call once.",
-        "Mismatch": "a view with gaps is no block of memory. What does torch.cat make of views?",
+        "Mismatch": "a view with gaps isn't one block of memory. What does torch.cat make of views?",
         "RankFailed": "view() refuses a tensor that is not contiguous; reshape() and flatten() copy where they must.",
     },
 )

@@ -194,11 +194,11 @@ CASES = (
     Case(3, "the last rank differs", 4),
     Case(3, "two numbers change places", 4),
     Case(4, "all the same", 5, torch.int64),
-    Case(4, "neighbours differ", 3),
+    Case(4, "neighbors differ", 3),
     Case(5, "the last rank differs", 1, torch.int32),
     Case(8, "two numbers change places", 8),
     Case(6, "the last rank differs", 3),
-    Case(7, "neighbours differ", 2),
+    Case(7, "neighbors differ", 2),
     Case(8, "all the same", 3, late=3),
     Case(1, "all the same"),
 )
@@ -211,7 +211,7 @@ def draw(d):
         "rank 0 differs": d.rank == 0,
         "the last rank differs": d.rank == d.world_size - 1,
         "two numbers change places": d.rank == 1,
-        "neighbours differ": d.rank % 2 == 1,
+        "neighbors differ": d.rank % 2 == 1,
     }[d.case.kind]
     if changed and d.case.kind == "two numbers change places":
         x[0], x[-1] = 11, 12  # the sum tells nothing: on the other ranks they stand the other way round

@@ -100,7 +100,7 @@ MEAN_SHARD = Task(
         "sent": "the result is right, but an all_reduce gives every rank shards that it throws away.",
         "received": "the result is right, but some rank receives shards that it throws away.",
         "RankFailed": "reduce_scatter_single wants an input N times as long as its output. Pad the gradient first.",
-        "Mismatch": "all shards have one length, also those that are all zeros. Pad the gradient first.",
+        "Mismatch": "all shards have one length, even those that are all zeros. Pad the gradient first.",
     },
 )
 

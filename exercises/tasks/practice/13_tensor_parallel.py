@@ -109,7 +109,7 @@ LOOK_UP = Task(
         "traffic": "the result is right, but more travels than one all_reduce of the rows. The table stays where it is.",
         "RankFailed": "a rank has len(table) rows, and token t is row t - rank * len(table) of them. Is that within 0 and "
         "len(table) - 1 for each token?",
-        "Mismatch": "every rank looks up all the tokens, also those whose rows it does not have, so all results are of one shape.",
+        "Mismatch": "every rank looks up all the tokens, even those whose rows it doesn't have, so all results are of one shape.",
     },
 )
 

@@ -97,7 +97,7 @@ MEAN_OF_GOOD = Task(
         ),
         Suspect(
             lambda args: mean(args, count(args)),
-            "no rank was good, and 0 / 0 is NaN. What shall the ranks return then?",
+            "no rank was good, and 0 / 0 is NaN. What should the ranks return then?",
         ),
     ),
     thoughts={
@@ -116,7 +116,7 @@ STEPS = 4
 DUMPS = (
     Case(1, "one group, a call is missing", 4),
     Case(1, "one group, another collective", 4),
-    Case(1, "one group, another size", 8),
+    Case(1, "one group, a different size", 8),
     Case(1, "rows and columns, a call is missing", 4),
     Case(1, "rows and columns, a call is missing", 8),
 )
