@@ -99,7 +99,8 @@ def _of_the_chapter(task: Task | Puzzle) -> str:
     done = {task.name, *progress.practice().get(chapter, ())} & {each.name for each in tasks}
     if len(tasks) == 1:
         return "That is this chapter's practice done."
-    return f"That's {len(done)} of this chapter's {len(tasks)} short tasks."
+    whole = f"chapter's {len(tasks)} short tasks" if chapter[:2].isdigit() else f"page's {len(tasks)}"
+    return f"That's {len(done)} of this {whole}."
 
 
 def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:

@@ -22,7 +22,7 @@ def module(name: str) -> ModuleType:
 def _tasks(folder: Path, package: str = "") -> dict[str, tuple[Task | Puzzle, ...]]:
     """The tasks of each file by its name.  Raises ImportError for a file that defines none."""
     tasks = {}
-    for path in sorted(folder.glob("[0-9][0-9]_*.py")):
+    for path in sorted(folder.glob("*.py")):
         names = vars(module(package + path.stem))
         tasks[path.stem] = names.get("TASKS") or (names.get("TASK"),)
         if not all(isinstance(task, (Task, Puzzle)) for task in tasks[path.stem]):

@@ -23,8 +23,11 @@ from pathlib import Path
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
+from collectives.play.planning import planning
+from collectives.play.web.panel import described
+
 from ..course import EXERCISES, ROOT, chapters
-from ..views.web import RECORDED, script
+from ..views.web import LACKS, PUZZLES, RECORDED, script
 from .site import pictures, python
 from .site.tasks import tasks
 
@@ -45,22 +48,30 @@ PAGES = (
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 WHOLE = 20  # a notebook of so many cells is one page
+UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
+DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
+CHOICES = json.loads(
+    PUZZLES.read_text(encoding="utf-8")
+)  # a function without one of its lines -> the lines to choose from
 
 
 class Figures:
     """The figures of one page, in HTML; its pictures are files that pages share.
 
-    written: for the functions that a reader writes here, what is asked of them, and how many bytes Python has.
+    written: for the functions that a reader writes here, what is asked of them.  weighs: how many bytes Python has; None
+    where pages have no Python.
     """
 
-    def __init__(self, page: Path, source: Path, written: dict[str, dict] | None = None) -> None:
-        self.page, self.written = page, written or {}
+    def __init__(
+        self, page: Path, source: Path, written: dict[str, dict] | None = None, weighs: int | None = None
+    ) -> None:
+        self.page, self.written, self.weighs = page, written or {}, weighs
         self.static = os.path.relpath("_static", page.parent)
         self.folder = source / "_static" / "figures"
         self._scripted = False
@@ -96,16 +107,43 @@ class Figures:
         if recording["kind"] == "explore":
             recording = RECORDINGS["explore"]
         picture = output and self.picture(output, recording.get("title"))
+        if recording["kind"] == "planner":
+            if not self.weighs:
+                return still(picture)
+            recording = described(planning(recording["asked"])) | recording | {"weighs": self.weighs}
         if picture and "key" in recording:
             recording = answered(recording, self.picture(output))
         return self._live(recording, images(picture) if picture else "")
+
+    def choice(self, name: str) -> str:
+        """The lines to choose from for a function that lacks one; what came of each is in its encoded key."""
+        chosen = CHOICES[name]
+        outcomes = chosen["key"]["outcomes"].items()
+        key = chosen["key"] | {"outcomes": {line: self._drawn(came) for line, came in outcomes}}
+        return self._live(chosen | {"key": encoded(key)}, "")
+
+    def _drawn(self, came: dict) -> dict:
+        """What came of a line, its picture in files for light and dark pages."""
+        if "picture" not in came:
+            return came
+        drawn, alt = came["picture"]["svg"], came["picture"]["alt"]
+        name = hashlib.sha256(drawn.encode()).hexdigest()[:16]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for theme, image in (("light", DARK.sub("", drawn)), ("dark", DARK.sub(r"\1", drawn))):
+            (self.folder / f"{name}-{theme}.svg").write_text(image, encoding="utf-8")
+            size = {side: came["picture"][side] for side in ("width", "height")}
+            files.append(
+                {"src": f"{self.static}/figures/{name}-{theme}.svg", "alt": alt, **size, "class": f"only-{theme}"}
+            )
+        return came | {"picture": files}
 
     def editor(self, source: str) -> str | None:
         """A cell that a reader can write in; None for one whose function is no task of the page."""
         named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
         if not named or named[1] not in self.written:
             return None
-        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}"}
+        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}", "weighs": self.weighs}
         function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
         upto = "\n".join(source.splitlines()[: function.end_lineno])  # what calls it is for JupyterLab
         return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
@@ -135,7 +173,12 @@ def answered(recording: dict, picture: list[dict]) -> dict:
     """A prediction whose encoded key holds the picture of its answer too."""
     key = json.loads(base64.b64decode(recording["key"]))
     key["after"]["picture"] = picture
-    return recording | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
+    return recording | {"key": encoded(key)}
+
+
+def encoded(key: dict) -> str:
+    """A key as pages have it: no search finds an answer in it, and nobody reads one by chance."""
+    return base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()
 
 
 def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
@@ -196,7 +239,13 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     if folded:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
     cell["outputs"] = shown(cell["outputs"], figures, folded)
-    if editor := figures.editor("".join(cell["source"])):
+    source = "".join(cell["source"])
+    if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"] = [html(figures.choice(checks[source]))]
+    elif LACKS in source:
+        cell["source"] = source.replace(LACKS, "...  # which line?")
+    elif editor := figures.editor(source):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
         cell["outputs"].append(html(editor))
 
@@ -240,13 +289,19 @@ def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
     return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
 
 
-def fit(page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict]) -> None:
+def fit(
+    page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict], weighs: int | None = None
+) -> None:
     """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
 
-    written: what a reader can write on the site, by notebook and function.
+    written: what a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
     """
     here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
-    path, text, figures = source / page, (source / page).read_text(encoding="utf-8"), Figures(page, source, here)
+    path, text, figures = (
+        source / page,
+        (source / page).read_text(encoding="utf-8"),
+        Figures(page, source, here, weighs),
+    )
     if page.suffix == ".md":
         path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
@@ -321,7 +376,7 @@ def headings(cells: list[dict]) -> list[str]:
 def split(page: Path, source: Path) -> Places:
     """Writes a long notebook as several: its opening with the list of the others, and these.  Returns what is where."""
     content = json.loads((source / page).read_text(encoding="utf-8"))
-    if len(content["cells"]) <= WHOLE:
+    if len(content["cells"]) <= WHOLE or page.stem in UNCUT:
         return {}
     opening, *rest = sections(content["cells"])
     chapter, names = headings(opening)[0], []
@@ -373,12 +428,12 @@ def plain(words: str) -> str:
     return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
 
 
-def start(source: Path, written: dict | None) -> str:
+def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     """The first page: a ring that plays, a question, a schedule to mend, and where to go from there.
 
-    written: what is asked of that schedule; None where there is no Python to write it.
+    written: what is asked of that schedule; None where there is no Python to write it.  weighs: as Figures takes it.
     """
-    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None)
+    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None, weighs)
     page = (PARTS / "start.md").read_text(encoding="utf-8")
     shown = {
         name: figures.playing(recording, None) for name, recording in RECORDINGS.items() if f"{{{{{name}}}}}" in page
@@ -414,10 +469,10 @@ def prepared(source: Path) -> None:
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)
     weighs = python.served(KEPT, static / "python")
-    written = {place: {"task": asked, "weighs": weighs} for place, asked in tasks().items()} if weighs else {}
+    written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
-        fit(path.relative_to(source), source, places, written)
-    first = start(source, written.get(("09_algorithms", "my_ring")))
+        fit(path.relative_to(source), source, places, written, weighs)
+    first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
     (source / "index.md").write_text(first, encoding="utf-8")
 
 

@@ -9,9 +9,11 @@ PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
 FIGURES = (*web.FIGURES, PREDICT, COST)
 WORKER = HERE / "worker.mjs"  # Python beside a page, see write.js
 RECORDED = HERE / "recorded.json"  # made by helpers/tools/recordings.py
+PUZZLES = HERE / "puzzles.json"  # made by helpers/tools/puzzles.py
+LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its function lacks a line
 
 
 def script() -> str:
     """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "page"))
+    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "planner", "page"))
     return '"use strict";\n{\n' + web.joined(web.HERE / "base.js", *FIGURES, *page) + "}\n"

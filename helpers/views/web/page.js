@@ -3,7 +3,7 @@
 for (const script of document.querySelectorAll('script[type="application/vnd.collectives+json"]')) {
   const data = JSON.parse(script.textContent), el = h("div")
   script.after(el)
-  if (data.kind === "predict") predict(el, data, {}, markerOf(data))
-  else ({ steps, cost, prices, explore, write })[data.kind](el, data)
+  if (["predict", "puzzle"].includes(data.kind)) predict(el, data, {}, markerOf(data))
+  else ({ steps, cost, prices, explore, planner, write })[data.kind](el, data)
   script.parentElement.classList.add("alive")
 }

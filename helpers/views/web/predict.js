@@ -4,16 +4,17 @@
 
 /** Shows a question in `el`: {ask, title, rows, before, options}; `ask({filled, show})` promises what came of it. */
 function predict(el, data, at, ask) {
-  const root = frame(el), said = h("div", { role: "status" }), out = h("div")
+  const root = frame(el, PREDICT), said = h("div", { role: "status" }), out = h("div")
   const fields = [], answers = [], kept = at.value ?? []
   let tries = 0, chosen = kept[0]?.[0] ?? ""
-  root.append(h("div", {}, h("b", {}, "Predict. "), data.title))
+  const puzzle = data.kind === "puzzle" // its options are lines of code, and each was run
+  root.append(h("div", {}, h("b", {}, puzzle ? data.title : "Predict. "), puzzle ? "" : data.title))
 
   const choices = (data.options ?? []).map(option => h("button", { "aria-pressed": option === chosen, onclick: () => {
     chosen = option
     for (const button of choices) button.setAttribute("aria-pressed", button.textContent === option)
   } }, option))
-  if (data.ask === "choice") root.append(h("div", { class: "bar choices", role: "group", "aria-label": data.title }, ...choices))
+  if (data.ask === "choice") root.append(h("div", { class: `bar choices ${data.kind}`, role: "group", "aria-label": data.title }, ...choices))
   else for (const [i, row] of data.rows.entries()) root.append(line(row, i))
   if (data.ask === "grid") {
     root.append(h("details", { class: "soft" }, h("summary", {}, "Tab leads to the next field, Enter marks. More:"),
@@ -100,3 +101,7 @@ function predict(el, data, at, ask) {
       after.prose || !after.picture ? text : h("details", {}, h("summary", {}, "as text"), text)].filter(Boolean)
   }
 }
+
+const PREDICT = `
+.collectives .choices.puzzle { flex-direction: column; align-items: stretch }
+.collectives .choices.puzzle button { font: 13px/1.5 ui-monospace, monospace; text-align: left; overflow-wrap: anywhere }`

@@ -43,7 +43,9 @@ function markerOf(data) {
     const all = marks.flat().filter(mark => mark !== undefined), right = all.filter(Boolean).length, done = right === all.length
     const summary = !tried ? "Nothing was predicted." : all.length === 1 ? (done ? "Right." : "Not so.")
       : done ? `All ${right} right.` : `${right} of ${all.length} right.`
-    const rest = done || show ? { wants: key.wants.map(row => row.map(want => want.text)), after: key.after } : {}
+    const shown = done || show ? { wants: key.wants.map(row => row.map(want => want.text)) } : {}
+    const after = key.outcomes ? key.outcomes[show ? key.wants[0][0].text : filled[0][0]] : shown.wants && key.after
+    const rest = { ...shown, ...(after ? { after } : {}) }
     return { marks, summary, reasons, right: done, ...rest }
 
     function chosen([[picked]]) {

@@ -1,0 +1,51 @@
+"""The twelve puzzles: the website offers what was run, and says of each line what it deserves."""
+
+import json
+import re
+
+import nbformat
+import pytest
+
+from helpers.exercise.tasks import PRACTICE
+from helpers.tools.puzzles import GIVEN, PAGE, frames, recording
+from helpers.views.web import LACKS, PUZZLES
+from tests import ROOT
+from tests.corpus.puzzle_lines import WRONG_LINES
+
+TASKS, CHOICES = PRACTICE[PAGE], json.loads(PUZZLES.read_text(encoding="utf-8"))
+
+
+def right_lines():
+    """The line folded below each puzzle."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{PAGE}.ipynb", as_version=4).cells
+    found = {}
+    for name, frame in frames().items():
+        before, after = frame.split(LACKS)
+        (answer,) = [cell.source for cell in cells if f"```python\n{before}" in cell.source]
+        (found[name],) = re.findall(re.escape(before) + "(.*)" + re.escape(after), answer)
+    return found
+
+
+def test_each_puzzle_offers_its_right_line_and_the_mistakes_that_are_told_apart():
+    right = right_lines()
+    assert list(frames()) == list(right) == list(GIVEN.LINES) == [task.name for task in TASKS]
+    for name, lines in GIVEN.LINES.items():
+        assert sorted(lines) == sorted([right[name], *WRONG_LINES[name]])
+        assert lines[0] != right[name]
+
+
+def test_what_the_website_plays_belongs_to_these_lines():
+    for name, line in right_lines().items():
+        key = CHOICES[name]["key"]
+        assert CHOICES[name]["options"] == list(GIVEN.LINES[name])
+        assert key["wants"][0][0]["value"] == line and "picture" in key["outcomes"][line]
+        assert set(key["reasons"]) == set(WRONG_LINES[name])
+        assert all(re.search(words, key["reasons"][wrong]) for wrong, words in WRONG_LINES[name].items())
+
+
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param(task, marks=[pytest.mark.slow] * (k > 0), id=task.name) for k, task in enumerate(TASKS)],
+)
+def test_a_run_of_each_line_is_still_what_was_recorded(task):
+    assert json.loads(json.dumps(recording(task))) == CHOICES[task.name]
