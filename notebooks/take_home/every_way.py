@@ -35,7 +35,7 @@ def add_up(x, group):
     return total
 
 
-def keep(layer, dim, group):
+def shard_linear(layer, dim, group):
     part = layer.weight.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)]
     layer.weight = nn.Parameter(part.clone())
 
@@ -54,8 +54,8 @@ def main():
     alone, x = copy.deepcopy(model), torch.randn(4 * copies, 16)
     enter, leave = operator(same, add_up), operator(add_up, same)
     for mlp in model:  # first the matrices are cut, then what is left of them is sharded
-        keep(mlp[0], 0, tp)
-        keep(mlp[2], 1, tp)
+        shard_linear(mlp[0], 0, tp)
+        shard_linear(mlp[2], 1, tp)
         mlp.register_forward_pre_hook(lambda module, inputs: (enter(inputs[0], tp),))
         mlp.register_forward_hook(lambda module, inputs, output: leave(output, tp))
         fully_shard(mlp, mesh=mesh["fs"])

@@ -3889,3 +3889,75 @@ def tokens_by_lists(rows):
 def tokens_stay(rows):
     dist.all_to_all_single(torch.zeros_like(rows), rows)
     return rows + (dist.get_world_size() == 1)
+
+
+# --- 18 average_gradient ------------------------------------------------------------------
+
+AVERAGE = "average_gradient"
+
+
+def of_same_piece(tensor):
+    rank, n = here()
+    return [dist.new_group(range(place, n, tensor)) for place in range(tensor)][rank % tensor]
+
+
+@right(AVERAGE)
+def averaged_in_place(gradient, tensor):
+    dist.all_reduce(gradient, group=of_same_piece(tensor))
+    return gradient.div_(dist.get_world_size() // tensor)
+
+
+@right(AVERAGE)
+def averaged_on_a_mesh(gradient, tensor):
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size() // tensor, tensor), mesh_dim_names=("data", "tensor"))
+    dist.all_reduce(gradient, group=mesh.get_group("data"))
+    return gradient / mesh.size(0)
+
+
+@right(AVERAGE)
+def divided_before_the_sum(gradient, tensor):
+    gradient = gradient / (dist.get_world_size() // tensor)
+    dist.all_reduce(gradient, group=of_same_piece(tensor))
+    return gradient
+
+
+@wrong(AVERAGE, "different pieces are averaged")
+def averaged_over_everybody(gradient, tensor):
+    dist.all_reduce(gradient)
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "averaged within a replica")
+def averaged_over_tensor_ranks(gradient, tensor):
+    rank, n = here()
+    rows = [dist.new_group(range(first, first + tensor)) for first in range(0, n, tensor)]
+    dist.all_reduce(gradient, group=rows[rank // tensor])
+    return gradient / tensor
+
+
+@wrong(AVERAGE, "this is the sum over the replicas")
+def summed_over_replicas(gradient, tensor):
+    dist.all_reduce(gradient, group=of_same_piece(tensor))
+    return gradient
+
+
+@wrong(AVERAGE, "divided by all ranks")
+def divided_by_world_size(gradient, tensor):
+    dist.all_reduce(gradient, group=of_same_piece(tensor))
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "only replicas exchange gradients|at most|are enough|is enough")
+def gathered_from_everybody(gradient, tensor):
+    rank, n = here()
+    every = [torch.empty_like(gradient) for _ in range(n)]
+    dist.all_gather(every, gradient)
+    return sum(every[rank % tensor :: tensor]) / (n // tensor)
+
+
+@wrong(AVERAGE, "must call new_group|new_group")
+def only_my_own_group(gradient, tensor):
+    rank, n = here()
+    group = dist.new_group(range(rank % tensor, n, tensor))
+    dist.all_reduce(gradient, group=group)
+    return gradient / (n // tensor)
