@@ -20,7 +20,7 @@ from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
 from helpers.tools import release
-from tests.corpus import answers, practice, practice_large, puzzle_lines, puzzles  # noqa: F401 (two add to practice)
+from tests.corpus import answers, practice, practice_large, practice_small, puzzle_lines, puzzles  # noqa: F401
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
 from tests.kernels import SETUP, kernels
 from tests.sampling import spread, when

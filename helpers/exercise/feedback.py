@@ -25,7 +25,7 @@ def explain(
 ) -> str:
     """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: what else is known."""
     said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
-    thought = verdict.thought or _THOUGHTS.get(verdict.aspect) or _thought_of(task, verdict)
+    thought = verdict.thought or _thought_of(task, verdict) or _THOUGHTS.get(verdict.aspect, "")
     if verdict.aspect in ("needs", "budget"):
         return _joined(said, _think(thought))
     return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
