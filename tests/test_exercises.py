@@ -365,6 +365,14 @@ def test_the_ranks_that_are_right_are_named():
         assert words in explain(task, case, given, verdict).splitlines()
 
 
+def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys):
+    check_budget(named(answers.around_the_ring, "reduce_scatter_by_hand"))
+    moved = capsys.readouterr().out
+    check_budget(named(answers.all_at_once, "reduce_scatter_by_hand"))
+    for said in (moved, capsys.readouterr().out):
+        assert "the busiest rank moves 56 B" in said and "less than 56 B is impossible" in said
+
+
 def test_numbers_that_are_right_in_another_dtype():
     said = failing(lambda x: answers.divide_first(x).float(), "distributed_mean")
     assert "the numbers are right, their dtype is not. y.to(torch.bfloat16) gives the same" in said

@@ -153,7 +153,7 @@ TASK = Task(
         "Mismatch": "between the call and its wait() a bucket belongs to the call: neither read it nor write to it. And each "
         "bucket has a work of its own.",
         "Stuck": "do all ranks close their buckets at the same gradients?",
-        "RankFailed": "what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
+        "RankFailed": "if you kept the bucket's list for later, was it emptied since? A copy, list(bucket), stays. And what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
         "of shape []?",
     },
 )
