@@ -14,7 +14,7 @@ function and question:
                      {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
 points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points were last gained; of a
-prediction, how often it was made.  first: right at the first try.  `forget()` begins anew.  A file that cannot be read
+prediction, how often it was made.  first: right on the first try.  `forget()` begins anew.  A file that cannot be read
 is kept beside the new one.
 """
 
@@ -189,7 +189,7 @@ class Progress(dict):
     def _predicted(self) -> list[str]:
         right = sum(record["first"] == record["of"] for record in self.predictions.values())
         made = len(self.predictions)
-        return [f"{made} predictions made, {right} right at the first try"] if made else []
+        return [f"{made} predictions made, {right} right on the first try"] if made else []
 
     def _chapter(self, path: Path) -> str:
         """How much of a chapter was run and predicted."""

@@ -269,7 +269,7 @@ def test_files_that_vanish_or_cannot_be_read_are_in_the_report(tmp_path, monkeyp
         "gone": "gone.ipynb cannot be read: No such file or directory.",
         "link": "link.ipynb is a symbolic link, and is not followed. Hand in the notebook itself.",
         "locked": "locked cannot be read: Permission denied.",
-        "pipe": "pipe.ipynb is no file.",
+        "pipe": "pipe.ipynb is not a file.",
     }
 
 

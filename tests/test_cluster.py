@@ -79,12 +79,12 @@ VERDICTS = {
 ranks 0, 2 and 3 could then not finish barrier #4: a consequence.
 """,
     "early": "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
-    "sleeper": """Standstill: no rank has made or finished a call for 2 s. That may be right, or a hang.
+    "sleeper": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.
   ranks 0, 1 and 3  waiting in all_reduce #4          sleeper, line N:  dist.all_reduce(torch.ones(4))
   rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
 all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
 """,
-    "never_comes": """Standstill: no rank has made or finished a call for 2 s. That may be right, or a hang.
+    "never_comes": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.
   ranks 0, 1 and 2  waiting in init_process_group, after 0 calls  main, line N:  dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
   rank 3            running your code, after 0 calls              data_that_never_comes, line N:  time.sleep(1000)
 init_process_group of ranks 0, 1 and 2 lacks rank 3.
@@ -183,7 +183,7 @@ def test_a_record_is_a_run(tmp_path):
     groups = Counter((call.op, call.group) for call in record.calls)
     assert groups["all_reduce", (0, 1)] == groups["all_reduce", (2, 3)] == 8
     assert sum(call.is_message for call in record.calls) == 16  # to and fro, four steps, two pipelines
-    assert "all_reduce SUM, ranks 0, 1, float32 [16], 64 B a rank" in record.table(slice(None))
+    assert "all_reduce SUM, ranks 0, 1, float32 [16], 64 B per rank" in record.table(slice(None))
     gradient = next(call for call in record.calls if call.op == "all_reduce" and len(call.events[0].shape) == 1)
     assert torch.allclose(gradient.events[0].after, gradient.events[0].before + gradient.events[1].before)
     assert record.traffic.ops["send"] == 16
@@ -289,7 +289,7 @@ def test_a_host_that_goes_dark_is_named(hosts, tmp_path):
     hosts.end(1)
     until(lambda: (tmp_path / "r" / "verdict.txt").exists())
     said = (tmp_path / "r" / "verdict.txt").read_text()
-    assert "RankFailed: host host1 does not answer any more, and ranks 2 and 3 with it" in said
+    assert "RankFailed: host host1 no longer answers, and ranks 2 and 3 with it" in said
     assert re.search(r"rank 2, host host1.*\nrank 3, host host1.*\n    has ended\n", said)
 
 
@@ -330,7 +330,7 @@ def test_memory_does_not_grow_with_the_calls(tmp_path):
     assert process.returncode == 0
     # A collector that was behind for a moment has grown once or twice; what is kept of each call shows every time.
     grown = [min(b - a for a, b in zip(of, of[1:])) for of in zip(*memory)]
-    assert all(nbytes < 500_000 for nbytes in grown), memory  # 50 bytes a call; an Event kept would be 20 times that
+    assert all(nbytes < 500_000 for nbytes in grown), memory  # 50 bytes per call; an Event kept would be 20 times that
 
 
 def test_the_judge_forgets_what_is_over():

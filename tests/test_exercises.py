@@ -181,7 +181,7 @@ def test_a_schedule_in_numbers_is_not_believed(lie, words):
         ([["F0"], ["F0"] * 1000], "6 are possible at most"),
         ([["F0"], "F0"], "a list of lists"),
         ([["F0"], ["0F0"]], "rank 1 holds stage 1 alone"),
-        ([["F0"], [None]], "None is no action"),
+        ([["F0"], [None]], "None is not an action"),
         ([["F0"], []], "rank 1 has nothing to do"),
     ],
 )
@@ -268,7 +268,7 @@ def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task,
     names = {"torch": torch, "dist": torch.distributed, "check_practice": check_practice}
     exec(placeholder, names)
     exec(check, names)
-    assert capsys.readouterr().out.startswith(f"{task.name} is still to be written.")
+    assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
     exec(answer, names)
     exec(check, names)
     assert capsys.readouterr().out.startswith("Right, in")
@@ -313,7 +313,7 @@ def test_what_fails_with_whole_numbers_says_so_and_fails_when_it_is_pasted():
         return y
 
     said = failing(averages_as_it_is, "distributed_mean")
-    assert "The numbers are whole ones here (int64), and it was right with float32." in said
+    assert "The numbers are integers here (int64), and it was right with float32." in said
     names = {"run": run, "torch": torch, "dist": torch.distributed, "distributed_mean": averages_as_it_is}
     with pytest.raises(RankFailed, match="can't be cast"):
         eval(said.splitlines()[-1], names)

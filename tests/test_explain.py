@@ -36,7 +36,7 @@ REAL = {
     "absent": (4, "Rank 2 holds up the other 3: it has not made all_reduce #3.", "evaluate, hangs.py"),
     "two_groups": (4, "Rank 3 holds up the other 3: it has not made all_reduce #3 of group tp (2, 3).", "lacks rank 2"),
     "mismatch": (4, "Rank 1 holds up the other 3: in call #3, rank 1 calls broadcast, and ranks 0, 2 and 3 call all_reduce.", "Rank 1: broadcast float32 [4], 16 B"),
-    "kernel": (4, "Nobody lacks a call: all 4 ranks have made all_reduce #3, and it has not ended.", "float32 [8], 32 B"),
+    "kernel": (4, "No rank lacks a call: all 4 ranks have made all_reduce #3, and it has not ended.", "float32 [8], 32 B"),
     "left_out": (4, "Rank 1 holds up the other 3: it has not made all_reduce #10.", "Rank 1 left out all_reduce #5, at step, hangs.py"),
     "order": (2, "Ranks 0 and 1 hold up each other: ", "in different orders"),
 }  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_hang_that_gloo_ran_into(kind, tmp_path):
 NCCL = ROOT / "tests" / "corpus" / "nccl"  # what hangs on one H200 left, by tests/gpu: torch 2.11, NCCL 2.28.9
 LEFT = {
     "absent": ("Rank 1 holds up the other rank: it has not made all_reduce #2.", "at absent, job.py:76"),
-    "stuck": ("Nobody lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended.", "at stuck, job.py:86"),
+    "stuck": ("No rank lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended.", "at stuck, job.py:86"),
     "shapes": ("Ranks 0 and 1 hold up each other: in call #2, rank 1 passes 1,048,576 elements, and rank 0 passes 4 ", "4 MiB, at shapes"),
 }  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_a_network_that_lost_a_message(tmp_path):
         for rank in ranks:
             rank.kill()
     assert explain(*tmp_path.glob("rank_*")).startswith(
-        "Nobody lacks a call: ranks 0 and 1 have made all_reduce #3, and it has not ended."
+        "No rank lacks a call: ranks 0 and 1 have made all_reduce #3, and it has not ended."
     )
 
 
@@ -311,9 +311,9 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_is_used(tmp_path):
     assert said.startswith("Rank 1 holds up")
     assert "nccl_trace_rank_2 is empty: its process was ended before it wrote anything." in said
     assert "nccl_trace_rank_3 is cut short: its process was ended while it wrote." in said
-    assert "nccl_trace_rank_4 is no whole dump: " in said
+    assert "nccl_trace_rank_4 is not a complete dump: " in said
     assert "There is no dump of ranks 2, 3 and 4." in said
-    assert "Nothing that is known here is in notes.txt." in said
+    assert "Nothing is recognized in notes.txt." in said
 
 
 def test_dumps_of_other_runs_and_of_the_same_rank_are_told_apart(tmp_path):
@@ -351,7 +351,7 @@ def test_dumps_become_a_run(tmp_path):
     job = Played(dumps.mesh(2, 1, 2), dumps.training(2, 1, 2, steps=1))
     job.write(tmp_path, timing=True)
     run = load(tmp_path)
-    assert run.world_size == 4 and run.verdict.startswith("Nobody lacks a call")
+    assert run.world_size == 4 and run.verdict.startswith("No rank lacks a call")
     assert {e.op for each in run.events for e in each} == {
         "all_reduce",
         "send",

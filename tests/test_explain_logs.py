@@ -41,11 +41,11 @@ def test_logs_of_hangs_that_nccl_ran_into():
     ), told
     assert "Rank 1's last call is call #1.\n" in told
     told = explain(NCCL / "stuck.log")
-    assert told.startswith("Nobody lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended."), told
+    assert told.startswith("No rank lacks a call: ranks 0 and 1 have made all_reduce #2, and it has not ended."), told
     assert "for at least 14.9 s, with 4 elements, at stuck, job.py:86" in told  # 10 s of the limit, 5 of the watchdog's
     told = explain(NCCL / "shapes.log")
-    failed = "Nobody lacks a call: NCCL itself failed on rank 0, in all_reduce #1 or a later one: message truncated : "
-    assert told.startswith(f"{failed}receiving 524288 bytes instead of 65536. Mostly ranks pass different sizes: "), (
+    failed = "No rank lacks a call: NCCL itself failed on rank 0, in all_reduce #1 or a later one: message truncated : "
+    assert told.startswith(f"{failed}receiving 524288 bytes instead of 65536. Usually ranks pass different sizes: "), (
         told
     )
     assert "look below the program" not in told
@@ -74,19 +74,19 @@ def test_another_call_at_the_same_number(tmp_path):
 
 def test_all_have_queued_it(tmp_path):
     told = said(tmp_path, "\n".join(lines(r, 78, 79, "BROADCAST", 80) for r in range(3)))
-    assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
+    assert told.startswith("No rank lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
 
 
 def test_a_rank_that_has_queued_it_and_has_not_timed_out_itself(tmp_path):
     others = "\n".join(lines(r, 78, 78, "BROADCAST", 80) for r in (0, 1))
     told = said(tmp_path, others, SIGNAL.format(r=2, queued=78, done=77))
-    assert told.startswith("Nobody lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
+    assert told.startswith("No rank lacks a call: all 3 ranks have made broadcast #78, and it has not ended.")
 
 
 def test_ranks_of_which_the_log_says_nothing(tmp_path):
     told = said(tmp_path, "\n".join(lines(r, 78, 79, "BROADCAST", 80) for r in (1, 2, 3, 5, 6, 7)))
     assert told.startswith(
-        "Ranks 0 and 4 may hold up the other 6: there is no dump of them, nor a word of the watchdog's in a log"
+        "Ranks 0 and 4 may hold up the other 6: there is no dump of them, and no watchdog message in a log"
     )
 
 

@@ -164,7 +164,7 @@ def test_traces_that_cannot_be_used_are_named(tmp_path):
         "rank-1.pt.trace.json.gz is compressed and cut short or damaged",
         "rank-7.json is a trace without any collective.",
         "is of rank 0, of which there is another trace already: left out.",
-        "bad.json is no whole trace of torch.profiler: TypeError",
+        "bad.json is not a complete trace of torch.profiler: TypeError",
         "2 of 3 ranks have a trace here.",
     ):
         assert words in said, said

@@ -40,10 +40,10 @@ def entries(folder, **options):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("hand.zip", "hand.zip is no notebook. Only notebooks"),
-        ("page.html", "page.html is no notebook"),
-        ("answer.py", "answer.py is no notebook"),
-        ("notes.txt", "notes.txt is no notebook"),
+        ("hand.zip", "hand.zip is not a notebook. Only notebooks"),
+        ("page.html", "page.html is not a notebook"),
+        ("answer.py", "answer.py is not a notebook"),
+        ("notes.txt", "notes.txt is not a notebook"),
         ("empty/", "empty is an empty folder."),
         ("zipped/01.zip", "There is no notebook in zipped, only 01.zip. Only notebooks"),
         (".hidden/notes.txt", "There is no notebook in .hidden, only notes.txt"),

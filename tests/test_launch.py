@@ -286,7 +286,7 @@ def test_the_traceback_of_a_crashed_server_is_told(kernel, tmp_path):
         "Traceback (most recent call last):" in said
         and "TypeError: the server was sent Ready(), which is no request" in said
     )
-    assert said.endswith("Run the cell again: it is started anew.\n[0, 1]\n")
+    assert said.endswith("Run the cell again: it starts again.\n[0, 1]\n")
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_the_family_has_every_chunk_of_every_collective(n):
     # broadcast, scatter, gather, all_gather, all_to_all: before and after; the three that add up, and all_reduce again
     assert len(cells) - len(sums) == (n + n * n) + 2 * n + 2 * n + (n + n * n) + 2 * n * n + 4 * n * n
     assert {"reduce_scatter", "all_gather", "barrier", "all_to_all"} <= {word.text for word in shapes.words}
-    assert "broadcast        what one has, everybody gets           reduce" in repr(family(n))
+    assert "broadcast        what one has, every rank gets          reduce" in repr(family(n))
 
 
 def test_all_to_all_turns_rows_into_columns():
@@ -74,5 +74,5 @@ def test_shards_are_one_tensor(dim):
     want = [(f"{v}", rank) for i, row in enumerate(whole.tolist()) for j, v in enumerate(row) for rank in [(i // 2, j // 3)[dim]]]  # fmt: skip
     assert [(text, rank) for *_, text, rank in right] == want
     assert sorted(text for *_, text, _ in numbers) == sorted(2 * [text for text, _ in want])
-    with pytest.raises(ValueError, match="no shards of one tensor along dimension 0"):
+    with pytest.raises(ValueError, match="not shards of one tensor along dimension 0"):
         global_tensor([torch.zeros(2, 3), torch.zeros(2, 2)])

@@ -193,9 +193,9 @@ def test_a_hang_in_which_nobody_lacks_a_call_is_told(job):
     code, said, record = job("stuck", "--patience", "3", limit=15)
     assert code == 1
     first = record.verdict.split("RankFailed")[0]
-    assert "Standstill: no rank has made or finished a call for 3 s." in first
+    assert "Standstill: no rank has started or finished a call for 3 s." in first
     assert (
-        "Nobody lacks a call: all ranks have made each that has not ended. In flight: all_reduce #2 on ranks" in first
+        "No rank lacks a call: all ranks have made each that has not ended. In flight: all_reduce #2 on ranks" in first
     )
     assert "a link, a card or a kernel" in first and "device.synchronize()" in first
     assert record.events[1][1].end is None and record.events[1][1].issued is not None
@@ -216,7 +216,9 @@ def test_the_rank_that_the_watchdog_ends_is_not_accused(job):
     lacks = "all_reduce #2 of ranks 0 and 2 lacks rank 1."
     standstill, end = record.verdict.split("RankFailed: ")
     assert lacks in standstill and lacks in end
-    assert re.match(r"when rank [02] ended, no rank had made or finished a call for \d+ s.\n" + re.escape(lacks), end)
+    assert re.match(
+        r"when rank [02] ended, no rank had started or finished a call for \d+ s.\n" + re.escape(lacks), end
+    )
     assert re.search(r"That rank [02] ended is most likely a consequence, of a watchdog or a time limit:", end)
 
 

@@ -664,7 +664,7 @@ def test_messages_pass_each_other_and_neighbours_stay_neighbours():
 def test_a_bill_that_cannot_be_made_says_why(recorded):
     with pytest.raises(ValueError, match=r"the grid \{'dp': 3\} has 3 ranks, and 4 were recorded"):
         bill(recorded, rails(4), grid={"dp": 3})
-    with pytest.raises(ValueError, match="is no row, plane or block of the grid"):
+    with pytest.raises(ValueError, match="is not a row, plane or block of the grid"):
         bill(recorded, rails(4), scale=2)
     with pytest.raises(ValueError, match="scale names pp, the grid only dp, tp"):
         bill(recorded, rails(4), grid={"dp": 2, "tp": 2}, scale={"pp": 2})

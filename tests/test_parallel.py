@@ -581,7 +581,7 @@ def test_nothing_to_show_is_said():
         Film([[]], {})
     with pytest.raises(TypeError, match="not 'train'"):
         watch("train")
-    assert "in all" in repr(watch(lambda: None, world_size=1))
+    assert "total" in repr(watch(lambda: None, world_size=1))
 
 
 # --- the cost of the first run ------------------------------------------------------------

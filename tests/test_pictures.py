@@ -568,7 +568,7 @@ def test_a_tensor_of_another_dtype_has_the_senders_bytes():
     got = [(c.rank, c.text, c.source) for c in reading.cells(picture) if c.side == "after"]
     assert got == [(0, "1 1", (0,)), (1, "1065353216 1065353216", (0,))]
     assert reading.flow(picture)[0] == {(0, 0), (0, 1)}
-    assert "ranks 0, 1, float32 (0) and int32 (1) [2], 8 B a rank" in done.table()
+    assert "ranks 0, 1, float32 (0) and int32 (1) [2], 8 B per rank" in done.table()
 
 
 OPS = ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]

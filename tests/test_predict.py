@@ -69,7 +69,7 @@ def file(tmp_path, monkeypatch):
 
 def test_shows_before_and_an_empty_after_in_words():
     assert repr(predict(share_from_last, world_size=3)) == (
-        "Predict. What does each rank hold after this call?  broadcast from 2, ranks 0-2, float32 [3], 12 B a rank\n"
+        "Predict. What does each rank hold after this call?  broadcast from 2, ranks 0-2, float32 [3], 12 B per rank\n"
         "  rank   before         after\n"
         "  0      0 0 0      ->  _ _ _\n"
         "  1      10 10 10   ->  _ _ _\n"
@@ -118,18 +118,18 @@ def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
     [
         (share_from_last, {}, ["20 20 20", "10 10 10", "20 20 20"], "6 of 9", "what it held before: broadcast writes rank 2's"),
         (share_from_last, {}, ["30 20 20", "20 20 20", "20 20 20"], "8 of 9", "this is a sum, and broadcast adds nothing up"),
-        (share_from_last, {}, ["? ? ?", "20 20 20", "20 20 20"], "6 of 9", "everybody holds what rank 2 had"),
+        (share_from_last, {}, ["? ? ?", "20 20 20", "20 20 20"], "6 of 9", "every rank holds what rank 2 had"),
         (add_up, {}, ["111 222", "10 20", "? undefined"], "4 of 6", "leaves every buffer but the root's undefined"),
         (add_up, {}, ["1 222", "? ?", "? ?"], "5 of 6", "rank 0: you gave the rank's own number"),
         (add_up, {}, ["110 222", "? ?", "? ?"], "5 of 6", "the sum of the others"),
         (largest, {}, [9, 4, 4], "2 of 3", "this is the sum, and the reduce op is MAX"),
-        (collect, {}, ["5 25 15", "", None], "3 of 5", "in another place: gather gives rank 0 the tensors of all ranks"),
+        (collect, {}, ["5 25 15", "", None], "3 of 5", "in a different position: gather gives rank 0 the tensors of all ranks"),
         (collect, {}, ["5 15 25", "15", ""], "4 of 5", "rank 1: gather gives nothing more here: only rank 0 receives"),
         (scattered_sums, {}, [300, 300, 306], "2 of 3", "the sum of rank 0's chunk: rank 1 gets 1 + 101 + 201"),
         (exchange, {"rank": 1}, ["1 101 200"], "2 of 3", "that is what rank 0 gets"),
         (exchange, {"ask": "chunks", "rank": 1}, ["b0 b_1 c₂"], "2 of 3", "the r-th chunk of every rank"),
         (scattered_sums, {"ask": "chunks"}, ["sum a", "Σb", "c2"], "2 of 3", "the SUM of all ranks' r-th chunks"),
-        (impatient, {"call": 0, "rank": 0}, ["21 5"], None, "nobody waited for this call"),
+        (impatient, {"call": 0, "rank": 0}, ["21 5"], None, "no rank waited for this call"),
         (hot, {}, [5, 5, 5], "0 of 3", "rank 1 held this, but it does not come here"),
         (aliased, {"rank": 0, "check": False}, ["0 1 2"], "1 of 3", "something is wrong with what it is given"),
         (two_sums, {"ask": "returned", "rank": 0}, ["3 30"], "1 of 2", "it is 100 + 101 + 102"),
@@ -224,7 +224,7 @@ def test_a_wrong_choice_has_a_reason():
     asked = dict(choices=["yes", "no"], answer=lambda run: "yes", world_size=2)
     told = predict(squares, because={"no": "Two squared is four."}, answers="no", **asked)
     assert "Two squared is four." in repr(told)
-    with pytest.raises(ValueError, match="none of the choices"):
+    with pytest.raises(ValueError, match="not one of the choices"):
         predict(squares, because={"maybe": "?"}, **asked)
 
 
@@ -249,7 +249,7 @@ def test_choices_with_a_function_that_answers():
 
     assert predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="yes").right == 1
     assert predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="n").right == 0
-    with pytest.raises(ValueError, match="none of the choices"):
+    with pytest.raises(ValueError, match="not one of the choices"):
         predict(squares, choices=["yes", "no"], answer=right, world_size=2, answers="maybe")
 
 
@@ -321,7 +321,7 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
     after, returned, verdict = [cell.outputs[0].data["text/plain"] for cell in notebook.cells[1:4]]
     assert after.startswith("What does each rank hold after this call?") and "0      0       ->  1" in after
     assert returned.startswith("What does f return on each rank?") and returned.endswith("0   7\n     1   8")
-    assert verdict.startswith("How does it end?\n  some ranks wait for ever (Stuck)\n\nStuck: rank 0")
+    assert verdict.startswith("How does it end?\n  some ranks wait forever (Stuck)\n\nStuck: rank 0")
     assert not file.exists()
 
 
@@ -346,7 +346,7 @@ def test_predictions_are_noted_beside_the_exercises(file):
     (record,) = progress.predictions().values()
     assert record == {"first": 1, "best": 2, "of": 2, "tries": 2}
     assert progress.recall() == {"01_distributed_mean": {"points": 2, "best": 2, "of": 3, "tries": 0}}
-    assert repr(progress.progress()).endswith("1 predictions made, 0 right at the first try")
+    assert repr(progress.progress()).endswith("1 predictions made, 0 right on the first try")
     progress.forget()
     assert progress.recall() == progress.predictions() == {}
 

@@ -129,25 +129,25 @@ def test_before_and_after_of_each_collective(n):
 
 TWINS = {
     "broadcast": """\
-broadcast from 1, ranks 0-2, float32 [2], 8 B a rank
+broadcast from 1, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  10 11
   1*     10 11   ->  10 11
   2      20 21   ->  10 11""",
     "all_reduce": """\
-all_reduce SUM, ranks 0-2, float32 [2], 8 B a rank
+all_reduce SUM, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  30 33
   1      10 11   ->  30 33
   2      20 21   ->  30 33""",
     "reduce": """\
-reduce MAX to 1, ranks 0-2, float32 [2], 8 B a rank
+reduce MAX to 1, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  undefined
   1*     10 11   ->  20 21
   2      20 21   ->  undefined""",
     "gather": """\
-gather to 0, ranks 0-2, float32 [2], 8 B a rank
+gather to 0, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0*     0 1     ->  0 1 | 10 11 | 20 21
   1      10 11   ->  -
@@ -159,37 +159,37 @@ scatter from 1, ranks 0-2, int64 [1], 24 B on rank 1
   1*     100 | 101 | 102  ->  101
   2      -                ->  102""",
     "all_gather": """\
-all_gather, ranks 0-2, float32 [2], 8 B a rank
+all_gather, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  0 1 | 10 11 | 20 21
   1      10 11   ->  0 1 | 10 11 | 20 21
   2      20 21   ->  0 1 | 10 11 | 20 21""",
     "all_gather_single": """\
-all_gather_single, ranks 0-2, float32 [2], 8 B a rank
+all_gather_single, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  0 1 10 11 20 21
   1      10 11   ->  0 1 10 11 20 21
   2      20 21   ->  0 1 10 11 20 21""",
     "reduce_scatter": """\
-reduce_scatter SUM, ranks 0-2, int64 [1], 24 B a rank
+reduce_scatter SUM, ranks 0-2, int64 [1], 24 B per rank
   rank   before               after
   0      0 | 1 | 2        ->  300
   1      100 | 101 | 102  ->  303
   2      200 | 201 | 202  ->  306""",
     "reduce_scatter_single": """\
-reduce_scatter_single SUM, ranks 0-2, int64 [3], 24 B a rank
+reduce_scatter_single SUM, ranks 0-2, int64 [3], 24 B per rank
   rank   before           after
   0      0 1 2        ->  300
   1      100 101 102  ->  303
   2      200 201 202  ->  306""",
     "all_to_all": """\
-all_to_all, ranks 0-2, int64 [1], 24 B a rank
+all_to_all, ranks 0-2, int64 [1], 24 B per rank
   rank   before               after
   0      0 | 1 | 2        ->  0 | 100 | 200
   1      100 | 101 | 102  ->  1 | 101 | 201
   2      200 | 201 | 202  ->  2 | 102 | 202""",
     "all_to_all_single": """\
-all_to_all_single, ranks 0-2, int64 [3], 24 B a rank
+all_to_all_single, ranks 0-2, int64 [3], 24 B per rank
   rank   before           after
   0      0 1 2        ->  0 100 200
   1      100 101 102  ->  1 101 201

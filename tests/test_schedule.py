@@ -167,7 +167,7 @@ WRONG = {
     "a chunk that never comes": (
         Schedule("all_gather", 3, [[copy(r, (r + 1) % 3, r) for r in range(3)]], 3),
         None,
-        "at the end rank 0 has no chunk b: nobody ever sends it there.",
+        "at the end rank 0 has no chunk b: no rank ever sends it there.",
     ),
     "a double sum": (
         all_reduce([[add(1, 0, 0), add(2, 0, 0)], [copy(0, 1, 0)], [add(0, 1, 0)]]),
@@ -193,7 +193,7 @@ WRONG = {
     "read though it never arrives": (
         Schedule("broadcast", 3, [[copy(0, 1, 0)], [copy(2, 1, 0)]]),
         2,
-        "step 2: rank 2 sends chunk a to rank 1 but does not have it: nobody ever sends it to rank 2.",
+        "step 2: rank 2 sends chunk a to rank 1 but does not have it: no rank ever sends it to rank 2.",
     ),
     "a cycle": (
         Schedule("broadcast", 4, [[copy(1, 2, 0), copy(2, 3, 0), copy(3, 1, 0)]]),
@@ -229,8 +229,8 @@ IMPOSSIBLE = {
     "no rank 3": lambda: all_reduce([[add(0, 3, 0)]]),
     "no chunk 1: the buffer is cut in 1": lambda: all_reduce([[add(0, 1, 1)]]),
     "step 1 is one message, 0 -> 1: a step is a list": lambda: all_reduce([add(0, 1, 0)]),
-    r"\(0, 1, 0\) is no message": lambda: all_reduce([[(0, 1, 0)]]),
-    "whole numbers, not 0, 1.0": lambda: all_reduce([[add(0, 1.0, 0)]]),
+    r"\(0, 1, 0\) is not a message": lambda: all_reduce([[(0, 1, 0)]]),
+    "integers, not 0, 1.0": lambda: all_reduce([[add(0, 1.0, 0)]]),
     "not 0, 1, .'a',.": lambda: all_reduce([[add(0, 1, "a")]]),
     "sends to itself": lambda: all_reduce([[add(0, 0, 0)]]),
     "carries no chunk": lambda: all_reduce([[add(0, 1, [])]]),

@@ -58,7 +58,7 @@ def test_a_picture_of_one_tree_is_as_large_as_the_tree():
 
 
 def test_what_is_no_tree_is_not_drawn_as_one():
-    with pytest.raises(ValueError, match="make no tree"):
+    with pytest.raises(ValueError, match="do not form a tree"):
         schedule.pairwise_all_to_all(4).draw(style="trees")
 
 

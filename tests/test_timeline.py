@@ -73,7 +73,7 @@ def test_a_short_wait_is_shown_from_near():
         first.start, first.end, second.start, second.end = 0.0, 0.001, came, 0.651
     seen = timeline(done)
     words = [w.text for w in reading.drawn(seen).words]
-    assert "from near: the longest wait: rank 0, 50 ms in barrier #2, for rank 1" in words
+    assert "Close-up: the longest wait: rank 0, 50 ms in barrier #2, for rank 1" in words
     assert "worked 599 ms, waited 50 ms for rank 1, moved 2 ms" in words
     assert seen.text.splitlines()[1].split() == ["0", "599", "ms", "50", "ms", "2", "ms", "rank", "1"]
 
@@ -158,7 +158,7 @@ def test_a_trace_lies_on_the_clock_of_torch_profilers(tmp_path):
         for name in ("all_reduce #2", "gloo:all_reduce")
     )
     assert len(ours) == len(gloos) == 2 and all(0 <= gloo - call < 50_000 for call, gloo in zip(ours, gloos))
-    with pytest.raises(ValueError, match="is no trace of torch.profiler"):
+    with pytest.raises(ValueError, match="is not a trace of torch.profiler"):
         seen.save(tmp_path / "none.json", ROOT / "pyproject.toml")
 
 

@@ -12,12 +12,16 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.cost import cost
 from collectives.cost.plain import seconds
+from collectives.cost.planner import Division, shape
 from collectives.machines import Level, Machine, Port, fat_tree, gpu_nodes, pcie_node, rails
 from collectives.play import step
+from collectives.play.web.panel import described
 from collectives.play.written import GIVEN, written
 from helpers.tools.site.tasks import tasks
+from helpers.views.planner import planner
 from tests import ROOT
 from tests.corpus import practice, puzzles
+from tests.moving import Moved
 
 ALONE = """
 import json, sys
@@ -30,8 +34,10 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from collectives.play.written import written
 
-given = json.load(sys.stdin)
-print(json.dumps([written(source, task) for source, task in given]))
+from collectives.play.planning import planned
+
+given, division = json.load(sys.stdin)
+print(json.dumps([*(written(source, task) for source, task in given), planned(*division)]))
 """
 RING = inspect.cleandoc(
     """
@@ -48,12 +54,16 @@ ANSWERS = {"faster_all_reduce": puzzles, "schedule_within": puzzles, "pipeline":
 
 
 def test_it_runs_with_the_standard_library_alone():
-    given = [(RING, TASKS["my_ring"]), (ORDERS, TASKS["schedule_within"])]
+    model = planner(shape("Mixtral 8x7B"), Division(data=16, experts=8), 64)
+    was = {control["name"]: control["at"] for control in described(model)["controls"]}
+    division = [model.recording()["asked"], was, was | {"tensor": 2}]  # a place: of 1, 2, 4, 8
+    given = [(RING, TASKS["my_ring"]), (ORDERS, TASKS["schedule_within"])], division
     done = subprocess.run(
         [sys.executable, "-c", ALONE], cwd=ROOT, input=json.dumps(given), capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    ring, orders = json.loads(done.stdout)
+    ring, orders, plan = json.loads(done.stdout)
+    assert plan == json.loads(json.dumps(Moved(model.widget()).move(tensor="4"))) and "before: 16 GPUs" in plan["words"]
     exec(RING, here := dict(GIVEN))
     assert ring["plays"] == json.loads(json.dumps(step(here["my_ring"](4)).recording()))
     assert "6 steps, at least 2; the busiest rank sends or receives 3/2 S, at least 3/2 S" in ring["words"]

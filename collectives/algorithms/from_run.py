@@ -69,7 +69,7 @@ def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: in
     were kept as a summary only, or where the run used collectives.
     """
     if collective not in COLLECTIVES:
-        raise ValueError(f"{collective!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
+        raise ValueError(f"{collective!r} is not a collective known here. Choose from: {', '.join(COLLECTIVES)}.")
     if len(inputs) != run.world_size:
         raise ValueError(f"inputs has {len(inputs)} tensors for {run.world_size} ranks: give what each rank put in.")
     calls = run.calls
@@ -175,7 +175,7 @@ class _Decoder:
             fits = {one for one in likely if _close(piece, self.numbers(*one))}
             if not fits:
                 raise ValueError(
-                    f"{_who(m)}: its numbers are no chunk that rank {m.source} can hold by then, neither its own, nor "
+                    f"{_who(m)}: its numbers are not a chunk that rank {m.source} can hold by then, neither its own, nor "
                     f"arrived, nor the sum of both. {ELSEWHERE}"
                 )
             if len(fits) > 1:
@@ -219,7 +219,7 @@ class _Decoder:
             fits = [w for w in worlds if got is not None and _close(got, self.numbers(chunk, w.held))]
             if got is not None and wanted and not fits:
                 raise ValueError(
-                    f"rank {rank} returned numbers for chunk {chunk_name(self.frame, chunk)} that it can not have got by "
+                    f"rank {rank} returned numbers for chunk {chunk_name(self.frame, chunk)} that it cannot have got by "
                     f"copying or adding what arrived. {ELSEWHERE}"
                 )
             self.settle(rank, chunk, (fits or likely or worlds)[0].held)

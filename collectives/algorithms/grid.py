@@ -48,7 +48,7 @@ def grids(s: Schedule, states: list[Holdings], step: int | None) -> list[Canvas]
 def _share(s: Schedule, messages: list[Message]) -> str:
     loads = {len(m.chunks) for m in messages}
     if len(loads) != 1:
-        return f"1/{s.cuts} S a chunk"
+        return f"1/{s.cuts} S per chunk"
     share = Fraction(loads.pop(), s.cuts)
     return "S each" if share == 1 else f"{share} S each"
 

@@ -81,7 +81,7 @@ class Schedule:
     def __post_init__(self) -> None:
         n, op = self.world_size, self.collective
         if op not in COLLECTIVES:
-            raise ValueError(f"{op!r} is not a collective known here; these are: {', '.join(COLLECTIVES)}.")
+            raise ValueError(f"{op!r} is not a collective known here. Choose from: {', '.join(COLLECTIVES)}.")
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"world_size is a number of ranks, 1 or more, not {n!r}.")
         if not 0 <= self.root < n:
@@ -106,10 +106,10 @@ class Schedule:
     def _flaw(self, m: Message) -> str | None:
         """What makes this no message of the schedule; goes on from "step 2"."""
         if not isinstance(m, Message):
-            return f": {m!r} is no message; copy(source, target, chunk) and add(...) make one."
+            return f": {m!r} is not a message; copy(source, target, chunk) and add(...) make one."
         n, source, target, chunks = self.world_size, m.source, m.target, m.chunks
         if not all(isinstance(number, int) for number in (source, target, *chunks)):
-            return f", message {m}: ranks and chunks are whole numbers, not {source!r}, {target!r}, {chunks!r}."
+            return f", message {m}: ranks and chunks are integers, not {source!r}, {target!r}, {chunks!r}."
         if not (0 <= source < n and 0 <= target < n):
             wrong = target if 0 <= source < n else source
             return f", message {m}: there is no rank {wrong}, ranks are 0 to {n - 1}."

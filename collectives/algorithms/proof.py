@@ -118,7 +118,7 @@ def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
         return f"{says}: a cycle. {waits}, and none of them ever gets chunk {name} from elsewhere."
     when = next((j for j, _ in _brings(s, m.source, chunk)), None)
     if when is None:
-        return f"{says}: nobody ever sends it to rank {m.source}."
+        return f"{says}: no rank ever sends it to rank {m.source}."
     if when == k:
         return (
             f"{says} yet: it arrives in this same step. A message carries what its source holds when the step "
@@ -140,7 +140,7 @@ def _parts(parts: Parts) -> str:
 def _ending(s: Schedule, rank: int, chunk: int, got: Parts, wanted: Parts) -> str:
     name = chunk_name(s, chunk)
     if not got:
-        return f"at the end rank {rank} has no chunk {name}: nobody ever sends it there."
+        return f"at the end rank {rank} has no chunk {name}: no rank ever sends it there."
     missing, extra = wanted & ~got, got & ~wanted
     says = [f"without the {_parts(missing)}"] * bool(missing)
     says += [f"with the {_parts(extra)}, which it should not have"] * bool(extra)

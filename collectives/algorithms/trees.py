@@ -27,7 +27,7 @@ def trees(s: Schedule) -> list[tuple[tuple[int, ...], Tree]]:
             tree = {m.source: m.target for m in moves}
         roots = set(tree.values()) - set(tree)
         if len(tree) != s.world_size - 1 or len(roots) != 1 or down and up and down != up:
-            raise ValueError(f"the messages of {s.name} make no tree: take style='lanes' or 'grid'.")
+            raise ValueError(f"the messages of {s.name} do not form a tree: take style='lanes' or 'grid'.")
         found[tuple(sorted(tree.items()))].append(chunk)
     return [(tuple(chunks), dict(edges)) for edges, chunks in found.items()]
 
@@ -38,7 +38,7 @@ def draw_trees(s: Schedule) -> tuple[list[Canvas], str]:
     top = Canvas()
     kinds = {m.adds for step in s.steps for m in step}
     ways = ["sums go up"] * (True in kinds) + ["copies go down"] * (False in kinds)
-    y = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; at each edge its steps; grey rim: a leaf")
+    y = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; edges show their steps; gray rim: a leaf")
     words = "\n".join(_said(s, *each) for each in found)
     if len(found) == 1:
         _draw_tree(top, y, s, *found[0])

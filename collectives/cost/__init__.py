@@ -17,9 +17,10 @@ __all__ = lazy(
     {
         ".bill": "Bill bill",
         ".calibration": "GROUPS Calibration CalibrationPoint calibration",
-        ".cost": "Cost Price algbw busbw compute_seconds cost price training_flops",
+        ".cost": "Price compute_seconds cost price training_flops",
         ".crossover": "Crossover ring_and_tree",
         ".fit": "SIZES Fit exchange fit loopback ping_pong",
+        ".result": "Cost algbw busbw",
         ".tuner": "Nccl nccl",
     },
 )

@@ -15,7 +15,7 @@ from ..judge.run import Run
 from ..machines.model import Machine
 from ..record.calls import Call
 from ..record.collectives import of
-from .cost import Cost
+from .result import Cost
 from .tuner import nccl
 
 BARRIER_BYTES = 4  # ProcessGroupNCCL's barrier is an all_reduce of one element
@@ -165,7 +165,7 @@ class _Layout:
             if self.real == self.recorded:
                 return f"{len(ranks)} of {prod(self.recorded)}", np.array(ranks)
             raise ValueError(
-                f"the group of ranks {', '.join(map(str, ranks))} is no row, plane or block of the grid "
+                f"the group of ranks {', '.join(map(str, ranks))} is not a row, plane or block of the grid "
                 f"{self.grid}: how it grows is not known. Give the grid that it is a row of."
             )
         axes = [np.arange(n) if len(c) > 1 else c for c, n in zip(at, self.real)]

@@ -263,7 +263,7 @@ def calibrated(rows: list[Measured], asked: argparse.Namespace) -> str:
     rows_there = candidates[name]
     inside = sum(_inside(row) for row in rows_there)
     lines.append(f"  as {name}: the price errs by {error(rows_there):.0%} (median), "
-                 f"{inside} of {len(rows_there)} lie in its band")  # fmt: skip
+                 f"{inside} of {len(rows_there)} are in its band")  # fmt: skip
     faults = slow(rows_there)
     lines += _named(f"slow, {FAULT} times above the band at two sizes in a row: look for a fault", faults)
     good = [row for row in rows_there if row not in faults]
@@ -275,7 +275,7 @@ def calibrated(rows: list[Measured], asked: argparse.Namespace) -> str:
     fit = [Row(row.measured, price_on(row, network), row.version) for row in good]
     lines.append(f"  fitted: the price errs by {error(fit):.0%} (median); software adds to a crossing "
                  + ", ".join(f"{duration(s)} ({p})" for s, p in zip(network.value("hop", "this"), ("LL", "LL128", "Simple"))))  # fmt: skip
-    lines += _named(f"odd: not met by the fit, though the sizes beside are (by {ODD} times and more)", odd(fit))
+    lines += _named(f"odd: not met by the fit, though the neighboring sizes are (by {ODD} times and more)", odd(fit))
     table = [("collective", "ranks", "bytes", "measured", "price", "nine of ten")]
     for row in fit[:: max(1, len(fit) // 12)]:
         cost = row.price(row.measured.nbytes)

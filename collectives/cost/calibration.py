@@ -14,7 +14,7 @@ from itertools import groupby
 from ..format import aligned, size
 from ..machines.networks import at_size
 from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
-from .cost import busbw
+from .result import busbw
 from .spread import Spread, spread
 from .tuner import nccl
 

@@ -9,8 +9,8 @@ from ..format import aligned, duration, size
 from ..frontend import Shown
 from ..machines.sweeps import HELD_OUT
 from .calibration import Calibration
-from .cost import Cost
 from .fit import Fit
+from .result import Cost
 from .tuner import Nccl
 
 TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
@@ -117,7 +117,7 @@ def draw_errors(table: Calibration) -> Shown:
 
     Crosses are fitted or suspect, and do not count.
     """
-    alt = "Picture: the published time over the model's, against bytes, a dot a row"
+    alt = "Picture: the published time over the model's, against bytes, one dot per row"
     chart = Chart(alt, height=430)
     (ax,) = chart.panels
     ax.axhspan(1 / 1.2, 1.2, color="#e9f0e6", lw=0)
@@ -133,14 +133,14 @@ def draw_errors(table: Calibration) -> Shown:
     ax.set_ylim(least, most)
     ticks(ax.yaxis, [0.5, 1 / 1.2, 1, 1.2, 2, 4], lambda v: f"{v:.2g}")
     ticks(ax.xaxis, [4**k for k in range(2, 18, 2)], said_bytes)
-    titled(ax, "Published / model's time, one dot a row", "bytes")
+    titled(ax, "Published / model's time, one dot per row", "bytes")
     ax.set_ylabel("times what the model says", fontproperties=small_font(), color=SOFT)
     for k, (place, colour) in enumerate(PLACES.items()):
         key(ax, k, place, mfc=colour, mec=colour, marker="o")
     key(ax, 2, "held out", mfc="white", mec=INK, marker="o")
     key(ax, 3, "fitted or suspect, not counted", mec=FAINT, marker="x")
     if high := sum(row.times > most for row in table):
-        note(ax, f"{high} suspect rows lie above", (table[0].nbytes, most), (6, -8), "left")
+        note(ax, f"{high} suspect rows are above", (table[0].nbytes, most), (6, -8), "left")
     return Shown(chart, repr(table))
 
 
@@ -179,19 +179,19 @@ def draw_machines() -> Shown:
     words = (
         "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
         "PCIe node        four GPUs share one link of 55 GB/s to the other four\n"
-        "rail-optimised   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
+        "rail-optimized   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
         "fat tree         all cards of a node at one leaf switch; they share the links above it"
     )
     sketches = [
         _sketch(_nvlink, "NVLink node", "any two of 8 GPUs are one switch apart,\n"
                 "450 GB/s each way, nothing shared (H100)"),
         _sketch(_pcie, "PCIe node", "four GPUs share (thick) one link of 55 GB/s\nto the other four"),
-        _sketch(_rail, "Rail-optimised", "card i of every node is at rail switch i; a message to\n"
+        _sketch(_rail, "Rail-optimized", "card i of every node is at rail switch i; a message to\n"
                 "another place changes rails inside the node, by NVLink"),
         _sketch(_tree, "Fat tree", "all cards of a node are at one leaf switch, and share\n"
                 "(thick) the links above it, which may be too few"),
     ]  # fmt: skip
-    return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimised cluster, fat tree"), words)
+    return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimized cluster, fat tree"), words)
 
 
 def _sketch(draw: Callable[[Canvas], None], name: str, note: str) -> Canvas:

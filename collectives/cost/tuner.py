@@ -11,10 +11,9 @@ Left out are kernels for symmetric memory and copies by the copy engines, which 
 registered as windows (they take less), and SHARP in the network's switches.
 """
 
+from collections import Counter
 from math import inf, log2
 from typing import Iterable, NamedTuple
-
-import numpy as np
 
 from ..machines import tuning
 from ..machines.gpu import NCCL, gpu
@@ -22,7 +21,7 @@ from ..machines.model import Machine
 from ..machines.networks import PRICES
 from ..machines.tuning import BASE_SECONDS, NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, PROTOCOLS, SIMPLE, VERSIONS
 from ..record.collectives import COLLECTIVES as TABLE
-from .cost import Cost, check_bytes
+from .result import Cost, check_bytes
 
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
 IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
@@ -67,12 +66,12 @@ class Nccl:
             known = "Take nvlink_node(), nvl72(), rails(), fat_tree() or efa()."
             raise ValueError(f"{machine.name} does not say which GPUs it has, so NCCL's figures are unknown. {known}")
         self.collective, self.machine, self.version = collective, machine, version
-        at = np.arange(machine.gpus.count) if ranks is None else np.unique(np.fromiter(ranks, np.int64))
-        if not len(at) or at[0] < 0 or at[-1] >= machine.most_ranks:
+        at = range(machine.gpus.count) if ranks is None else sorted({int(rank) for rank in ranks})
+        if not at or at[0] < 0 or at[-1] >= machine.most_ranks:
             raise ValueError(f"{machine.name} has the ranks 0 to {machine.most_ranks - 1}; at least one takes part.")
-        members = np.unique(at // machine.gpus.node, return_counts=True)[1]
+        members = Counter(rank // machine.gpus.node for rank in at).values()
         self.world_size, self.nodes = len(at), len(members)
-        self.node = int(members.min())  # GPUs of the node that has fewest: its cards are the bottleneck
+        self.node = min(members)  # GPUs of the node that has fewest: its cards are the bottleneck
         self.a_node = self.world_size / self.nodes
         self.network = machine.gpus.inside if self.nodes == 1 else machine.gpus.between
         self.ways = self._ways() if self.world_size > 1 else []

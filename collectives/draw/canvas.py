@@ -1,4 +1,4 @@
-"""The sheet that pictures are drawn on: the palette, shapes in pixels, and the finished `Picture`.
+"""The sheet that pictures are drawn on: shapes in pixels, and the finished `Picture`.
 
 A `Canvas` is drawn in its own pixels, from its top left corner; a `Picture` lays
 sketches out and knows how a notebook shows it.  Knows nothing about runs.
@@ -21,25 +21,21 @@ from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
 from ..frontend import image_html, watched
+from .palette import (  # noqa: F401 (who draws takes them from here)
+    AMOUNT,
+    ANYBODYS,
+    FAINT,
+    GRID,
+    IDLE,
+    INK,
+    PALETTE,
+    REDUCED,
+    SERIES,
+    SOFT,
+    TRAY,
+)
 from .png import encoded
 from .svg import svg
-
-# One colour a rank, and none of them grey: grey is idle, a buffer, anybody's.  For colour-blind readers too, any two
-# are at least 16 apart (CIEDE2000), and black or white text (whichever `ink_on` picks) has a contrast of 5.3:1:
-# tests/test_colours.py measures both.
-PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#337856", "#b1c7f3")
-# What is no rank (algorithms, kinds of memory or of work, groups of figures) has colours of its own, as far apart;
-# `pale` ones are for a second tone, or for what is written on.
-SERIES = ("#146464", "#8cb43c", "#1414a0", "#dc8ca0", "#786428", "#7878f0")
-INK = "#1c1e21"
-SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
-FAINT = "#949ba2"  # what is there but does not count: a buffer about to be overwritten
-TRAY = "#f2f4f6"  # the memory of a rank, where it holds nothing of interest
-AMOUNT = "#c3c9cf"  # how much of something that is no rank's data: work, memory
-REDUCED = "#26292e"  # a cell that combines every rank
-IDLE = "#dfe3e7"  # a lane before data arrives
-ANYBODYS = "#51575e"  # data that may be several ranks', for their numbers are equal
-GRID = "#e9ecef"  # the edges of steps, the marks of an axis
 
 WIDTH = 860  # pixels: what a notebook page shows without scaling
 SHARPNESS = 2  # image pixels per pixel shown, for screens that have them

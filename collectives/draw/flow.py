@@ -42,8 +42,8 @@ def says(call: Call, grid: Grid) -> str:
     if not provenance.agree(call) or not any(cell.slot.kind != "buffer" for row in grid.after for cell in row):
         return ""
     if sign := _sign(call):
-        return f"lines: whose data; {sign} stands for combining it, there is no such place"
-    return "lines: whose data it is, not which way it takes"
+        return f"Lines show whose data goes in. {sign} marks where it's combined; no rank sits there."
+    return "Lines show whose data it is, not the route it takes."
 
 
 def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: float, ys: list[float]) -> None:

@@ -53,11 +53,13 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     if len(calls) > MAX_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MAX_MESSAGES} more messages", 11.5, SOFT, align="left")
         y += 18
-    legend = ["lane: whose data its rank sent or got last"]
+    legend = ["lane color: whose data the rank last sent or received"]
     legend += [f"every message carries {same}"] * bool(same)
     legend += ["dashed: waits"] * any(each.waits(rank) for each in drawn for rank in ranks)
-    legend += ["grey: may be several ranks', the numbers are equal"] * any(m.sent and m.origin is None for m in every)
-    legend += ["no room for numbers: they are in the table"] * crowded(every, ranks)
+    legend += ["gray: several ranks hold equal numbers, so the source is ambiguous"] * any(
+        m.sent and m.origin is None for m in every
+    )
+    legend += ["too small for numbers: see the table"] * crowded(every, ranks)
     sketch.text(0, y - 4, " · ".join(legend), 10.5, SOFT, align="left")
     return sketch, f"{title}, ranks {span(tuple(ranks))}"
 
@@ -70,7 +72,7 @@ def crowded(messages: list[Transfer], ranks: list[int]) -> bool:
 def titles(calls: list[Call], steps: int) -> tuple[str, str]:
     """Two lines above the picture. steps: how many the messages take; 0: not known."""
     firsts = [call.events[0] for call in calls]
-    what = f"{size(sum(e.nbytes for e in firsts))} in all"
+    what = f"{size(sum(e.nbytes for e in firsts))} in total"
     if len({(e.dtype, e.shape, e.nbytes) for e in firsts}) == 1 and firsts[0].dtype is not None:
         what = f"{dtype_name(firsts[0].dtype)} {list(firsts[0].shape)}, {size(firsts[0].nbytes)}"
         what += " each" * (len(calls) > 1)

@@ -32,5 +32,5 @@ def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
     if len(standing) > MAX_RANKS:
         sketch.text(left + 16, y[-1] + PITCH, f"and {len(standing) - MAX_RANKS} more ranks", 11.5, SOFT, align="left")
     said = "; ".join(f"{rank} waits for {', '.join(map(str, sorted(on)))}" for rank, on in sorted(waits.items()) if on)
-    what = f"who waits for whom: {said}" if said else "nobody waits for another rank"
+    what = f"who waits for whom: {said}" if said else "no rank waits for another"
     return Picture([sketch], said, f"Picture: {what}")

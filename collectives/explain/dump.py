@@ -122,7 +122,7 @@ def read(data: Any, path: str, known: dict) -> Dump:
     try:
         return _Reader(data, rank, path, version, known).dump()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError) as error:
-        raise Unusable(f"is no whole dump: {type(error).__name__}: {error}") from error
+        raise Unusable(f"is not a complete dump: {type(error).__name__}: {error}") from error
 
 
 class _Reader:

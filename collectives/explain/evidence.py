@@ -59,7 +59,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
     if found.others:
         names = ", ".join(file.name for file in found.others[:3]) + ", ..." * (len(found.others) > 3)
-        found.said.append(f"Nothing that is known here is in {names}.")
+        found.said.append(f"Nothing is recognized in {names}.")
     return found
 
 
@@ -96,7 +96,7 @@ def _take(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
     if data[:1] == b"\x80":
         content = plain.unpickled(data)
         if not dump.is_dump(content):
-            raise Unusable("is a pickle, and no flight-recorder dump: it has no entries")
+            raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
         found.dumps.append(dump.read(content, str(file), known))
         return True
     if b"\0" in data[:4096]:

@@ -22,7 +22,7 @@ _HCA = re.compile(r"GPU ?Direct RDMA (Enabled|Disabled) for (.*)")
 _STATUS = {
     12: "no answer after all retries: a link, a card or the peer's process",
     5: "a consequence of an earlier error: look further up",
-    4: "access control (ACS) on the PCIe switches against GPUDirect RDMA, mostly",
+    4: "access control (ACS) on the PCIe switches against GPUDirect RDMA, usually",
     13: "the peer was not ready to receive, after all retries",
 }
 FEW_CHANNELS = 2

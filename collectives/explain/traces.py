@@ -101,7 +101,7 @@ def read(data: dict, path: str) -> Trace:
     try:
         return _read(data, path, about, 0 if rank is None else int(rank), rank is None)
     except (KeyError, TypeError, ValueError, AttributeError, SyntaxError) as error:
-        raise Unusable(f"is no whole trace of torch.profiler: {type(error).__name__}: {error}") from error
+        raise Unusable(f"is not a complete trace of torch.profiler: {type(error).__name__}: {error}") from error
 
 
 def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace:
@@ -211,7 +211,7 @@ def _headline(traces: list[Trace]) -> str:
     late, waited, times, calls = stragglers(traces)
     if late is None:
         calls = sum(len(trace.spans) for trace in traces)
-        return f"Nobody lacks a call: {name_ranks([t.rank for t in traces])} made {calls:,} collectives" + (
+        return f"No rank lacks a call: {name_ranks([t.rank for t in traces])} made {calls:,} collectives" + (
             ", and none of them came last in most."
             if len(traces) > 1
             else "; who came last takes the traces of several ranks."
@@ -261,7 +261,7 @@ def _lanes(traces: list[Trace]) -> dict[tuple, dict[int, list[Span]]]:
 
 
 def _ranks(traces: list[Trace]) -> str:
-    rows = [("rank", "GPU", "time", "in collectives", "beside no kernel", "streams", "collectives")]
+    rows = [("rank", "GPU", "time", "in collectives", "exposed", "streams", "collectives")]
     for trace in traces:
         moving, total = sum(e - s for s, e in trace.moving), trace.seconds or 1.0
         streams = len({span.stream for span in trace.spans})

@@ -32,7 +32,7 @@ _STARTED = re.compile(r"last started (?:NCCL )?work: (-?\d+)")
 _ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
 _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
 _SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
-DIFFERENT_SIZES = "Mostly ranks pass different sizes: the flight recorder's files say in which call"
+DIFFERENT_SIZES = "Usually ranks pass different sizes: the flight recorder's files say in which call"
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 

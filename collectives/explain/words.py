@@ -19,7 +19,7 @@ def explained(job: Job, hang: Hang, failures: Sequence[str] = ()) -> str:
     failures: sentences on what the network's library itself reported, which is the cause where no rank is.
     """
     if failures and not hang.ranks:
-        lines = [f"Nobody lacks a call: {failures[0]}", *failures[1:]]
+        lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
     else:
         lines = [headline(job, hang), *_SENTENCES[hang.kind](job, hang), *failures]
     return "\n".join([*lines, "", table(job)])
@@ -34,7 +34,7 @@ def headline(job: Job, hang: Hang) -> str:
 
 def _who(job: Job, hang: Hang) -> str:
     if not hang.ranks:
-        return "Nobody lacks a call"
+        return "No rank lacks a call"
     subject = few(hang.ranks).capitalize()
     verb = "may hold" if hang.kind == "silent" else "holds" if len(hang.ranks) == 1 else "hold"
     others = job.world_size - len(hang.ranks)
@@ -92,7 +92,7 @@ def _not_started(job: Job, hang: Hang) -> str:
 def _silent(job: Job, hang: Hang) -> str:
     of = "it" if len(hang.ranks) == 1 else "them"
     from_log = any(dump.from_log for dump in job.dumps.values())
-    nothing = f"no dump of {of}, nor a word of the watchdog's in a log" if from_log else f"no dump of {of}"
+    nothing = f"no dump of {of}, and no watchdog message in a log" if from_log else f"no dump of {of}"
     _, wait = hang.waits[0]
     return f"there is {nothing}, and {few(r for r, _ in hang.waits)} wait{'s' * (len(hang.waits) == 1)} in {call(job, wait)}"
 

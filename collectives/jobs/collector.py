@@ -243,7 +243,7 @@ class Collector(Host):
         for rank in cut:
             self._judge.blind()
             rank.cut_at = None
-            say(f"rank {rank.number} is not recorded any more: it closed its connection. Training goes on.")
+            say(f"rank {rank.number} is no longer recorded: it closed its connection. Training goes on.")
         if not self._judge.is_due:
             self._asked = None
             return

@@ -14,7 +14,7 @@ from .notes import Notes
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
 STOOD_SECONDS = 2.0  # without a message; then it is told what stood still before a rank ended
-UNSEEN = "is gone without a word, from another host: killed, or ended by os._exit,"
+UNSEEN = "disappeared without an error, from another host: killed, or ended by os._exit,"
 
 
 class Judge:

@@ -155,7 +155,7 @@ def decoded(line: bytes) -> list:
     """A line's parts: rank, kind, and more. Raises ValueError for what is no line of a record."""
     told = json.loads(line)
     if not isinstance(told, list) or len(told) < 2 or told[1] not in _READ:
-        raise ValueError(f"no line of a record: {line[:100]!r}")
+        raise ValueError(f"not a line of a record: {line[:100]!r}")
     return told
 
 
@@ -174,7 +174,7 @@ class Reader:
         try:
             return _READ[kind](self, *rest)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"no line of a record: {kind} {str(rest)[:100]} ({error})") from error
+            raise ValueError(f"not a line of a record: {kind} {str(rest)[:100]} ({error})") from error
 
     def called(self, index: int, number: int, start: float) -> protocol.Called:
         signature = self._under_way[index] = self.signatures[number]
@@ -303,7 +303,7 @@ def _value(value: Any) -> Value:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     if not isinstance(found, torch.dtype):
-        raise TypeError(f"{name} is no dtype")
+        raise TypeError(f"{name} is not a dtype")
     return found
 
 

@@ -85,7 +85,7 @@ class RingReader:
         self._words, self._memory = memory[:HEADER_BYTES].cast("Q"), memory[HEADER_BYTES:]
         self._segment = self._words[SEGMENT_BYTES]
         if self._segment == 0 or len(memory) != HEADER_BYTES + SEGMENTS * self._segment:
-            raise ValueError("this memory is no ring")
+            raise ValueError("this memory is not a ring")
         self._position = 0
 
     def read(self) -> list[tuple[bytes, bool]]:

@@ -8,7 +8,7 @@ from ..judge.verdict import Standstill, Verdict
 from ..record.event import Line
 
 RULE = "-" * 80
-LEFT = "The ranks are left as they are: what ends them, a time-out or an error, is their backend's and the launcher's."
+LEFT = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
 INSTALLED = f"-packages{os.sep}"
 
 

@@ -147,7 +147,7 @@ class Ended(Halt):
 
 @dataclass(frozen=True, kw_only=True)
 class Unreachable(Halt):
-    """A host does not answer any more, and so its ranks do not.  host: its name."""
+    """A host no longer answers, and so its ranks do not.  host: its name."""
 
     host: str
 

@@ -28,7 +28,7 @@ class Port:
 class Level:
     """Ranks that reach each other without leaving a group: a node, a switch, a whole cluster.
 
-    With rails, the i-th of every `rails` ranks are joined, as are the network cards of a rail-optimised cluster: card i
+    With rails, the i-th of every `rails` ranks are joined, as are the network cards of a rail-optimized cluster: card i
     of every node at switch i.  Two nodes of four, size 8, rails 4, make four groups of two:
 
             switch    0     1     2     3

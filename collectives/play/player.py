@@ -59,7 +59,7 @@ class Player(Panelled):
         words = f"time {number(now.time)}; bubble {now.of_work:.1%} of the work; a rank keeps at most {number(kept)} "
         words += f"microbatch{'es' * (kept != 1)}; {now.sent} messages"
         if now.parameters != 1:
-            words += f", {number(now.parameters)} stages' parameters a rank"
+            words += f", {number(now.parameters)} stages' parameters per rank"
         if now != was:
             words += f" (before: time {number(was.time)}, bubble {was.of_work:.1%}, kept {number(max(was.peaks))})"
         return {"words": words, "picture": shown(self.draw(), words)}

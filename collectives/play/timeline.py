@@ -54,7 +54,7 @@ class Timeline(Picture):
         window = worst.end - worst.blocked
         if worst.late is not None and window < until / 3:  # else one sees it as it is
             start, stop = max(0.0, worst.blocked - window / 4), min(until, worst.end + window / 4)
-            sketches.append(_lanes(run, calls, spans, start, stop, f"from near: {_longest_wait(worst)}"))
+            sketches.append(_lanes(run, calls, spans, start, stop, f"Close-up: {_longest_wait(worst)}"))
         count = f"{len(calls):,} call{'s' * (len(calls) != 1)}"
         alt = f"Picture: timeline of {run.name}, {run.world_size} ranks, {count}"
         super().__init__(sketches, f"{_shares_text(shares)}\n\n{_text(spans)}", alt)
@@ -88,7 +88,7 @@ def _messages(calls: list[Call], spans: list[CallSpan]) -> list[tuple[CallSpan, 
 
 def _longest_wait(worst: CallSpan) -> str:
     if worst.late is None:
-        return "nobody waited for anybody"
+        return "no rank waited for another"
     return f"the longest wait: rank {worst.event.rank}, {duration(worst.waits)} in {worst.name}, for rank {worst.late}"
 
 

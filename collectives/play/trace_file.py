@@ -39,7 +39,7 @@ def save(path: Path, run: Run, calls: list[Call], spans: list[CallSpan], beside:
     Raises ValueError for a file among these that is no trace, or if the run does not know when it began.
     """
     if beside and not run.began:
-        raise ValueError(f"{run.name} does not tell when it began: it cannot be laid beside other traces.")
+        raise ValueError(f"{run.name} does not say when it began, so it cannot be aligned with other traces.")
     others = [_loaded(Path(each)) for each in beside]
     base = int(others[0].get("baseTimeNanoseconds", 0)) if others else int(run.began) * 1_000_000_000
     first = round((run.began + limits(run)[0]) * 1e9) - base if run.began else 0
@@ -154,7 +154,7 @@ def _loaded(path: Path) -> dict:
             return found
     except (ValueError, KeyError, TypeError, EOFError, OSError):
         pass
-    raise ValueError(f"{path} is no trace of torch.profiler: it is no JSON with traceEvents.")
+    raise ValueError(f"{path} is not a trace of torch.profiler: it is not JSON with traceEvents.")
 
 
 def _moved(trace: dict, place: int, nanoseconds: int) -> Iterator[dict]:

@@ -27,7 +27,7 @@ def _ranks(steps: StepTimes, count: str) -> Canvas:
     sketch, told = Canvas(), usual(steps)
     parts = {rank: part for rank, part in steps.by("rank").items() if any(rank in step.ranks for step in told)}
     first, *rest = straggler(steps).split("\n")
-    y = heading(sketch, f"{count} of {steps.run.name}", " ".join([first, *rest]), "by rank: a step on average") + 4
+    y = heading(sketch, f"{count} of {steps.run.name}", " ".join([first, *rest]), "by rank: an average step") + 4
     shown = sorted(sorted(parts, key=lambda rank: -parts[rank].caused)[:RANKS])
     labels = RankLabels(shown)
     left = labels.width + 14

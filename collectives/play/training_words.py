@@ -31,7 +31,7 @@ def table(steps: StepTimes) -> str:
     run = steps.run
     head = f"{run.name}, {run.world_size} rank{'s' * (run.world_size != 1)}: "
     if not steps:
-        return head + "no training step is told of, and no pattern of calls repeats."
+        return head + "no training step is marked, and no pattern of calls repeats."
     parts = [head + _summary(steps), _ranks(steps)]
     if len(steps) > 1:
         parts.append(_slowest(steps))
@@ -52,7 +52,7 @@ def _summary(steps: StepTimes) -> str:
         lines.append(f"{steps.outside:,} calls belong to no step that has ended.")
     if not getattr(steps.run, "knows_blocked", True):
         lines.append(
-            "These files do not tell when a rank was blocked: what it waited and moved is not known, and counts as worked."
+            "These files do not say when a rank was blocked: what it waited and moved is not known, and counts as worked."
         )
     return "\n".join(lines)
 
@@ -105,8 +105,8 @@ def _ranks(steps: StepTimes) -> str:
             for name in ("seconds", "worked", "waited", "moved", "caused")
         ]
         rows.append((str(rank), *map(duration, means), f"{sum(each.calls for each in mine) / len(mine):,.4g}"))
-    rest = f"\n  and {len(ranks) - len(shown):,} ranks more" if len(shown) < len(ranks) else ""
-    return f"by rank, a step on average{_after(steps)}\n{aligned(rows, range(7), indent='  ')}{rest}"
+    rest = f"\n  and {len(ranks) - len(shown):,} more ranks" if len(shown) < len(ranks) else ""
+    return f"by rank, an average step{_after(steps)}\n{aligned(rows, range(7), indent='  ')}{rest}"
 
 
 def _slowest(steps: StepTimes) -> str:
@@ -133,7 +133,7 @@ def _lines(steps: StepTimes) -> str:
     rows = [("waited", "moved", "calls", "line")]
     for line, part in list(parts.items())[:LINES]:
         rows.append((_time(part.waited), _time(part.moved), f"{part.calls:,}", _place(line)))
-    rest = f"\n  and {len(parts) - LINES:,} lines more" if len(parts) > LINES else ""
+    rest = f"\n  and {len(parts) - LINES:,} more lines" if len(parts) > LINES else ""
     return f"by line, all steps and ranks\n{aligned(rows, (0, 1, 2), indent='  ')}{rest}"
 
 
@@ -190,7 +190,7 @@ class Kinds(list[Kind]):
             rows.append((kind.op, f"{kind.ranks:,}", size(kind.nbytes), f"{kind.calls:,}", *times, *speed))
         if self.machine is None:
             rows[0] = rows[0][:-2]
-        more = f"\n... and {len(self) - ROWS:,} kinds more" if len(self) > ROWS else ""
+        more = f"\n... and {len(self) - ROWS:,} more kinds" if len(self) > ROWS else ""
         model = "" if self.machine is None else f"\nmodel: NCCL on {self.machine.name}"
         return aligned(rows, range(1, 10)) + more + model
 

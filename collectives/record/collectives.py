@@ -24,8 +24,8 @@ class Least(NamedTuple):
 
 
 _ONCE = Least("S", lambda n: n if n > 1 else 0, "each other rank has to get, or give, S once")
-_OF_ROOT = Least("(N-1)/N S", lambda n: n - 1, "what the root has not, or may not keep, must travel")
-_OF_EACH = Least("(N-1)/N S", lambda n: n - 1, "what a rank has not, or may not keep, must travel")
+_OF_ROOT = Least("(N-1)/N S", lambda n: n - 1, "what the root lacks, or may not keep, must travel")
+_OF_EACH = Least("(N-1)/N S", lambda n: n - 1, "what a rank lacks, or may not keep, must travel")
 _TWICE = Least("2(N-1)/N S", lambda n: 2 * (n - 1), "Patarasuk & Yuan 2009, doi 10.1016/j.jpdc.2008.09.002")
 
 
@@ -66,8 +66,8 @@ class Collective(NamedTuple):
 _TABLE = (
     Collective(
         "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
-        says="what one has, everybody gets", signature="dist.broadcast(tensor, src)",
-        promise="after a broadcast everybody holds what rank {src} had",
+        says="what one has, every rank gets", signature="dist.broadcast(tensor, src)",
+        promise="after a broadcast every rank holds what rank {src} had",
         proved="every rank has all of rank {root}'s buffer",
         needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
         use="first weights, settings, decisions of one rank",
@@ -75,11 +75,11 @@ _TABLE = (
     ),
     Collective(
         "scatter", "src", False, "all", "own", _OF_ROOT, gloo="star", dual="gather",
-        says="one hands out a part to each", signature="dist.scatter(tensor, scatter_list, src)",
+        says="one sends a part to each", signature="dist.scatter(tensor, scatter_list, src)",
         promise="scatter gives rank r the r-th of rank {src}'s list",
         proved="every rank has its piece of rank {root}'s buffer",
         needs="src: a list of N equal tensors; all: a buffer for one", leaves="rank r: the r-th of the list",
-        use="handing out equal parts (data is mostly read by each rank)",
+        use="distributing equal parts (usually each rank reads its own data)",
         code=(
             "chunks = list(x.chunk(world_size)) if rank == {root} else None",
             "mine = torch.zeros({size}, dtype=torch.{dtype})",
@@ -88,7 +88,7 @@ _TABLE = (
     ),
     Collective(
         "gather", "dst", False, "own", "all", _OF_ROOT, gloo="star", dual="scatter",
-        says="one collects a part of each", signature="dist.gather(tensor, gather_list, dst)",
+        says="one collects a part from each", signature="dist.gather(tensor, gather_list, dst)",
         promise="gather gives rank {dst} the tensors of all ranks, in rank order",
         proved="rank {root} has every rank's piece",
         needs="all: a tensor; dst: a list of N buffers", leaves="dst: the tensors of all ranks, in a list",
@@ -101,7 +101,7 @@ _TABLE = (
     ),
     Collective(
         "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
-        says="everybody's, added up, for one", signature="dist.reduce(tensor, dst, op)",
+        says="every rank's, added up, on one", signature="dist.reduce(tensor, dst, op)",
         promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
         proved="rank {root} has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="dst: the sum, in place; the others: undefined",
@@ -110,8 +110,8 @@ _TABLE = (
     ),
     Collective(
         "all_gather", None, False, "own", "all", _OF_EACH, gloo="all", dual="reduce_scatter",
-        says="everybody collects a part of each", signature="dist.all_gather_single(output, input)",
-        promise="all_gather gives everybody the tensors of all ranks, in rank order",
+        says="every rank collects a part from each", signature="dist.all_gather_single(output, input)",
+        promise="all_gather gives every rank the tensors of all ranks, in rank order",
         proved="every rank has every rank's piece",
         needs="all: a tensor, and a buffer for N of them", leaves="all: the tensors of all ranks",
         use="parameters (ZeRO 3, FSDP), sequence parallelism",
@@ -120,7 +120,7 @@ _TABLE = (
     ),
     Collective(
         "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
-        says="everybody's, added up, for everybody", signature="dist.all_reduce(tensor, op)",
+        says="every rank's, added up, on every rank", signature="dist.all_reduce(tensor, op)",
         promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
         proved="every rank has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="all: the sum, in place",
@@ -142,7 +142,7 @@ _TABLE = (
     ),
     Collective(
         "all_to_all", None, False, "all", "all", _OF_EACH, gloo="all", dual="all_to_all",
-        says="everybody hands out a part to each", signature="dist.all_to_all_single(output, input)",
+        says="every rank sends a part to each", signature="dist.all_to_all_single(output, input)",
         promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
         proved="every rank has from every rank the chunk meant for it",
         needs="all: N chunks, a buffer for N; split sizes if uneven", leaves="rank r: the r-th chunk of every rank",
@@ -151,7 +151,7 @@ _TABLE = (
     ),
     Collective(
         "barrier", None, False, None, None, None, gloo="all", dual=None,
-        says="nobody goes on before all have come", signature="dist.barrier()",
+        says="no rank continues before all arrive", signature="dist.barrier()",
         promise="after a barrier every rank has arrived", proved="",
         needs="nothing", leaves="all: every rank has arrived",
         use="waiting for a file that one rank writes; timing",

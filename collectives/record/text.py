@@ -63,7 +63,7 @@ def call_title(call: Call) -> str:
     giver = next((e for e in call if e.rank == e.src), first)
     if giver.dtype is not None and giver.nbytes:
         words += f", {_dtypes(call)} {list(giver.shape)}, {size(giver.nbytes)}"
-        words += " a rank" if len({e.nbytes for e in call}) == 1 else f" on rank {giver.rank}"
+        words += " per rank" if len({e.nbytes for e in call}) == 1 else f" on rank {giver.rank}"
     if first.within:
         words += f"  (inside {first.within})"
     return words

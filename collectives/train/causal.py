@@ -40,7 +40,7 @@ class CausalWork(View):
 
     def __repr__(self) -> str:
         hops = max(map(len, self.layouts.values()))
-        rows = [("pairs of", "rank", *(f"hop {h}" for h in range(hops)), "in all")]
+        rows = [("pairs of", "rank", *(f"hop {h}" for h in range(hops)), "total")]
         for name in self.layouts:
             for rank, counts in enumerate(self.pairs(name)):
                 cells = (*map(exact, counts), *[""] * (hops - len(counts)))
@@ -49,7 +49,7 @@ class CausalWork(View):
 
     def draw(self) -> Picture:
         sketch = Canvas()
-        words = "a row is a query, a column is a key; the colour is the rank with the query, paler with each hop"
+        words = "a row is a query, a column is a key; the color is the rank with the query, paler with each hop"
         top = heading(sketch, "who computes which pairs", words)
         side = min(MAX_SIDE, (WIDTH - GAP * (len(self.layouts) - 1)) / len(self.layouts))
         work = {name: [sum(counts) for counts in self.pairs(name)] for name in self.layouts}

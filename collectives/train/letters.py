@@ -102,7 +102,7 @@ class Letters(View):
     def draw(self) -> Picture:
         sketch = Canvas()
         used = [k for k in WORDS if any(of[0] == k for of in self.of.values())]
-        y = heading(sketch, "who has what", "a box is the whole tensor, a row a rank") + 4
+        y = heading(sketch, "who has what", "a box is the whole tensor, one row per rank") + 4
         samples = {**dict.fromkeys(WORDS, WHOLE), "S": (0.0, 0.25, 1.0, 0.5)}
         entries = ((partial(_cell, of=k, box=samples[k]), f"{k}, {WORDS[k]}") for k in used)
         legend(sketch, 0.0, y, entries, sample=(30, 16), pad=8, between=30, size=12)

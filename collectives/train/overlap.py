@@ -57,7 +57,7 @@ class OverlapChart(View):
         return merged((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes[:1])
 
     def __repr__(self) -> str:
-        rows = [("", "in all", "not hidden", *self._lanes)]
+        rows = [("", "total", "not hidden", *self._lanes)]
         for name, spans in self.panels.items():
             busy = [[s.end - s.start for s in spans if s.lane == lane] for lane in self._lanes]
             words = [f"{len(seconds)} in {_ms(sum(seconds))}" for seconds in busy]

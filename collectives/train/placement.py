@@ -38,7 +38,7 @@ def cut(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
     if not held:
         return "-"
     if any(piece.partial for _, piece in held):
-        return f"addends on {span(sorted({rank for rank, _ in held}))}"
+        return f"partial sums on {span(sorted({rank for rank, _ in held}))}"
     whole = held[0][1].whole
     holders = alike(dict.fromkeys((rank, Slice(piece.start, piece.shape)) for rank, piece in held))
     (first, ranks), *others = holders.items()

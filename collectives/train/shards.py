@@ -62,7 +62,7 @@ def _memory(peaks: Sequence[dict[str, int]], name: str) -> Canvas:
     sketch = Canvas()
     kinds = _kinds(peaks)
     totals = [sum(mine.get(kind, 0) for kind in kinds) for mine in peaks]
-    words = f"the most bytes of each kind that a rank held: {spread(totals)} in all"
+    words = f"the most bytes of each kind that a rank held: {spread(totals)} in total"
     y = heading(sketch, f"memory of {name}", words) + 4
     labels = RankLabels(range(len(peaks)), 12.5)
     left = labels.width + 14
@@ -99,9 +99,9 @@ def memory_table(peaks: Sequence[dict[str, int]]) -> str:
     """Bytes by kind and rank; ranks with the same share a line."""
     kinds = _kinds(peaks)
     same = alike((rank, tuple(peak.get(kind, 0) for kind in kinds)) for rank, peak in enumerate(peaks))
-    rows = [("rank", *kinds, "in all")]
+    rows = [("rank", *kinds, "total")]
     rows += [(span(ranks), *(f"{size:,}" for size in sizes), f"{sum(sizes):,}") for sizes, ranks in same.items()]
-    return "bytes a rank held at most\n" + aligned(rows, right=range(1, len(kinds) + 2))
+    return "the most bytes that a rank held\n" + aligned(rows, right=range(1, len(kinds) + 2))
 
 
 # --- slices -------------------------------------------------------------------------------

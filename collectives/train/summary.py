@@ -62,13 +62,13 @@ class Calls(View):
         return sum((r.sent[rank] for r in self.rows if all(getattr(r, k) == v for k, v in only.items())), Fraction())
 
     def __repr__(self) -> str:
-        head = ("phase", "operation", "group", "layers", "calls", "bytes a call", "sent a rank")
+        head = ("phase", "operation", "group", "layers", "calls", "bytes per call", "sent per rank")
         body, last, mixed = [], "", len({row.dtype for row in self.rows}) > 1
         for row in self.rows:
             phase, last = ("" if row.phase == last else row.phase), row.phase
             op, layers = f"{row.op} {row.dtype}" if mixed else row.op, said_layers(row.layers)
             body.append((phase, op, row.group, layers, spread(row.calls), spread(row.nbytes), spread(row.sent)))
-        body.append(("in all", "", "", "", spread(self.total_calls), "", spread(self.total_sent)))
+        body.append(("total", "", "", "", spread(self.total_calls), "", spread(self.total_sent)))
         return aligned([head, *body], right=(4, 5, 6), rule=True)
 
     def draw(self) -> Picture:
@@ -78,7 +78,7 @@ class Calls(View):
             for row in self.rows
         ]
         title = f"calls of {self.name}"
-        words = f"{spread(self.total_calls)} calls a rank, which sends {spread(self.total_sent)} B"
+        words = f"{spread(self.total_calls)} calls per rank, which sends {spread(self.total_sent)} B"
         return Picture([_bars(title, words, lines)], repr(self), f"Picture: {title}, by phase and operation")
 
 
@@ -108,21 +108,21 @@ class Comparison(View):
     def __repr__(self) -> str:
         ours, theirs = self.names
         words = ("operation" if field == "op" else field for field in self.by)
-        head = (*words, f"{ours}: calls", "sent a rank", f"{theirs}: calls", "sent a rank", "")
+        head = (*words, f"{ours}: calls", "sent per rank", f"{theirs}: calls", "sent per rank", "")
         body, last, k = [], None, len(self.by)
         for (key, *numbers), verdict in zip(self.lines, self.verdicts):
             first, last = "" if key[0] == last and self.by[0] == "phase" else key[0], key[0]
             body.append((first, *key[1:], *map(spread, numbers), verdict))
-        body.append(("in all", *[""] * (k - 1), *map(spread, self.totals), ""))
+        body.append(("total", *[""] * (k - 1), *map(spread, self.totals), ""))
         return aligned([head, *body], right=range(k, k + 4), rule=True)
 
     def draw(self) -> Picture:
         lines = []
-        for key, calls, sent, other, also in [*self.lines, (("in all", ""), *self.totals)]:
-            phase = key[0] if self.by[0] == "phase" or key[0] == "in all" else ""
+        for key, calls, sent, other, also in [*self.lines, (("total", ""), *self.totals)]:
+            phase = key[0] if self.by[0] == "phase" or key[0] == "total" else ""
             what = ", ".join(key[1:] if phase else key)
             lines.append((phase, what, "", f"{spread(calls)} | {spread(other)}", [max(sent), max(also)]))
-        title = f"{self.names[0]} beside {self.names[1]}"
+        title = f"{self.names[0]} and {self.names[1]}"
         words = "calls and bytes agree in every line" if self.same else "what a rank calls and sends"
         return Picture([_bars(title, words, lines, self.names)], repr(self), f"Picture: {title}, calls and bytes")
 

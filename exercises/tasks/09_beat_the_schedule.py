@@ -89,7 +89,7 @@ def schedule_of(result: Any, n: int) -> Schedule:
         case _:
             raise ValueError(f"it must return a Schedule, not {kind(result)}.")
     if (collective, world_size) != ("all_reduce", n):
-        raise ValueError(f"its schedule is of {collective} for {world_size} ranks; wanted is all_reduce for {n}.")
+        raise ValueError(f"its schedule is of {collective} for {world_size} ranks; expected is all_reduce for {n}.")
     if chunks < 1 or count < 0 or max(n * chunks, messages) * (count + 1) > MAX_WORK:
         raise ValueError(f"{count} steps of {chunks} chunks are too many; the ring has {2 * (n - 1)} of {n}.")
     return result if isinstance(result, Schedule) else _unpacked(n, chunks, count, rows)
@@ -127,7 +127,7 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
         s.prove()
     except WrongSchedule as what:
         wanted = f"after the last step every rank has the parts of all {n} ranks in every chunk, each part once"
-        words = f"{wrong}.\n  wanted   {wanted}\n  got      {what}"
+        words = f"{wrong}.\n  expected   {wanted}\n  got        {what}"
         return Finding("values", words=words, thought=thought_about(str(what)), shows=s)
     return too_slow(s, node) if budget and case.kind == RACE else None
 

@@ -41,7 +41,7 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
         result = inf if result > 0 else -inf
     if isfinite(result) and abs(result - wanted) <= max(1.0, 1e-6 * wanted):
         return None
-    details = [f"  wanted   {in_bytes(wanted)}", f"  got      {in_bytes(result)}"]
+    details = [f"  expected   {in_bytes(wanted)}", f"  got        {in_bytes(result)}"]
     if isfinite(result) and result >= 0:
         ring, tree = map(duration, ring_and_tree(n, result, alpha, beta))
         more = "At the crossover both take the same." if wanted else "Here the ring is never the slower one."

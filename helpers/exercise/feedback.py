@@ -45,7 +45,7 @@ def _whole_numbers(case: Case, passed: Passed) -> str:
         return ""
     others = sorted({dtype_name(other.dtype) for other in passed if other.dtype.is_floating_point})
     before = f", and it was right with {' and '.join(others)}" if others else ""
-    return f"The numbers are whole ones here ({dtype_name(case.dtype)}){before}."
+    return f"The numbers are integers here ({dtype_name(case.dtype)}){before}."
 
 
 def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
@@ -126,8 +126,8 @@ _EARLY = "a call owns its tensors until its wait() returns. Wait first, or let t
 def to_write(task: Task | Puzzle, below: str) -> str:
     """The message about an answer that is not written yet.  below: what helps, in a sentence."""
     return (
-        f"{task.name} is still to be written.\n"  # lines that JupyterLab need not break, which it does inside words
-        f"Put your code in place of `raise NotImplementedError()` in the cell above, run that cell, then this one.\n{below}"
+        f"{task.name} isn't written yet.\n"  # lines that JupyterLab need not break, which it does inside words
+        f"Replace `raise NotImplementedError()` in the cell above with your code, run that cell, then run this one.\n{below}"
     )
 
 
@@ -151,7 +151,7 @@ def _call(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
     """A call that is not allowed, or that nobody waits for, and its line."""
     e = verdict.event
     if verdict.aspect == "calls":
-        fault = f"calls {e.within or e.op}, which this exercise does without"
+        fault = f"calls {e.within or e.op}, which this exercise doesn't allow"
     else:
         fault = f"never waits for its {'i' * e.is_message}{e.op} on rank {e.rank}"
     return f"{task.name} {fault}.\n  rank {e.rank}   {source(e.line)}"
@@ -236,7 +236,7 @@ def _pairs(verdict: Finding) -> list[str]:
     tensors = isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor)
     if tensors and wanted.shape == got.shape and wanted.numel() and got.layout == torch.strided:
         return _numbers(wanted, got, label)
-    return [f"  {label}   wanted   {in_words(wanted)}", f"  {' ' * len(label)}   got      {in_words(got)}"]
+    return [f"  {label}   expected   {in_words(wanted)}", f"  {' ' * len(label)}   got        {in_words(got)}"]
 
 
 def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
@@ -247,7 +247,7 @@ def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     first = next((k for k, (w, g) in enumerate(words) if w != g), 0)
     first = max(0, min(first, len(words) - SHOWN_NUMBERS))
     shown = words[first : first + SHOWN_NUMBERS]
-    rows = [[label, " wanted ", *(w for w, _ in shown)], ["", " got", *(g for _, g in shown)]]
+    rows = [[label, " expected ", *(w for w, _ in shown)], ["", " got", *(g for _, g in shown)]]
     rows.append(["", "", *("^" * len(g) if w != g else "" for w, g in shown)])
     if len(words) > SHOWN_NUMBERS:
         rows[0].append(f" (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})")
@@ -303,7 +303,7 @@ def _exceeds(verdict: Finding) -> str:
         are = "is" if limit == "calls" and wanted == 1 else "are"
         return f"{rank} {does.format(written(got), s='s' * (got != 1))}; {written(wanted)} {are} enough."
     has = f"{rank} has {'' if got > wanted else 'never more than '}{number(got)} {limit}"
-    return f"{has}; {'the limit is' if got > wanted else 'at some time it should have'} {number(wanted)}."
+    return f"{has}; {'the limit is' if got > wanted else 'at one point it should have'} {number(wanted)}."
 
 
 def spent(traffic: Traffic) -> str:

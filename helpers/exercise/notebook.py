@@ -19,7 +19,7 @@ from ..course import SOLUTIONS
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION\n?", re.DOTALL | re.MULTILINE)
 CHECK = re.compile(r"^check_(values|budget)\((\w+)\)$")  # the one line of a check cell: aspect, function
 STUB = re.compile(r"^[ \t]*### BEGIN STUB\n(.*?)^[ \t]*### END STUB\n?", re.DOTALL | re.MULTILINE)
-PLACEHOLDER = "raise NotImplementedError()  # your code in place of this line\n"
+PLACEHOLDER = "raise NotImplementedError()  # replace this line with your code\n"
 
 
 def exercises() -> list[str]:

@@ -20,9 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
     add = scoring.add_argument
     add("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
-    add("--out", type=Path, default=Path("report"), help="the report's folder; goes on with what is in it")
+    add("--out", type=Path, default=Path("report"), help="the report's folder; continues from what is in it")
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
-    add("--jobs", type=int, help="submissions at a time (default: one a core)")
+    add("--jobs", type=int, help="submissions at a time (default: one per core)")
     add(
         "--engines",
         default="",

@@ -91,7 +91,7 @@ def flaw(version: str, walled: bool, private: list[str]) -> str:
     from .sandbox import SandboxPool
 
     if course_version() != version:
-        return "its course, Python or torch is another one than the grader's"
+        return "its course, Python or torch differs from the grader's"
     torch.set_num_threads(1)
     hidden = [path for path in map(Path, private) if path.exists()]
     try:

@@ -34,7 +34,7 @@ class Entry:
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
-                    return b"", f"{self.file} is no file."
+                    return b"", f"{self.file} is not a file."
                 content = file.read(MAX_NOTEBOOK_BYTES + 1)
         except OSError as error:
             if error.errno == errno.ELOOP:
@@ -91,7 +91,7 @@ def naming(pattern: str = "", student: str = "") -> Naming:
     try:
         compiled = re.compile(NAMES.get(pattern, pattern)) if pattern else None
     except re.error as error:
-        raise ValueError(f"--names {pattern} is no pattern: {error}.") from None
+        raise ValueError(f"--names {pattern} is not a pattern: {error}.") from None
     if compiled and "student" not in compiled.groupindex:
         raise ValueError(f"--names {pattern} is neither {' nor '.join(NAMES)} nor a pattern with (?P<student>...).")
     return Naming(compiled, student)
@@ -148,7 +148,7 @@ def _nothing(path: Path) -> str:
     if path.is_symlink():
         return f"{path.name} is a symbolic link, and is not followed. Hand in the notebook itself."
     if not os.path.isdir(path):
-        return f"{path.name} is no notebook. {unpack}"
+        return f"{path.name} is not a notebook. {unpack}"
     files = sorted(
         str(file.relative_to(path)) for file in path.rglob("*") if file.name not in LITTER and not file.is_dir()
     )

@@ -108,7 +108,7 @@ def parse(path: Path, content: bytes) -> Submission:
     names = [_function(cell) for cell in pristine(exercise).cells if is_answer(cell)] if submission.untouched else []
     if astray := next((name for name in names if name in submission.elsewhere), None):
         what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
-        raise Unusable(f"{path}: {what} Put your code into the answer cell itself, in place of what stands there.")
+        raise Unusable(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
     return submission
 
 
@@ -147,12 +147,12 @@ def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
         notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
         raise Unusable(
-            f"{path} is no notebook, or its file is damaged ({error}). Was it saved to the end? "
-            "Does it hold the marks of a git merge (<<<<<<<)? Take the exercise anew and paste your answer in."
+            f"{path} is not a notebook, or its file is damaged ({error}). Was it saved to the end? "
+            "Does it hold the marks of a git merge (<<<<<<<)? Take a fresh copy of the exercise and paste your answer in."
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise Unusable(f"{path} is no Jupyter notebook of format 4: it has no list of cells.")
+        raise Unusable(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
     return cells
 
 
@@ -198,10 +198,10 @@ def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], ce
     if matches:
         remedy = "Select it in JupyterLab and press Y, which makes it one."
         is_code = matches[0].get("cell_type") == "code"
-        return "" if is_code else f"the answer cell of {name} is no code cell any more. {remedy}"
+        return "" if is_code else f"the answer cell of {name} is no longer a code cell. {remedy}"
     k, copied = _defining(name, cells), "one that was copied or cut and pasted gets a new id"
     elsewhere = f" There is a {name} in cell {k}, but that is another cell: {copied}." if k else ""
-    anew = f"Take the exercise anew (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
+    anew = f"Take a fresh copy of the exercise (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
     missing = f"the answer cell of {name} is missing (the cell with the id {wanted.id}).{elsewhere}"
     return f"{missing} {anew} and put your code into its answer cell."
 

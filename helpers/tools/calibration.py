@@ -114,7 +114,7 @@ def _faults() -> list[str]:
     lines = [
         "## The rule for faults",
         "",
-        f"A sweep looks like a fault if two neighbouring sizes take {FAULT} times the upper end",
+        f"A sweep looks like a fault if two neighboring sizes take {FAULT} times the upper end",
     ]
     lines += [
         "of the band. These come nearest, or exceed it:",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = "collectives-course"
-AFRESH = "Make the environment anew: make clean, then the same command again."
+AFRESH = "Make the environment again: make clean, then the same command again."
 
 
 class Problem(Exception):

@@ -27,7 +27,7 @@ def main(venv, torch_index):
         hand_over(venv, torch_index)
     if not os.path.exists(python):  # none yet, or the Python it was made with is gone
         print("Making the environment in %s with Python %s." % (venv, sys.version.split()[0]), flush=True)
-        print("This downloads about 300 MB, once, and takes some minutes.\n", flush=True)
+        print("This downloads about 300 MB, once, and takes a few minutes.\n", flush=True)
         call(
             [sys.executable, "-m", "venv", "--clear", venv],
             "Python could not make a virtual environment in %s." % venv,
@@ -43,7 +43,7 @@ def main(venv, torch_index):
         "No space left? The packages need 2 GB.\n"
         "No matching distribution for torch? PyTorch has no build for this Python or machine (Macs with an\n"
         "Intel chip, 32-bit systems): see the conda route in INSTALL.md.\n"
-        "When it is mended, give the same command again: it goes on where it stopped.",
+        "Once that is fixed, give the same command again: it continues where it stopped.",
     )
     with open(stamp, "w") as f:
         f.write(sources())

@@ -23,6 +23,9 @@ from pathlib import Path
 from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
+from collectives.play.planning import planning
+from collectives.play.web.panel import described
+
 from ..course import EXERCISES, ROOT, chapters
 from ..views.web import LACKS, PUZZLES, RECORDED, script
 from .site import pictures, python
@@ -61,11 +64,14 @@ CHOICES = json.loads(
 class Figures:
     """The figures of one page, in HTML; its pictures are files that pages share.
 
-    written: for the functions that a reader writes here, what is asked of them, and how many bytes Python has.
+    written: for the functions that a reader writes here, what is asked of them.  weighs: how many bytes Python has; None
+    where pages have no Python.
     """
 
-    def __init__(self, page: Path, source: Path, written: dict[str, dict] | None = None) -> None:
-        self.page, self.written = page, written or {}
+    def __init__(
+        self, page: Path, source: Path, written: dict[str, dict] | None = None, weighs: int | None = None
+    ) -> None:
+        self.page, self.written, self.weighs = page, written or {}, weighs
         self.static = os.path.relpath("_static", page.parent)
         self.folder = source / "_static" / "figures"
         self._scripted = False
@@ -101,6 +107,10 @@ class Figures:
         if recording["kind"] == "explore":
             recording = RECORDINGS["explore"]
         picture = output and self.picture(output, recording.get("title"))
+        if recording["kind"] == "planner":
+            if not self.weighs:
+                return still(picture)
+            recording = described(planning(recording["asked"])) | recording | {"weighs": self.weighs}
         if picture and "key" in recording:
             recording = answered(recording, self.picture(output))
         return self._live(recording, images(picture) if picture else "")
@@ -133,7 +143,7 @@ class Figures:
         named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
         if not named or named[1] not in self.written:
             return None
-        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}"}
+        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}", "weighs": self.weighs}
         function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
         upto = "\n".join(source.splitlines()[: function.end_lineno])  # what calls it is for JupyterLab
         return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
@@ -279,13 +289,19 @@ def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
     return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
 
 
-def fit(page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict]) -> None:
+def fit(
+    page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict], weighs: int | None = None
+) -> None:
     """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
 
-    written: what a reader can write on the site, by notebook and function.
+    written: what a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
     """
     here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
-    path, text, figures = source / page, (source / page).read_text(encoding="utf-8"), Figures(page, source, here)
+    path, text, figures = (
+        source / page,
+        (source / page).read_text(encoding="utf-8"),
+        Figures(page, source, here, weighs),
+    )
     if page.suffix == ".md":
         path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
@@ -412,12 +428,12 @@ def plain(words: str) -> str:
     return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
 
 
-def start(source: Path, written: dict | None) -> str:
+def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     """The first page: a ring that plays, a question, a schedule to mend, and where to go from there.
 
-    written: what is asked of that schedule; None where there is no Python to write it.
+    written: what is asked of that schedule; None where there is no Python to write it.  weighs: as Figures takes it.
     """
-    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None)
+    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None, weighs)
     page = (PARTS / "start.md").read_text(encoding="utf-8")
     shown = {
         name: figures.playing(recording, None) for name, recording in RECORDINGS.items() if f"{{{{{name}}}}}" in page
@@ -453,10 +469,10 @@ def prepared(source: Path) -> None:
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)
     weighs = python.served(KEPT, static / "python")
-    written = {place: {"task": asked, "weighs": weighs} for place, asked in tasks().items()} if weighs else {}
+    written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
-        fit(path.relative_to(source), source, places, written)
-    first = start(source, written.get(("09_algorithms", "my_ring")))
+        fit(path.relative_to(source), source, places, written, weighs)
+    first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
     (source / "index.md").write_text(first, encoding="utf-8")
 
 

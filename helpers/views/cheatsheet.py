@@ -34,7 +34,7 @@ def cheatsheet(world_size: int = 4) -> Picture:
         raise ValueError(f"the cheat sheet is for 2 to 8 ranks, not {world_size}")
     page, full = Canvas(), f"the full buffer of {world_size} chunks"
     legend = [
-        f"Real runs on {world_size} ranks. A colour is the rank that data came from, a letter the chunk; "
+        f"Real runs on {world_size} ranks. A color is the rank that data came from, a letter the chunk; "
         "Σ sums over all ranks; ★ is the root.",
         f"Bytes: counted on gloo, in units of S, {full}. Its reduce_scatter is an all_reduce; NCCL's sends half.",
         "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",

@@ -135,7 +135,7 @@ class Explorer(Panelled):
             holders.setdefault(after_text(event), []).append(event.rank)
         head = f"{call.events[0].how}, ranks {span(call.group)}"
         if set(holders) == {"-"}:
-            return f"{head}: every rank has come this far"
+            return f"{head}: every rank has arrived"
         held = [f"rank{'s' * (len(ranks) > 1)} {span(ranks)}: {held}" for held, ranks in holders.items()]
         rest = "; and each other rank something else" * (len(held) > 2)
         return f"{head}; afterwards {'; '.join(held[:1] if rest else held)}{rest}"

@@ -129,4 +129,4 @@ def _barrier(page: Canvas, y: float, n: int) -> None:
         page.line([(arrives, at), (bar, at)], FAINT, 1.5, dashed=True)
         page.line([(bar + 4, at), (x1, at)], colour(rank), 6, butt=True)
     page.box(bar - 4, y + 28, 8, (n - 1) * LINE + 24, REDUCED, radius=4)
-    page.text(x1 + 24, y + 40 + (n - 1) * LINE / 2, "moves no data: dashed is waiting", 11.5, SOFT, align="left")
+    page.text(x1 + 24, y + 40 + (n - 1) * LINE / 2, "moves no data: dashed lines wait", 11.5, SOFT, align="left")

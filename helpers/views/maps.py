@@ -67,9 +67,9 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
 # --- rendezvous ---------------------------------------------------------------------------
 
 STAGES = (
-    ("1  everybody knows one address", "and its own rank, and how many there are"),
+    ("1  every rank knows one address", "and its own rank, and how many there are"),
     ("2  notes on rank 0's board", "each leaves its own address, reads the others'"),
-    ("3  lines between the ranks", "data goes by these, and past the board"),
+    ("3  connections between the ranks", "data travels on these, not via the board"),
 )
 
 
@@ -84,7 +84,7 @@ def rendezvous(world_size: int = 4) -> Shown:
     text = [
         f"1  each of {world_size} ranks knows MASTER_ADDR:MASTER_PORT, its RANK and WORLD_SIZE",
         "2  rank 0 keeps a store there; each rank writes its own address into it and reads the others'",
-        f"3  {world_size * (world_size - 1) // 2} connections, one for each two ranks (gloo; NCCL connects those that its algorithms need)",
+        f"3  {world_size * (world_size - 1) // 2} connections, one for each pair of ranks (gloo; NCCL connects those that its algorithms need)",
     ]
     return _shown(sketches, text, f"{world_size} ranks meet at an address, in three stages")
 
@@ -130,7 +130,7 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
     try:
         whole = torch.cat(list(shards), dim)
     except (RuntimeError, TypeError, IndexError) as error:
-        raise ValueError(f"these are no shards of one tensor along dimension {dim}: {error}") from None
+        raise ValueError(f"these are not shards of one tensor along dimension {dim}: {error}") from None
     grid = whole.reshape(1, -1) if whole.dim() == 1 else whole
     cut = dim % whole.dim()
     along = cut + (whole.dim() == 1)  # 0: rows are cut, 1: columns

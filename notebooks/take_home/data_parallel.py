@@ -13,11 +13,11 @@ from torch import nn
 def buckets(cap):
     def averaging(model):
         n, parameters = dist.get_world_size(), list(model.parameters())
-        bucket, under_way, arrived = [], [], []
+        bucket, in_flight, arrived = [], [], []
 
         def send():
             whole = torch.cat([p.grad.flatten() for p in bucket]) / n
-            under_way.append((list(bucket), whole, dist.all_reduce(whole, async_op=True)))
+            in_flight.append((list(bucket), whole, dist.all_reduce(whole, async_op=True)))
             bucket.clear()
 
         def ready(p):
@@ -27,11 +27,11 @@ def buckets(cap):
                 send()
 
         def average():
-            for members, whole, work in under_way:
+            for members, whole, work in in_flight:
                 work.wait()
                 for p, part in zip(members, whole.split([p.numel() for p in members])):
                     p.grad.copy_(part.view_as(p))
-            under_way.clear()
+            in_flight.clear()
             arrived.clear()
 
         for p in parameters:

@@ -39,7 +39,7 @@ FILLED = [
     (deserted, {"ask": "waits"}, [["0 and 1"]]),
     (deserted, {"ask": "waits"}, [["none"]]),
     (deserted, {"ask": "verdict"}, [["it finishes"]]),
-    (deserted, {"ask": "verdict"}, [["some ranks wait for ever (Stuck)"]]),
+    (deserted, {"ask": "verdict"}, [["some ranks wait forever (Stuck)"]]),
 ]
 
 

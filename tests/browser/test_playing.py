@@ -31,7 +31,7 @@ def test_bubble_and_memory_move_with_the_controls(open_):
     cell.locator("img[alt*='bubble 33.3%']").wait_for()
     assert cell.locator(".collectives img").get_attribute("src") != before
     cell.get_by_role("button", name="interleaved").click()
-    says("groups of 4, one a rank; 9 are no multiple")
+    says("groups of 4, one per rank; 9 is not a multiple")
     cell.locator(".collectives img").wait_for(state="detached")
     cell.get_by_role("button", name="zero bubble").click()
     says("bubble 11.1% of the work")

@@ -57,7 +57,7 @@ def test_wrong_then_right_with_the_mouse(open_):
     choice.get_by_role("button", name="Run").click()
     choice.get_by_text("Not so.").wait_for()
     choice.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
-    choice.locator("button", has_text="wait for ever").click()
+    choice.locator("button", has_text="wait forever").click()
     choice.get_by_role("button", name="Run again").click()
     choice.get_by_text("Right.", exact=True).wait_for()
     assert "rank 1  returned after 0 calls" in choice.inner_text()

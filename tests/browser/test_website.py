@@ -131,7 +131,7 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
     verdict.get_by_role("button", name="Check").click()
     verdict.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
     assert verdict.locator("img").count() == 0
-    verdict.locator("button", has_text="wait for ever").click()
+    verdict.locator("button", has_text="wait forever").click()
     verdict.get_by_role("button", name="Check again").click()
     verdict.get_by_text("Right.", exact=True).wait_for()
     waits.get_by_role("textbox").fill("rank 1")

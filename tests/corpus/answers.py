@@ -520,7 +520,7 @@ def into_another(x, src):
     x = y
 
 
-@wrong(TREE, "calls broadcast, which this exercise does without")
+@wrong(TREE, "calls broadcast, which this exercise doesn't allow")
 def library(x, src):
     dist.broadcast(x, src)
 
@@ -800,7 +800,7 @@ def taking_turns(x):
         into.copy_(into + arriving if step < n - 1 else arriving)
 
 
-@wrong(RING, "calls all_reduce, which this exercise does without")
+@wrong(RING, "calls all_reduce, which this exercise doesn't allow")
 def library_reduce(x):
     dist.all_reduce(x)
 
@@ -2115,7 +2115,7 @@ def train_undivided(w, x, t, microbatches):
     return two_stage_step(w, x, t, microbatches, share=1)
 
 
-@wrong(TRAIN, "calls all_reduce, which this exercise does without(?s:.*)nothing to add up between ranks")
+@wrong(TRAIN, "calls all_reduce, which this exercise doesn't allow(?s:.*)nothing to add up between ranks")
 def train_and_add_up(w, x, t, microbatches):
     grad = two_stage_step(w, x, t, microbatches)
     dist.all_reduce(grad)
@@ -3494,7 +3494,7 @@ def with_receipts(x, src):
         have *= 2
 
 
-@wrong(TREE, "calls barrier, which this exercise does without")
+@wrong(TREE, "calls barrier, which this exercise doesn't allow")
 def a_barrier_a_step(x, src):
     doubling(x, src)
     dist.barrier()

@@ -460,7 +460,7 @@ hostile(
         dist.all_reduce = dist.send
         world.allreduce([x], dist.AllreduceOptions()).wait()
     """,
-    "calls all_reduce, which this exercise does without",
+    "calls all_reduce, which this exercise doesn't allow",
     RING,
 )
 hostile(

@@ -578,6 +578,133 @@ def the_other_way_round(n, small, large):
     return from_the_line(n, small, large)[::-1]
 
 
+# --- 11 mean_in_one_call ------------------------------------------------------------------
+
+
+@right("mean_in_one_call")
+def average_into_views(gradients):
+    whole = torch.nn.utils.parameters_to_vector(gradients)
+    dist.all_reduce(whole, dist.ReduceOp.AVG)
+    means = [torch.empty_like(g) for g in gradients]
+    torch.nn.utils.vector_to_parameters(whole, means)
+    return means
+
+
+@wrong("mean_in_one_call", "a call for each gradient")
+def a_call_each(gradients):
+    means = [g / dist.get_world_size() for g in gradients]
+    for mean in means:
+        dist.all_reduce(mean)
+    return means
+
+
+@wrong("mean_in_one_call", "the sums over the ranks")
+def undivided_parts(gradients):
+    whole = torch.nn.utils.parameters_to_vector(gradients)
+    dist.all_reduce(whole)
+    return [part.view_as(g) for g, part in zip(gradients, whole.split([g.numel() for g in gradients]))]
+
+
+@wrong("mean_in_one_call", "rank's own gradients")
+def mean_thrown_away(gradients):
+    whole = torch.nn.utils.parameters_to_vector(gradients)
+    dist.all_reduce(whole, dist.ReduceOp.AVG)
+    return gradients
+
+
+@wrong("mean_in_one_call", "changes its input")
+def filled_in_place(gradients):
+    whole = torch.nn.utils.parameters_to_vector(gradients)
+    dist.all_reduce(whole, dist.ReduceOp.AVG)
+    for g, part in zip(gradients, whole.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+    return gradients
+
+
+# --- 11 bucket_sizes ----------------------------------------------------------------------
+
+
+@right("bucket_sizes")
+def sums_of_slices(sizes, cap):
+    buckets, begin = [], 0
+    for end in range(1, len(sizes) + 1):
+        if sum(sizes[begin:end]) >= cap or end == len(sizes):
+            buckets.append(sum(sizes[begin:end]))
+            begin = end
+    return buckets
+
+
+@wrong("bucket_sizes", "Who sends them")
+def without_the_rest(sizes, cap):
+    buckets, filled = [], 0
+    for size in sizes:
+        filled += size
+        if filled >= cap:
+            buckets, filled = [*buckets, filled], 0
+    return buckets
+
+
+@wrong("bucket_sizes", "exactly `cap` is full")
+def full_above_the_cap(sizes, cap):
+    buckets, filled = [], 0
+    for size in sizes:
+        filled += size
+        if filled > cap:
+            buckets, filled = [*buckets, filled], 0
+    return buckets + [filled] * (filled > 0)
+
+
+@wrong("bucket_sizes", "before it holds `cap`")
+def never_above_the_cap(sizes, cap):
+    buckets = []
+    for size in sizes:
+        if buckets and buckets[-1] + size <= cap:
+            buckets[-1] += size
+        else:
+            buckets.append(size)
+    return buckets
+
+
+@wrong("bucket_sizes", "a list of bytes")
+def how_many(sizes, cap):
+    return len(sizes)
+
+
+# --- 11 clipped_mean ----------------------------------------------------------------------
+
+
+@right("clipped_mean")
+def with_torchs_clipping(gradient, limit):
+    p = torch.nn.Parameter(torch.zeros_like(gradient))
+    p.grad = gradient.clone()
+    dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+    torch.nn.utils.clip_grad_norm_([p], limit)
+    return p.grad
+
+
+@wrong("clipped_mean", "mean of clipped gradients")
+def clipped_before(gradient, limit):
+    mean = gradient * min(1.0, (limit / gradient.norm()).item())
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return mean
+
+
+@wrong("clipped_mean", "enlarges a mean")
+def without_min(gradient, limit):
+    mean = gradient.clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return mean * (limit / mean.norm())
+
+
+@wrong("clipped_mean", "the norm doesn't need to travel")
+def norm_by_all_reduce(gradient, limit):
+    mean = gradient.clone()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    squares = mean.square().sum()
+    dist.all_reduce(squares, dist.ReduceOp.AVG)
+    return mean * min(1.0, (limit / squares.sqrt()).item())
+
+
 # --- 11 in_sync ---------------------------------------------------------------------------
 
 

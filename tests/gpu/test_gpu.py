@@ -130,7 +130,7 @@ def test_a_kernel_that_does_not_end_is_no_rank_that_lacks_a_call(job, tmp_path):
     code, said = job("stuck", "nccl", "--patience", "4", limit=12)
     assert code == 1
     standstill = load(tmp_path / "r").verdict.split("RankFailed")[0]
-    assert "Nobody lacks a call" in standstill and "all_reduce #2" in standstill
+    assert "No rank lacks a call" in standstill and "all_reduce #2" in standstill
 
 
 @needs_nccl
@@ -141,7 +141,7 @@ def test_parts_that_differ_are_a_mismatch(job, tmp_path):
 
 DUMPS = {
     "absent": r"Rank 1 holds up .*: it has not made all_reduce #2",
-    "stuck": r"Nobody lacks a call: .*all_reduce #2",
+    "stuck": r"No rank lacks a call: .*all_reduce #2",
     "shapes": r"Ranks 0 and 1 hold up each other: in call #2, rank 1 passes 1,048,576 elements",
 }
 

@@ -20,7 +20,9 @@ def from_torch(name: str, ranks: int, microbatches: int, chunks: int | None = No
     An action that does a forward and a backward in one, as DualPipeV's, comes out as one after the other.
     """
     if name.lower() == "1f1b":
-        raise ValueError("torch 2.13 lists another order for 1F1B than its Schedule1F1B executes: watch a run of it.")
+        raise ValueError(
+            "torch 2.13 lists a different order for 1F1B than its Schedule1F1B executes: watch a run of it."
+        )
     with contextlib.redirect_stdout(io.StringIO()):
         orders = torch_private.pipeline_orders(name, ranks, microbatches, chunks)
     return Pipeline([list(_computed(order)) for order in orders], name)

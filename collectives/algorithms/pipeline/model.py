@@ -48,7 +48,7 @@ def action(what: Action | str, stage: int) -> Action:
     written = _WRITTEN.fullmatch(what) if isinstance(what, str) else None
     if not written:
         raise ValueError(
-            f"{what!r} is no action: F0, B0, I0 and W0 are, with a microbatch's number, or 2F0 of stage 2."
+            f"{what!r} is not an action: F0, B0, I0 and W0 are, with a microbatch's number, or 2F0 of stage 2."
         )
     return Action(int(written[1] or stage), written[2], int(written[3]))
 

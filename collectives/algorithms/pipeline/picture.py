@@ -36,7 +36,7 @@ def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
             f"microbatch{'es' * (most != 1)}"
         )
     until = max((lane[-1].end for lane in lanes if lane), default=1.0)
-    sheet = _Sheet(s, subtitle, "number: microbatch; grey curve: activations kept", until, NOTE)
+    sheet = _Sheet(s, subtitle, "Numbers are microbatches. Gray curve: activations kept.", until, NOTE)
     for rank, lane in enumerate(lanes):
         sheet.lane(rank, lane, until)
         sheet.stairs(lane, kept(s, rank), until)
@@ -54,7 +54,7 @@ def draw_beside(s: Pipeline, run, costs: Costs) -> Picture:
     origin = min(done.start for mine in run.results for done in mine)
     measured = [[Box(d.action, d.start - origin, d.end - origin) for d in mine] for mine in run.results]
     ends = [max(lane[-1].end for lane in lanes) for lanes in (planned, measured)]
-    sheet = _Sheet(s, "above as drawn, below as it ran, to one scale", "number: microbatch", max(ends), 8)
+    sheet = _Sheet(s, "Top: as planned. Bottom: as it ran. Same scale.", "number: microbatch", max(ends), 8)
     lines = [s.title]
     for what, lanes, end in zip(("planned", "ran"), (planned, measured), ends):
         words = f"{what}: {end * 1e3:.0f} ms"

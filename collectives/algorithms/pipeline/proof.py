@@ -25,7 +25,7 @@ class PipelineProof(NamedTuple):
     def __repr__(self) -> str:
         return (
             f"{self.name} is right: {self.microbatches} microbatches pass {self.stages} stages forward and backward, each "
-            f"once and in order.\nAll {self.actions} actions can be done: no rank waits for ever."
+            f"once and in order.\nAll {self.actions} actions can be done: no rank waits forever."
         )
 
 

@@ -50,7 +50,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Pipeline:
         raise ValueError(f"a rank holds one stage or more, not {chunks}.")
     if microbatches % ranks:
         raise ValueError(
-            f"interleaved 1F1B sends microbatches round in groups of {ranks}, one a rank; {microbatches} are no multiple."
+            f"interleaved 1F1B sends microbatches around in groups of {ranks}, one per rank; {microbatches} is not a multiple."
         )
 
     def turn(rank: int, kind: str, k: int) -> Action:
@@ -62,7 +62,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Pipeline:
     for rank in range(ranks):
         most = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
         rows.append([turn(rank, a[0], int(a[1:])) for a in one_f_one_b_row(most, microbatches * chunks)])
-    return Pipeline(rows, f"interleaved, {chunks} stages a rank")
+    return Pipeline(rows, f"interleaved, {chunks} stages per rank")
 
 
 def zero_bubble(ranks: int, microbatches: int) -> Pipeline:
@@ -99,7 +99,7 @@ def dualpipe(ranks: int, microbatches: int) -> Pipeline:
     """
     if ranks % 2 or microbatches % 2 or microbatches < 2 * ranks:
         raise ValueError(
-            f"DualPipe needs an even number of ranks, and an even number of microbatches, two a rank or more: "
+            f"DualPipe needs an even number of ranks, and an even number of microbatches, at least two per rank: "
             f"not {ranks} and {microbatches}."
         )
     return Pipeline([_dual_row(rank, ranks, microbatches // 2) for rank in range(ranks)], "DualPipe")

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", action="store_true", help="list the models and exit")
     parser.add_argument("--gpus", type=int, default=8, help="how many (8)")
     parser.add_argument("--gpu", default="H100", choices=gpus(), help="which (H100)")
-    parser.add_argument("--batch", type=int, default=512, help="sequences a step (512)")
+    parser.add_argument("--batch", type=int, default=512, help="sequences per step (512)")
     parser.add_argument("--length", type=int, help="tokens of a sequence (the model's)")
     parser.add_argument("--memory", type=float, help="GiB of a GPU, where it isn't the usual card")
     parser.add_argument("--card", type=float, default=400, help="Gb/s of each GPU's network card (400)")

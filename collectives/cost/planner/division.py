@@ -110,7 +110,7 @@ class Division:
         if model.experts and self.experts == 1 and model.expert % tensor:
             return f"tensor {tensor} must divide the width of {model.name}'s experts, {model.expert}."
         if self.context > 1 and model.length % (2 * self.context):
-            why = "a rank takes a piece from its front and one from its back, so that all look at as much."
+            why = "a rank takes a piece from its front and one from its back, so every rank has the same amount to attend to."
             return f"2 x context, {2 * self.context}, must divide the sequence of {model.length} tokens: {why}"
         if self.experts > 1:
             if (model.experts or 0) % self.experts or not model.experts:
@@ -136,7 +136,7 @@ class Division:
         if batch < 1 or batch % batched:
             return f"data x microbatch, {batched}, must divide the batch of {batch} sequences."
         if self.chunks > 1 and (many := self.microbatches(batch)) % self.pipeline:
-            why = "the interleaved schedule takes them in groups of so many."
+            why = "the interleaved schedule takes them in groups of that many."
             return f"pipeline {self.pipeline} must divide the {many} microbatches of a replica: {why}"
         return None
 

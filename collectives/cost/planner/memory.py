@@ -48,7 +48,7 @@ class Memory(NamedTuple):
 
     def __repr__(self) -> str:
         parts = [f"{name} {size(nbytes)}" for name, nbytes in self._asdict().items() if nbytes]
-        return f"{size(self.total)} a GPU: {', '.join(parts)}"
+        return f"{size(self.total)} per GPU: {', '.join(parts)}"
 
 
 class Held(NamedTuple):

@@ -6,8 +6,6 @@ The one place where ways to divide a model are priced.  Messages take what NCCL 
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-
 from ...machines.model import Machine
 from ...record.collectives import least
 from ..tuner import Nccl, nccl
@@ -41,7 +39,7 @@ class Network:
 
     def _price(self, op: str, ranks: int, apart: int) -> Nccl:
         if (key := (op, ranks, apart)) not in self._priced:
-            self._priced[key] = nccl(op, self.machine, np.arange(ranks) * apart)
+            self._priced[key] = nccl(op, self.machine, range(0, ranks * apart, apart))
         return self._priced[key]
 
 

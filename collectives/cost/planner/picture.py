@@ -8,65 +8,51 @@ from ...draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Pictur
 from ...draw.labels import legend
 from ...format import duration, size
 from ...machines.gpu import gpu, gpus
+from .bars import LEAST, MEMORY, SECONDS, bars, expected, spare, title, verdict
 from .check import RUN_KINDS, Validation
 from .search import Plans
 from .step import BANDS, Step
 
-MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
-SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
-           "pipeline": SERIES[5], "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
 SHADED = "#e9f0e6"
 GENERATIONS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # of GPUs, in the order of gpus.csv
 HIGH = 22.0  # pixels of a bar
-LEAST = 0.002  # of a bar, that a part is named
 Parts = Mapping[str, float]
 
 
 def draw_step(s: Step) -> Picture:
     """Bars, one below the other, each with its name before it and its parts below; and what to expect of the step."""
     sketch = Canvas()
-    y = heading(sketch, s.model.name, f"{s.division} on {s.division.gpus:,} x {s.machine.gpus.name}")
+    y = heading(sketch, *title(s))
     left, wide = 82.0, WIDTH - 82.0 - 130.0
-    held, sent = s.memory.total, sum(s.sent.values())
-    most = max(s.needed, s.capacity) * 1.02
-    limit = left + s.capacity * (wide / most)
-    longest = s.production.high
-    rows = [
-        ("memory", s.memory._asdict(), MEMORY, size, most, f"{size(held)} of {size(s.capacity)}"),
-        ("step", s.seconds, SECONDS, duration, longest, f"{duration(s.time)}, MFU {s.mfu:.0%}"),
-        ("sends", s.sent, SECONDS, size, sent, f"{size(sent)} a step"),
-    ]
-    verdict = "" if s.fits else "may not fit" if held <= s.capacity else "does not fit"
-    if verdict:
-        sketch.text(left + wide + 8, y + HIGH / 2 + 7, verdict, 11.5, align="left", bold=True)
-    for name, parts, tints, say, whole, words in rows if sent else rows[:2]:
-        sketch.text(left - 10, y + HIGH / 2, name, 12.5, align="right")
-        _bar(sketch, parts, tints, left, y, wide / whole)
-        if name == "memory":
-            spare = (s.needed - held) * wide / most
-            sketch.box(left + held * wide / most, y + 6, spare, HIGH - 12, TRAY, radius=1)
+    if not s.fits:
+        sketch.text(left + wide + 8, y + HIGH / 2 + 7, verdict(s), 11.5, align="left", bold=True)
+    for bar in bars(s):
+        scale, shown, raised = wide / bar.whole, bar.legend(), 0
+        sketch.text(left - 10, y + HIGH / 2, bar.name, 12.5, align="right")
+        _bar(sketch, bar.parts, bar.tints, left, y, scale)
+        if bar.name == "memory":
+            (free, words), limit = spare(s), left + s.capacity * scale
+            sketch.box(left + s.memory.total * scale, y + 6, free * scale, HIGH - 12, TRAY, radius=1)
             sketch.line([(limit, y - 3), (limit, y + HIGH + 3)], INK, 1.6 if s.fits else 3)
-        raised = 7 if name == "memory" and verdict else 0
-        sketch.text(left + wide + 8, y + HIGH / 2 - raised, words, 11.5, align="left")
-        least = LEAST * sum(parts.values())
-        shown = [(tints[part], f"{part} {say(value)}") for part, value in parts.items() if value > least]
-        shown += [(TRAY, f"to spare {size(s.needed - held)}")] * (name == "memory")
+            shown.append((TRAY, words))
+            raised = 0 if s.fits else 7
+        sketch.text(left + wide + 8, y + HIGH / 2 - raised, bar.words, 11.5, align="left")
         legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
         y += HIGH + 44
-        if name == "step":
-            y = _expected(sketch, s, left, y - 12, wide / longest)
+        if bar.name == "step":
+            y = _expected(sketch, s, left, y - 12, scale)
     sketch.reach(WIDTH, y - 16)
     return Picture([sketch], repr(s), f"Picture: memory, seconds and bytes of {s.model.name}, {s.division}")
 
 
 def _expected(sketch: Canvas, s: Step, left: float, y: float, scale: float) -> float:
     """The bands of the step's seconds, below its bar and to its scale; returns the y of the next row."""
-    for kind, band in (("benchmark", s.benchmark), ("production", s.production)):
+    for kind, (low, median, high), words in expected(s):
         sketch.text(left - 10, y + 5, kind, 10.5, SOFT, align="right")
-        sketch.box(left + band.low * scale, y, (band.high - band.low) * scale, 10, SHADED, radius=1)
-        middle = left + band.median * scale
+        sketch.box(left + low * scale, y, (high - low) * scale, 10, SHADED, radius=1)
+        middle = left + median * scale
         sketch.line([(middle, y - 1), (middle, y + 11)], INK, 1.6)
-        sketch.text(WIDTH - 122, y + 5, str(band), 10.5, SOFT, align="left")
+        sketch.text(WIDTH - 122, y + 5, words, 10.5, SOFT, align="left")
         y += 16
     return y + 14
 
@@ -117,7 +103,7 @@ def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y:
 def draw_check(rows: Validation) -> Picture:
     """A dot for each run, published / planned seconds, a line for each source; hollow: it was fitted to."""
     sketch = Canvas()
-    words = "seconds of a step, a dot a run; shaded: nine of ten are expected here; hollow: fitted to"
+    words = "seconds per step, one dot per run; shaded: nine of ten are expected here; hollow: fitted to"
     y = heading(sketch, "Published / planned", words) + 4
     left, wide, low, high = 250.0, WIDTH - 290.0, 0.65, 4.5
     tints = dict(zip(dict.fromkeys(map(_generation, gpus())), cycle(GENERATIONS)))
@@ -150,7 +136,7 @@ def draw_check(rows: Validation) -> Picture:
         sketch.circle(12 + 96 * k, y + 32, 4, tint, tint)
         sketch.text(22 + 96 * k, y + 32, name, 11, SOFT, align="left")
     sketch.reach(WIDTH, y + 42)
-    alt = "Picture: published seconds over the planner's, a dot a run, a line a source"
+    alt = "Picture: published seconds over the planner's, one dot per run, one line per source"
     return Picture([sketch], repr(rows), alt)
 
 

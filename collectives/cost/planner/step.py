@@ -173,10 +173,10 @@ class Step:
             )
         if d.context > 1 and self.model.length / d.context < LEAST_TOKENS:
             tokens = self.model.length // d.context
-            words.append(f"{tokens:,} tokens of a sequence for a context rank are fewer than any published run has.")
+            words.append(f"{tokens:,} tokens of a sequence per context rank are fewer than any published run has.")
         if not self.fits and self.memory.total <= self.capacity:
             words.append(
-                f"{size(self.memory.total)} would fit into {size(self.capacity)}, but published peaks are mostly up to "
+                f"{size(self.memory.total)} would fit into {size(self.capacity)}, but published peaks are usually up to "
                 f"{MARGIN:.0%} more: {LEFT_OUT} are left out."
             )
         return words
@@ -189,13 +189,13 @@ class Step:
         held = [f"{name} {size(nbytes)}" for name, nbytes in self.memory._asdict().items() if nbytes]
         lines = [
             f"{self.model.name} on {self.division.gpus:,} x {self.machine.gpus.name}: {self.division}",
-            f"  step        {duration(self.time)}, {self.flops / 1e12:.0f} TFLOP/s a GPU, MFU {self.mfu:.1%}",
+            f"  step        {duration(self.time)}, {self.flops / 1e12:.0f} TFLOP/s per GPU, MFU {self.mfu:.1%}",
             f"              {', '.join(parts)}",
             f"  expect      {self.benchmark} in a maker's benchmark",
             f"              {self.production} in production",
-            f"  memory      {size(self.memory.total)} a GPU; {room}",
+            f"  memory      {size(self.memory.total)} per GPU; {room}",
             f"              {', '.join(held)}",
-            f"  sends       {', '.join(sent) or 'nothing'}, a GPU and step",
+            f"  sends       {', '.join(sent) or 'nothing'}, per GPU and step",
         ]
         for words in self.warnings:
             lines.append(textwrap.fill(words, 100, initial_indent="  warning     ", subsequent_indent=" " * 14))

@@ -60,7 +60,7 @@ def no_server(verdict: NoServer) -> str:
         how = f"was {_killed_by(status)}" if status and status < 0 else "crashed"
         more = f" Its last words:\n{verdict.last_words}"
     what = f"the process that starts the ranks {how}, and the ranks with it.{more}"
-    return f"{what}\nRun the cell again: it is started anew."
+    return f"{what}\nRun the cell again: it starts again."
 
 
 # --- an exception -------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def died(verdict: Died) -> str:
 def unreachable(verdict: Unreachable) -> str:
     ranks = list(verdict.ranks)
     which = f"{name_ranks(ranks)} with it: it is down, or cut off"
-    lines = [f"host {verdict.host} does not answer any more, and {which}."]
+    lines = [f"host {verdict.host} no longer answers, and {which}."]
     for each in (verdict.standing[rank] for rank in ranks):
         if each.last:
             lines.append(

@@ -66,7 +66,7 @@ def interruption(verdict: Interruption) -> str:
 
 
 def standstill(verdict: Standstill) -> str:
-    head = f"no rank has made or finished a call for {verdict.seconds:.0f} s. That may be right, or a hang."
+    head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(each.event for each in verdict.standing)
     return "\n".join([head, _told(verdict.standing), *errors, *_lacks(verdict), *_lack_entries(verdict)])
 
@@ -104,14 +104,14 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
         flights = "; ".join(
             f"{call.op} #{call.events[0].index + 1} on {name_ranks(list(ranks))}" for call, ranks in verdict.in_flight
         )
-        yield f"Nobody lacks a call: all ranks have made each that has not ended. In flight: {flights}."
+        yield f"No rank lacks a call: every call that has not ended was made by all its ranks. In flight: {flights}."
         yield "Look at what is between the ranks, and at what carries the call out: a link, a card or a kernel."
 
 
 def stood(verdict: Halt) -> list[str]:
     """Sentences on what stood still until ranks ended, whose end then is hardly the cause."""
     still, ended = verdict.stood, list(verdict.ranks)
-    lines = [f"when {name_ranks(ended)} ended, no rank had made or finished a call for {still.seconds:.0f} s."]
+    lines = [f"when {name_ranks(ended)} ended, no rank had started or finished a call for {still.seconds:.0f} s."]
     lines += _lacks(still)
     if not any(absent & set(ended) for absent in still.lacking):
         lines.append(f"That {name_ranks(ended)} ended is most likely a consequence, of a watchdog or a time limit:")
@@ -145,7 +145,7 @@ def _advice(verdict: Deadlock, gone: list[int]) -> str:
         return tags
     if ops <= {"send", "recv"}:
         over = f"{name_ranks(gone).capitalize()} will make no more calls. " if gone else ""
-        return f"{over}Every send needs a recv on the rank it goes to, with the same tag, and the other way round."
+        return f"{over}Every send needs a recv with the same tag on the destination rank, and every recv needs a send."
     if gone:
         return (
             "Every rank of a group must make the same calls in the same order. Look for a call inside "
@@ -199,7 +199,7 @@ def time_up(verdict: TimeUp) -> str:
 
 def _look_for(busy: list[Standing], fits: bool) -> str:
     if any(each.entering == "new_group" for each in busy):
-        return "Every rank must call new_group, also one that will not be a member: in the same order, with the same ranks."
+        return "Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks."
     if not all(each.event for each in busy):
         return LONGER
     if fits and (made := [each.rank for each in busy if each.call.is_complete]):

@@ -1,4 +1,5 @@
-// Controls, and what they lead to. `ask` promises the answer to a change: the kernel's, or one that was recorded.
+// Controls, and what they lead to. `ask` promises the answer to a change: the kernel's, or one that was recorded. It is told
+// how to say what is going on until then.
 
 const SOON = 150 // ms: an answer that comes sooner needs no word that it is awaited
 const WIDE = 440 // pixels: what is no picture
@@ -9,6 +10,15 @@ const PANEL = `
 .collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
 .collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
 .collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
+.collectives .bars { display: grid; grid-template-columns: max-content minmax(0, 1fr) max-content; gap: 2px 10px; align-items: center }
+.collectives .bars > * { grid-column: 2 } .collectives .bars > .name { grid-column: 1; text-align: right }
+.collectives .bars > .said { grid-column: 3; font-size: 12px } .collectives .bars > .legend { font-size: 12px; margin-bottom: 10px }
+.collectives .track { position: relative; height: 22px } .collectives .band { height: 10px }
+.collectives .track > i { position: absolute; box-sizing: border-box; top: 0; bottom: 0; border: 1px solid var(--edge) }
+.collectives .track > .mark { border: 0; border-left: 2px solid; top: -3px; bottom: -3px }
+.collectives .swatch { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 0; border: 1px solid #8889 }
+.collectives .legend > span { display: inline-block; margin-right: 14px }
+@media (max-width: 600px) { .collectives .bars > .said { grid-column: 2 } .collectives .bars > .name { align-self: start } }
 .collectives textarea:not([hidden]) { display: block; box-sizing: border-box; width: 100%; font: 12px/1.35 var(--jp-code-font-family, monospace);
   color: inherit; background: transparent; border: 1px solid #8889; white-space: pre }`
 
@@ -64,7 +74,7 @@ function panel(el, data, _, ask) {
       const question = asked
       asked = null
       try {
-        show(await ask(question))
+        show(await ask(question, said => (clearTimeout(late), says.textContent = said)))
       } catch (reason) {
         says.textContent = reason.message
       }
@@ -86,13 +96,40 @@ function panel(el, data, _, ask) {
     coded.hidden = !answer.code
     const text = answer.failure ?? answer.text
     // Beside the controls if it fits there: else below them, as wide as it is.
-    seen.style.flexBasis = `${answer.picture?.width ?? WIDE}px`
+    seen.style.flexBasis = `${answer.picture?.width ?? (answer.bars ? 2 * WIDE : WIDE)}px`
     seen.replaceChildren(...[
       answer.picture && picture(answer.picture),
+      answer.bars && bars(answer.bars),
       answer.grid && h("div", { class: "sheet" }, beforeAndAfter(answer.grid, said => (says.textContent = said))),
       text && (answer.prose || answer.failure ? h("pre", { class: "prose" }, text) : h("details", {}, h("summary", {}, "as text"), h("pre", {}, text))),
     ].filter(Boolean))
   }
 
   show(data.now)
+}
+
+/** Bars in their parts, as collectives/cost/planner/bars.py has them: lengths are shares of the full width. */
+function bars({ title, subtitle, rows }) {
+  const percent = share => `${100 * share}%`
+  const piece = (from, wide, more) => h("i", { ...more, style: `left: ${percent(from)}; width: ${percent(wide)}; ${more.style ?? ""}` })
+  const made = h("div", { class: "bars" })
+  for (const row of rows) {
+    const track = h("div", { class: "track" })
+    let from = 0
+    for (const [name, share, tint] of row.parts) {
+      track.append(piece(from, share, { title: name, style: `background: ${tint}; --edge: ${edge(tint)}` }))
+      from += share
+    }
+    if (row.spare) track.append(piece(from, row.spare, { title: "to spare", style: "background: #8884; top: 6px; bottom: 6px" }))
+    if (row.limit) track.append(piece(row.limit, 0, { class: "mark" }))
+    const said = h("span", { class: "said" }, row.words, row.verdict ? h("b", {}, ` ${row.verdict}`) : null)
+    const legend = row.legend.map(([tint, words]) => h("span", {}, h("span", { class: "swatch", style: `background: ${tint}` }), words))
+    made.append(h("span", { class: "name" }, row.name), track, said)
+    for (const [kind, [low, median, high], words] of row.bands ?? []) {
+      const shaded = piece(low, high - low, { style: "background: #7a9a6a66; border: 0" }), middle = piece(median, 0, { class: "mark" })
+      made.append(h("small", { class: "name" }, kind), h("div", { class: "track band" }, shaded, middle), h("span", { class: "said" }, words))
+    }
+    made.append(h("div", { class: "legend" }, ...legend))
+  }
+  return h("div", {}, h("b", {}, title), ` ${subtitle}`, made)
 }

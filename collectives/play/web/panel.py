@@ -1,9 +1,11 @@
 """A panel: controls, and what they lead to, asked of the kernel at every change."""
 
-from typing import Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
-from ...draw.canvas import Picture
 from ...frontend import Interactive
+
+if TYPE_CHECKING:
+    from ...draw.canvas import Picture
 
 
 class Control(NamedTuple):
@@ -31,7 +33,8 @@ class Panelled(Interactive):
     """What draws itself, and in Jupyter has controls that change it.
 
     A subclass has `draw()`, a repr, `controls()` and `react(chosen)`, which takes a value for each control's name and
-    returns what to show: "words" (a sentence, announced), "picture" (see `shown`), "text" (a table; "prose": text that
+    returns what to show: "words" (a sentence, announced), "picture" (see `shown`) or "bars" (see
+    collectives/cost/planner/bars.py), "text" (a table; "prose": text that
     may be broken), "code", "off" (control -> why it does not apply), "most" (slider -> the last place it can be moved
     to).  The controls then stand where "at" says, if it does.
     """
@@ -40,14 +43,21 @@ class Panelled(Interactive):
         from .widget import Figure  # anywidget may be missing
 
         controls = self.controls()
-        values = {control.name: [value for _, value in control.options] for control in controls}
-        now = self.react({control.name: control.value for control in controls})
-        return Figure(
-            {"kind": "panel", "controls": [control.described() for control in controls], "now": now},
-            lambda places: self.react({name: values[name][at] for name, at in places.items()}),
-        )
+        return Figure(described(self), lambda places: self.react(at(controls, places)))
 
 
-def shown(picture: Picture, alt: str) -> dict:
+def described(panel) -> dict:
+    """A panel as the web module takes it: its controls, and what they show now.  panel: has `controls()` and `react()`."""
+    controls = panel.controls()
+    now = panel.react({control.name: control.value for control in controls})
+    return {"kind": "panel", "controls": [control.described() for control in controls], "now": now}
+
+
+def at(controls: Sequence[Control], places: dict[str, int]) -> dict:
+    """The values of controls that stand at these places."""
+    return {control.name: control.options[places[control.name]][1] for control in controls}
+
+
+def shown(picture: "Picture", alt: str) -> dict:
     """A Picture as the module takes it: {src, alt, width}."""
     return picture.image() | {"alt": alt}

@@ -43,7 +43,7 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
     got = alpha, bandwidth
     if all(isclose(g, w, rel_tol=1e-4) for g, w in zip(got, wanted)):
         return None
-    words = f"{NAME} is wrong with {case.kind}.\n  wanted   {said(wanted)}\n  got      {said(got)}"
+    words = f"{NAME} is wrong with {case.kind}.\n  expected   {said(wanted)}\n  got        {said(got)}"
     return Finding("values", words=words, thought=suspicion(got, *arguments))
 
 

@@ -201,7 +201,7 @@ def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding |
     if not isinstance(result, tuple) or len(result) != 2:
         words = f'cause must return a rank and "{MISSING}" or "{DIFFERENT}", not {kind(result)}.'
         return Finding("values", words=words, thought=f"return rank, why, as in {wanted}.")
-    words = f"cause is wrong with {case.size} ranks in {case.kind}.\n  wanted   {wanted}\n  got      {result}"
+    words = f"cause is wrong with {case.size} ranks in {case.kind}.\n  expected   {wanted}\n  got        {result}"
     return Finding("values", words=words, thought=to_think(result, wanted, *arguments))
 
 

@@ -1,4 +1,4 @@
-"""Python for the pages on which a reader writes: Pyodide's core, and of the library what judges what was written.
+"""Python for pages: Pyodide's core, and of the library what judges what a reader wrote, and what plans a division.
 
 Pyodide comes from npm when the site is built, and is served with the site.
 """
@@ -14,9 +14,11 @@ from ...views.web import WORKER
 
 PYODIDE = "pyodide@314.0.7"  # its Python is 3.14
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-JUDGES = "collectives.play.written"
-LOADED = f"import sys, {JUDGES}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
-DATA = ("collectives/machines/links.csv",)  # that these modules read
+ANSWER = "collectives.play.written, collectives.play.planning"  # see worker.mjs
+LOADED = f"import sys, {ANSWER}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
+DATA = [
+    f"collectives/machines/{name}.csv" for name in ("gpus", "links", "models", "networks")
+]  # that these modules read
 
 
 def pyodide(kept: Path) -> Path | None:
@@ -25,12 +27,12 @@ def pyodide(kept: Path) -> Path | None:
     if all((folder / name).exists() for name in FILES):
         return folder
     if not shutil.which("npm"):
-        print("There is no npm: pages have no Python to write on. Install Node.js, then make site again.")
+        print("There is no npm: pages have no Python. Install Node.js, then make site again.")
         return None
     folder.mkdir(parents=True, exist_ok=True)
     packed = subprocess.run(["npm", "pack", "--silent", PYODIDE], cwd=folder, capture_output=True, text=True)
     if packed.returncode:
-        print(f"npm cannot fetch {PYODIDE}: pages have no Python to write on.\n{packed.stderr}")
+        print(f"npm cannot fetch {PYODIDE}: pages have no Python.\n{packed.stderr}")
         return None
     archive = folder / packed.stdout.split()[-1]
     shutil.unpack_archive(archive, folder)

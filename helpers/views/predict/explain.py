@@ -98,7 +98,7 @@ def _contract(e: Event, given: Given, want: Want) -> str:
         reason = f"only rank {e.dst} receives" if elsewhere else "there is no room for it"
         return f"{e.op} gives nothing more here: {reason}"
     if e.async_op and not e.waited:
-        return "nobody waited for this call, so nothing is promised about its tensor"
+        return "no rank waited for this call, so nothing is promised about its tensor"
     if given.kind == "undefined":
         return f"this is well defined: {_says(e)}"
     if given.kind in ("nothing", "never"):
@@ -131,7 +131,7 @@ def _moved(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list])
     if k < len(own) and g == own[k] and collectives.shapes(e.op) == ("whole", "whole"):
         yield "before", f"this is what it held before: {e.op} writes rank {e.src}'s numbers over it"
     if g in numbers_of(e.after):
-        yield "place", f"this number does arrive, in another place: {_says(e)}"
+        yield "place", f"this number does arrive, in a different position: {_says(e)}"
     row = [numbers[k] for numbers in before.values() if k < len(numbers)]
     if len(row) == len(call.events) and len(row) > 1 and g == sum(row) and g not in row:
         yield "sum", f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
@@ -165,7 +165,7 @@ def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list
         if g == total:
             yield "sum", f"this is the sum, and the reduce op is {e.reduce_op}"
         if whose := [rank for rank, held in column.items() if g == held != mine]:
-            yield "another's", f"this is rank {whose[0]}'s number; the {e.reduce_op} over all ranks is another"
+            yield "another's", f"this is rank {whose[0]}'s number; the {e.reduce_op} over all ranks is a different one"
         return
     if g == total - mine:
         yield "others", f"this is the sum of the others: the rank's own number counts too ({sum_of})"

@@ -87,7 +87,7 @@ def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> lis
 def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     picked, right = filled[0][0], outcome.answer(question.right)
     if right not in question.options:
-        raise ValueError(f"predict: the answer is {right!r}, and that is none of the choices {question.options}")
+        raise ValueError(f"predict: the answer is {right!r}, which is not one of the choices {question.options}")
     answer = Given("word" if picked else "blank", picked, picked)
     why = question.why(picked, outcome) if picked and picked != right else ""
     return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
@@ -109,7 +109,7 @@ def summary(result: Result, question: Any) -> str:
         return "Right." if result.right else "Not so."
     if result.right == result.of:
         return f"All {result.of} right."
-    legend = " Beside each ✗, in brackets, is what it is." if isinstance(question, FillIn) else ""
+    legend = " Next to each ✗, in parentheses, is the right answer." if isinstance(question, FillIn) else ""
     return f"{result.right} of {result.of} right.{legend}"
 
 

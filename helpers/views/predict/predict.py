@@ -75,7 +75,7 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
         choices = choices or VERDICTS
         words = "How does it end?"
     if ask == "waits":
-        return Open("Which ranks wait for ever?  (their numbers, or none)", waiting)
+        return Open("Which ranks wait forever?  (their numbers, or none)", waiting)
     if choices is None and answer is None:
         known = ", ".join(map(repr, KNOWN))
         given = "Give answer=..., or choices={...}, or ask for one of"
@@ -85,7 +85,7 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
     if answer is None and not isinstance(choices, Mapping):
         raise ValueError("predict: choices=[...] need answer=..., a function of the run that returns the right one.")
     if unknown := [option for option in because if option not in choices]:
-        raise ValueError(f"predict: because={{...}} names {unknown[0]!r}, and that is none of the choices.")
+        raise ValueError(f"predict: because={{...}} names {unknown[0]!r}, which is not one of the choices.")
     tests = choices if isinstance(choices, Mapping) else {}
     ends = {option: test for option, test in tests.items() if isinstance(test, type)}
     return Choice(words or "What happens?", tuple(choices), answer or _by_kind(choices), because, ends)

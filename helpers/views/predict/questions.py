@@ -24,7 +24,7 @@ MAX_CELLS = 12  # to fill in for one rank: more is typing, not thinking
 
 VERDICTS = {
     "it finishes": Run,
-    "some ranks wait for ever (Stuck)": Stuck,
+    "some ranks wait forever (Stuck)": Stuck,
     "the ranks' calls do not fit together (Mismatch)": Mismatch,
     "a rank fails (RankFailed)": RankFailed,
 }
@@ -86,7 +86,7 @@ class FillIn:
         most = max(len(answers.get(rank, ())) or 1 for rank in asked)
         if most > MAX_CELLS:
             raise ValueError(
-                f"predict: {most} numbers a rank are too many to fill in. Ask for their letters with "
+                f"predict: {most} numbers per rank are too many to fill in. Ask for their letters with "
                 'ask="chunks", or ask a question with choices=[...].'
             )
         self.rows = [row._replace(asked=row.rank in asked, cells=most) for row in rows]
@@ -174,7 +174,7 @@ class Choice:
             return self.options[int(words) - 1]
         found = [option for option in self.options if words and option.casefold().startswith(words.casefold())]
         if words and len(found) != 1:
-            raise ValueError(f"{words!r} is none of the choices: give its number, 1 to {len(self.options)}.")
+            raise ValueError(f"{words!r} is not one of the choices: give its number, 1 to {len(self.options)}.")
         return found[0] if words else ""
 
     def why(self, option: str, outcome: Outcome) -> str:

@@ -15,5 +15,5 @@ LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its fun
 
 def script() -> str:
     """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "page"))
+    page = (HERE / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "planner", "page"))
     return '"use strict";\n{\n' + web.joined(web.HERE / "base.js", *FIGURES, *page) + "}\n"

@@ -4,6 +4,6 @@ for (const script of document.querySelectorAll('script[type="application/vnd.col
   const data = JSON.parse(script.textContent), el = h("div")
   script.after(el)
   if (["predict", "puzzle"].includes(data.kind)) predict(el, data, {}, markerOf(data))
-  else ({ steps, cost, prices, explore, write })[data.kind](el, data)
+  else ({ steps, cost, prices, explore, planner, write })[data.kind](el, data)
   script.parentElement.classList.add("alive")
 }

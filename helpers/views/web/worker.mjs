@@ -1,4 +1,5 @@
-// Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/play/written.py.
+// Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/play/written.py, and
+// what a division leads to is planned by it, collectives/play/planning.py. A question is {source, task}, or {planned: [...]}.
 
 import { loadPyodide } from "./pyodide.mjs"
 
@@ -19,16 +20,23 @@ self.fetch = async (...what) => {
 
 const START = `
 import json
-from collectives.play.written import written
-lambda source, task: json.dumps(written(source, json.loads(task)))
+def answer(question):
+    match json.loads(question):
+        case {"source": source, "task": task}:
+            from collectives.play.written import written
+            return json.dumps(written(source, task))
+        case {"planned": given}:
+            from collectives.play.planning import planned
+            return json.dumps(planned(*given))
+answer
 `
 
 try {
   const library = fetch(new URL("collectives.zip", import.meta.url)).then(answer => answer.arrayBuffer())
   const python = await loadPyodide()
   python.unpackArchive(await library, "zip")
-  const written = python.runPython(START)
-  self.onmessage = ({ data }) => postMessage({ result: JSON.parse(written(data.source, JSON.stringify(data.task))) })
+  const answer = python.runPython(START)
+  self.onmessage = ({ data }) => postMessage({ result: JSON.parse(answer(JSON.stringify(data))) })
   postMessage({ ready: true })
 } catch (error) {
   postMessage({ failure: String(error.message ?? error) })

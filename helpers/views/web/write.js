@@ -4,9 +4,14 @@
 const HERE = document.currentScript?.src // of the script that holds this file
 const PATIENCE = 10000 // milliseconds that code may take
 
-/** Python, one for all cells of a page: run(source, task, progress) promises what `written` of the library says. */
+/** Python, one for all of a page: promises what the library answers. */
 const python = {
-  async run(source, task, progress) {
+  run(source, task, progress) {
+    return this.ask({ source, task }, progress)
+  },
+  /** question: as worker.mjs takes it; progress: told how many bytes are loaded. */
+  async ask(question, progress) {
+    if (location.protocol === "file:") throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
     this.begin(progress)
     await this.ready
     return new Promise((done, failed) => {
@@ -17,7 +22,7 @@ const python = {
         failed(new Error(`After ${PATIENCE / 1000} s the code was still running, so it was ended. Which loop has no end?`))
       }, PATIENCE)
       this.worker.onmessage = ({ data }) => (clearTimeout(clock), done(data.result))
-      this.worker.postMessage({ source, task })
+      this.worker.postMessage(question)
     })
   },
   begin(progress) {
@@ -35,6 +40,8 @@ const python = {
     this.ready.catch(() => {}) // whoever awaits it says it
   },
 }
+
+const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((100 * loaded) / whole))} %`
 
 /** An editor in `el`: {source, task, weighs (bytes of Python), place (by which the text is kept)}. */
 function write(el, data) {
@@ -85,11 +92,10 @@ function write(el, data) {
     run.disabled = true
     says.textContent = "Running"
     try {
-      if (location.protocol === "file:") throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
       show(await python.run(field.value, data.task, loaded => {
         meter.hidden = false
         meter.value = loaded
-        says.textContent = `Loading Python: ${Math.min(100, Math.round((100 * loaded) / data.weighs))} %`
+        says.textContent = loading(loaded, data.weighs)
       }))
     } catch (reason) {
       out.replaceChildren()
