@@ -399,7 +399,7 @@ def test_a_check_before_its_answer_says_what_to_run_and_a_right_one_what_is_next
         ((_, said),) = k.run("check_values(distributed_mean)")
         assert "2 of 2 points. Next: the check in the cell below." in said
         (_, said), *shown = k.run("check_budget(distributed_mean)")
-        assert "1 of 1 point. Next: exercise 02: where is the largest number? (02_distributed_argmax.ipynb)." in said
+        assert "1 of 1 point. Next: exercise 05: reduce-scatter by hand (05_reduce_scatter.ipynb)." in said
         assert any("<img" in str(data) for _, data in shown) and "all_reduce SUM, ranks 0-3" in str(shown)
 
 
@@ -439,3 +439,15 @@ def test_a_solution_carries_what_graders_need(path):
         r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
     )
     assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_each_exercise_leads_to_the_next_that_can_be_done():
+    order = notebook.reading_order()
+    assert sorted(order) == notebook.exercises() and order[0] == "04_tree_broadcast"
+    for name, then in zip(order, order[1:]):
+        last = notebook.pristine(name).cells[-1].source
+        chapter, now = notebook.chapter_before(then), notebook.chapter_before(name)
+        links = re.findall(r"\]\(([^)]*)\)", last[last.rindex("Next:") :])
+        assert links[0] == f"{then}.ipynb" and (chapter == now or f"/notebooks/{chapter}_" in links[1]), name
+        said = notebook.after(name, notebook.checks_of(name)[-1])
+        assert f"({then}.ipynb)" in said and said.endswith(f", after chapter {chapter}.") == (chapter > now)
