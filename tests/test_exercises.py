@@ -20,11 +20,12 @@ from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
 from helpers.tools import release
-from tests.corpus import (  # noqa: F401 (three add to practice)
+from tests.corpus import (  # noqa: F401 (four add to practice)
     answers,
     practice,
     practice_large,
     practice_middle,
+    practice_small,
     puzzle_lines,
     puzzles,
 )
@@ -372,6 +373,14 @@ def test_the_ranks_that_are_right_are_named():
         assert words in explain(task, case, given, verdict).splitlines()
 
 
+def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys):
+    check_budget(named(answers.around_the_ring, "reduce_scatter_by_hand"))
+    moved = capsys.readouterr().out
+    check_budget(named(answers.all_at_once, "reduce_scatter_by_hand"))
+    for said in (moved, capsys.readouterr().out):
+        assert "the busiest rank moves 56 B" in said and "less than 56 B is impossible" in said
+
+
 def test_numbers_that_are_right_in_another_dtype():
     said = failing(lambda x: answers.divide_first(x).float(), "distributed_mean")
     assert "the numbers are right, their dtype is not. y.to(torch.bfloat16) gives the same" in said
@@ -398,7 +407,7 @@ def test_a_check_before_its_answer_says_what_to_run_and_a_right_one_what_is_next
         ((_, said),) = k.run("check_values(distributed_mean)")
         assert "2 of 2 points. Next: the check in the cell below." in said
         (_, said), *shown = k.run("check_budget(distributed_mean)")
-        assert "1 of 1 point. Next: exercise 02: where is the largest number? (02_distributed_argmax.ipynb)." in said
+        assert "1 of 1 point. Next: exercise 05: reduce-scatter by hand (05_reduce_scatter.ipynb)." in said
         assert any("<img" in str(data) for _, data in shown) and "all_reduce SUM, ranks 0-3" in str(shown)
 
 
@@ -438,3 +447,15 @@ def test_a_solution_carries_what_graders_need(path):
         r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
     )
     assert [link for link in links if "://" not in link and not (path.parent / link).exists()] == []
+
+
+def test_each_exercise_leads_to_the_next_that_can_be_done():
+    order = notebook.reading_order()
+    assert sorted(order) == notebook.exercises() and order[0] == "04_tree_broadcast"
+    for name, then in zip(order, order[1:]):
+        last = notebook.pristine(name).cells[-1].source
+        chapter, now = notebook.chapter_before(then), notebook.chapter_before(name)
+        links = re.findall(r"\]\(([^)]*)\)", last[last.rindex("Next:") :])
+        assert links[0] == f"{then}.ipynb" and (chapter == now or f"/notebooks/{chapter}_" in links[1]), name
+        said = notebook.after(name, notebook.checks_of(name)[-1])
+        assert f"({then}.ipynb)" in said and said.endswith(f", after chapter {chapter}.") == (chapter > now)

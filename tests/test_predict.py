@@ -198,9 +198,22 @@ def test_a_recording_has_its_answer_in_the_encoded_key_alone():
     recording, key = key_of(predict(secret, world_size=2))
     assert "770001" in json.dumps(recording) and "1540003" not in json.dumps(recording)
     assert [[want["value"] for want in row] for row in key["wants"]] == [[1540003]] * 2
-    own = key["why"][key["reasons"]["0 0"]["770001"]]
+    own = key["why"][key["reasons"]["0 0"]["770001"][0]]
     assert own.startswith("you gave the rank's own number; all_reduce takes the SUM")
     assert "1540003" in key["after"]["text"] and len(json.dumps(recording)) < 5000
+
+
+def test_one_story_explains_a_whole_answer_here_and_on_a_page():
+    def halves():
+        x = torch.arange(1, 5) + 4 * dist.get_rank()
+        mine = torch.zeros(2, dtype=torch.int64)
+        dist.reduce_scatter_single(mine, x)
+
+    said = repr(predict(halves, world_size=2, answers=["10 12", "6 8"]))  # each has the other's; 8 is rank 1's own, too
+    assert "the sum of rank 1's chunk" in said and "the sum of rank 0's chunk" in said and "own number" not in said
+    _, key = key_of(predict(halves, world_size=2))
+    kinds = [{key["kinds"][at] for at in key["reasons"][cell][number]} for cell, number in (("1 0", "6"), ("1 1", "8"))]
+    assert "another chunk" in kinds[0] & kinds[1] and "own" in kinds[1] - kinds[0]
 
 
 def test_a_wrong_choice_has_a_reason():

@@ -48,4 +48,11 @@ def test_what_the_website_plays_belongs_to_these_lines():
     [pytest.param(task, marks=[pytest.mark.slow] * (k > 0), id=task.name) for k, task in enumerate(TASKS)],
 )
 def test_a_run_of_each_line_is_still_what_was_recorded(task):
-    assert json.loads(json.dumps(recording(task))) == CHOICES[task.name]
+    assert without_pictures(recording(task)) == without_pictures(CHOICES[task.name])
+
+
+def without_pictures(recorded):
+    """A recording's words: in a picture of pickled objects, buffers show whatever was in their memory before."""
+    outcomes = recorded["key"]["outcomes"]
+    said = {line: {what: came[what] for what in ("text", "prose")} for line, came in outcomes.items()}
+    return json.loads(json.dumps(recorded | {"key": recorded["key"] | {"outcomes": said}}))

@@ -79,8 +79,8 @@ TASK = Task(
         "sent": "a chunk that rank r doesn't keep doesn't have to travel to rank r. No rank has to see everything.",
         "messages": "one message per step, and one step for each other rank.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
-        "Stuck": "who receives first? If every rank sends first, none receives. Start both, then wait for both. And in step s "
-        "you send to rank + s: who sends to you?",
+        "Stuck": "does each rank receive from the one that sends to it? In step s you send to rank + s: who sends to you? And if "
+        "every rank waits in a send, none receives: start both, then wait for both.",
         "Mismatch": "is the buffer as long as what arrives? The chunks are not all equally long.",
         "RankFailed": "does it work for any number of ranks, not only for 2, 4 and 8?",
     },

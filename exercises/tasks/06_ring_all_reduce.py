@@ -113,6 +113,10 @@ TASK = Task(
     follow=follow,
     suspects=(
         Suspect(
+            lambda args: [total(args)] * len(args),
+            "the sum is right, and it's returned. The task wants it in x itself: `x.copy_(...)` writes it there.",
+        ),
+        Suspect(
             first_half,
             "this is how things stand after the first half: every chunk is complete on one rank only. "
             "The finished chunks still have to go around.",

@@ -7,6 +7,7 @@ from helpers.exercise import Budget, Case, Suspect, Task
 ENOUGH = 0.5  # degrees: the rod has settled when nothing changes by more in a step
 HOT = "a rod with one hot end"
 HOTTEST = 512.0
+MOST_IN_A_STEP = 5  # messages and calls that wait for each other: four if even ranks give first, and the all_reduce
 EXACT = "a rod in which the largest change is exactly 0.5"
 CASES = (
     Case(2, size=3),
@@ -73,10 +74,12 @@ def budget(case, args):
     n, steps = case.world_size, settled(args)[1]
     sent = [(8 + 16) * steps + 16] * n if n > 1 else [0]
     return Budget(
-        "in each step, one number to each neighbor and one all_reduce of one number; at the end, one more",
+        "in each step, one number to each neighbor and one all_reduce of one number; at the end, one more; "
+        "and a step doesn't take longer with more ranks",
         sent,
         sent,
         [2 * steps] * n,
+        steps=MOST_IN_A_STEP * steps + 1 if n > 1 else None,
         calls=[(2 * (r > 0) + 2 * (r < n - 1) + 1) * steps + 1 for r in range(n)],
         links={(r, r + way) for r in range(n) for way in (1, -1) if 0 <= r + way < n},
     )
@@ -113,5 +116,6 @@ TASK = Task(
         "before the rod has settled?",
         "links": "a strip touches two others at most.",
         "messages": "one number to each neighbor in each step.",
+        "steps": "one pair of ranks waits for the other. How can all ends travel at once? See batch_isend_irecv.",
     },
 )

@@ -146,6 +146,10 @@ TASKS = (
         necessary(single, single),
         "every rank needs the sum and nothing else: not every rank's gradient. And no rank should do all the work.",
         suspects=(
+            Suspect(
+                lambda args: [(total(args).double() / len(args)).to(total(args).dtype)] * len(args),
+                "this is the mean over the ranks; their sum is wanted.",
+            ),
             Suspect(lambda args: on_zero(total(args), args), "rank 0 has the sum. All ranks step their optimizer."),
         ),
     ),

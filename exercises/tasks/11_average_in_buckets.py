@@ -155,7 +155,7 @@ TASK = Task(
             "bucket has its own work."
         ),
         "Stuck": "do all ranks close their buckets at the same gradients?",
-        "RankFailed": "what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
+        "RankFailed": "if you kept the bucket's list for later, was it emptied since? A copy, list(bucket), stays. And what if there are no gradients at all, the last bucket is empty, or a gradient is a single number, "
         "of shape []?",
     },
 )

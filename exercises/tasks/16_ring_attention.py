@@ -162,6 +162,16 @@ TASK = Task(
             seen=same,
         ),
         mistake(
+            "in its own block, a position sees what comes after it. Other blocks are taken whole or not at all, and one's own "
+            "needs a mask.",
+            seen=lambda args, rank, hop: (before(rank, hop, len(args[rank][0])) | (hop == 0)) & same(args, rank, hop),
+        ),
+        mistake(
+            "the blocks of later ranks count too. After hop h you hold the block of rank - h: where it wrapped around, all of it "
+            "comes after you.",
+            seen=lambda args, rank, hop: (lower(len(args[rank][0])) | (hop > 0)) & same(args, rank, hop),
+        ),
+        mistake(
             "the keys that came from another rank are taken to be in the documents of this rank's own positions. Which "
             "documents theirs are in, only their rank knows: it has to travel too.",
             seen=lambda args, rank, hop: before(rank, hop, len(args[rank][0])) & same(args, rank, 0),

@@ -27,6 +27,16 @@ def exercises() -> list[str]:
     return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
 
 
+def chapter_before(exercise: str) -> str:
+    """The number of the last chapter that an exercise's opening asks for: "05"."""
+    return max(re.findall(r"/notebooks/(\d\d)_", pristine(exercise).cells[0].source))
+
+
+def reading_order() -> list[str]:
+    """The names of all exercises: those come first that can be done first."""
+    return sorted(exercises(), key=lambda name: (chapter_before(name), name))
+
+
 def pristine(exercise: str) -> NotebookNode:
     """The course's own notebook of an exercise, solved."""
     return nbformat.read(SOLUTIONS / f"{exercise}.ipynb", as_version=4)
@@ -89,8 +99,11 @@ def after(exercise: str, check: CheckCell) -> str:
     if following := checks[checks.index(check) + 1 :]:
         same = following[0].function == check.function
         return "Next: the check in the cell below." if same else f"Next: {following[0].function}, below."
-    name = next((name for name in exercises() if name > exercise), None)
+    order = reading_order()
+    name = next(iter(order[order.index(exercise) + 1 :]), None)
     if name is None:
         return "That was the last exercise."
     title = re.match(r"# Exercise (.+)", pristine(name).cells[0].source)
-    return f"Next: exercise {title[1]} ({name}.ipynb)."
+    chapter = chapter_before(name)
+    first = f", after chapter {chapter}" if chapter > chapter_before(exercise) else ""
+    return f"Next: exercise {title[1]} ({name}.ipynb){first}."

@@ -581,7 +581,18 @@ def around_the_ring(chunks):
     return part
 
 
-@wrong(SCATTER, "who receives first")
+@wrong(SCATTER, "In step s you send to rank . s: who sends to you")
+def receives_from_where_it_sends(chunks):
+    rank, n = here()
+    total = chunks[rank].clone()
+    for shift in range(1, n):
+        to, arriving = (rank + shift) % n, torch.zeros_like(total)
+        exchange(chunks[to], to, arriving, to)
+        total += arriving
+    return total
+
+
+@wrong(SCATTER, "start both, then wait for both")
 def all_send_first(chunks):
     rank, n = here()
     total = chunks[rank].clone()
@@ -740,6 +751,13 @@ def unchunked(x):
         exchange(passing, (rank + 1) % n, arriving, (rank - 1) % n)
         x += arriving
         passing = arriving
+
+
+@wrong(RING, "the sum is right, and it's returned")
+def sum_returned(x):
+    y = x.clone()
+    the_other_way_round(y)
+    return y
 
 
 @wrong(RING, "after the first half")
@@ -928,11 +946,6 @@ def all_ends_together(strip):
 
 
 @right(SETTLE)
-def one_rank_after_the_other(strip):
-    return settling(strip, in_turns)
-
-
-@right(SETTLE)
 def votes(strip):
     rank, n = here()
     steps = 0
@@ -968,6 +981,11 @@ def only_the_loop(strip):
 @wrong(SETTLE, "Stuck|Mismatch")
 def only_the_end(strip):
     return settling(strip, agree=False)
+
+
+@wrong(SETTLE, r"takes \d+ steps; \d+ are enough(?s:.*)one pair of ranks waits for the other")
+def one_rank_after_the_other(strip):
+    return settling(strip, in_turns)
 
 
 @wrong(SETTLE, "own strip")
@@ -1099,6 +1117,12 @@ def gradient_in_two_calls(x):
     dist.reduce(x, 0)
     dist.broadcast(x, 0)
     return x
+
+
+@wrong("summed_gradient", "this is the mean over the ranks")
+def gradient_by_mean(x):
+    dist.all_reduce(x)
+    return (x.double() / dist.get_world_size()).to(x.dtype)
 
 
 @wrong("summed_gradient", "All ranks step their optimizer|is wrong on rank")
@@ -1640,6 +1664,20 @@ def in_half_precision(grads, cap):
     for bucket in filled(grads, cap):
         flat = joined(bucket).half()
         under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in under_way:
+        work.wait()
+        put_back(bucket, flat / dist.get_world_size())
+
+
+@wrong(BUCKETS, "RankFailed(?s:.*)was it emptied since")
+def kept_list_is_emptied(grads, cap):
+    under_way, bucket = [], []
+    for g in grads:
+        bucket.append(g)
+        if sum(b.nbytes for b in bucket) >= cap or g is grads[-1]:
+            flat = joined(bucket)
+            under_way.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+            bucket.clear()
     for bucket, flat, work in under_way:
         work.wait()
         put_back(bucket, flat / dist.get_world_size())
@@ -2838,6 +2876,21 @@ def only_to_those_who_look(q, k, v, document):
         if hop < rank:
             blocks.append(arriving)
     return over_all(q, document, blocks[::-1])
+
+
+@wrong(ATTENTION, "in its own block, a position sees what comes after it")
+def own_block_unmasked(q, k, v, document):
+    rank, n = here()
+    return attended(
+        q, k, v, document, lambda hop, mine, theirs: (earlier(hop, len(mine)) | (hop == 0)) & (mine[:, None] == theirs)
+    )
+
+
+@wrong(ATTENTION, "the blocks of later ranks count too")
+def later_blocks_not_skipped(q, k, v, document):
+    return attended(
+        q, k, v, document, lambda hop, mine, theirs: (earlier(hop, len(mine)) | (hop > 0)) & (mine[:, None] == theirs)
+    )
 
 
 @wrong(ATTENTION, "all positions see all others")

@@ -1,4 +1,9 @@
-"""swap_pairs(x): the tensor of this rank's partner, ranks 0 and 1, 2 and 3, ... being partners."""
+"""from_the_last(x): on rank 0 the last rank's tensor; hand_over(x): the left neighbor's tensor, one's own emptied;
+pass_left(x): the right neighbor's tensor; running_total(x): the sum over the ranks up to this one;
+swap_pairs(x): the tensor of this rank's partner, ranks 0 and 1, 2 and 3, ... being partners.
+"""
+
+import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
@@ -46,7 +51,7 @@ def needs(case, args):
     return [case.size * case.dtype.itemsize * (partner(rank, n) != rank) for rank in range(n)]
 
 
-TASK = Task(
+SWAP_PAIRS = Task(
     "swap_pairs",
     CASES,
     draw,
@@ -72,3 +77,131 @@ TASK = Task(
         "RankFailed": "with an odd number of ranks the last one has no partner.",
     },
 )
+
+
+MESSAGES = frozenset({"send", "recv"})
+FEW = tuple(Case(n, size=2, late=1 if n == 4 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+
+
+def size(case):
+    return case.size * case.dtype.itemsize
+
+
+def lefts(args):
+    return [args[rank - 1][0] for rank in range(len(args))]
+
+
+def one_message(words, messages, steps):
+    """A budget of so many messages for each rank and so many steps in all, both of the world size."""
+    return lambda case, args: Budget(words, messages=messages(case.world_size), steps=steps(case.world_size))
+
+
+def from_others(case, args):
+    return [size(case) * (case.world_size > 1)] * case.world_size
+
+
+FROM_THE_LAST = Task(
+    "from_the_last",
+    FEW,
+    draw,
+    lambda args: [args[-1][0]] + [None] * (len(args) - 1),
+    one_message("one message, from the last rank", lambda n: [0] * (n - 1) + [int(n > 1)], lambda n: int(n > 1)),
+    needs=lambda case, args: [size(case) * (case.world_size > 1)] + [0] * (case.world_size - 1),
+    allowed=MESSAGES,
+    suspects=(
+        Suspect(
+            lambda args: [len(args) - 1] + [None] * (len(args) - 1),
+            "recv returns the number of the sender. What it sent is in the buffer.",
+        ),
+        Suspect(
+            lambda args: [torch.zeros_like(args[0][0])] + [None] * (len(args) - 1),
+            "this is the empty buffer. Has the recv ended before it's returned?",
+        ),
+    ),
+    thoughts={
+        "values": "rank 0 returns what it received, and every other rank nothing.",
+        "calls": "send on one rank and recv on another is all it takes.",
+        "Stuck": "every send needs a recv. Which ranks send here, and which one receives, from whom?",
+        "RankFailed": "a rank that's alone is the last one too, and can't send to itself.",
+        "inputs": "what arrives needs its own buffer.",
+    },
+)
+
+HAND_OVER = Task(
+    "hand_over",
+    FEW,
+    draw,
+    lefts,
+    one_message("one message per rank, all in one step", lambda n: [int(n > 1)] * n, lambda n: int(n > 1)),
+    after=lambda args: [(torch.zeros_like(x),) for (x,) in args],
+    needs=from_others,
+    allowed=MESSAGES,
+    suspects=(
+        Suspect(
+            lambda args: [torch.zeros_like(x) for (x,) in args],
+            "only zeros arrived. Was x emptied before it had been sent?",
+        ),
+    ),
+    thoughts={
+        "values": "rank r returns what rank r - 1 had, and leaves zeros in x.",
+        "inputs": "x must hold zeros at the end. When is it safe to write into it?",
+        "steps": "one message waits for another. Start the send without waiting for it.",
+        "Stuck": "if every rank sends first, no rank receives. Start the send, then receive.",
+        "RankFailed": "a rank that's alone can't send to itself: it has its own numbers already.",
+    },
+)
+
+PASS_LEFT = Task(
+    "pass_left",
+    FEW,
+    draw,
+    lambda args: [args[(rank + 1) % len(args)][0] for rank in range(len(args))],
+    one_message("one message per rank, all in one step", lambda n: [int(n > 1)] * n, lambda n: int(n > 1)),
+    needs=from_others,
+    allowed=MESSAGES,
+    suspects=(Suspect(lefts, "these numbers came from the left. Who sends to rank r if everyone sends to the left?"),),
+    thoughts={
+        "values": "rank r sends to rank r - 1. Who sends to rank r?",
+        "inputs": "what arrives needs its own buffer.",
+        "steps": "the messages wait for each other. How can all be in flight at once?",
+        "Stuck": "who sends to rank r, and is that whom it receives from? And does it start both before it waits?",
+        "RankFailed": "a rank that's alone can't send to itself: it returns its own x.",
+    },
+)
+
+
+def sums(args):
+    return [sum(x for (x,) in args[: rank + 1]) for rank in range(len(args))]
+
+
+RUNNING_TOTAL = Task(
+    "running_total",
+    FEW,
+    draw,
+    sums,
+    one_message("one message per rank, except the last; N - 1 steps", lambda n: [1] * (n - 1) + [0], lambda n: n - 1),
+    needs=lambda case, args: [0] + [size(case)] * (case.world_size - 1),
+    allowed=MESSAGES,
+    suspects=(
+        Suspect(
+            lambda args: [x if not rank else args[rank - 1][0] + x for rank, (x,) in enumerate(args)],
+            "each rank has its own numbers and its neighbor's. Which tensor should a rank pass on?",
+        ),
+        Suspect(
+            lambda args: [args[0][0]] * len(args),
+            "rank 0's numbers were passed along. Where does a rank add its own?",
+        ),
+        Suspect(
+            lambda args: [sum(x for (x,) in args[rank:]) for rank in range(len(args))],
+            "these sums begin at the last rank. Which end of the chain starts?",
+        ),
+    ),
+    thoughts={
+        "values": "receive the total so far, add your own, pass it on.",
+        "inputs": "the total is a new tensor. Which line writes into x?",
+        "Stuck": "the first rank has nobody to receive from, and the last one nobody to send to.",
+        "RankFailed": "the first rank has nobody to receive from, and the last one nobody to send to.",
+    },
+)
+
+TASKS = (SWAP_PAIRS, FROM_THE_LAST, HAND_OVER, PASS_LEFT, RUNNING_TOTAL)

@@ -1,4 +1,8 @@
-"""deal_rows(table): this rank's part of the rows of rank 0's table."""
+"""from_owner(x, owner): the owner's tensor; settings_for_all(settings): rank 0's object; same_state(tensors): rank 0's, in place;
+deal_cards(deck): every N-th of rank 0's numbers; deal_rows(table): this rank's part of the rows of rank 0's table.
+"""
+
+import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
@@ -40,7 +44,7 @@ def needs(case, args):
     return [0] + [case.size * COLUMNS * case.dtype.itemsize] * (case.world_size - 1)
 
 
-TASK = Task(
+DEAL_ROWS = Task(
     "deal_rows",
     CASES,
     draw,
@@ -66,3 +70,127 @@ TASK = Task(
         "Stuck": "does every rank call, and not only rank 0?",
     },
 )
+
+
+FEW = tuple(Case(n, size=3, late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+
+
+def calls(words, count):
+    return lambda case, args: Budget(words, calls=[count] * case.world_size)
+
+
+def none(case, args):
+    return [0] * case.world_size
+
+
+FROM_OWNER = Task(
+    "from_owner",
+    FEW,
+    lambda d: (d.numbers(d.case.size), d.integer(0, d.world_size, common=True)),
+    lambda args: [args[owner][0] for _, owner in args],
+    calls("one call per rank", 1),
+    needs=none,
+    parameters=("x", "owner"),
+    suspects=(
+        Suspect(lambda args: [args[0][0]] * len(args), "these are rank 0's numbers. Who is the source here?"),
+        Suspect(
+            lambda args: [None] * len(args), "broadcast returns None. The numbers are in the tensor that you passed."
+        ),
+        Suspect(
+            lambda args: [x for x, _ in args], "every rank still has its own numbers. Which tensor does broadcast fill?"
+        ),
+    ),
+    thoughts={
+        "values": "the owner is the source, on every rank.",
+        "inputs": "broadcast writes into the tensor that it gets. Pass it a copy of x.",
+        "calls": "one broadcast is enough.",
+        "Mismatch": "all ranks must name the same source. `owner` is the same on every rank, and a rank's own number isn't.",
+        "Stuck": "every rank makes the call, the owner and the others.",
+    },
+)
+
+SETTINGS_FOR_ALL = Task(
+    "settings_for_all",
+    FEW,
+    lambda d: ({"lr": d.integer(1, 9), "batch": 8 * d.integer(1, 9)} if d.rank == 0 else None,),
+    lambda args: [args[0][0]] * len(args),
+    lambda case, args: Budget("no limit"),
+    needs=none,
+    parameters=("settings",),
+    suspects=(
+        Suspect(
+            lambda args: [settings for (settings,) in args],
+            "this is what the rank was given. What arrives is in the list that you passed.",
+        ),
+        Suspect(lambda args: [[args[0][0]]] * len(args), "this is the list. The settings are its element."),
+        Suspect(
+            lambda args: [None] * len(args),
+            "broadcast_object_list returns None. What arrives is in the list that you passed.",
+        ),
+    ),
+    thoughts={
+        "values": "broadcast_object_list changes a list in place. Which element do you return?",
+        "RankFailed": "it takes a list, on every rank: with one element, which may be None where something is to arrive.",
+        "Stuck": "every rank makes the call, and not only the one with the settings.",
+    },
+)
+
+
+def state(d):
+    return ([d.numbers(2, 2), d.numbers(2), torch.tensor(d.integer(1, 99)), d.numbers(d.case.size)],)
+
+
+SAME_STATE = Task(
+    "same_state",
+    FEW,
+    state,
+    lambda args: [None] * len(args),
+    calls("one call for each tensor", 4),
+    after=lambda args: [args[0]] * len(args),
+    needs=none,
+    parameters=("tensors",),
+    suspects=(
+        Suspect(
+            lambda args: [[tensors[0], tensors[1], mine[2], tensors[3]] for (mine,) in args for (tensors,) in args[:1]],
+            "the integer is still each rank's own. A counter is part of the model too.",
+            where_wrong=True,
+        ),
+    ),
+    thoughts={
+        "values": "each tensor must hold rank 0's numbers afterwards. Return nothing.",
+        "calls": "one broadcast for each tensor.",
+        "Mismatch": "do all ranks broadcast the same tensors in the same order?",
+        "Stuck": "do all ranks make equally many calls?",
+    },
+)
+
+
+DEAL_CARDS = Task(
+    "deal_cards",
+    FEW,
+    lambda d: (d.numbers(d.world_size * d.case.size),),
+    lambda args: [args[0][0][rank :: len(args)] for rank in range(len(args))],
+    calls("one call per rank", 1),
+    needs=none,
+    parameters=("deck",),
+    suspects=(
+        Suspect(
+            lambda args: [args[0][0].chunk(len(args))[rank] for rank in range(len(args))],
+            "these are the cards that lie next to each other. Rank r wants the r-th, the (r + N)-th, and so on.",
+        ),
+        Suspect(
+            lambda args: [deck[rank :: len(args)] for rank, (deck,) in enumerate(args)],
+            "these are cards of the rank's own deck. Only rank 0's counts.",
+        ),
+    ),
+    thoughts={
+        "values": "`deck[r::N]` begins at card r and takes every N-th.",
+        "inputs": "what arrives needs its own buffer.",
+        "calls": "one scatter is enough.",
+        "RankFailed": "scatter takes a list with one tensor for each rank, on rank 0 only, and None on the others.",
+        "Mismatch": "`deck[r::N]` skips over other ranks' cards. `.contiguous()` puts its own next to each other.",
+        "Stuck": "every rank makes the call.",
+    },
+)
+
+TASKS = (DEAL_ROWS, FROM_OWNER, SETTINGS_FOR_ALL, SAME_STATE, DEAL_CARDS)

@@ -1,4 +1,9 @@
-"""accuracy(correct): on rank 0 the fraction of all samples that were answered rightly."""
+"""largest(x): on the last rank the maximum of each element; as_matrix(x): on rank 0 everyone's numbers, a row for each rank;
+add_bytes(x): on rank 0 a sum that fits; nan_ranks(loss): on rank 0 the ranks with a NaN;
+accuracy(correct): on rank 0 the fraction of all samples that were answered rightly.
+"""
+
+import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
@@ -36,7 +41,7 @@ def needs(case, args):
     return [1] + [0] * (case.world_size - 1)
 
 
-TASK = Task(
+ACCURACY = Task(
     "accuracy",
     CASES,
     draw,
@@ -70,3 +75,146 @@ TASK = Task(
         "RankFailed": "reduce returns None: where does the result stand?",
     },
 )
+
+
+FEW = tuple(Case(n, size=3, late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+
+
+def one_call(case, args):
+    return Budget("one call per rank", calls=[1] * case.world_size)
+
+
+def no_need(case, args):
+    return [0] * case.world_size
+
+
+def stacked(args):
+    return torch.stack([x for (x,) in args])
+
+
+def on_last(value, args):
+    return [None] * (len(args) - 1) + [value]
+
+
+LARGEST = Task(
+    "largest",
+    FEW,
+    lambda d: (d.numbers(d.case.size),),
+    lambda args: on_last(stacked(args).amax(0), args),
+    one_call,
+    needs=no_need,
+    suspects=(
+        Suspect(
+            lambda args: on_last(stacked(args).sum(0), args), "this is the sum. Which reduce op keeps the largest?"
+        ),
+        Suspect(lambda args: on_zero(stacked(args).amax(0), args), "rank 0 has it. The last rank wants it."),
+        Suspect(
+            lambda args: [None] * len(args),
+            "no rank returns anything. reduce returns None: the result is in its tensor.",
+        ),
+    ),
+    thoughts={
+        "values": "only the last rank returns something: the largest of each element.",
+        "inputs": "reduce works in place. Give it a copy of x.",
+        "calls": "one reduce is enough.",
+        "Stuck": "every rank makes the call, also those that want nothing back.",
+        "Mismatch": "all ranks must name the same dst: the number of the last one.",
+        "RankFailed": "ranks count from 0. What's the number of the last one?",
+    },
+)
+
+AS_MATRIX = Task(
+    "as_matrix",
+    FEW,
+    lambda d: (d.numbers(d.case.size),),
+    lambda args: on_zero(stacked(args), args),
+    one_call,
+    needs=no_need,
+    suspects=(
+        Suspect(
+            lambda args: on_zero(stacked(args).flatten(), args),
+            "these are the right numbers in one row. Which function makes a matrix of a list of rows?",
+        ),
+        Suspect(
+            lambda args: on_zero([x for (x,) in args], args),
+            "this is the list that gather filled. Make one matrix of it.",
+        ),
+        Suspect(
+            lambda args: on_zero(stacked(args).T, args), "rank r's numbers are in column r. They should be in row r."
+        ),
+    ),
+    thoughts={
+        "values": "rank 0 returns a matrix with a row for each rank, in rank order, and the others None.",
+        "calls": "one gather is enough.",
+        "Stuck": "every rank makes the call.",
+        "RankFailed": "rank 0 passes a list of N buffers, and every other rank None.",
+        "Mismatch": "rank 0 needs N buffers, each with its own memory, and with the shape and the dtype of x.",
+    },
+)
+
+
+def wrapped(args):
+    return stacked(args).sum(0, dtype=torch.int64)
+
+
+ADD_BYTES = Task(
+    "add_bytes",
+    FEW,
+    lambda d: (torch.randint(100, 256, (d.case.size,), generator=d.own).to(torch.uint8),),
+    lambda args: on_zero(wrapped(args), args),
+    one_call,
+    needs=no_need,
+    suspects=(
+        Suspect(
+            lambda args: on_zero(wrapped(args) % 256, args),
+            "these sums wrapped around at 256 before they became int64. Convert first, then reduce.",
+        ),
+        Suspect(
+            lambda args: on_zero((wrapped(args) % 256).to(torch.uint8), args), "a uint8 has no room for these sums."
+        ),
+    ),
+    thoughts={
+        "values": "convert to torch.int64 before the call, and return the sums on rank 0 alone.",
+        "inputs": "x stays as it was, a tensor of bytes.",
+        "calls": "one reduce is enough.",
+        "Stuck": "every rank makes the call.",
+        "Mismatch": "all ranks must reduce the same dtype.",
+    },
+)
+
+
+def nan_or_number(d):
+    loss = d.numbers(1)
+    return (torch.full_like(loss, float("nan")) if d.integer(0, 2) else loss,)
+
+
+def with_nan(args):
+    return [rank for rank, (loss,) in enumerate(args) if loss.isnan()]
+
+
+NAN_RANKS = Task(
+    "nan_ranks",
+    FEW,
+    nan_or_number,
+    lambda args: on_zero(with_nan(args), args),
+    one_call,
+    needs=no_need,
+    parameters=("loss",),
+    suspects=(
+        Suspect(lambda args: on_zero(len(with_nan(args)), args), "this says how many they are. Which ones?"),
+        Suspect(lambda args: [with_nan(args)] * len(args), "only rank 0 should return the list.", where_wrong=True),
+        Suspect(
+            lambda args: on_zero([rank for rank in range(len(args)) if rank not in with_nan(args)], args),
+            "these are the healthy ranks.",
+        ),
+    ),
+    thoughts={
+        "values": "a list of numbers, in rank order, on rank 0. Give each rank its own element, as each had its own digit.",
+        "calls": "one call is enough, with a tensor that has an element for each rank.",
+        "Stuck": "every rank makes the call, whether its loss is a NaN or not.",
+        "Mismatch": "every rank passes a tensor of the same shape: one element for each rank.",
+        "RankFailed": "every rank passes a tensor; rank 0 alone passes a list, if it gathers.",
+    },
+)
+
+TASKS = (ACCURACY, LARGEST, AS_MATRIX, ADD_BYTES, NAN_RANKS)

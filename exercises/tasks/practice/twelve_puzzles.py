@@ -25,7 +25,7 @@ def puzzle(
     return Task(
         name,
         cases,
-        draw or (lambda d: (d.numbers(1),)),
+        draw or (lambda d: (torch.randint(1, 10, (1,), generator=d.own).float(),)),
         reference,
         budget,
         after=None,

@@ -1,8 +1,11 @@
 """Why a predicted number is wrong, where the recorded run can tell.
 
 A wrong number is often the right answer to another question: what the rank held before, the sum where nothing is
-summed, another rank's part.  Whatever matches is said.
+summed, another rank's part.  Where several stories match, the one that explains most of the answer is told.
 """
+
+from collections import Counter
+from typing import Iterator, NamedTuple
 
 import torch
 
@@ -16,29 +19,47 @@ from .answers import Given, Want, numbers_of
 from .questions import FillIn
 
 
-def why(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
-    """One sentence about cell k of a rank, without the rank's number: several ranks may share it. Or ''."""
+class Story(NamedTuple):
+    """One way to arrive at a wrong number.  kind: what it has in common with the story of another cell."""
+
+    kind: str
+    words: str  # a sentence without the rank's number: several ranks may share it
+
+
+def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
+    """All that explain what was given for cell k of a rank, the likeliest first."""
     if grid.kind == "returned":
-        return _returned(grid, outcome, rank, given, want) or _last(outcome, rank, k, given, want)
+        if said := _returned(grid, outcome, rank, given, want):
+            return [Story("returned", said)]
+        return _last(outcome, rank, k, given, want)
     call = grid.call(outcome.run)
     e = next(e for e in call if e.rank == rank)
     if want.kind in ("number", "word") and _broken(call, e):
-        return _BROKEN.format(e.op)
-    return _contract(e, given, want) or (_says(e) if grid.kind == "chunks" else _value(call, e, k, given, want))
+        return [Story("broken", _BROKEN.format(e.op))]
+    if said := _contract(e, given, want):
+        return [Story("contract", said)]
+    return [Story("promise", _says(e))] if grid.kind == "chunks" else _value(call, e, k, given, want)
 
 
-def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> str:
+def told(cells: list[list[Story]]) -> list[str]:
+    """One sentence a cell, "" where none explains it: of its stories the one whose kind explains the most cells."""
+    explains = Counter(kind for found in cells for kind in {story.kind for story in found})
+    return [max(found, key=lambda story: explains[story.kind]).words if found else "" for found in cells]
+
+
+def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
     """Of a result: only if it is what the rank's last call left."""
     mine = outcome.run.events[rank]
     left = numbers_of(mine[-1].after) if mine and isinstance(mine[-1].after, torch.Tensor) else []
     if want.value not in left:
-        return ""
+        return []
     e = mine[-1]
     if e.is_undefined:
-        return f"{e.op} promises nothing to any rank but {e.dst}: this is what the backend happens to leave"
+        words = f"{e.op} promises nothing to any rank but {e.dst}: this is what the backend happens to leave"
+        return [Story("undefined", words)]
     call = next(call for call in outcome.run.calls if any(other is e for other in call))
     at = k if k < len(left) and left[k] == want.value else left.index(want.value)  # a result may hold more
-    return _BROKEN.format(e.op) if _broken(call, e) else _value(call, e, at, given, want)
+    return [Story("broken", _BROKEN.format(e.op))] if _broken(call, e) else _value(call, e, at, given, want)
 
 
 _BROKEN = "{} does not do here what it promises: something is wrong with what it is given"
@@ -95,57 +116,66 @@ def _near(a, b) -> bool:
     return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
 
 
-def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> str:
-    if given.kind != "number" or want.kind != "number":
-        return _says(e)
-    g, before = given.value, {other.rank: numbers_of(other.before) for other in call}
+def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> list[Story]:
+    found = []
+    if given.kind == "number" and want.kind == "number":
+        before = {other.rank: numbers_of(other.before) for other in call}
+        tell = _reduced if e.reduce_op else _moved
+        found = [Story(*told) for told in tell(call, e, k, given.value, want, before)]
+    return found or [Story("promise", _says(e))]
+
+
+def _moved(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
+    """Kinds and words of the stories about a call that adds nothing up."""
     own = before.get(e.rank, [])
-    if e.reduce_op:
-        return _reduced(call, e, k, g, want, before) or _says(e)
     if k < len(own) and g == own[k] and collectives.shapes(e.op) == ("whole", "whole"):
-        return f"this is what it held before: {e.op} writes rank {e.src}'s numbers over it"
-    after = numbers_of(e.after)
-    if g in after:
-        return f"this number does arrive, in a different position: {_says(e)}"
+        yield "before", f"this is what it held before: {e.op} writes rank {e.src}'s numbers over it"
+    if g in numbers_of(e.after):
+        yield "place", f"this number does arrive, in a different position: {_says(e)}"
     row = [numbers[k] for numbers in before.values() if k < len(numbers)]
     if len(row) == len(call.events) and len(row) > 1 and g == sum(row) and g not in row:
-        return f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
+        yield "sum", f"this is a sum, and {e.op} adds nothing up: {_says(e)}"
     for other in call:
         if other is not e and g in numbers_of(other.after) and not other.is_undefined:
-            return f"that is what rank {other.rank} gets: {_says(e)}"
+            yield "elsewhere", f"that is what rank {other.rank} gets: {_says(e)}"
+            break
     for rank, numbers in before.items():
         if g in numbers:
-            return f"rank {rank} held this, but it does not come here: {_says(e)}"
-    return _says(e)
+            yield "stays", f"rank {rank} held this, but it does not come here: {_says(e)}"
+            break
 
 
-def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> str:
+def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
+    """Kinds and words of the stories about a call that combines."""
     scattered = collectives.shapes(e.op)[1] == "own"
     at = k + call.group.index(e.rank) * len(numbers_of(e.after)) * scattered
     column = {rank: numbers[at] for rank, numbers in before.items() if at < len(numbers)}
     parts = list(column.values())
     if len(parts) < len(call.events) or not provenance.agree(call):
-        return ""
+        return
     mine, total = column[e.rank], sum(parts)
     if e.reduce_op == "SUM" and not _near(total, want.value):  # it wraps, overflows or is rounded
-        return ""
+        return
     sum_of = " + ".join(map(number, parts)) if len(parts) <= 8 and all(p >= 0 for p in parts) else "all ranks' numbers"
     if g == mine:
         here = f": here {sum_of}" if e.reduce_op == "SUM" and len(parts) <= 8 else ""
         everybody = "all ranks" if call.group == tuple(range(len(call.group))) else "the ranks of its group"
-        return f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over {everybody}{here}"
+        yield "own", f"you gave the rank's own number; {e.op} takes the {e.reduce_op} over {everybody}{here}"
     if e.reduce_op != "SUM":
         if g == total:
-            return f"this is the sum, and the reduce op is {e.reduce_op}"
-        whose = [rank for rank, held in column.items() if g == held]
-        return f"this is rank {whose[0]}'s number; the {e.reduce_op} over all ranks is a different one" if whose else ""
+            yield "sum", f"this is the sum, and the reduce op is {e.reduce_op}"
+        if whose := [rank for rank, held in column.items() if g == held != mine]:
+            yield "another's", f"this is rank {whose[0]}'s number; the {e.reduce_op} over all ranks is a different one"
+        return
     if g == total - mine:
-        return f"this is the sum of the others: the rank's own number counts too ({sum_of})"
+        yield "others", f"this is the sum of the others: the rank's own number counts too ({sum_of})"
     if g == total / len(parts):
-        return f"this is the average, and the reduce op is SUM: {sum_of}"
+        yield "average", f"this is the average, and the reduce op is SUM: {sum_of}"
     if g == max(parts):
-        return f"this is the largest of them, and the reduce op is SUM: {sum_of}"
+        yield "largest", f"this is the largest of them, and the reduce op is SUM: {sum_of}"
     for other in call if scattered else ():
         if other is not e and g in numbers_of(other.after):
-            return f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
-    return f"it is {sum_of}" if len(parts) <= 8 else ""
+            yield "another chunk", f"this is the sum of rank {other.rank}'s chunk: rank {e.rank} gets {sum_of}"
+            break
+    if len(parts) <= 8:
+        yield "sum of", f"it is {sum_of}"

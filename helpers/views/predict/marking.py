@@ -11,7 +11,7 @@ from collectives.judge.errors import RankFailed, Stuck
 from collectives.launch.attempt import Outcome
 
 from .answers import NOTHING, Given, Want, fits, given, wants
-from .explain import why
+from .explain import Story, stories, told
 from .questions import Choice, FillIn, Open
 
 
@@ -48,6 +48,7 @@ def mark(question: FillIn | Open | Choice, filled: list[list[str]], outcome: Out
 
 def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     answers = question.wants(outcome)
+    known: list[list[Story]] = []  # of each wrong cell
     tried = any(cell.strip() for row in filled for cell in row)
     marked: list[list[MarkedCell]] = [[] for _ in filled]
     for row, texts, marks in zip(question.rows, filled, marked):
@@ -61,9 +62,11 @@ def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> l
             if k and answer.kind == "blank" and want.kind == "nothing":
                 continue  # nothing was expected there, and nothing is: no merit in that
             good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
-            reason = why(question, outcome, row.rank, k, answer, want) if good is False else ""
-            marks.append(MarkedCell(answer, want, good, reason))
-    return marked
+            marks.append(MarkedCell(answer, want, good))
+            if good is False:
+                known.append(stories(question, outcome, row.rank, k, answer, want))
+    reasons = iter(told(known))
+    return [[mark._replace(why=next(reasons)) if mark.right is False else mark for mark in marks] for marks in marked]
 
 
 def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:

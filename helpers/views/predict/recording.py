@@ -7,7 +7,7 @@ from typing import Any, Iterator
 from collectives.launch.attempt import Outcome
 
 from .answers import NOTHING, Want, given, numbers_of, wants
-from .explain import why
+from .explain import Story, stories
 from .marking import Result, outcome_text, reasons, summary
 from .questions import Choice, FillIn, Open
 
@@ -51,7 +51,13 @@ def after(outcome: Outcome) -> dict:
 def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
     """The question with the key that marks it, encoded: no search finds an answer in it, and nobody reads one by chance."""
     cells = [[mark.want for mark in row] for row in result.marks]
-    key = {"wants": [list(map(_cell, row)) for row in cells], "reasons": {}, "why": [], "after": after(result.outcome)}
+    key = {
+        "wants": [list(map(_cell, row)) for row in cells],
+        "reasons": {},
+        "why": [],
+        "kinds": [],
+        "after": after(result.outcome),
+    }
     if isinstance(question, FillIn):
         key |= _reasons(question, result.outcome, cells)
     elif isinstance(question, Open):
@@ -69,20 +75,23 @@ def _cell(want: Want) -> dict:
 
 
 def _reasons(question: FillIn, outcome: Outcome, cells: list[list[Want]]) -> dict:
-    """Why each likely wrong answer to each cell is wrong: the place of its sentence in "why"; under "" that of any other."""
-    sentences: dict[str, int] = {}
+    """Why each likely wrong answer to each cell is wrong: the places of its stories in "why"; under "" those of any other.
+
+    "kinds" has the kind of each.
+    """
+    places: dict[Story, int] = {}
     found = {}
     for i, (row, mine) in enumerate(zip(question.rows, cells)):
         for k, want in enumerate(mine if row.asked else ()):
             said = {}
             for words in ("", *_candidates(question, outcome, k)):
                 answer = given(words or "-987654321.5")
-                if sentence := why(question, outcome, row.rank, k, answer, want or NOTHING):
-                    at = sentences.setdefault(sentence, len(sentences))
-                    if not words or at != said.get(""):
-                        said[words and (_number(answer.value) if answer.kind == "number" else answer.kind)] = at
+                told = stories(question, outcome, row.rank, k, answer, want or NOTHING)
+                at = [places.setdefault(story, len(places)) for story in told]
+                if at and (not words or at != said.get("")):
+                    said[words and (_number(answer.value) if answer.kind == "number" else answer.kind)] = at
             found[f"{i} {k}"] = said
-    return {"reasons": found, "why": list(sentences)}
+    return {"reasons": found, "why": [story.words for story in places], "kinds": [story.kind for story in places]}
 
 
 def _candidates(question: FillIn, outcome: Outcome, k: int) -> Iterator[str]:

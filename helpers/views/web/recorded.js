@@ -61,18 +61,24 @@ function markerOf(data) {
     }
 
     function grid(rows) {
-      const why = new Map()
+      const wrong = [] // of each wrong cell: its rank, and the places of the stories that explain it
       const marks = rows.map((row, i) => (data.rows[i].asked ? spread(row) : []).map((text, k) => {
         const want = key.wants[i][k] ?? { kind: "nothing" }, answer = read(text)
         if (k && answer.kind === "blank" && want.kind === "nothing") return undefined // no merit in that
         const good = fits(answer, want)
-        const found = key.reasons[`${i} ${k}`] ?? {}, at = found[answer.kind === "number" ? String(answer.value) : answer.kind] ?? found[""]
-        if (!good && answer.kind !== "blank" && at != null) {
-          const ranks = why.get(at) ?? []
-          why.set(at, ranks.includes(data.rows[i].rank) ? ranks : [...ranks, data.rows[i].rank])
-        }
+        const found = key.reasons[`${i} ${k}`] ?? {}, stories = found[answer.kind === "number" ? String(answer.value) : answer.kind] ?? found[""]
+        if (!good && answer.kind !== "blank" && stories != null) wrong.push([data.rows[i].rank, [stories].flat()]) // a cell of older notebooks has one
         return good
       }))
+      const why = new Map(), explains = {} // of a cell's stories the one is told whose kind explains the most cells
+      for (const [, stories] of wrong) {
+        for (const kind of new Set(stories.map(at => key.kinds?.[at]))) explains[kind] = (explains[kind] ?? 0) + 1
+      }
+      for (const [rank, stories] of wrong) {
+        const told = stories.reduce((best, at) => (explains[key.kinds?.[at]] > explains[key.kinds?.[best]] ? at : best))
+        const ranks = why.get(told) ?? []
+        why.set(told, ranks.includes(rank) ? ranks : [...ranks, rank])
+      }
       return { marks, reasons: [...why].map(([at, ranks]) => `${listed(ranks)}: ${key.why[at]}.`) }
     }
   }
