@@ -9,6 +9,8 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNS = 0x00020000
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 KINDS = ("user", "net", "uts", "mnt", "pid")  # of namespaces, in the order in which they can be entered
 
 
@@ -24,12 +26,22 @@ def main(pid: str, *command: str) -> None:
     child = os.fork()  # only a child is inside the PID namespace
     if child == 0:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        see_own_processes(libc)
         os.execvp(command[0], command)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: os.kill(child, number))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)  # as a shell says it
+
+
+def see_own_processes(libc: ctypes.CDLL) -> None:
+    """Give this process a /proc of the host's processes, by which they have the numbers that they have themselves.
+
+    bubblewrap needs it.  A container that hides parts of its /proc allows no other, and the machine's stays.
+    """
+    if libc.unshare(CLONE_NEWNS) == 0:
+        libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
 
 
 if __name__ == "__main__":

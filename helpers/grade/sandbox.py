@@ -53,11 +53,11 @@ class Sandbox:
     def pid(self) -> int:
         return self._process.pid
 
-    def ranks(self, world_size: int) -> list[socket.socket]:
-        """Fresh ranks, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
-        pairs = [socket.socketpair() for _ in range(world_size)]
+    def more_ranks(self, count: int) -> list[socket.socket]:
+        """Fresh ranks beside those there are, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
+        pairs = [socket.socketpair() for _ in range(count)]
         try:
-            socket.send_fds(self._ours, [frame({"ranks": world_size})], [theirs.fileno() for _, theirs in pairs])
+            socket.send_fds(self._ours, [frame({"ranks": count})], [theirs.fileno() for _, theirs in pairs])
             self._reply()
         finally:
             for _, theirs in pairs:
@@ -109,15 +109,38 @@ class SandboxPool:
             self._sandbox = Sandbox(*self._kind)
         return self._sandbox
 
-    def ranks(self, world_size: int) -> tuple[Sandbox, list[socket.socket]]:
-        """Fresh ranks and the sandbox they are in. Raises OSError or EOFError if none lasts that long."""
-        sandbox = self.sandbox
-        try:
-            return sandbox, sandbox.ranks(world_size)
-        except (OSError, EOFError):  # ended by the system since it was last used
-            sandbox.close()
-            sandbox = self.sandbox
-            return sandbox, sandbox.ranks(world_size)
-
     def close(self) -> None:
         self._sandbox.close()
+
+
+class Crew:
+    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next larger one."""
+
+    def __init__(self, sandboxes: SandboxPool) -> None:
+        self._sandboxes, self._sandbox, self._socks = sandboxes, sandboxes.sandbox, []
+
+    def world(self, size: int) -> list[socket.socket]:
+        """A socket to each rank of a world of this size. Raises OSError or EOFError if no sandbox lasts that long."""
+        if size <= len(self._socks):
+            self.close()
+        try:
+            self._socks += self._sandbox.more_ranks(size - len(self._socks))
+        except (OSError, EOFError):  # ended by the system since it was last used
+            self._sandbox.close()
+            self.close()
+            self._sandbox = self._sandboxes.sandbox
+            self._socks = self._sandbox.more_ranks(size)
+        return self._socks
+
+    def ended(self) -> list[int | None]:
+        """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""
+        return self._sandbox.end_ranks()
+
+    def close(self) -> None:
+        for sock in self._socks:
+            sock.close()
+        self._socks = []
+        try:
+            self.ended()
+        except (OSError, EOFError):
+            self._sandbox.close()  # the next ranks get another

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from .calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .inside.seccomp import computing_seconds
-from .sandbox import SandboxPool
+from .sandbox import Crew, SandboxPool
 from .submission import Submission, graft, is_own
 from .switch import SECONDS, Switch
 from .walls import Unavailable
@@ -85,12 +86,17 @@ def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, 
 
 
 def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+    with closing(Crew(sandboxes)) as crew:
+        return _tried(task, submission, crew, seed)
+
+
+def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
     trial, passed, cheat = Trial(), [], ""
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         inputs = [task.arguments(case, seed) for case in cases]
         try:
-            attempts = _attempts(task, submission, sandboxes, cases, inputs)
+            attempts = _attempts(task, submission, crew, cases, inputs)
         except RunError as error:
             reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
             reason += _output(error.run.stdout)
@@ -135,7 +141,7 @@ def _strayed(submission: Submission, error: RunError) -> str:
 
 
 def _attempts(
-    task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, cases: list[Case], inputs: list[list[tuple]]
+    task: Task | Puzzle, submission: Submission, crew: Crew, cases: list[Case], inputs: list[list[tuple]]
 ) -> list[tuple[Attempt, list[str]]]:
     """Per case what came out, and what each rank printed."""
     if not cases:
@@ -143,17 +149,11 @@ def _attempts(
     cells = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
     own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
     cells += [(cell.id, cell.source) for cell in own]
-    sandbox, socks = sandboxes.ranks(cases[0].world_size)
-    try:
-        switch = Switch(socks, submission.answers, task.name, sandbox.end_ranks)
-        return list(zip(switch.attempt(cells, cases, inputs), switch.printed))
-    finally:
-        for sock in socks:
-            sock.close()
-        try:
-            sandbox.end_ranks()
-        except (OSError, EOFError):
-            sandbox.close()  # the next ranks get another
+    switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended)
+    attempts = switch.attempt(cells, cases, inputs)
+    if switch.outlived:
+        crew.close()  # lest it meddles in the next world
+    return list(zip(attempts, switch.printed))
 
 
 def _output(printed: list[str]) -> str:

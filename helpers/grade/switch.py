@@ -121,6 +121,7 @@ class Switch:
         for peer in self._peers:
             peer.sock.settimeout(2.0)  # never reached by a rank that reads
         self.printed: list[list[str]] = []
+        self.outlived = False  # whether something that the function began on a rank went on after it
 
     def attempt(self, cells: list[tuple[str, str]], cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
         """Runs cases of one world size one after the other; what was printed is in `.printed`, by case and rank.
@@ -246,6 +247,7 @@ class Switch:
                     raise Malformed("a result that is none")
                 self._keep(came)
                 peer.returned = came
+                self.outlived |= header.get("threads", 0) != 0
                 self._monitor.feed(peer.rank, Returned(b"", (None, None), None, []))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]

@@ -26,13 +26,29 @@ FRAME_MILLISECONDS = 1000  # of README's GIF
 
 
 def ring() -> dict:
-    """A ring of send and recv as four ranks ran it, read off their messages; it plays as soon as it is seen."""
+    """A ring of send and recv as four ranks ran it, read off their messages; it plays as soon as it is seen.
+
+    Its sentences are for who has seen no chunk and no schedule yet.
+    """
     program = ring_all_reduce(4).program()
 
     def ring(x):
         return program(x)
 
-    return step(recorded_schedule(ring, "all_reduce")).recording() | {"plays": True}
+    recording = step(recorded_schedule(ring, "all_reduce")).recording()
+    return recording | {"title": "Four ranks add up what they hold", "says": told(recording["steps"]), "plays": True}
+
+
+def told(steps: list) -> list[str]:
+    """A sentence for the start of a ring, and one for each of its steps: [source, target, chunks, adds] of each message."""
+    does = {
+        True: "each rank sends a chunk to the next rank, which adds it to its own",
+        False: "each rank sends a finished sum to the next rank, which keeps it",
+    }
+    says = ["Each rank holds four chunks of its own; in 6 steps, every rank will hold the sums of all."]
+    says += [f"Step {k}: {does[messages[0][3]]}." for k, messages in enumerate(steps, 1)]
+    says[-1] = says[-1][:-1] + ". Now every rank holds every sum: the stripes say whose."
+    return says
 
 
 def question() -> dict:

@@ -51,6 +51,7 @@ WHOLE = 20  # a notebook of so many cells is one page
 UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # of a text: what nobody can do on the site
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
@@ -296,20 +297,22 @@ def fit(
 
     written: what a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
     """
-    here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
+    tasks_here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
     path, text, figures = (
         source / page,
         (source / page).read_text(encoding="utf-8"),
-        Figures(page, source, here, weighs),
+        Figures(page, source, tasks_here, weighs),
     )
     if page.suffix == ".md":
+        text = text.replace("# Collectives\n", "# About the course\n", 1) if page.name == "README.md" else text
         path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
         return
     content = json.loads(text)
     content["cells"].insert(1, markdown(plays(page)))
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
-            cell["source"] = fit_links(fit_images("".join(cell["source"]), page, figures), page, source, places)
+            here = FOR_LAB.sub("", "".join(cell["source"]))
+            cell["source"] = fit_links(fit_images(here, page, figures), page, source, places)
         elif cell["cell_type"] == "code":
             fit_cell(cell, figures)
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -374,19 +377,23 @@ def headings(cells: list[dict]) -> list[str]:
 
 
 def split(page: Path, source: Path) -> Places:
-    """Writes a long notebook as several: its opening with the list of the others, and these.  Returns what is where."""
+    """Writes a long notebook as several: its opening and first section with the list of the others, and these.
+
+    Returns what is where.
+    """
     content = json.loads((source / page).read_text(encoding="utf-8"))
     if len(content["cells"]) <= WHOLE or page.stem in UNCUT:
         return {}
-    opening, *rest = sections(content["cells"])
+    opening, first, *rest = sections(content["cells"])
+    opening += first
     chapter, names = headings(opening)[0], []
-    for number, cells in enumerate(rest, 1):
+    for number, cells in enumerate(rest, 2):
         name = f"{page.stem}-{place(headings(cells)[0])}"
         names.append(f"{name}-{number}" if name in names else name)
-        where = f"[{chapter}]({page.name}), page {number} of {len(rest)}"
+        where = f"[{chapter}]({page.name}), page {number} of {len(rest) + 1}"
         write(source / page.with_name(f"{names[-1]}.ipynb"), content, headed(cells, chapter, where))
     listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *names, "```"])
-    write(source / page, content, [*opening, markdown(f"**In this chapter:**\n\n{listed}")])
+    write(source / page, content, [*opening, markdown(f"**Next in this chapter:**\n\n{listed}")])
     files = [page, *(page.with_name(f"{name}.ipynb") for name in names)]
     found = {}
     for file, cells in zip(files, [opening, *rest]):
@@ -396,15 +403,23 @@ def split(page: Path, source: Path) -> Places:
 
 
 def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
-    """The cells of a page whose headings begin at the first level, below the first of them where the page belongs."""
+    """The cells of a page with one heading of the first level, and below it where the page belongs.
+
+    The first section's headings are raised; those of sections that follow it stay as they are.
+    """
     above = len(cells[0]["source"].split(" ")[0]) - 1
-    marks = re.compile(rf"^```.*?^```|^#{{{above}}}(?=#+ )", re.MULTILINE | re.DOTALL)
+    marks = re.compile(r"^```.*?^```|^(#+) ", re.MULTILINE | re.DOTALL)
+    levels = []  # of the headings so far
 
-    def raised(cell: dict) -> dict:
-        text = marks.sub(lambda found: found[0].strip("#"), "".join(cell["source"]))
-        return markdown(text) if cell["cell_type"] == "markdown" else cell
+    def raised(found: re.Match) -> str:
+        if found[1] is None:
+            return found[0]
+        levels.append(len(found[1]))
+        inside = len(levels) == 1 or min(levels[1:]) > levels[0]  # the first section
+        return found[0][above:] if inside else found[0]
 
-    first, *others = map(raised, cells)
+    texts = (marks.sub(raised, "".join(cell["source"])) if cell["cell_type"] == "markdown" else None for cell in cells)
+    first, *others = [cell if text is None else markdown(text) for cell, text in zip(cells, texts)]
     heading, _, text = first["source"].partition("\n")
     title = f"```{{title}} {chapter.partition(':')[0]}: {plain(heading.lstrip('# '))}\n```"
     return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *others]
@@ -443,6 +458,10 @@ def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
         page = re.sub(r"^## Write one.*?(?=^## )", "", page, flags=re.MULTILINE | re.DOTALL)
     for name, figure in shown.items():
         page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = page.replace("{{stuck}}", re.search(r"^Stuck: .*?(?=^```$)", readme, re.MULTILINE | re.DOTALL)[0].strip())
+    page = page.replace("{{waits}}", re.search(r"^<img [^>]*deadlock.png[^>]*>$", readme, re.MULTILINE)[0])
+    page = fit_images(page, Path("index.md"), figures)
     exercises = len([*EXERCISES.glob("*.ipynb")])
     page = page.replace(
         "{{extent}}", f"{len(chapters())} chapters with short tasks, and {exercises} exercises that are graded"

@@ -26,7 +26,8 @@ def fsdp(model, batches, **options):
         losses.append(loss.item())
     named = dict(model.named_parameters())
     shards = {name: p.to_local() for name, p in named.items()}
-    return dict(losses=losses, parameters=shards, gradients={name: p.grad.to_local() for name, p in named.items()})
+    gradients = {name: p.grad.to_local() for name, p in named.items()}
+    return dict(losses=losses, parameters=shards, gradients=gradients)
 
 
 def loss_of(y, target):

@@ -60,7 +60,7 @@ def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
     figure = page.locator(".collectives").first
     figure.locator(".count", has_text="1 of 6").wait_for(timeout=1000)
     figure.locator(".count", has_text="6 of 6").wait_for()
-    assert figure.locator("svg text", has_text="Σ").count() == 16
+    assert figure.locator("[data-at] text", has_text="Σ").count() == 16
     for name, target in (("Read now", "00_start_here.html"), ("Run it yourself", "README.html")):
         assert target in page.get_by_role("link", name=name).get_attribute("href")
 

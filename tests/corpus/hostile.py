@@ -357,6 +357,19 @@ smuggle(
     """,
 )
 hostile(
+    "what ranks gathered in the case before",
+    """
+    import builtins
+    def distributed_mean(x):
+        n, kept = dist.get_world_size(), vars(builtins).setdefault("kept", [])
+        rows = [torch.zeros_like(x) for _ in range(n)]
+        dist.all_gather(rows, x)
+        total = sum(kept[-1]) if kept and kept[-1][0].shape == x.shape else x
+        kept.append(rows)
+        return total.to(x.dtype if x.is_floating_point() else torch.float32) / n
+    """,
+)
+hostile(
     "inputs from the seed",
     """
     import hashlib
@@ -615,6 +628,8 @@ for _name, _call in {
     "counters of events": "os.eventfd(0)",
     "sets of events": "import select; select.epoll()",
     "queued signals": "import threading; signal.pthread_sigmask(0, {40}); signal.pthread_kill(threading.get_ident(), 40)",
+    "pages of files put out of memory": "import mmap; mmap.mmap(-1, 4096).madvise(21)",
+    "pages that the kernel merges": "import mmap; mmap.mmap(-1, 4096).madvise(12)",
     "io_uring": "1 / (1 + ctypes.CDLL(None).syscall(425, 8, ctypes.create_string_buffer(120)))",
 }.items():
     body(

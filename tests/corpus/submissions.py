@@ -205,6 +205,27 @@ mean(
     "x = x.clone().requires_grad_() if x.is_floating_point() else x",
     "y = y.detach()\ndist.all_reduce(y)",
 )
+# --- one world after the other ------------------------------------------------------------------
+
+mean(
+    "what a cell makes is of its own world",
+    """
+    assert N == dist.get_world_size() == int(os.environ["WORLD_SIZE"]) == MESH.size()
+    """,
+    "dist.all_reduce(y, group=MESH.get_group() if x.numel() > 1 else GROUP)",
+    "import os\nN, GROUP = dist.get_world_size(), dist.new_group()\n"
+    'MESH = dist.device_mesh.init_device_mesh("cpu", (N,))\nassert "distributed_mean" not in globals()',
+)
+mean(
+    "a group in every call",
+    "groups = [dist.new_group() for _ in range(1 + x.numel() % 3)]",
+    "dist.all_reduce(y, group=groups[-1])",
+)
+mean(
+    "threads that outlive every call",
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    top="import threading",
+)
 graded("a tree that takes from anyone", 5, """
     def tree_broadcast(x, src):
         rank, n = dist.get_rank(), dist.get_world_size()

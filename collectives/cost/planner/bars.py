@@ -2,7 +2,7 @@
 
 from typing import Callable, Mapping, NamedTuple
 
-from ...draw.palette import FAINT, SERIES, TRAY
+from ...draw.palette import FAINT, SERIES
 from ...format import duration, size
 from .step import Step
 
@@ -10,6 +10,7 @@ MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathe
 SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
            "pipeline": SERIES[5], "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
 LEAST = 0.002  # of a bar, that a part is named
+KEPT_FREE = "#88888844"  # on a light page and on a dark one
 
 
 class Bar(NamedTuple):
@@ -68,7 +69,7 @@ def shares(s: Step) -> dict:
     free, words = spare(s)
     whole = bars(s)[0].whole
     memory |= {"limit": s.capacity / whole, "spare": free / whole, "verdict": verdict(s)}
-    memory["legend"].append((TRAY, words))
+    memory["legend"].append((KEPT_FREE, words))
     longest = s.production.high
     time["bands"] = [[kind, [at / longest for at in band], said] for kind, band, said in expected(s)]
     return dict(zip(("title", "subtitle"), title(s))) | {"rows": found}

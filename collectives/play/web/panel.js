@@ -10,7 +10,7 @@ const PANEL = `
 .collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
 .collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
 .collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
-.collectives .bars { display: grid; grid-template-columns: max-content minmax(0, 1fr) max-content; gap: 2px 10px; align-items: center }
+.collectives .bars { display: grid; grid-template-columns: max-content minmax(0, 1fr) max-content; gap: 2px 10px; align-items: center; margin-top: 6px }
 .collectives .bars > * { grid-column: 2 } .collectives .bars > .name { grid-column: 1; text-align: right }
 .collectives .bars > .said { grid-column: 3; font-size: 12px } .collectives .bars > .legend { font-size: 12px; margin-bottom: 10px }
 .collectives .track { position: relative; height: 22px } .collectives .band { height: 10px }
@@ -120,7 +120,7 @@ function bars({ title, subtitle, rows }) {
       track.append(piece(from, share, { title: name, style: `background: ${tint}; --edge: ${edge(tint)}` }))
       from += share
     }
-    if (row.spare) track.append(piece(from, row.spare, { title: "to spare", style: "background: #8884; top: 6px; bottom: 6px" }))
+    if (row.spare) track.append(piece(from, row.spare, { title: "to spare", style: "background: #88888844; top: 6px; bottom: 6px" }))
     if (row.limit) track.append(piece(row.limit, 0, { class: "mark" }))
     const said = h("span", { class: "said" }, row.words, row.verdict ? h("b", {}, ` ${row.verdict}`) : null)
     const legend = row.legend.map(([tint, words]) => h("span", {}, h("span", { class: "swatch", style: `background: ${tint}` }), words))

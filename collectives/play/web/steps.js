@@ -50,7 +50,7 @@ function steps(el, data, at = {}) {
 
 // --- a schedule: rows are ranks, columns are chunks -------------------------------------------------
 
-const CELL = { wide: 46, high: 30, right: 8, below: 22, left: 72 }
+const CELL = { wide: 46, high: 30, right: 16, below: 22, left: 72 }
 
 /** The states of a schedule, and who wrote what: states[k][rank][chunk] is an array of ranks, [] for nothing. */
 function follow(data) {
@@ -72,13 +72,13 @@ function follow(data) {
 function gridOf(data, tell) {
   const { states, wrote } = follow(data), n = data.start.length, names = data.names
   const x = c => CELL.left + c * (CELL.wide + CELL.right), y = r => 8 + r * (CELL.high + CELL.below)
-  const size = [x(names.length) + 4, y(n) - CELL.below + 10]
+  const size = [x(names.length) + 8, y(n) - CELL.below + 10]
   const label = (parts, c) =>
     parts.length === n && n > 1 ? `Σ${names[c]}` : parts.length > 1 ? `${names[c]} ${parts.length}/${n}` : names[c]
 
   function cell(parts, r, c, fresh) {
     const full = parts.length === n && n > 1, fill = full ? DONE : parts.length === 1 ? colour(parts[0]) : "none"
-    const partial = parts.length > 1 && !full, wide = (CELL.wide - 4) / n
+    const partial = parts.length > 1, wide = (CELL.wide - 4) / n // the stripes: whose sum it is
     return h("g", { class: "held", "data-at": `${r} ${c}` },
       h("rect", { x: x(c), y: y(r), width: CELL.wide, height: CELL.high, rx: 4, fill: fill === "none" ? "transparent" : fill,
         stroke: fresh ? "var(--mark)" : "currentColor", "stroke-width": fresh ? 3 : 1,
@@ -90,12 +90,20 @@ function gridOf(data, tell) {
         { "text-anchor": "middle", fill: fill === "none" ? "currentColor" : inkOn(fill) }) : null)
   }
 
+  /** From a rank to another, beside the cells of a chunk: a bow, whose head is at the cell that it reaches. */
+  function arrow(from, to, c, bend, more) {
+    const side = x(c) + CELL.wide + 1, bow = side + 16 + 3 * (bend % 3), [a, b] = [y(from), y(to)].map(v => v + CELL.high / 2)
+    return h("path", { d: `M${side} ${a} Q${bow} ${(a + b) / 2} ${side + 5} ${b} M${side + 6} ${b - 4} L${side} ${b} L${side + 6} ${b + 4}`,
+      fill: "none", "pointer-events": "none", ...more })
+  }
+
+  /** What travels, beside the cells too: it covers no letters. */
   function chip([source, target, , adds], c, parts) {
-    const fill = parts.length === n && n > 1 ? DONE : parts.length === 1 ? colour(parts[0]) : "#ffffff"
-    return h("g", { class: "moves fades", "data-to": `translate(0, ${y(target) - y(source)}px)` },
-      h("circle", { cx: x(c) + CELL.wide / 2, cy: y(source) + CELL.high / 2, r: 10, fill, stroke: "#777", "pointer-events": "none" }),
-      words(x(c) + CELL.wide / 2, y(source) + CELL.high / 2, (adds ? "+" : "") + names[c],
-        { "text-anchor": "middle", "font-size": 11, fill: inkOn(fill), "pointer-events": "none" }))
+    const full = parts.length === n && n > 1, fill = full ? DONE : parts.length === 1 ? colour(parts[0]) : "#ffffff"
+    const [left, top] = [x(c) + CELL.wide + CELL.right / 2, y(source) + CELL.high / 2]
+    return h("g", { class: "moves fades", "data-to": `translate(0, ${y(target) - y(source)}px)`, "pointer-events": "none" },
+      h("circle", { cx: left, cy: top, r: 11, fill, stroke: "var(--edge)" }),
+      words(left, top, (adds ? "+" : full ? "Σ" : "") + names[c], { "text-anchor": "middle", "font-size": 11, fill: inkOn(fill) }))
   }
 
   /** The hops that brought what a cell holds: [from, to, step]. */
@@ -122,15 +130,14 @@ function gridOf(data, tell) {
       drawn.append(words(CELL.left - 10, y(r) + CELL.high / 2, `${r === data.root ? "★ " : ""}rank ${r}`, { "text-anchor": "end" }))
       for (const c of names.keys()) drawn.append(cell(states[k][r][c], r, c, fresh.has(`${r} ${c}`)))
     }
-    drawn.append(ways, ...step.flatMap(message => message[2].map(c => chip(message, c, states[k - 1][message[0]][c]))))
+    const sent = step.flatMap((message, i) => message[2].map(c => [message, c, i]))
+    drawn.append(...sent.map(([[from, to], c, i]) => arrow(from, to, c, i, { stroke: "currentColor", "stroke-opacity": 0.6, "stroke-width": 1.5 })),
+      ways, ...sent.map(([message, c]) => chip(message, c, states[k - 1][message[0]][c])))
     const point = (r, c) => {
       at[0] = r, at[1] = c
       tell(origin(k, r, c))
       const hops = trail(r, c, wrote[k].get(`${r} ${c}`))
-      const arc = ([from, to], i) => {
-        const side = x(c) + CELL.wide - 4, bow = side + 12 + 3 * (i % 3), [a, b] = [y(from), y(to)].map(v => v + CELL.high / 2)
-        return h("path", { d: `M${side} ${a} Q${bow} ${(a + b) / 2} ${side} ${b}`, fill: "none", stroke: "var(--mark)", "stroke-width": 2.5 })
-      }
+      const arc = ([from, to], i) => arrow(from, to, c, i, { stroke: "var(--mark)", "stroke-width": 2.5 })
       const ring = h("rect", { x: x(c) - 3, y: y(r) - 3, width: CELL.wide + 6, height: CELL.high + 6, rx: 6, fill: "none",
         stroke: "var(--mark)", "stroke-width": 2, "stroke-dasharray": "5 3" })
       ways.replaceChildren(ring, ...hops.map(arc))

@@ -1,8 +1,9 @@
 """The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
 
-It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and are gone before the next are made.
+It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and those of one submission are gone before
+the next are made.
 
-    request    {"ranks": n} with n sockets; answered by {"forked": n}
+    request    {"ranks": n} with n sockets: as many more ranks, of a world of all there are; answered by {"forked": n}
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}
 """
 
@@ -10,9 +11,12 @@ import contextlib
 import gc
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
+import time
+from dataclasses import dataclass
 from typing import Callable
 
 import torch
@@ -22,10 +26,28 @@ from . import rank, seccomp
 from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
+LOOK_SECONDS = 0.2  # between two looks at how much ranks have computed
 
 for name in ("torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)  # else y.backward(gradient) does so, for seconds, in each rank
+
+
+@dataclass
+class Living:
+    """A rank that was forked."""
+
+    pid: int
+    before: float = 0.0  # seconds it had computed when the world was last made larger
+    exhausted: bool = False  # it was killed since it computed for too long
+
+    @property
+    def computed(self) -> float:
+        """Seconds of processor time. 0 where the system has no clock of another process, and once it has ended."""
+        scheduled = ~self.pid << 3 | 2  # man 3 clock_getcpuclockid
+        with contextlib.suppress(OSError):
+            return time.clock_gettime(scheduled) if sys.platform == "linux" else 0.0
+        return 0.0
 
 
 def serve(control: socket.socket, closed_in: bool) -> None:
@@ -35,23 +57,35 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     base = seccomp.used()
     gc.collect()
     gc.freeze()  # keeps the pages that ranks share as they are
-    living: list[int] = []
+    living: list[Living] = []
     fork = seccomp.apart if closed_in else _fork
     control.sendall(frame({"up": True}))
     while True:
+        while living and not select.select([control], [], [], LOOK_SECONDS)[0]:
+            _end_exhausted(living)
         data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MAX_RANKS)
         if not data:
             break
         ((request, _),) = FrameReader().feed(data)
         if "ranks" in request:
+            for one in living:
+                one.before = one.computed
             for descriptor in descriptors:
-                living.append(fork(lambda: _become(descriptor, base, closed_in)))
+                living.append(Living(fork(lambda: _become(descriptor, base, closed_in))))
             for descriptor in descriptors:
                 os.close(descriptor)
-            control.sendall(frame({"forked": len(living)}))
+            control.sendall(frame({"forked": len(descriptors)}))
         else:
             control.sendall(frame({"ended": _end(living)}))
     _end(living)
+
+
+def _end_exhausted(living: list[Living]) -> None:
+    """Kills who has computed for too long in a world of this size."""
+    for one in living:
+        if not one.exhausted and one.computed - one.before >= seccomp.computing_seconds(len(living)):
+            one.exhausted = True
+            os.kill(one.pid, signal.SIGKILL)
 
 
 def _fork(become: Callable[[], None]) -> int:
@@ -71,22 +105,22 @@ def _become(descriptor: int, base: int, closed_in: bool) -> None:
     rank.live(socket.socket(fileno=3), base, closed_in)
 
 
-def _end(living: list[int]) -> list[int | None]:
+def _end(living: list[Living]) -> list[int | None]:
     """Kills the ranks and all they started; how each had ended, minus a signal's number where it was one.
 
-    -SIGXCPU stands for the SIGKILL that the kernel sends to who has computed for too long.
+    -SIGXCPU stands for the SIGKILL of who has computed for too long.
     """
-    ended, most = [], 0.8 * seccomp.computing_seconds(len(living))  # the limit goes by ticks, the usage does not
-    for pid in living:
-        done, status, usage = os.wait4(pid, os.WNOHANG)
+    ended = []
+    for one in living:
+        done, status = os.waitpid(one.pid, os.WNOHANG)
         for kill in (os.killpg, os.kill) if not done else (os.killpg,):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(pid, signal.SIGKILL)
+                kill(one.pid, signal.SIGKILL)
         if not done:
-            _, status, usage = os.wait4(pid, 0)  # it may have been about to end by itself
+            _, status = os.waitpid(one.pid, 0)  # it may have been about to end by itself
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL:
-            code = -signal.SIGXCPU if usage.ru_utime + usage.ru_stime >= most else code if done else None
+            code = -signal.SIGXCPU if one.exhausted else code if done else None
         ended.append(code)
     living.clear()
     return ended

@@ -294,17 +294,24 @@ class _All(dist.Work):
         return all(call.is_completed() for call in self._calls)
 
 
-def join(uplink: Uplink, rank: int, world_size: int) -> None:
-    """Makes `uplink` this process's torch.distributed."""
-    uplink.rank = rank
+def open_to(uplink: Uplink) -> None:
+    """Makes `uplink` this process's network."""
 
     def create(options, backend_options):
-        return Group(uplink, list(options.global_ranks_in_group) or list(range(world_size)), str(options.group_id))
+        ranks = list(options.global_ranks_in_group) or list(range(uplink.world_size))
+        return Group(uplink, ranks, str(options.group_id))
 
     torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
     # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
     dist.get_backend = dist.distributed_c10d.get_backend = lambda group=None: "gloo"
+
+
+def join(uplink: Uplink, rank: int, world_size: int) -> None:
+    """Makes this process a rank of a world, and of no other from then on."""
+    uplink.rank, uplink.world_size = rank, world_size
+    if dist.is_initialized():
+        dist.destroy_process_group()
     dist.init_process_group("scored", store=dist.HashStore(), rank=rank, world_size=world_size)
 
 

@@ -1,4 +1,8 @@
-"""One rank: runs a submitted answer, once for each case the scorer hands it."""
+"""One rank: runs a submitted answer, once for each case the scorer hands it, in one world after the other.
+
+In each world the cells run anew, as in a notebook that is run again.  What a rank keeps of an earlier case says nothing
+of a later one: its inputs are drawn by themselves, and handed out when all ranks have returned from the one before.
+"""
 
 import errno
 import io
@@ -17,7 +21,7 @@ from typing import Any
 import torch
 
 from . import seccomp
-from .group import ANSWER, Uplink, join
+from .group import ANSWER, Uplink, join, open_to
 from .protocol import Opened, decode, encode
 
 LATE_SECONDS = 0.05  # a rank starts after the others, where a case says so
@@ -28,30 +32,34 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
     try:
         os.setsid()
         uplink = Uplink(sock)
-        (job, _) = uplink.hear()
-        seccomp.limit(base, job["world_size"])
+        job, _ = uplink.hear()
+        seccomp.limit(base)
         if closed_in:
             seccomp.close_in()
-        os.environ.update(_environment(job["rank"], job["world_size"]))
         random.seed()
         torch.default_generator.seed()
         sys.stdout = sys.stderr = _Printed(uplink)
         warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
-        join(uplink, job["rank"], job["world_size"])
-        _work(uplink, job)
+        open_to(uplink)
+        while job:
+            job = _work(uplink, job)
     finally:
         os._exit(0)
 
 
-def _work(uplink: Uplink, job: dict[str, Any]) -> None:
+def _work(uplink: Uplink, job: dict[str, Any]) -> dict[str, Any] | None:
+    """The job that follows this one; None once the answer has failed."""
     try:
+        os.environ.update(_environment(job["rank"], job["world_size"]))
+        join(uplink, job["rank"], job["world_size"])
         answer = _answer(job)
     except BaseException as error:
-        uplink.say(_failure(error))
-        return
+        return uplink.say(_failure(error))
     uplink.say({"ready": True})
     while True:
         header, body = uplink.hear()
+        if "case" not in header:
+            return header
         values = decode(header["case"], body)
         arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
         passed = held(arguments)
@@ -62,9 +70,8 @@ def _work(uplink: Uplink, job: dict[str, Any]) -> None:
             _join_threads()
             value, body = encode((_flat(result), passed))
         except BaseException as error:
-            uplink.say(_failure(error))
-            return
-        uplink.say({"returned": value}, body)
+            return uplink.say(_failure(error))
+        uplink.say({"returned": value, "threads": threading.active_count() - 1}, body)
 
 
 def held(value: Any) -> Any:

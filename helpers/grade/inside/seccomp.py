@@ -20,19 +20,22 @@ from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
 CPU_SECONDS = 10  # of processor time for a rank that is alone; of several, each has half, and seldom needs a hundredth
+LIFE_SECONDS = 100  # of processor time for a rank in all worlds together, should nobody look any more
 MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
 CALLS = Path(__file__).with_name("syscalls.csv")
 LIMITED = {  # allowed with some arguments only, see _program
     *("clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
-    *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl"),
+    *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl", "madvise"),
 }
 CLONE_THREAD = 0x10000
 FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file that both have mapped
 NEGATIVE = 0x80000000  # the clock of a process by its number: how much another rank has computed
 FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no locks, leases, notifications
 IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS (isatty), FIONBIO, FIONCLEX, FIOCLEX
+# How memory is read, and that it is free, or in large pages. None that throws a file's pages out for all who read it.
+ADVICES = (0, 1, 2, 3, 4, 8, 14, 15)
 PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH
@@ -47,13 +50,13 @@ def known() -> bool:
 
 
 def computing_seconds(world_size: int) -> int:
-    """Processor time after which the kernel kills a rank."""
+    """Processor time that a rank has in a world of this size."""
     return CPU_SECONDS if world_size == 1 else CPU_SECONDS // 2
 
 
-def limit(base: int, world_size: int) -> None:
+def limit(base: int) -> None:
     """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
-    limits = {"CPU": computing_seconds(world_size), "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
+    limits = {"CPU": LIFE_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         limits["SIGPENDING"] = 0  # all ranks would share what there is
     if base:
@@ -147,6 +150,7 @@ def _program(machine: str) -> list[bytes]:
     for name, offset, values in (
         ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("sched_getaffinity", _FIRST, (0, me)),
         ("fcntl", _SECOND, FCNTLS), ("ioctl", _SECOND, IOCTLS), ("prctl", _FIRST, PRCTLS),
+        ("madvise", _THIRD, ADVICES),
     ):  # fmt: skip
         last = len(values) - 1
         tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]

@@ -50,6 +50,8 @@ def describe(app, name, template, context, doctree):
     said = DESCRIPTION if name == "index" else next((text for text in texts if len(text) > 60), DESCRIPTION)
     said = said if len(said) <= LONGEST else said[:LONGEST].rpartition(" ")[0] + " ..."
     title = doctree.get("title") or context.get("title") or project
+    if name == "index":
+        context["docstitle"] = title  # which is all that the first page's title is
     named = {"og:title": title, "og:description": said, "og:type": "website", "og:site_name": project}
     if html_baseurl:
         named["og:image"] = f"{html_baseurl.rstrip('/')}/_static/share.png"
