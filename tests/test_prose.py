@@ -45,10 +45,9 @@ BANNED = {
     r"\b(?:colour|neighbour|behaviour|favour|centre|travell)\w*|\bgrey\b": "color, neighbor, gray, ...",
 }
 RIGHT = {}  # file, or package -> the phrases that may stand there
-UNEDITED = {"18", "19"}  # chapters, by number
 PAGES = [ROOT / "README.md", ROOT / "INSTALL.md", *ROOT.glob("notebooks/*.md"), *ROOT.glob("exercises/*.md")]
 PAGES += [*ROOT.glob("solutions/*.md"), *ROOT.glob("helpers/tools/site/*.md")]
-CHAPTERS = [path for path in ROOT.glob("notebooks/*.ipynb") if path.stem[:2] not in UNEDITED]
+CHAPTERS = [*ROOT.glob("notebooks/*.ipynb")]
 EXERCISES = [*ROOT.glob("exercises/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]
 CODE = [path for folder in ("collectives", "helpers", "exercises/tasks") for path in ROOT.glob(f"{folder}/**/*.py")]
 READ = sorted(PAGES + CHAPTERS + EXERCISES + CODE)

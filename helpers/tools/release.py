@@ -21,7 +21,7 @@ from ..exercise.notebook import CHECK, exercises, is_answer, is_check, pristine,
 from ..exercise.task import Budget, Puzzle, Task
 from ..exercise.tasks import EXERCISES, PRACTICE
 
-ASPECTS = {"values", "inputs", "calls", "traffic", "Mismatch", "RankFailed", "Stuck"}  # of a task's thoughts
+ASPECTS = {"values", "inputs", "waits", "calls", "traffic", "Mismatch", "RankFailed", "Stuck"}  # of a task's thoughts
 LIMITS = {field.name for field in fields(Budget)}
 
 
