@@ -3,7 +3,6 @@
 BANNED holds a pattern and what to write instead.  A phrase that is right where it stands is listed in RIGHT with its file.
 What is read: pages, chapters, exercises with their solutions, and of the code every string (captions, messages, thoughts) and
 what help() says of a name that a package offers.
-Files of UNEDITED have not had their line edit yet: one that has had it leaves the list, which only gets shorter.
 """
 
 import ast
