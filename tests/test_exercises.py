@@ -14,7 +14,7 @@ from collectives import algorithms as schedule
 from helpers import RankFailed, course, run
 from helpers.exercise import CheckFailed, check_budget, check_practice, check_values, notebook
 from helpers.exercise.cases import Case
-from helpers.exercise.feedback import explain
+from helpers.exercise.feedback import explain, in_words
 from helpers.exercise.judge import judge
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
@@ -229,6 +229,14 @@ def test_every_task_is_complete():
 
 
 MEAN = TASKS["distributed_mean"]
+
+
+@pytest.mark.parametrize(
+    "value", [(torch.ones(40, 40),) * 3, {"w": torch.ones(40, 40)}, ([torch.ones(40, 40).to_sparse()], "x" * 9000)]
+)
+def test_what_holds_large_tensors_is_told_in_a_line(value):
+    told = in_words(value)
+    assert "\n" not in told and len(told) < 500
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Verdicts in words: wanted beside got, traffic beside its budget, one thing to think about."""
+"""Verdicts in words: expected above got, traffic beside its budget, one thing to think about."""
 
+import reprlib
 from typing import Any, Collection, Sequence
 
 import torch
@@ -220,7 +221,22 @@ def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
 
 def in_words(value: Any) -> str:
     """A value in a line."""
-    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else repr(value)
+    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else _Line().repr(value)
+
+
+class _Line(reprlib.Repr):
+    """repr of what may hold tensors, a line long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxtuple = self.maxlist = self.maxdict = SHOWN_NUMBERS
+        self.maxlong = self.maxstring = self.maxother = 200  # characters
+
+    def repr_Tensor(self, tensor: torch.Tensor, level: int) -> str:
+        dense = _dense(tensor)
+        return f"tensor({text(dense)})" if dense is tensor else dense
+
+    repr_Parameter = repr_Tensor
 
 
 def _dense(value: Any) -> Any:
