@@ -275,8 +275,8 @@ def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str
     rank, of = verdict.ranks[0], ranks(case.world_size)
     return (
         f"{task.name} has the right result on rank {rank} of {of}, which received {_size(verdict.got)}.\n"
-        f"No rank can know this result from less than {_size(verdict.wanted)} of other ranks' data. What gets there by "
-        "any way but the calls of torch.distributed doesn't count."
+        f"It takes at least {_size(verdict.wanted)} of other ranks' data, by calls of torch.distributed: what a rank knows in any "
+        "other way doesn't count."
     )
 
 

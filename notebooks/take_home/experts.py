@@ -53,15 +53,22 @@ def main():
     dist.init_process_group("gloo")  # GPU: dist.init_process_group("nccl", device_id=device)
     rank, n = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    layer, x = nn.Module(), torch.randn(n, 6, 16)
+    layer, x = nn.Module(), torch.randn(n, 6, 16, requires_grad=True)
     layer.router, layer.experts = nn.Linear(16, n), nn.ModuleDict({str(k): nn.Linear(16, 16) for k in range(n)})
     layer.choose = lambda rows: layer.router(rows).softmax(-1).max(-1)
     gate, chosen = layer.choose(x.flatten(0, 1))
     y = torch.stack([w * layer.experts[str(int(k))](row) for w, k, row in zip(gate, chosen, x.flatten(0, 1))])
-    expected = y.view_as(x)[rank]
-    layer.experts = nn.ModuleDict({str(rank): layer.experts[str(rank)]})
-    torch.testing.assert_close(moe_forward(layer, x[rank : rank + 1])[0], expected)
-    print(f"rank {rank} of {n}: what one process computes for its {len(expected)} tokens", flush=True)
+    y.view_as(x).square().sum().backward()  # one process, all tokens, all experts
+    expert, router = layer.experts[str(rank)].weight, layer.router.weight
+    expected = [y.view_as(x)[rank], x.grad[rank], expert.grad, router.grad]
+
+    layer.zero_grad()
+    layer.experts, mine = nn.ModuleDict({str(rank): layer.experts[str(rank)]}), x.detach()[rank].requires_grad_()
+    y = moe_forward(layer, mine)
+    y.square().sum().backward()
+    dist.all_reduce(router.grad)  # every rank has one
+    torch.testing.assert_close([y, mine.grad, expert.grad, router.grad], expected)
+    print(f"rank {rank} of {n}: output and gradients of one process, for its {len(mine)} tokens", flush=True)
     dist.destroy_process_group()
 
 

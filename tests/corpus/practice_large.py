@@ -239,14 +239,14 @@ def forward_decides(n, heads, keys):
     return "gather" if n * keys < heads + max(keys, n) else "heads"
 
 
-@wrong("fewest_bytes", "sent twice")
-def keys_as_they_are(n, heads, keys):
-    return "gather" if 2 * (n - 1) * keys / heads < (2 + 2 * keys / heads) * (n - 1) / n else "heads"
-
-
 @wrong("fewest_bytes", "that's the ring")
 def ring_counted(n, heads, keys):
     return "gather" if (6 * n - 4) * keys / heads < 2 * (2 + 2 * max(keys, n) / heads) * (n - 1) / n else "heads"
+
+
+@right("fewest_bytes")
+def a_gather_for_no_more_ranks_than_heads_per_key(n, heads, keys):
+    return "gather" if n * keys <= heads else "heads"
 
 
 @wrong("fewest_bytes", "4 \\(n-1\\) blocks of keys")

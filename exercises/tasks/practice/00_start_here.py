@@ -32,6 +32,10 @@ TASK = Task(
             "this is the sum of the losses. What turns it into their mean?",
         ),
         Suspect(
+            lambda args: on_zero(mean(args) * len(args) / 4, args),
+            "the sum is divided by 4. How many ranks are there in this case? `dist.get_world_size()` knows.",
+        ),
+        Suspect(
             lambda args: on_zero(args[0][0].item(), args),
             "this is rank 0's own loss. Which line asks the other ranks for theirs?",
         ),

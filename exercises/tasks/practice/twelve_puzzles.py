@@ -154,7 +154,8 @@ MY_COLUMN = puzzle(
     columns,
     {
         "values": "element k of your row belongs to rank k, and every rank has one for you.",
-        "RankFailed": "each rank has N numbers before and N after. Which collective keeps the size?",
+        "RankFailed": "each rank has N numbers before and N after. Which collective keeps the size? `all_to_all` takes lists; "
+        "which form takes one tensor?",
     },
     suspects=[
         (zeros, "`column` is still zeros. Did your row go into the call? The output comes first, then the input."),
@@ -169,7 +170,8 @@ MY_SUM = puzzle(
     lambda args: [column.sum().reshape(1) for column in columns(args)],
     {
         "values": "add up everyone's rows, element by element. Rank r wants element r alone.",
-        "RankFailed": "this call keeps the size, but N numbers must become one. Which collective adds up and scatters?",
+        "RankFailed": "N numbers must become one. Which collective adds up and scatters? `reduce_scatter` takes a list; which form "
+        "takes one tensor?",
     },
     suspects=[
         (
