@@ -6,7 +6,6 @@ This file is one answer cell when a scorer is tested, so it needs nothing but wh
 from math import ceil, log2
 
 from collectives.algorithms import Schedule, add, copy
-from collectives.cost.planner import Division, cluster, step
 
 # --- 09 faster_all_reduce -----------------------------------------------------------------
 
@@ -553,61 +552,6 @@ def one_microbatch_more(ranks, microbatches, limit):
     return in_waves(ranks, microbatches + 1, limit)
 
 
-# --- 18 divide ----------------------------------------------------------------------------
-
-
-def fastest_of_few(model, gpus, batch, ways=((1, 1), (1, 2), (2, 2), (8, 8)), stages=(0, 2, 3)):
-    """Of divisions with so many tensor ranks and pipeline stages, the fastest that fits."""
-    fitting = []
-    for tensor, pipeline in ways:
-        for shard in stages:
-            for recompute in ("none", "pointwise"):
-                chunks = -(-model.layers // pipeline) if pipeline > 1 else 1
-                way = Division(
-                    gpus // tensor // pipeline, tensor, pipeline, shard=shard, chunks=chunks, recompute=recompute
-                )
-                try:
-                    priced = step(model, way, batch, cluster("H100", gpus), program="FSDP")
-                except ValueError:
-                    continue
-                if priced.fits:
-                    fitting.append((priced.time, way))
-    return min(fitting, key=lambda pair: pair[0])[1]
-
-
-def by_size(model, gpus, batch):
-    """A table of who needs what, as a reader may write it down."""
-    if model.parameters < 1e10:
-        return Division(gpus, shard=2, recompute="none" if gpus > 8 else "pointwise")
-    if model.parameters < 1e11:
-        return Division(gpus // 4, 2, 2, shard=3, chunks=40, recompute="pointwise")
-    return Division(gpus // 64, 8, 8, shard=2, chunks=16, recompute="pointwise")
-
-
-def copies_everywhere(model, gpus, batch):
-    return Division(gpus, shard=0)
-
-
-def shards_everywhere(model, gpus, batch):
-    return Division(min(gpus, batch), max(1, gpus // batch), shard=3, recompute="full")
-
-
-def without_interleaving(model, gpus, batch):
-    return by_size(model, gpus, batch).with_(chunks=1)
-
-
-def half_of_the_gpus(model, gpus, batch):
-    return Division(gpus // 2, shard=3)
-
-
-def degrees(model, gpus, batch):
-    return by_size(model, gpus, batch).__dict__
-
-
-def prints_a_division(model, gpus, batch):
-    print(by_size(model, gpus, batch))
-
-
 RIGHT = {
     "faster_all_reduce": [
         four_steps,
@@ -631,7 +575,6 @@ RIGHT = {
         nothing_for_two,
     ],
     "schedule_within": [backward_first, forward_first, in_halves, as_tuples, earliest_first],
-    "divide": [fastest_of_few, by_size],
 }
 WRONG = {
     "faster_all_reduce": [
@@ -694,13 +637,5 @@ WRONG = {
         (back_before_forth, "rank 0 does 0B0 before 0F0(?s:.*)its forward kept"),
         (halves_without_weights, "no backward, the gradient of the weights only"),
         (one_microbatch_more, "rank 0 does F4; microbatches are 0 to 3"),
-    ],
-    "divide": [
-        (copies_everywhere, "and 20% more doesn't fit(?s:.*)What shards them"),
-        (shards_everywhere, "is allowed(?s:.*)it loses .* to"),
-        (without_interleaving, "isn't possible|is allowed(?s:.*)it loses|doesn't fit"),
-        (half_of_the_gpus, "isn't possible(?s:.*)which numbers must divide"),
-        (degrees, "must return a Division"),
-        (prints_a_division, "not None(?s:.*)doesn't return it"),
     ],
 }
