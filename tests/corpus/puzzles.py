@@ -605,7 +605,7 @@ WRONG = {
     "crossover": [
         (one_message, "how many bytes go in each"),
         (unchunked, "carries one chunk"),
-        (ring_once, "goes round twice"),
+        (ring_once, "goes around twice"),
         (tree_once, "and then down again"),
         (no_rounding, "no half steps"),
         (rounded_down, "How many does it need for 5"),
@@ -628,7 +628,7 @@ WRONG = {
         (whole_batch, "rank 0 keeps 4 microbatches at a time, and 2 are allowed(?s:.*)Before a forward, count"),
         (turns_without_limit, "rank 0 keeps 3 microbatches at a time, and 2 are allowed"),
         (one_too_many, "keeps 3 microbatches at a time, and 2 are allowed"),
-        (waves_that_drop_the_rest, "no forward of microbatch 4(?s:.*)do not divide evenly"),
+        (waves_that_drop_the_rest, "no forward of microbatch 4(?s:.*)don.t divide evenly"),
         (last_backwards_forgotten, "no backward of stage 0 and microbatch 3(?s:.*)last forward is done"),
         (only_the_first_waits, "can never finish(?s:.*)rank 0 is at 0B0(?s:.*)get that far"),
         (own_row, "a list of lists, one for each rank, not a list(?s:.*)for 2 ranks"),

@@ -117,7 +117,7 @@ LARGEST = Task(
         "values": "only the last rank returns something: the largest of each element.",
         "inputs": "reduce works in place. Give it a copy of x.",
         "calls": "one reduce is enough.",
-        "Stuck": "every rank makes the call, also those that want nothing back.",
+        "Stuck": "every rank makes the call, even one that wants nothing back.",
         "Mismatch": "all ranks must name the same dst: the number of the last one.",
         "RankFailed": "ranks count from 0. What's the number of the last one?",
     },
