@@ -553,7 +553,7 @@ def latency_of_all(n, small, large):
     return from_the_line(n, small, large)[0] * (2 * n - 2), from_the_line(n, small, large)[1]
 
 
-@wrong("read_link", "a ring goes around twice")
+@wrong("read_link", "a ring goes round twice")
 def goes_round_once(n, small, large):
     return from_the_line(n, small, large)[0] * 2, from_the_line(n, small, large)[1]
 
