@@ -49,10 +49,11 @@ class RingWriter:
     def put(self, record: bytes) -> None:
         """Append a record, of at most `left` bytes."""
         size, at = len(record), self._at
-        self._at = beyond = at + size
-        self._memory[at:beyond] = record
+        self._memory[at : at + size] = record
+        self._at = at + size
         self.left -= size
-        self._words[WRITTEN] = self._position = self._position + size
+        self._position += size
+        self._words[WRITTEN] = self._position
 
     def turn(self, is_read: Callable[[], bool] = lambda: True) -> None:
         """Go on in the next segment. Waits for the reader if what it lacks is there, HOLD_SECONDS in all."""

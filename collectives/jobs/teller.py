@@ -73,14 +73,13 @@ class Teller:
 
     def tell(self, message: protocol.Message) -> None:
         """Write a message down. It may come from any thread, and from a signal's handler in the midst of another."""
-        queue, lock = self._queue, self._lock
-        queue.append(message)
-        while queue and not self.off and lock.acquire(False):  # else who has it writes this too
+        self._queue.append(message)
+        while self._queue and not self.off and self._lock.acquire(blocking=False):  # else who has it writes this too
             try:
-                while queue:
-                    self._tell(queue.popleft())
+                while self._queue:
+                    self._tell(self._queue.popleft())
             finally:
-                lock.release()
+                self._lock.release()
 
     def _tell(self, message: protocol.Message) -> None:
         if self._ring.left < _ROOM:
@@ -90,10 +89,10 @@ class Teller:
             self._call(message.event)
         elif kind is protocol.Completed:
             self._done(message)
-        elif kind is protocol.Waiting and message.thread == MAIN:
-            self._ring.put(WAITED.pack(WAIT, message.index, message.since, message.limited))
         elif kind is protocol.Issued:
             self._issued(message)
+        elif kind is protocol.Waiting and message.thread == MAIN:
+            self._ring.put(WAITED.pack(WAIT, message.index, message.since, message.limited))
         else:
             if kind is protocol.WorkBegan:
                 self._works[message.work] = message.index
@@ -107,7 +106,7 @@ class Teller:
             self._step = e.step
         key = None if self._values else _shared(e)
         signature = self._signatures.get(key)
-        if signature is None or signature.before is not e.before and signature.before != e.before:
+        if signature is None or signature.before != e.before:
             lane = [0] if e.is_from_anyone else self._lanes[e.lane]
             if key is None:
                 signature = _Signature(0, None, lane)
@@ -124,12 +123,12 @@ class Teller:
         self._made = e.index + 1
 
     def _done(self, m: protocol.Completed) -> None:
-        index, after, end, waited, src = m
-        signature = self._under_way.pop(index, None)
-        if signature is None or end is None or src is not None:
+        signature = self._under_way.pop(m.index, None)
+        if signature is None or m.end is None or m.src is not None or any(m[5:]):
             self._write(lines.of_message(m, self._with_text))
-        elif signature.after is after or self._has(signature, "after", after):
-            self._ring.put(COMPLETED.pack(DONE, index, end, waited))
+            return
+        if self._has(signature, "after", m.after):
+            self._ring.put(COMPLETED.pack(DONE, m.index, m.end, m.waited))
         else:
             self._write(lines.of_message(m, self._with_text))
 

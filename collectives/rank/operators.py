@@ -66,19 +66,14 @@ LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coalesc
 
 
 @functools.cache
-def _parameters(op) -> tuple[tuple[str, ...], tuple]:
-    """Names and defaults."""
-    parameters = schema(op).arguments
-    return tuple(a.name for a in parameters), tuple(a.default_value for a in parameters)
+def _parameters(op) -> dict[str, Any]:
+    return {a.name: a.default_value for a in schema(op).arguments}
 
 
 def arguments(op, args, kwargs) -> dict[str, Any]:
     """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
-    names, defaults = _parameters(op)
-    given = dict(zip(names, (*args, *defaults[len(args) :])))
-    if kwargs:
-        given.update(kwargs)
-    return given
+    parameters = _parameters(op)
+    return {**parameters, **dict(zip(parameters, args)), **kwargs}
 
 
 class Reading(NamedTuple):
@@ -120,20 +115,15 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         event.dst, event.tag = ranks[given["dst"]], given["tag"]
     elif kind == "recv":
         event.src, event.tag = None if operator == "recv_any_source_" else ranks[given["src"]], given["tag"]
-    all_in = each(inputs)
-    all_out = all_in if outputs is inputs else each(outputs)
+    all_in, all_out = each(inputs), each(outputs)
     if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes nothing
         first = tensors[0]
         event.dtype, event.shape = first.dtype, tuple(first.shape)
-        if first.layout == torch.strided and not first.is_contiguous():
-            event.strides = first.stride()
+        strided = first.layout == torch.strided
+        event.strides = first.stride() if strided and not first.is_contiguous() else None
         event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
-    gaps_in = any([has_gaps(t) for t in all_in])
-    gaps_out = gaps_in if all_out is all_in else any([has_gaps(t) for t in all_out])
-    if gaps_in or gaps_out:
-        event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
-    if len(all_out) > 1 and aliased(all_out):
-        event.misuse = "aliased"
+    event.non_dense = ("in",) * any(map(has_gaps, all_in)) + ("out",) * any(map(has_gaps, all_out))
+    event.misuse = "aliased" if aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
 
 

@@ -14,7 +14,6 @@ import time
 import traceback
 import warnings
 from collections import defaultdict, deque
-from contextlib import nullcontext
 from types import FrameType
 from typing import Any, Callable
 
@@ -37,7 +36,6 @@ KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 ASK_SECONDS = 0.0002  # between two looks at a device that is waited for
 CAPTURE_SECONDS = 10.0  # after a call that went into a graph, in which more may follow
 _CPU = torch.device("cpu")
-_AS_IT_IS = nullcontext()
 NOT_READ = (
     "tensors on a device are recorded by shape and dtype alone: to read their values would make each call wait for its "
     "stream, and the program a different one"
@@ -71,7 +69,6 @@ class Tracer:
         self.emit = emit
         self._rank, self._began, self._patient, self._waits, self._nan = rank, began, patient, wait, nan
         self._capture = functools.partial(capture, whole=whole) if values else outline
-        self._looks = values or nan  # whether it uses tensors itself
         self._warns = values and not wait and rank == 0  # once
         self._count = 0
         # Calls that a stream has, by index in the order of their calls: whether each is through.
@@ -84,7 +81,7 @@ class Tracer:
         self._batches: dict[
             tuple[int, str], list[Part]
         ] = {}  # (thread, group name) -> calls of the batch that it makes
-        self._backends: dict[tuple[str, torch.device | None], str | None] = {}  # (group name, device) -> name
+        self._backends: dict[tuple[str, str], str | None] = {}  # (group name, kind of device) -> name
         # By group name. In a first call, NCCL may wait for all ranks: calls of other groups must not wait for that.
         self._order: dict[str, threading.RLock] = defaultdict(threading.RLock)
         # A Work that C++ holds alone still needs its Python half: all until they are done...
@@ -146,11 +143,9 @@ class Tracer:
         barrier = given.get("tensor")  # of one alone, to say on which device
         tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
         device = tensors[0].device if tensors else None
-        of_device = None if device is None or tensors[0].is_cpu else streams.of(device)
-        event.group_name = name_of_group = group.group_name
-        event.backend = self._backend(name_of_group, device, group)
-        if of_device:
-            event.captured = self._captures(of_device)
+        of_device = device and streams.of(device)
+        event.group_name, event.backend = group.group_name, self._backend(group, device)
+        event.captured = bool(of_device) and self._captures(of_device)
         event.line, entry, frame = learners_call(threads.here.given_at)
         event.handling = _handled()
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
@@ -160,7 +155,7 @@ class Tracer:
             return self._blocks(event, functools.partial(kernel.passed_on, op, keys, args, kwargs))
         if self._left:
             self._ask_oldest()
-        with self._order[name_of_group]:  # its calls are numbered in the order in which the backend gets them
+        with self._order[group.group_name]:  # its calls are numbered in the order in which the backend gets them
             self._tell(event, call.inputs, of_device)
             if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
                 out = work = _message(name, group, given)
@@ -174,7 +169,7 @@ class Tracer:
                 work = torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)
             part = Part(event.index, call.outputs)
             if work is None:
-                batch = self._batches.get((threading.get_ident(), name_of_group))
+                batch = self._batches.get((threading.get_ident(), group.group_name))
                 if batch is not None:  # NCCL starts them, and they are waited for, as one
                     batch.append(part)
                     return out
@@ -223,10 +218,9 @@ class Tracer:
     def _wrapped(self, work: Work, part: Part, device, of_device, group: ProcessGroup, by_torch: bool) -> TracedWork:
         """The Work that tells of its end in place of the backend's own, among those under way."""
         traced = TracedWork(self, work, [part])
-        traced.device, traced.by_torch = device, by_torch
-        if of_device:
-            traced.streams = of_device
-        traced.gives_up = (of_device and not self._waits) or self._has_short_limit(group)
+        traced.device, traced.streams, traced.by_torch = device, of_device, by_torch
+        on_device = bool(of_device) and not self._waits
+        traced.gives_up = on_device or self._has_short_limit(group)
         self._open[part.index] = traced
         return traced
 
@@ -254,8 +248,8 @@ class Tracer:
 
         return start, end
 
-    def _backend(self, name: str, device: torch.device | None, group: ProcessGroup) -> str | None:
-        key = name, device
+    def _backend(self, group: ProcessGroup, device: torch.device | None) -> str | None:
+        key = group.group_name, "" if device is None else device.type
         if key not in self._backends:
             self._backends[key] = torch_private.backend_name(group, device or _CPU)
         return self._backends[key]
@@ -269,29 +263,20 @@ class Tracer:
         return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
-        if not self._looks:
-            event.before = outline(inputs)
-            self._number(event)
-            return
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
             only_gets = event.op == "broadcast" and event.src != self._rank  # its tensor may never have been filled
             looks = self._nan and not only_gets and not event.is_scratch and not event.captured
             finite = _finite(inputs, bool(of_device) and not self._waits) if looks else None
             with self._lock:
-                self._number(event)
+                event.index, self._count = self._count, self._count + 1
+                event.step = self._steps.count
+                event.start = self.now()
+                self.emit(Called(event))
                 if finite is not None and of_device and not self._waits:
                     self._unread[event.index] = finite  # until the call is through, and so this is
                 elif finite is not None and not finite:
                     self.emit(NotFinite(event.index))
-
-    def _number(self, event: Event) -> None:
-        """Tell of a call, which is the next."""
-        with self._lock:
-            event.index, self._count = self._count, self._count + 1
-            event.step = self._steps.count
-            event.start = self.now()
-            self.emit(Called(event))
 
     def _read(self, value: Value, of_device: streams.Streams | None, captured: bool, scratch: bool = False) -> Value:
         """A call's tensors as they are told: those of a device are read only where it is waited for anyway."""
@@ -426,7 +411,7 @@ class Tracer:
             self.watch.remove(part.index)
         place = torch_private.source_rank(traced.inner) if complete and traced.any_source else None
         src = None if place is None else traced.any_source[place]
-        with torch_private.NoModes() if self._looks else _AS_IT_IS:
+        with torch_private.NoModes():
             for part in traced.parts:
                 after = self._read(part.outputs, traced.streams, traced.captured)
                 self.emit(Completed(part.index, after, self.now() if complete else None, waited, src))
