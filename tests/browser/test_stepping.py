@@ -162,7 +162,7 @@ def test_a_schedule_and_a_timeline_are_shown(notebook):
     ring.locator("input[type=range]").focus()
     notebook.keyboard.press("End")
     ring.locator(".collectives [aria-live]", has_text="6 S so far; the end").wait_for()
-    assert ring.locator("svg text", has_text="Σ").count() == 16
+    assert ring.locator("[data-at] text", has_text="Σ").count() == 16
     ring.locator("[data-at='2 0']").hover()
     ring.get_by_text("a on rank 2: the sum of ranks 0, 1, 2 and 3; rank 1 sent it in step 5").wait_for()
     ring.locator(".collectives svg").focus()
