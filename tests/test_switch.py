@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from itertools import count
 from types import SimpleNamespace
 
@@ -31,13 +32,11 @@ def attempt(*ranks):
     """What becomes of ranks that send these bursts: the next one each time they are sent something."""
 
     def send(sock, bursts):
-        for burst in (READY, *bursts):
-            if not sock.recv(1 << 20):
-                break
-            try:
+        with suppress(ConnectionError):  # refused
+            for burst in (READY, *bursts):
+                if not sock.recv(1 << 20):
+                    break
                 sock.sendall(burst)
-            except OSError:
-                break  # refused
 
     pairs = [socket.socketpair() for _ in ranks]
     threads = [threading.Thread(target=send, args=(sock, bursts)) for (_, sock), bursts in zip(pairs, ranks)]

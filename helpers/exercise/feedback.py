@@ -1,5 +1,6 @@
 """Verdicts in words: expected above got, traffic beside its budget, one thing to think about."""
 
+import builtins
 import reprlib
 from typing import Any, Collection, Sequence
 
@@ -231,6 +232,11 @@ class _Line(reprlib.Repr):
         super().__init__()
         self.maxtuple = self.maxlist = self.maxdict = SHOWN_NUMBERS
         self.maxlong = self.maxstring = self.maxother = 200  # characters
+
+    def repr1(self, value: Any, level: int) -> str:
+        # What a submission returned arrives as a stand-in that only bears the name of its type.
+        named_like = getattr(builtins, type(value).__name__, None)
+        return super().repr1(value, level) if named_like in (None, type(value)) else self.repr_instance(value, level)
 
     def repr_Tensor(self, tensor: torch.Tensor, level: int) -> str:
         dense = _dense(tensor)
