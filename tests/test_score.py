@@ -416,7 +416,9 @@ def test_a_class(class_of_students, tmp_path):
     for entry in report["submissions"]:
         assert entry["points"] == 3 or entry["problem"] or all(check["reason"] for check in entry["checks"])
     reasons = {entry["student"]: entry["problem"] or entry["checks"][0]["reason"] for entry in report["submissions"]}
-    assert "symbolic link" in reasons["link"] and "symbolic link" in reasons["device"] and "not a file" in reasons["pipe"]
+    assert (
+        "symbolic link" in reasons["link"] and "symbolic link" in reasons["device"] and "not a file" in reasons["pipe"]
+    )
     assert "still the empty one" in reasons["untouched"] and "this is the sum" in reasons["wrong"]
     assert str(class_of_students) not in "".join(reasons.values())
     assert "damaged" in reasons["nested"] and "MB" in reasons["huge"]
