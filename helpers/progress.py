@@ -7,7 +7,7 @@ The file maps the name of each exercise that was graded to a record, "cells" to 
 run, "practice" to the short tasks solved, by chapter and function, and "predictions" to those made, by chapter,
 function and question:
 
-    {"01_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
+    {"02_distributed_mean": {"points": 2, "best": 3, "of": 3, "tries": 4},
      "cells": {"03_one_to_many": ["3c8f2a61", "90d1e4b7"]},
      "practice": {"03_one_to_many": ["hand_out"]},
      "predictions": {"03_one_to_many, share: How does it end?":

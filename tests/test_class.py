@@ -25,7 +25,7 @@ from helpers.grade.folder import ReportFolder, Unfit, fingerprint
 from helpers.grade.gradebook import CheckScore, Grading
 from helpers.tools import release
 
-MEAN = "01_distributed_mean"
+MEAN = "02_distributed_mean"
 RIGHT = """def distributed_mean(x):
     y = x.clone() if x.is_floating_point() else x.float()
     dist.all_reduce(y)
@@ -402,7 +402,7 @@ def test_progress_says_which_chapter_cannot_be_read(tmp_path, monkeypatch, conte
     "content",
     [
         "[" * 100_000,
-        '{"01_distributed_mean": {"points": "a", "best": [], "of": 3, "tries": 0}, '
+        '{"02_distributed_mean": {"points": "a", "best": [], "of": 3, "tries": 0}, '
         '"cells": {"03_one_to_many": [{}]}, "predictions": [1]}',
     ],
 )

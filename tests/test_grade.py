@@ -73,25 +73,25 @@ def test_an_answer_without_end_fails_in_time(tmp_path, capsys):
 
 def test_an_untouched_exercise_is_not_begun(tmp_path, capsys):
     assert graded(saved(tmp_path / "mine.ipynb", exercise())) == 0
-    assert "01_distributed_mean: not begun. Write into the answer cell" in capsys.readouterr().out
+    assert "02_distributed_mean: not begun. Write into the answer cell" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_all_exercises_end_in_one_table(tmp_path, capsys):
-    for name in (MEAN, "02_distributed_argmax", "10_find_the_crossover"):
+    for name in (MEAN, "05_distributed_argmax", "10_find_the_crossover"):
         saved(tmp_path / f"{name}.ipynb", exercise(name))
     answered(tmp_path / f"{MEAN}.ipynb", RIGHT)
-    slip = exercise("02_distributed_argmax")
+    slip = exercise("05_distributed_argmax")
     cell(slip, "argmax-answer")["source"] = "def distributed_argmax(x):\n    return ("
-    saved(tmp_path / "02_distributed_argmax.ipynb", slip)
+    saved(tmp_path / "05_distributed_argmax.ipynb", slip)
     assert grade.main([str(tmp_path), "--progress", str(tmp_path / "progress.json")]) == 0
     *_, first, second, third, total, then = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"✓ 01_distributed_mean +3 of 3", first)
-    assert re.fullmatch(r"✗ 02_distributed_argmax +0 of \d", second)
+    assert re.fullmatch(r"✓ 02_distributed_mean +3 of 3", first)
+    assert re.fullmatch(r"✗ 05_distributed_argmax +0 of \d", second)
     assert re.fullmatch(r"· 10_find_the_crossover +0 of \d  not begun", third)
-    assert re.fullmatch(r"  all +3 of 1\d points", total) and then == "Next: 02_distributed_argmax."
+    assert re.fullmatch(r"  all +3 of 1\d points", total) and then == "Next: 05_distributed_argmax."
     saved(tmp_path / "cut.ipynb", "{")
-    assert grade.main([str(tmp_path / "cut.ipynb"), str(tmp_path / "02_distributed_argmax.ipynb")]) == 2
+    assert grade.main([str(tmp_path / "cut.ipynb"), str(tmp_path / "05_distributed_argmax.ipynb")]) == 2
 
 
 @pytest.mark.slow
@@ -138,9 +138,9 @@ def unusable():
     yield "text", "mine.ipynb", text, "press Y"
     yield (
         "other",
-        "02_distributed_argmax.ipynb",
+        "05_distributed_argmax.ipynb",
         plain,
-        "named like exercise 02_distributed_argmax, but holds exercise 01",
+        "named like exercise 05_distributed_argmax, but holds exercise 02",
     )
     yield "foreign", "mine.ipynb", dict(plain, cells=[]), "no exercise of this course"
 
@@ -170,7 +170,7 @@ def test_hints_open_one_after_the_other_until_points_are_gained(tmp_path):
 
 def test_progress_shows_itself():
     shown = repr(progress.Progress({MEAN: {"points": 0, "best": 2, "of": 3, "tries": 1}}))
-    assert re.search(rf"{MEAN} +2 of 3 points", shown) and re.search("06_ring_all_reduce +not begun", shown)
+    assert re.search(rf"{MEAN} +2 of 3 points", shown) and re.search("08_ring_all_reduce +not begun", shown)
 
 
 @pytest.mark.slow

@@ -77,12 +77,12 @@ def test_of_a_clone_the_exercises_alone_count(tmp_path):
     [
         (
             "canvas",
-            ["leeann_12345_67890_01_distributed_mean.ipynb", "leeann_LATE_12345_67891_02_distributed_argmax-1.ipynb"],
+            ["leeann_12345_67890_02_distributed_mean.ipynb", "leeann_LATE_12345_67891_05_distributed_argmax-1.ipynb"],
             ("leeann 12345", "12345", True),
         ),
         (
             "moodle",
-            ["Ann Lee_77_assignsubmission_file_/01_distributed_mean.ipynb", "Ann Lee_77_assignsubmission_file_x.ipynb"],
+            ["Ann Lee_77_assignsubmission_file_/02_distributed_mean.ipynb", "Ann Lee_77_assignsubmission_file_x.ipynb"],
             ("Ann Lee 77", "77", False),
         ),
         (r"hw1-(?P<student>\w+)-v\d.ipynb", ["hw1-ann-v1.ipynb", "hw1-ann-v2.ipynb"], ("ann", "", False)),

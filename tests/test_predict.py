@@ -340,12 +340,12 @@ def test_importing_helpers_stays_light():
 
 
 def test_predictions_are_noted_beside_the_exercises(file):
-    progress.remember("01_distributed_mean", 2, 3)
+    progress.remember("02_distributed_mean", 2, 3)
     predict(squares, world_size=2, answers=[0, 5])
     predict(squares, world_size=2, answers=[0, 1])
     (record,) = progress.predictions().values()
     assert record == {"first": 1, "best": 2, "of": 2, "tries": 2}
-    assert progress.recall() == {"01_distributed_mean": {"points": 2, "best": 2, "of": 3, "tries": 0}}
+    assert progress.recall() == {"02_distributed_mean": {"points": 2, "best": 2, "of": 3, "tries": 0}}
     assert repr(progress.progress()).endswith("1 predictions made, 0 right on the first try")
     progress.forget()
     assert progress.recall() == progress.predictions() == {}
@@ -376,10 +376,10 @@ def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_kept(file):
-    file.write_text('{"01_distributed_mean": {"po')
+    file.write_text('{"02_distributed_mean": {"po')
     predict(squares, world_size=2, answers=[0, 1])
     assert len(progress.predictions()) == 1
-    assert file.with_name("progress.json.unreadable").read_text() == '{"01_distributed_mean": {"po'
+    assert file.with_name("progress.json.unreadable").read_text() == '{"02_distributed_mean": {"po'
 
 
 def note(file, name):

@@ -23,18 +23,13 @@ PLACEHOLDER = "raise NotImplementedError()  # replace this line with your code\n
 
 
 def exercises() -> list[str]:
-    """The names of all exercises, in order: "01_distributed_mean"."""
+    """The names of all exercises, in the order in which they can be done: "02_distributed_mean"."""
     return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
 
 
 def chapter_before(exercise: str) -> str:
     """The number of the last chapter that an exercise's opening asks for: "05"."""
     return max(re.findall(r"/notebooks/(\d\d)_", pristine(exercise).cells[0].source))
-
-
-def reading_order() -> list[str]:
-    """The names of all exercises: those come first that can be done first."""
-    return sorted(exercises(), key=lambda name: (chapter_before(name), name))
 
 
 def pristine(exercise: str) -> NotebookNode:
@@ -99,7 +94,7 @@ def after(exercise: str, check: CheckCell) -> str:
     if following := checks[checks.index(check) + 1 :]:
         same = following[0].function == check.function
         return "Next: the check in the cell below." if same else f"Next: {following[0].function}, below."
-    order = reading_order()
+    order = exercises()
     name = next(iter(order[order.index(exercise) + 1 :]), None)
     if name is None:
         return "That was the last exercise."

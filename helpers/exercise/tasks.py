@@ -15,7 +15,7 @@ __path__ = [str(FOLDER)]
 
 
 def module(name: str) -> ModuleType:
-    """The file of an exercise, as "01_distributed_mean", or of a short task, as "practice.01_ranks"."""
+    """The file of an exercise, as "02_distributed_mean", or of a short task, as "practice.01_ranks"."""
     return import_module(f"{__name__}.{name}")
 
 

@@ -1,6 +1,6 @@
 """Grades exercises.
 
-For a learner      python -m helpers.grade exercises/01_distributed_mean.ipynb [--watch]
+For a learner      python -m helpers.grade exercises/02_distributed_mean.ipynb [--watch]
 For an instructor  python -m helpers.grade --score --out report/ submissions/
 """
 

@@ -40,7 +40,7 @@ class CheckScore:
 class Grading:
     """One submission's points with their reasons."""
 
-    exercise: str = ""  # "01_distributed_mean"; "" if it cannot be graded
+    exercise: str = ""  # "02_distributed_mean"; "" if it cannot be graded
     checks: tuple[CheckScore, ...] = ()
     problem: str = ""  # why it cannot be graded; "" if it can
     pictures: dict[str, str] = field(default_factory=dict)  # function -> PNG in base64

@@ -24,7 +24,7 @@ class Unusable(Exception):
 @dataclass(frozen=True)
 class Submission:
     path: Path
-    exercise: str  # "01_distributed_mean"
+    exercise: str  # "02_distributed_mean"
     answers: dict[str, str]  # cell id -> source
     elsewhere: dict[str, int] = field(
         default_factory=dict

@@ -24,7 +24,7 @@ from helpers.grade.__main__ import main as grade
 from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, environment
 
-EXERCISE = "06_ring_all_reduce"
+EXERCISE = "08_ring_all_reduce"
 UNCHUNKED = """def ring_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     out, total = x.clone(), x.clone()

@@ -34,12 +34,12 @@ def solution(name: str, answer: str) -> list[str]:
 
 
 def test_an_exercise_is_solved_by_typing_the_solution_in(open_, lab):
-    notebook = open_(ROOT / "exercises" / "01_distributed_mean.ipynb")
+    notebook = open_(ROOT / "exercises" / "02_distributed_mean.ipynb")
     answer, tries, values, budget = 1, 2, 3, 4
     for k in (0, answer, values):
         notebook.run_cell(k)
     notebook.cell(values).get_by_text("NotImplementedError").first.wait_for()
-    lines = solution("01_distributed_mean.ipynb", "mean-answer")
+    lines = solution("02_distributed_mean.ipynb", "mean-answer")
     notebook.cell(answer).locator(".cm-content").click()
     notebook.keyboard.press("Control+A")
     for k, line in enumerate(lines):  # the editor indents by itself

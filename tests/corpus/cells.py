@@ -1,6 +1,6 @@
 """Sources of the answer cell of one exercise, for tests of what happens to a notebook that is handed in."""
 
-MEAN = "01_distributed_mean"
+MEAN = "02_distributed_mean"
 RIGHT = """def distributed_mean(x):
     y = x.clone() if x.is_floating_point() else x.float()
     dist.all_reduce(y)

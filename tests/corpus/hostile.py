@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tests.corpus.cells import MEAN
 
-RING = "06_ring_all_reduce"
+RING = "08_ring_all_reduce"
 WRONG = r"is wrong on rank|leaves the wrong numbers"
 
 

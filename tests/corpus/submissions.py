@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tests.corpus.cells import MEAN
 
-ARGMAX, SOFTMAX, TREE = "02_distributed_argmax", "03_distributed_softmax", "04_tree_broadcast"
-SCATTER, RING, HANG = "05_reduce_scatter", "06_ring_all_reduce", "07_find_the_hang"
+ARGMAX, SOFTMAX, TREE = "05_distributed_argmax", "06_distributed_softmax", "01_tree_broadcast"
+SCATTER, RING, HANG = "03_reduce_scatter", "08_ring_all_reduce", "04_find_the_hang"
 CROSS, BUCKETS, STEP, LOAD = "10_find_the_crossover", "11_average_in_buckets", "12_sharded_step", "17_load_a_shard"
 
 
