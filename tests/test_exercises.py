@@ -391,7 +391,7 @@ def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys):
 
 def test_numbers_that_are_right_in_another_dtype():
     said = failing(lambda x: answers.divide_first(x).float(), "distributed_mean")
-    assert "the numbers are right, their dtype is not. y.to(torch.bfloat16) gives the same" in said
+    assert "the numbers are right, but not the dtype. y.to(torch.bfloat16) gives the same" in said
 
 
 def test_a_ring_that_goes_wrong_is_followed_chunk_by_chunk():

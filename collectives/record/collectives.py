@@ -66,7 +66,7 @@ class Collective(NamedTuple):
 _TABLE = (
     Collective(
         "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
-        says="what one has, every rank gets", signature="dist.broadcast(tensor, src)",
+        says="every rank gets what one has", signature="dist.broadcast(tensor, src)",
         promise="after a broadcast every rank holds what rank {src} had",
         proved="every rank has all of rank {root}'s buffer",
         needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
@@ -101,7 +101,7 @@ _TABLE = (
     ),
     Collective(
         "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
-        says="every rank's, added up, on one", signature="dist.reduce(tensor, dst, op)",
+        says="the ranks' sum, on one rank", signature="dist.reduce(tensor, dst, op)",
         promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
         proved="rank {root} has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="dst: the sum, in place; the others: undefined",
@@ -120,7 +120,7 @@ _TABLE = (
     ),
     Collective(
         "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
-        says="every rank's, added up, on every rank", signature="dist.all_reduce(tensor, op)",
+        says="the ranks' sum, on every rank", signature="dist.all_reduce(tensor, op)",
         promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
         proved="every rank has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="all: the sum, in place",
@@ -129,7 +129,7 @@ _TABLE = (
     ),
     Collective(
         "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo="all", dual="all_gather",
-        says="parts, added up, one for each", signature="dist.reduce_scatter_single(output, input, op)",
+        says="one part of the sum for each", signature="dist.reduce_scatter_single(output, input, op)",
         promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
         proved="every rank has its piece of the sum, every part exactly once",
         needs="all: N chunks, and a buffer for one", leaves="rank r: the sum of the r-th chunks",

@@ -33,7 +33,7 @@ def untouched(argument: int) -> Suspect:
     """The mistake of leaving an argument as it was."""
     return Suspect(
         lambda args: [arguments[argument] for arguments in args],
-        "the tensor is as it was before. `x = ...` only gives a new tensor the old name; "
+        "the tensor hasn't changed. `x = ...` only gives a new tensor the old name; "
         "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in.",
         where_wrong=True,
     )
@@ -180,7 +180,7 @@ def _dtype_only(difference: Difference, scale: float) -> str:
     if not other or unequal(wanted, got.to(wanted.dtype), scale).any():
         return ""
     name = dtype_name(wanted.dtype)
-    return f"the numbers are right, their dtype is not. y.to(torch.{name}) gives the same numbers as {name}."
+    return f"the numbers are right, but not the dtype. y.to(torch.{name}) gives the same numbers as {name}."
 
 
 def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:

@@ -69,7 +69,7 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
 STAGES = (
     ("1  every rank knows one address", "and its own rank, and how many there are"),
     ("2  notes on rank 0's board", "each leaves its own address, reads the others'"),
-    ("3  connections between the ranks", "data travels on these, not via the board"),
+    ("3  connections between the ranks", "data travels here, not via the board"),
 )
 
 

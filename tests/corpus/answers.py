@@ -1598,7 +1598,7 @@ def last_one_forgotten(grads, cap):
     in_two_loops([g for b in filled(grads, cap) if sum(g.nbytes for g in b) >= cap for g in b], cap)
 
 
-@wrong(BUCKETS, "the tensor is as it was before")
+@wrong(BUCKETS, "the tensor hasn't changed")
 def not_copied_back(grads, cap):
     flats = [joined(bucket) for bucket in filled(grads, cap)]
     works = [dist.all_reduce(flat, async_op=True) for flat in flats]
@@ -1928,7 +1928,7 @@ def not_padded(weights, gradients, momenta):
         dist.all_gather_single(w, w[rank * len(m) :][: len(m)] - 0.5 * m)
 
 
-@wrong(STEP, "wrong numbers in weights(.|\\n)*the tensor is as it was before")
+@wrong(STEP, "wrong numbers in weights(.|\\n)*the tensor hasn't changed")
 def new_tensors(weights, gradients, momenta):
     rank, n = here()
     for w, g, m in zip(weights, gradients, momenta):
@@ -1936,7 +1936,7 @@ def new_tensors(weights, gradients, momenta):
         w = by_all_gather(padded(w, n).chunk(n)[rank] - 0.5 * m, n)[: len(w)]
 
 
-@wrong(STEP, "wrong numbers in momenta(.|\\n)*the tensor is as it was before")
+@wrong(STEP, "wrong numbers in momenta(.|\\n)*the tensor hasn't changed")
 def momenta_forgotten(weights, gradients, momenta):
     step_by_layer(weights, gradients, [m.clone() for m in momenta])
 
@@ -3149,7 +3149,7 @@ def one_less(x):
     return y / max(1, dist.get_world_size() - 1)
 
 
-@wrong(MEAN, "their dtype is not. y.to\\(torch.bfloat16\\)")
+@wrong(MEAN, "but not the dtype. y.to\\(torch.bfloat16\\)")
 def float32_for_everything(x):
     y = x.float().clone()
     dist.all_reduce(y)
@@ -3374,7 +3374,7 @@ def not_divided(x):
     return softmax_by(x, agreed_top(x), lambda raised, total: raised)
 
 
-@wrong(SOFTMAX, "their dtype is not. y.to\\(torch.bfloat16\\)")
+@wrong(SOFTMAX, "but not the dtype. y.to\\(torch.bfloat16\\)")
 def softmax_in_float32(x):
     return merge_statistics(x.float())
 

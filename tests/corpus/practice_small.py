@@ -448,7 +448,7 @@ def bytes_stay(x):
     return sum_on_0(x.clone())
 
 
-@wrong("add_bytes", "their dtype is not")
+@wrong("add_bytes", "but not the dtype")
 def as_floats(x):
     return sum_on_0(x.float())
 

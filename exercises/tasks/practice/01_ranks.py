@@ -82,7 +82,7 @@ HOW_MANY = Task(
     suspects=(
         Suspect(
             lambda args: [*range(len(args))],
-            "this is the rank's own number. What could every rank bring, so that the sum counts the ranks?",
+            "this is the rank's own number. What could every rank add, so the sum counts the ranks?",
         ),
         Suspect(
             lambda args: [sum(range(len(args)))] * len(args),
@@ -90,7 +90,7 @@ HOW_MANY = Task(
         ),
     ),
     thoughts={
-        "values": "what does each rank bring, so that the sum is the number of ranks? Return an int.",
+        "values": "what does each rank add, so the sum is the number of ranks? Return an int.",
         "calls": "one call is enough.",
         "Stuck": "does every rank make the call?",
     },

@@ -164,7 +164,7 @@ PASS_LEFT = Task(
         "values": "rank r sends to rank r - 1. Who sends to rank r?",
         "inputs": "what arrives needs its own buffer.",
         "steps": "the messages wait for each other. How can all be in flight at once?",
-        "Stuck": "who sends to rank r, and is that whom it receives from? And does it start both before it waits?",
+        "Stuck": "who sends to rank r, and does it receive from there? Does it start both before it waits?",
         "RankFailed": "a rank that's alone can't send to itself: it returns its own x.",
     },
 )

@@ -59,13 +59,13 @@ DEAL_ROWS = Task(
         ),
         Suspect(
             lambda args: [args[0][0][rank :: len(args)] for rank in range(len(args))],
-            "these are every N-th row. Rank r gets the r-th stretch of them.",
+            "these are every N-th row. Rank r gets the r-th block of them.",
         ),
     ),
     thoughts={
-        "values": "rank 0 cuts the table into N stretches of rows, and rank r gets the r-th.",
+        "values": "rank 0 cuts the table into N blocks of rows, and rank r gets the r-th.",
         "traffic": "a broadcast gives every rank the whole table. Which collective gives each its own part?",
-        "inputs": "the numbers that arrive need a buffer of their own.",
+        "inputs": "the numbers that arrive need their own buffer.",
         "RankFailed": "scatter takes a list, on rank 0 only, with one tensor for each rank. Who cuts?",
         "Stuck": "does every rank call, and not only rank 0?",
     },
@@ -130,7 +130,7 @@ SETTINGS_FOR_ALL = Task(
     ),
     thoughts={
         "values": "broadcast_object_list changes a list in place. Which element do you return?",
-        "RankFailed": "it takes a list, on every rank: with one element, which may be None where something is to arrive.",
+        "RankFailed": "every rank passes a list of one element, which may be None on the ranks that receive.",
         "Stuck": "every rank makes the call, and not only the one with the settings.",
     },
 )

@@ -58,7 +58,7 @@ ACCURACY = Task(
         ),
         Suspect(
             lambda args: [fraction(args)] * len(args),
-            "only rank 0 is to return a number. After reduce, what may the others read?",
+            "only rank 0 returns a number. After reduce, what may the others read?",
             where_wrong=True,
         ),
         Suspect(
@@ -68,11 +68,11 @@ ACCURACY = Task(
     ),
     thoughts={
         "values": "how many were right, and how many were there, over all ranks? Divide last.",
-        "largest": "two numbers say all that rank 0 needs to know of a rank.",
+        "largest": "two numbers per rank are all that rank 0 needs.",
         "calls": "two numbers fit into one tensor, and one tensor into one call.",
         "Stuck": "does every rank call reduce, and not only the one that wants the result?",
         "Mismatch": "the ranks have different numbers of samples. What about them has the same shape everywhere?",
-        "RankFailed": "reduce returns None: where does the result stand?",
+        "RankFailed": "reduce returns None: where is the result?",
     },
 )
 

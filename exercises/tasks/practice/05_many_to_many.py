@@ -60,8 +60,8 @@ VALUE_RANGE = Task(
     ),
     thoughts={
         "values": "return a tensor without dimensions: the largest number of all ranks, minus the smallest.",
-        "calls": "two calls find two ends. What is the smallest number, when it is asked for as a largest one?",
-        "largest": "two numbers say all that the others need to know of a rank.",
+        "calls": "two calls find the two ends. How can one MAX find the smallest number, too?",
+        "largest": "two numbers per rank are all that the others need.",
         "inputs": "all_reduce writes into the tensor that it gets. Give it a new one.",
         "Stuck": "does every rank make the call?",
     },

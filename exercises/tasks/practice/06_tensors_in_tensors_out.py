@@ -63,7 +63,7 @@ BROADCAST_ANY = Task(
     ),
     thoughts={
         "values": "first the number of dimensions, then the shape, then the numbers.",
-        "inputs": "return a tensor of its own on rank 0 too, and leave `x` as it is.",
+        "inputs": "on rank 0, too, return a new tensor, and leave `x` as it is.",
         "traffic": "the shape is a few integers, and the numbers travel once.",
         "Stuck": "does every rank make each of the calls?",
         "Mismatch": "the ranks disagree about a shape or a dtype. How many dimensions are there, and who knows? "
@@ -298,7 +298,7 @@ SUM_ALL = Task(
         ),
         Suspect(
             lambda args: [flat(totals(args))] * len(args),
-            "this is one long tensor. A list is wanted, with a sum for each tensor.",
+            "this is one long tensor. Return a list, with a sum for each tensor.",
         ),
         Suspect(by_memory, "the transposed matrix was taken as it lies in memory, not as it is read, row by row."),
         Suspect(
@@ -307,7 +307,7 @@ SUM_ALL = Task(
     ),
     thoughts={
         "values": "put all numbers into one contiguous tensor, sum that, and cut it into pieces of the right sizes and shapes.",
-        "calls": "the number of calls must not grow with the number of tensors. What if all numbers lie in one tensor?",
+        "calls": "the number of calls must not grow with the number of tensors. What if all numbers are in one tensor?",
         "traffic": "each number needs to be in the call once.",
         "Mismatch": "a view with gaps isn't one block of memory. What does torch.cat make of views?",
         "RankFailed": "view() refuses a tensor that is not contiguous; reshape() and flatten() copy where they must.",

@@ -25,7 +25,7 @@ EQUAL_PARTS = valued(
     suspects={
         lambda alpha, bandwidth: (
             alpha / bandwidth
-        ): "the seconds of a byte are 1 / bandwidth. What is alpha divided by that?",
+        ): "a byte takes 1 / bandwidth seconds. What is alpha divided by that?",
         lambda alpha, bandwidth: 1 / (alpha * bandwidth): "this is one over the size.",
         lambda alpha, bandwidth: 2 * alpha * bandwidth: "at this size, latency is a third of the time.",
         lambda alpha, bandwidth: alpha * bandwidth / 2: "at this size, latency is two thirds of the time.",
@@ -69,7 +69,7 @@ BUS_BANDWIDTH = valued(
             2 * (n - 1) / n * nbytes / seconds / 1e9
         ): "the factor 2(N-1)/N is all_reduce's. Which one do the others have?",
     },
-    thought="algbw first, the bytes by the seconds, and then the factor of this collective.",
+    thought="first algbw, bytes over seconds, then the factor of this collective.",
     praise="With an all_reduce of 1,024 ranks: {} GB/s.",
 )
 
@@ -190,7 +190,7 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
         alpha, bandwidth = map(float, result)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         words = f"{NAME} must return two numbers, (alpha, bandwidth), not {kind(result)}."
-        return Finding("values", words=words, thought="alpha is in seconds, the bandwidth in bytes a second.")
+        return Finding("values", words=words, thought="alpha is in seconds, bandwidth in bytes per second.")
     got = alpha, bandwidth
     if all(isclose(g, w, rel_tol=1e-4) for g, w in zip(got, wanted)):
         return None
@@ -211,10 +211,10 @@ def suspicion(got: tuple[float, float], n: int, small: tuple, large: tuple) -> s
         (got[1], 1 / bandwidth, "that is beta, the seconds of a byte. A bandwidth is one over it."),
         (got[0], bandwidth, "the latency comes first, then the bandwidth."),
         (got[0], start, "that is the latency of the whole all_reduce. How many steps of a ring does it hold?"),
-        (got[0], start / (n - 1), "a ring goes round twice: once to add up, once to hand round."),
+        (got[0], start / (n - 1), "a ring goes around twice: to add up, and to pass it on."),
         (got[1], rate, "that is S / T. How many times its buffer does each rank of a ring send?"),
         (got[1], large[0] / large[1], "that is the algbw of the large buffer. How much does each rank send for it?"),
-        (got[1], rate * 2 * (n - 1), "a step carries an N-th of the buffer, not all of it."),
+        (got[1], rate * 2 * (n - 1), "a step carries 1/N of the buffer, not all of it."),
     )
     for number, of_mistake, words in known:
         if isclose(number, of_mistake, rel_tol=1e-3):

@@ -187,7 +187,7 @@ SHARDED_LINEAR = Task(
         ),
     ),
     thoughts={
-        "values": "the shards in rank order, end to end, are the whole weight, flattened. How many inputs has a row of it?",
+        "values": "the shards in rank order, end to end, are the whole weight, flattened. How many inputs are in a row?",
         "traffic": "the result is right, but more travels than the weight. x stays where it is.",
         "RankFailed": "N shards end to end are the weight. It has as many inputs as x has columns.",
     },
