@@ -281,6 +281,22 @@ def test_groups_in_another_order():
     assert "Use the groups in the same order" in text
 
 
+def test_a_group_that_some_ranks_do_not_make():
+    def members_only(**how):
+        made = [dist.new_group([0])]
+        if dist.get_rank() != 1:
+            made.append(dist.new_group([0, 2], **how))
+        return len(made)
+
+    text, error = said(Mismatch, members_only)
+    assert text.startswith(
+        "ranks 0, 2 and 3 call new_group twice, rank 1 once.\n  ranks 0, 2 and 3  once  members_only, line 4:"
+    )
+    assert "Every rank must call new_group" in text and error.call is None and error.run.results == [2, 1, 2, 2]
+    assert run(members_only, use_local_synchronization=True, world_size=4).results == [2, 1, 2, 2]
+    assert run(members_only, world_size=4, check=False).results == [2, 1, 2, 2]
+
+
 @pytest.mark.parametrize("n", [2, 4, 5, 8])
 def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""
