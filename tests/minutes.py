@@ -53,7 +53,7 @@ def pause(cells):
 
 def anchor(heading):
     """What a link to a heading ends in, as JupyterLab makes it."""
-    return heading.lstrip("# ").replace("`", "").replace(" ", "-")
+    return heading.lstrip("# ").replace(" ", "-")
 
 
 def sittings(cells):
@@ -70,8 +70,8 @@ def halves(cells):
 
 
 def section(cell):
-    """The heading of the first section that begins in this cell, if any."""
-    heading = re.search("^## (.+)$", cell.source, re.MULTILINE)
+    """The heading of the first section that begins in this cell, if any: one of plain words, to which all link alike."""
+    heading = re.search(r"^## ([\w -]+)$", cell.source, re.MULTILINE)
     return heading and cell.cell_type == "markdown" and heading[1]
 
 
