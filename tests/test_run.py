@@ -170,6 +170,17 @@ def said(error, fn, **kwargs):
     return str(caught.value), caught.value
 
 
+def test_a_none_is_asked_about_where_it_is_used_like_a_tensor():
+    def what_a_call_returned():
+        return dist.all_reduce(torch.ones(1)) / 2
+
+    def the_learners_own():
+        dist.all_gather([None, None], torch.ones(1))
+
+    assert "Did this None come from a call?" in said(RankFailed, what_a_call_returned, world_size=2)[0]
+    assert "come from a call" not in said(RankFailed, the_learners_own, world_size=2)[0]
+
+
 def test_the_rank_that_raised_is_named_with_the_learners_frames():
     def inner(x):
         raise ValueError("too hot")
