@@ -3942,3 +3942,115 @@ def tokens_by_lists(rows):
 def tokens_stay(rows):
     dist.all_to_all_single(torch.zeros_like(rows), rows)
     return rows + (dist.get_world_size() == 1)
+
+
+# --- 18 average_gradient ------------------------------------------------------------------
+
+AVERAGE = "average_gradient"
+
+
+def of_same_piece(tensor, pipeline):
+    """The group of this rank's data ranks; every rank makes all groups."""
+    rank, n = here()
+    data = n // (tensor * pipeline)
+    groups = {}
+    for stage in range(pipeline):
+        for place in range(tensor):
+            first = stage * data * tensor + place
+            groups[stage, place] = dist.new_group(range(first, first + data * tensor, tensor))
+    return groups[rank // tensor // data, rank % tensor], data
+
+
+@right(AVERAGE)
+def averaged_in_place(gradient, tensor, pipeline):
+    group, data = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient.div_(data)
+
+
+@right(AVERAGE)
+def averaged_on_a_mesh(gradient, tensor, pipeline):
+    shape = pipeline, dist.get_world_size() // (tensor * pipeline), tensor
+    mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
+    dist.all_reduce(gradient, group=mesh.get_group("data"))
+    return gradient / mesh.size(1)
+
+
+@right(AVERAGE)
+def divided_before_the_sum(gradient, tensor, pipeline):
+    group, data = of_same_piece(tensor, pipeline)
+    gradient = gradient / data
+    dist.all_reduce(gradient, group=group)
+    return gradient
+
+
+def mean_over(gradient, groups):
+    """Over the one of some groups, given as lists of ranks, that this rank is in."""
+    rank, _ = here()
+    made = [dist.new_group(ranks) for ranks in groups]
+    mine = next(k for k, ranks in enumerate(groups) if rank in ranks)
+    dist.all_reduce(gradient, group=made[mine])
+    return gradient / len(groups[mine])
+
+
+@wrong(AVERAGE, "different pieces are averaged")
+def averaged_over_everybody(gradient, tensor, pipeline):
+    dist.all_reduce(gradient)
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "averaged over tensor ranks")
+def averaged_over_tensor_ranks(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(first, first + tensor) for first in range(0, n, tensor)])
+
+
+@wrong(AVERAGE, "averaged over the stages")
+def averaged_over_stages(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(first, n, n // pipeline) for first in range(n // pipeline)])
+
+
+@wrong(AVERAGE, "those of other stages too")
+def averaged_with_other_stages(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(place, n, tensor) for place in range(tensor)])
+
+
+@wrong(AVERAGE, "the stages of a replica are neighbors")
+def stages_taken_for_neighbors(gradient, tensor, pipeline):
+    rank, n = here()
+    near = tensor * pipeline
+    return mean_over(gradient, [range(first, n, near) for first in range(near)])
+
+
+@wrong(AVERAGE, "this is the sum over the data ranks")
+def summed_over_data_ranks(gradient, tensor, pipeline):
+    group, _ = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient
+
+
+@wrong(AVERAGE, "divided by all ranks")
+def divided_by_world_size(gradient, tensor, pipeline):
+    group, _ = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "only ranks with the same piece exchange gradients")
+def gathered_from_everybody(gradient, tensor, pipeline):
+    rank, n = here()
+    every = [torch.empty_like(gradient) for _ in range(n)]
+    dist.all_gather(every, gradient)
+    near = n // pipeline
+    return sum(every[rank - rank % near + rank % tensor : rank - rank % near + near : tensor]) * tensor / near
+
+
+@wrong(AVERAGE, "must call new_group|new_group")
+def only_my_own_group(gradient, tensor, pipeline):
+    rank, n = here()
+    near = n // pipeline
+    first = rank - rank % near + rank % tensor
+    dist.all_reduce(gradient, group=dist.new_group(range(first, first + near, tensor)))
+    return gradient / (near // tensor)
