@@ -137,13 +137,14 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
     best = fastest(job)
     if not budget or s.time <= SLOWER * best.time:
         return None
-    slow = max(s.seconds, key=lambda part: s.seconds[part] - best.seconds[part])
+    slow = max(SLOW, key=lambda part: s.seconds[part] - best.seconds[part])
+    spent, thought = SLOW[slow]
     words = (
         f"{NAME} is right, but slow with {situation(job)}.\n"
         f"  allowed    {duration(SLOWER * best.time)}\n"
-        f"  got        {duration(s.time)} with {degrees}, of which {duration(s.seconds[slow])} are {SPENT[slow]}"
+        f"  got        {duration(s.time)} with {degrees}, of which {duration(s.seconds[slow])} are {spent}"
     )
-    return Finding("budget", words=words, thought=SLOW[slow], shows=s)
+    return Finding("budget", words=words, thought=thought, shows=s)
 
 
 def situation(job: Job) -> str:
@@ -185,13 +186,12 @@ def thought_about(what: str) -> str:
 
 def praise(case: Case, arguments: tuple, result: Any) -> str:
     job = job_of(arguments)
-    s, best = priced(job, *degrees_of(result, job.gpus)), fastest(job)
-    others = sum(s.fits for s in possible(job))
-    beside = (
-        f"None of the {others} that fit is faster."
-        if s.time <= best.time
-        else f"The fastest of the {others} that fit takes {duration(best.time)}: {best.division}."
-    )  # fmt: skip
+    s = priced(job, *degrees_of(result, job.gpus))
+    fitting = [other for other in possible(job) if other.fits]
+    best = min(fitting, key=lambda other: other.time)
+    beside = f"The fastest of {len(fitting)} that fit takes {duration(best.time)}: {best.division}."
+    if s.time <= best.time:
+        beside = f"None of the {len(fitting)} that fit is faster."
     return f"{case.kind}: {s.division} takes {duration(s.time)} per step.\n{beside}"
 
 
@@ -202,29 +202,27 @@ THOUGHTS = {  # words of what is wrong -> one thing to think about
     "microbatches of a replica": "a replica has batch / data sequences, which go through its stages in groups of as many as "
     "there are stages. Fewer stages, or fewer replicas?",
     "heads": "a tensor rank computes whole heads. 1, 2, 4, or 8 tensor ranks divide the heads of all these models.",
-    "layers": "stages have equally many layers, or two fewer in all, where embedding and output each take a layer's place. Do so "
-    "many stages divide `layers`, or `layers` + 2?",
+    "layers": "all stages have equally many layers, and embedding and output may each take a layer's place. Do so many stages "
+    "divide `layers`, or `layers` + 2?",
     "x pipeline is": "choose tensor ranks and stages first. How many data ranks does that leave?",
     "a number of GPUs": "degrees are integers from 1. `gpus // (tensor * pipeline)` is 0 where these two alone are too many.",
     "a stage of ZeRO": "shard says what data ranks share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too.",
 }
-SPENT = {
-    "data": "waiting for what the data ranks send",
-    "tensor": "waiting for what the tensor ranks send",
-    "pipeline": "waiting for what the stages send",
-    "bubble": "the pipeline's bubble",
-    "optimizer": "the optimizer's update",
-    "compute": "compute",
-}
-SLOW = {
-    "data": "does T reach F/B? With ZeRO 3, every microbatch gathers all weights. B is small where the ring is long, and where "
-    "a node has 8 tensor ranks: then only one of its eight cards is a data rank's. Stages can hold parameters whole.",
-    "tensor": "tensor ranks wait for all that they send. Would fewer do?",
-    "pipeline": "what else could hold the states? ZeRO's messages hide.",
-    "bubble": "stages idle for (stages - 1) / chunks microbatches per step. Would fewer stages do, or fewer replicas, so that "
-    "each has more sequences?",
-    "optimizer": "every data rank updates all parameters. Which stage of ZeRO divides that?",
-    "compute": "all GPUs must compute: does every one have its part?",
+SLOW = {  # part of a step's seconds -> what they are spent on, and one thing to think about
+    "data": (
+        "waiting for what the data ranks send",
+        "does T reach F/B? With ZeRO 3, every microbatch gathers all weights. B is small where the ring is long, and where a node "
+        "has 8 tensor ranks: then only one of its eight cards is a data rank's. Stages can hold parameters whole.",
+    ),
+    "tensor": (
+        "waiting for what the tensor ranks send",
+        "tensor ranks wait for all that they send. Would fewer do?",
+    ),
+    "bubble": (
+        "the pipeline's bubble",
+        "stages idle for (stages - 1) / chunks microbatches per step. Would fewer stages do, or fewer replicas, so each has more "
+        "sequences?",
+    ),
 }
 
 # --- the gradients ------------------------------------------------------------------------

@@ -627,6 +627,11 @@ def long_rings_forgotten(parameters, layers, kept, memory, gpus, batch):
     return first_that_fits(parameters, layers, kept, memory, gpus, batch, wanted)
 
 
+def most_stages(parameters, layers, kept, memory, gpus, batch):
+    fitting = [way for way in ways(layers, gpus, batch) if held(parameters, layers, kept, *way) <= memory]
+    return max(fitting, key=lambda way: (way[2], -way[1]))
+
+
 def cards_forgotten(parameters, layers, kept, memory, gpus, batch):
     def wanted(data, tensor, pipeline, shard):
         return shard < 3 or pipeline == 1 and data <= 512
@@ -787,6 +792,7 @@ WRONG = {
         (a_node_shares_everything, "is right, but slow(?s:.*)the tensor ranks send(?s:.*)Would fewer do"),
         (speed_forgotten, "is right, but slow(?s:.*)the data ranks send(?s:.*)does T reach F/B"),
         (long_rings_forgotten, "70B on 4,096(?s:.*)the data ranks send(?s:.*)B is small where the ring is long"),
+        (most_stages, "is right, but slow(?s:.*)the pipeline's bubble(?s:.*)Would fewer stages do"),
         (cards_forgotten, "405B on 4,096(?s:.*)the data ranks send(?s:.*)only one of its eight cards"),
         (activations_forgotten, "Llama 3 8B.*doesn't fit(?s:.*)fit one without the other"),
         (batch_forgotten, "isn't possible: data x microbatch(?s:.*)each data rank needs a sequence"),
