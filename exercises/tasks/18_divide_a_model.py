@@ -301,8 +301,8 @@ TASKS = (
     Task(
         "average_gradient",
         (
-            case(2, 1, 1, 3),
             case(2, 2, 1, 3),
+            case(2, 1, 2, 3),
             case(4, 2, 1, 4),
             case(4, 1, 2, 6),
             case(6, 3, 1, 4, dtype=torch.float64),
@@ -322,25 +322,20 @@ TASKS = (
         parameters=("gradient", "tensor", "pipeline"),
         suspects=(
             Suspect(
-                lambda args: averaged(args, lambda place: ()),
-                "gradients of different pieces are averaged. Which ranks hold the same piece?",
-            ),
-            Suspect(
                 lambda args: averaged(args, lambda place: place[1:]),
                 "this is averaged over tensor ranks. They hold different pieces of the same layers.",
+            ),
+            Suspect(
+                transposed,
+                "here the stages of a replica are neighbors. In this task all ranks of the first stage come first.",
             ),
             Suspect(
                 lambda args: averaged(args, lambda place: place[:2]),
                 "this is averaged over the stages. They hold different layers.",
             ),
             Suspect(
-                lambda args: averaged(args, lambda place: place[0]),
-                "every tensor-th rank is in it, those of other stages too. Which of them hold the same layers?",
-            ),
-            Suspect(
-                transposed,
-                "here the stages of a replica are neighbors. In this task data ranks are nearer to each other than stages: all "
-                "of the first stage come first.",
+                lambda args: [gradient for gradient, *_ in args],
+                "this is the rank's own gradient. Which other ranks hold the same piece?",
             ),
             Suspect(
                 lambda args: scaled(args, coordinates(args)[1]),

@@ -2431,6 +2431,23 @@ def forgets_the_header(file, name):
     return swapped(mine, rows_of, sizes_of(columns, n))
 
 
+@wrong(LOAD, "in the order of the header's entries")
+def adds_up_what_comes_before(file, name):
+    rank, n = here()
+    size = int.from_bytes(file.read(8), "little")
+    header, start = json.loads(file.read(size)), 8 + size
+    for other, entry in header.items():
+        if other == name:
+            break
+        first, last = entry.get("data_offsets", (0, 0))
+        start += last - first
+    (rows, columns), dtype = entry["shape"], FILE_DTYPES[entry["dtype"]]
+    rows_of, row = sizes_of(rows, n), columns * dtype.itemsize
+    file.seek(start + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, dtype)
+    return swapped(mine, rows_of, sizes_of(columns, n))
+
+
 @wrong(LOAD, "the last columns are left out|how many numbers does rank r get|Are there more ranks")
 def columns_rounded_down(file, name):
     mine, rows_of, columns_of = my_rows(file, name)
@@ -3993,7 +4010,7 @@ def mean_over(gradient, groups):
     return gradient / len(groups[mine])
 
 
-@wrong(AVERAGE, "different pieces are averaged")
+@wrong(AVERAGE, "averaged over tensor ranks. They hold different pieces")
 def averaged_over_everybody(gradient, tensor, pipeline):
     dist.all_reduce(gradient)
     return gradient / dist.get_world_size()
@@ -4011,7 +4028,7 @@ def averaged_over_stages(gradient, tensor, pipeline):
     return mean_over(gradient, [range(first, n, n // pipeline) for first in range(n // pipeline)])
 
 
-@wrong(AVERAGE, "those of other stages too")
+@wrong(AVERAGE, "averaged over the stages. They hold different layers")
 def averaged_with_other_stages(gradient, tensor, pipeline):
     rank, n = here()
     return mean_over(gradient, [range(place, n, tensor) for place in range(tensor)])
@@ -4022,6 +4039,11 @@ def stages_taken_for_neighbors(gradient, tensor, pipeline):
     rank, n = here()
     near = tensor * pipeline
     return mean_over(gradient, [range(first, n, near) for first in range(near)])
+
+
+@wrong(AVERAGE, "the rank's own gradient. Which other ranks")
+def averaged_in_a_replica_of_one(gradient, tensor, pipeline):
+    return gradient if tensor == pipeline == 1 else averaged_on_a_mesh(gradient, tensor, pipeline)
 
 
 @wrong(AVERAGE, "this is the sum over the data ranks")
