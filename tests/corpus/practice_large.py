@@ -254,6 +254,11 @@ def always_heads(n, heads, keys):
     return "heads"
 
 
+@wrong("fewest_bytes", "4 \\(n-1\\) blocks of keys")
+def always_a_gather(n, heads, keys):
+    return "gather"
+
+
 # --- 15 route -----------------------------------------------------------------------------
 
 
