@@ -276,7 +276,7 @@ def test_gathering_once_costs_memory_and_saves_messages():
     once = step(s, Division(32, 8, shard=3, recompute="full", gather="step"), 512, machine)
     assert once.time < often.time / 1.5 and once.sent["data"] < often.sent["data"] / 10
     assert once.memory.total > often.memory.total * 2
-    assert "gathers all parameters 32 times a step" in often.warnings[0] and not once.warnings[1:]
+    assert "gathers all parameters 32 times per step" in often.warnings[0] and not once.warnings[1:]
 
 
 def test_copies_of_shards_sum_their_gradients_between_nodes():

@@ -48,8 +48,8 @@ def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def _last_sentences(source: str) -> str:
-    """The last two of the last paragraph that is plain text; "" if there is none."""
-    text = re.sub(r"^#+ .*", "\n", source, flags=re.MULTILINE)
+    """The last two of the last paragraph that is plain text and not folded; "" if there is none."""
+    text = re.sub(r"^#+ .*|<details>(?s:.*?)</details>", "\n", source, flags=re.MULTILINE)
     plain = [part for part in map(str.strip, text.split("\n\n")) if part[:1].isalpha() or part[:1] in {"*", "`"}]
     words = " ".join(plain[-1].split()) if plain else ""
     return " ".join(re.split(r"(?<=[.?!:]) (?=[A-Z*`])", words)[-2:])
