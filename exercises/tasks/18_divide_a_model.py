@@ -322,6 +322,10 @@ TASKS = (
         parameters=("gradient", "tensor", "pipeline"),
         suspects=(
             Suspect(
+                lambda args: [gradient for gradient, *_ in args],
+                "this is the rank's own gradient. Which other ranks hold the same piece?",
+            ),
+            Suspect(
                 lambda args: averaged(args, lambda place: place[1:]),
                 "this is averaged over tensor ranks. They hold different pieces of the same layers.",
             ),
@@ -332,10 +336,6 @@ TASKS = (
             Suspect(
                 lambda args: averaged(args, lambda place: place[:2]),
                 "this is averaged over the stages. They hold different layers.",
-            ),
-            Suspect(
-                lambda args: [gradient for gradient, *_ in args],
-                "this is the rank's own gradient. Which other ranks hold the same piece?",
             ),
             Suspect(
                 lambda args: scaled(args, coordinates(args)[1]),
