@@ -60,7 +60,7 @@ def torchrun(ranks, *what):
     [
         pytest.param(path, ranks, marks=when(False, (k + ranks) % 4 == 0), id=f"{path.stem}-{ranks}")
         for k, path in enumerate(FILES)
-        for ranks in (1, 2, 3, 4)
+        for ranks in ((1, 2, 3) if path.stem == "pipeline_parallel" else (2, 3))
     ],
 )
 def test_computes_what_one_process_does(path, ranks, tmp_path):
