@@ -59,8 +59,8 @@ TASKS = (
         {
             "all in 16 bits, F/B an integer": (400e12, 100e9, 2, 2),
             "all in 16 bits": (425e12, 148e9, 2, 2),
+            "weights in 8 bits": (425e12, 148e9, 1, 2),
             "gradients in 32 bits": (425e12, 148e9, 2, 4),
-            "weights in 8 bits": (425e12, 148e9, 1, 4),
             "gradients in 8 bits": (425e12, 148e9, 2, 1),
             "a slow network, gradients in 32 bits": (425e12, 25e9, 2, 4),
         },
