@@ -1,6 +1,6 @@
 """As answers.py, for the exercises whose function is called once: a schedule, and a number.
 
-This file is one answer cell when a scorer is tested, so it needs nothing but what such a cell has.
+An answer is also cut out with all that it uses (cells.cell_of), so the module imports nothing but what such a cell has.
 """
 
 from math import ceil, log2
