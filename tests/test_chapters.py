@@ -10,9 +10,9 @@ from nbclient import NotebookClient
 
 from tests import ROOT
 from tests.kernels import LocalAsyncKernelManager
+from tests.minutes import CHAPTERS, LONGEST, about, minutes, sittings, tags
 from tests.sampling import when
 
-CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 PAGES = sorted((ROOT / "notebooks").glob("[a-z]*.ipynb"))  # without a number
 FOLDERS = ("notebooks", "exercises", "solutions")
 NOTEBOOKS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]
@@ -35,10 +35,6 @@ every_full_chapter = pytest.mark.parametrize("path", CHAPTERS[1:], ids=lambda pa
 
 def read(path):
     return nbformat.read(path, as_version=4)
-
-
-def tags(cell):
-    return cell.metadata.get("tags", [])
 
 
 # --- what it teaches ----------------------------------------------------------------------
@@ -95,26 +91,13 @@ def test_has_the_parts_of_a_chapter(path):
     assert sum("raises-exception" in tags(cell) for cell in cells) >= 1
 
 
-def minutes(cells):
-    """A learner's time: 200 words of prose or 100 of code in a minute, and what is done.
-
-    One minute for what is predicted or varied, two for a turn of the reader's, ten for practice.
-    """
-    spent = 0.0
-    for cell in cells:
-        if cell.cell_type == "code":
-            spent += len(cell.source.split()) / 100 + ("predict" in tags(cell))
-            continue
-        prose = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", cell.source)
-        spent += len(prose.split()) / 200 + cell.source.count("**Vary") + 10 * ("## Practice" in cell.source)
-        spent += 2 * len(re.findall(r"## Your turn|\*\*Your turn\*\*", cell.source))
-    return spent
-
-
 @every_chapter
 def test_says_how_long_it_takes(path):
+    """If this fails, `python -m tests.minutes` has the figure for each head, and where to pause."""
     cells = read(path).cells
-    assert minutes(cells) <= int(re.search(r"(\d+) minutes", cells[0].source)[1])
+    said = int(re.search(r"\*\*Effort\b.*?(\d+) minutes", cells[0].source, re.DOTALL)[1])
+    assert said == about(minutes(cells))
+    assert max(about(sitting) for sitting in sittings(cells)) <= LONGEST
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -184,6 +184,19 @@ def test_shown_without_an_answer_nothing_is_noted(file):
     assert not file.exists()
 
 
+def test_of_a_call_that_is_named_only_that_one_is_shown():
+    def in_turn():
+        for k in (1, 10, 100):
+            dist.all_reduce(torch.full((1,), k * (1 + dist.get_rank())))
+
+    prediction = predict(in_turn, call=1, world_size=2)
+    assert "hold after call 2 of 3?  all_reduce" in repr(prediction)
+    picture, words = prediction.unattended()
+    assert "20      ->  30" in words and "300" not in words and "call 2 of 3" in words.splitlines()[0]
+    assert picture.alt.count("all_reduce") == 1 and "30" in key_of(prediction)[1]["after"]["text"]
+    assert "300" not in prediction.submit([["30"]] * 2)["after"]["text"]
+
+
 def key_of(prediction):
     prediction.unattended()
     recording = prediction.recording()

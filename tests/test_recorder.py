@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from operator import methodcaller
 
@@ -566,6 +567,21 @@ def test_a_wait_that_failed_is_over():
             return "gave up"
 
     assert run(patient, world_size=2).results == ["gave up", None]
+
+
+def test_a_group_of_the_same_name_has_its_own_limit(tmp_path):
+    def again():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        for k, limit in enumerate((0.3, 3600)):
+            dist.destroy_process_group()
+            at = f"file://{tmp_path / str(k)}"
+            dist.init_process_group("gloo", at, timedelta(seconds=limit), n, rank)
+            if rank == 0:
+                with pytest.raises(RuntimeError) if limit < 1 else nullcontext():
+                    dist.recv(torch.zeros(1), 1)
+
+    with pytest.raises(Stuck, match="rank 0 waits in recv #2.*This can never finish"):
+        run(again, world_size=2, timeout=20)
 
 
 def test_a_reduction_that_torch_does_not_tell_is_not_known():

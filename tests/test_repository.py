@@ -174,6 +174,15 @@ def test_links_lead_to_files():
     assert broken == []
 
 
+def test_a_link_to_a_notebook_has_its_number():
+    wrong = []
+    for page in PAGES:
+        text = re.sub(r'\\n",\s*"', " ", page.read_text())  # a notebook's lines are strings of their own
+        links = re.findall(r"\[((?:exercise |chapter )?(\d\d)\b[^\]]*)\]\([^)]*?(\d\d)_\w+\.ipynb", text, re.IGNORECASE)
+        wrong += [(page.name, words) for words, said, number in links if said != number]
+    assert wrong == []
+
+
 def test_the_field_guide_quotes_the_program_as_it_is():
     program = (ROOT / "notebooks" / "jobs" / "train.py").read_text().splitlines()
     quoted = []

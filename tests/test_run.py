@@ -170,6 +170,17 @@ def said(error, fn, **kwargs):
     return str(caught.value), caught.value
 
 
+def test_a_none_is_asked_about_where_it_is_used_like_a_tensor():
+    def what_a_call_returned():
+        return dist.all_reduce(torch.ones(1)) / 2
+
+    def the_learners_own():
+        dist.all_gather([None, None], torch.ones(1))
+
+    assert "Did this None come from a call?" in said(RankFailed, what_a_call_returned, world_size=2)[0]
+    assert "come from a call" not in said(RankFailed, the_learners_own, world_size=2)[0]
+
+
 def test_the_rank_that_raised_is_named_with_the_learners_frames():
     def inner(x):
         raise ValueError("too hot")
@@ -279,6 +290,22 @@ def test_groups_in_another_order():
 
     text, _ = said(Stuck, cross, world_size=2)
     assert "Use the groups in the same order" in text
+
+
+def test_a_group_that_some_ranks_do_not_make():
+    def members_only(**how):
+        made = [dist.new_group([0])]
+        if dist.get_rank() != 1:
+            made.append(dist.new_group([0, 2], **how))
+        return len(made)
+
+    text, error = said(Mismatch, members_only)
+    assert text.startswith(
+        "ranks 0, 2 and 3 call new_group twice, rank 1 once.\n  ranks 0, 2 and 3  once  members_only, line "
+    )
+    assert "Every rank must call new_group" in text and error.call is None and error.run.results == [2, 1, 2, 2]
+    assert run(members_only, use_local_synchronization=True, world_size=4).results == [2, 1, 2, 2]
+    assert run(members_only, world_size=4, check=False).results == [2, 1, 2, 2]
 
 
 @pytest.mark.parametrize("n", [2, 4, 5, 8])

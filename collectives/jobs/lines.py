@@ -134,7 +134,7 @@ def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
 
 _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, _: ["waiting", *m],
-    protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after, *m[5:]],
+    protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after],
     protocol.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
     protocol.NotFinite: lambda m, _: ["not finite", m.index],
     protocol.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
@@ -232,8 +232,8 @@ class Reader:
         if not rest:
             return [self.done(index, end, waited)]
         self._under_way.pop(index, None)
-        src, after, *more = rest
-        return [protocol.Completed(index, _value(after), self._at(end), waited, src, *more)]
+        src, after = rest
+        return [protocol.Completed(index, _value(after), self._at(end), waited, src)]
 
     def _leaves(self, number: int, after: Any) -> list:
         self.signatures[number].leaves = _value(after)

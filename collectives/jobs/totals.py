@@ -69,10 +69,8 @@ class Account:
             total.calls += 1
             total.nbytes += e.nbytes
             total.captured += e.captured
-            total.issued += e.issued is not None
             self.calls[rank] += 1
-            if e.issued is None:
-                self._started[rank, e.index] = total, e.start
+            self._started[rank, e.index] = total, e.start
             if not e.is_from_anyone:
                 self.made[e.lane] += 1
         elif type(message) is protocol.Issued and (begun := self._started.pop((rank, message.index), None)):

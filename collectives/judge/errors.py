@@ -37,9 +37,12 @@ class RankFailed(RunError):
 
 
 class Mismatch(RunError):
-    """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs."""
+    """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs.
 
-    call: Call
+    Or not all ranks made a call of new_group, which is not recorded: then `.call` is None.
+    """
+
+    call: Call | None
 
 
 class Stuck(RunError):

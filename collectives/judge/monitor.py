@@ -25,6 +25,7 @@ from .verdict import (
     Standstill,
     TimeUp,
     Unreachable,
+    UnsharedGroup,
     Verdict,
 )
 
@@ -119,10 +120,18 @@ class Monitor(State):
     def verdict(self) -> Verdict | None:
         """The verdict, once there is one."""
         if not self.is_certain:
-            return None
+            return self._unshared_group()
         if self._wrong:
             return self._disagreement(self._wrong)
         return self.failure() or self._stuck(self._deadlocked)
+
+    def _unshared_group(self) -> Verdict | None:
+        """The verdict on ranks that have all returned, and not called new_group equally often."""
+        if not self._check or len(self._returned) < self.world_size:
+            return None
+        made = tuple(self._groups[rank] for rank in range(self.world_size))
+        fewer = tuple(rank for rank, lines in enumerate(made) if len(lines) < max(map(len, made)))
+        return UnsharedGroup(world_size=self.world_size, ranks=fewer, made=made) if fewer else None
 
     def final_verdict(self) -> Verdict:
         """The verdict on ranks that have not all returned, when nothing more will arrive.

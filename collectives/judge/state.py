@@ -26,6 +26,7 @@ class State:
         self._calls: list[Call] | None = None  # of all messages until now, if asked
         self._began: set[int] = set()
         self._returned: set[int] = set()
+        self._groups: dict[int, tuple[Line | None, ...]] = {}  # rank that returned -> its lines that called new_group
         self._failures: dict[int, Failure] = {}
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
@@ -116,6 +117,7 @@ class State:
                 self._began.add(rank)
             case protocol.Returned():
                 self._returned.add(rank)
+                self._groups[rank] = tuple(map(self._with_text, message.groups))
             case protocol.Failed(failure):
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure

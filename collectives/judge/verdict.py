@@ -109,6 +109,16 @@ class Disagreement(Verdict):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnsharedGroup(Verdict):
+    """All ranks returned, and some had called new_group less often than others.
+
+    ranks: these.  made: by rank, the learner's lines that called it.
+    """
+
+    made: tuple[tuple[Line | None, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Raised(Halt):
     """Ranks raised an exception.  failures: of each of the ranks, which are the first causes."""
 

@@ -176,6 +176,7 @@ class Returned(NamedTuple):
     moved: tuple[int | None, int | None]  # bytes (sent, received) by this rank's sockets
     traffic: dict | None  # by connection, see tcp.traffic
     imported: list[str]  # modules that were loaded meanwhile
+    groups: tuple[Line | None, ...] = ()  # the learner's lines that called new_group, see groups.kept
 
 
 class Counted(NamedTuple):

@@ -16,6 +16,7 @@ import warnings
 from collections import defaultdict, deque
 from types import FrameType
 from typing import Any, Callable
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -78,10 +79,11 @@ class Tracer:
         # Where the last call or wait went into a graph, by which this is asked: then no end may be asked for.
         self._capturing: streams.Streams | None = None
         self._captured_at = 0.0
-        self._batches: dict[
-            tuple[int, str], list[Part]
-        ] = {}  # (thread, group name) -> calls of the batch that it makes
-        self._backends: dict[tuple[str, str], str | None] = {}  # (group name, kind of device) -> name
+        self._batches: dict[tuple[int, str], list[Part]] = {}  # (thread, group name) -> calls of its batch
+        # By group, as long as it lives: after destroy_process_group, another may have its name.
+        # The name of its backend by kind of device, and whether its calls give up early.
+        self._backends: WeakKeyDictionary[ProcessGroup, dict[str, str | None]] = WeakKeyDictionary()
+        self._short: WeakKeyDictionary[ProcessGroup, bool] = WeakKeyDictionary()
         # By group name. In a first call, NCCL may wait for all ranks: calls of other groups must not wait for that.
         self._order: dict[str, threading.RLock] = defaultdict(threading.RLock)
         # A Work that C++ holds alone still needs its Python half: all until they are done...
@@ -89,7 +91,6 @@ class Tracer:
         # ... and then a little longer. DistributedDataParallel waits for a Work, and next asks for its
         # future. Not for ever: each holds its tensors.
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
-        self._short: dict[str, bool] = {}  # group name -> whether its calls give up early
         self._lock = threading.RLock()
         self._pass = -1  # the backward pass whose end is told of, see asked()
         self._steps = steps.Steps()
@@ -249,10 +250,12 @@ class Tracer:
         return start, end
 
     def _backend(self, group: ProcessGroup, device: torch.device | None) -> str | None:
-        key = group.group_name, "" if device is None else device.type
-        if key not in self._backends:
-            self._backends[key] = torch_private.backend_name(group, device or _CPU)
-        return self._backends[key]
+        if (names := self._backends.get(group)) is None:
+            names = self._backends[group] = {}
+        kind = "" if device is None else device.type
+        if kind not in names:
+            names[kind] = torch_private.backend_name(group, device or _CPU)
+        return names[kind]
 
     def _guard(self, call: Reading, caller: FrameType | None) -> Guard:
         """What must not happen to the tensors of a call under way."""
@@ -289,13 +292,11 @@ class Tracer:
 
     def _has_short_limit(self, group: ProcessGroup) -> bool:
         """Whether the program gave this group a time limit of its own: its waits end by themselves."""
-        if group.group_name not in self._short:
+        if group not in self._short:
             limit = torch_private.time_limit(group)
             short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
-            self._short[group.group_name] = short and not (
-                self._patient and group.group_name == dist.group.WORLD.group_name
-            )
-        return self._short[group.group_name]
+            self._short[group] = short and not (self._patient and group.group_name == dist.group.WORLD.group_name)
+        return self._short[group]
 
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ..record.event import Failure, Line
-from . import threads
+from . import groups, threads
 from .callers import is_learners
 from .group import join_anew
 from .kernel import uninstall
@@ -51,7 +51,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         if not job.record:
             uninstall()
         started = True
-        with tracer if job.record else nullcontext():  # until the end: daemon threads may go on
+        with tracer if job.record else nullcontext(), groups.kept() as made:  # until the end: daemon threads may go on
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
@@ -60,7 +60,8 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             _flush()
             result, new = _packed(result), list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
-            channel.announce(Returned(result, moved(before, now), now, sorted(filter(_is_lasting, new))))
+            imported = sorted(filter(_is_lasting, new))
+            channel.announce(Returned(result, moved(before, now), now, imported, tuple(made)))
             channel.receive()  # all have returned, but something was on its way when one of them looked
             channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:

@@ -1,6 +1,7 @@
 """load_columns(file, name): a rank's columns of a matrix in a safetensors file, in few reads and few bytes."""
 
 import json
+from itertools import takewhile
 
 import torch
 from safetensors.torch import load, save
@@ -76,9 +77,24 @@ def without_header(args):
     """Columns of what lies at data_offsets from the beginning of the file."""
     data, matrix = content(args[0][0]), tensors(args)[NAME]
     start = data.find(matrix.contiguous().view(torch.uint8).numpy().tobytes(), header_bytes(args[0][0]))
-    start -= header_bytes(args[0][0])
+    return taken_from(start - header_bytes(args[0][0]), args)
+
+
+def taken_from(start, args):
+    """Columns of what is in the file from a byte on."""
+    data, matrix = content(args[0][0]), tensors(args)[NAME]
     wrong = torch.frombuffer(bytearray(data[start : start + matrix.nbytes]), dtype=matrix.dtype)
     return parts(wrong.view(matrix.shape), len(args))
+
+
+def in_header_order(args):
+    """As if the file had its tensors in the order of the header's entries."""
+    start = header_bytes(args[0][0])
+    entries = json.loads(content(args[0][0])[8:start])
+    for name in takewhile(lambda name: name != NAME, entries):
+        first, last = entries[name].get("data_offsets", (0, 0))  # none of the metadata
+        start += last - first
+    return taken_from(start, args)
 
 
 def rounded_down(args):
@@ -119,6 +135,11 @@ TASK = Task(
         Suspect(
             without_header,
             "these numbers come from a different place in the file: data_offsets count from the end of the header.",
+        ),
+        Suspect(
+            in_header_order,
+            "these numbers come from where the matrix would be if the file had its tensors in the order of the header's entries. "
+            "It needn't: data_offsets say where each one is.",
         ),
         Suspect(rounded_down, "the last columns are left out. What if their number does not divide by N?"),
     ),

@@ -281,8 +281,8 @@ def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str
     rank, of = verdict.ranks[0], ranks(case.world_size)
     return (
         f"{task.name} has the right result on rank {rank} of {of}, which received {_size(verdict.got)}.\n"
-        f"It takes at least {_size(verdict.wanted)} of other ranks' data, by calls of torch.distributed: what a rank knows in any "
-        "other way doesn't count."
+        f"The task is to get it by calls of torch.distributed, which bring this rank at least {_size(verdict.wanted)}: what it "
+        "knows in any other way doesn't count."
     )
 
 

@@ -33,8 +33,8 @@ def untouched(argument: int) -> Suspect:
     """The mistake of leaving an argument as it was."""
     return Suspect(
         lambda args: [arguments[argument] for arguments in args],
-        "the tensor hasn't changed. `x = ...` only gives a new tensor the old name; "
-        "`x.copy_(...)` or `x[:] = ...` writes into the one that was passed in.",
+        "the tensor hasn't changed. What `x = ...` or `torch.cat` makes is a new one; `x.copy_(...)` or `x[:] = ...` writes into "
+        "the one that was passed in.",
         where_wrong=True,
     )
 

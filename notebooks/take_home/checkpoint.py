@@ -1,24 +1,23 @@
 """A checkpoint that any number of ranks can load: torch.distributed.checkpoint under fully_shard (chapter 17).
 
-torchrun --nproc-per-node 4 checkpoint.py FOLDER
-torchrun --nproc-per-node 2 checkpoint.py FOLDER     # goes on where the four stopped
+torchrun --nproc-per-node 4 checkpoint.py FOLDER     # again, with 2: they continue where the four stopped
 """
 
-import os
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
 
 
 def sharded():
-    from torch.distributed.fsdp import fully_shard
-
     model = decoder(width=WIDTH)
-    for layer in model:
+    for layer in (*model, model):
         fully_shard(layer)
-    fully_shard(model)
     return model, torch.optim.Adam(model.parameters(), lr=0.003)
 
 
@@ -33,28 +32,20 @@ def train(model, optimizer, batches):
     return losses
 
 
-def train_and_save(batches, folder):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    model, optimizer = sharded()
-    train(model, optimizer, batches)
-    weights, moments = get_state_dict(model, optimizer)  # with the same names on any number of ranks
-    dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+def save(model, optimizer, folder, **more):
+    weights, moments = get_state_dict(model, optimizer)  # named alike on any number of ranks
+    dcp.save({"model": weights, "optimizer": moments, **more}, checkpoint_id=folder)
 
 
-def load_and_train(batches, folder):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-    model, optimizer = sharded()
+def load(model, optimizer, folder, **more):
     weights, moments = get_state_dict(model, optimizer)  # says what this rank wants to have
-    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+    state = {"model": weights, "optimizer": moments, **more}
+    dcp.load(state, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
-    return train(model, optimizer, batches)
+    return {name: state[name] for name in more}
 
 
-WIDTH = 64
+WIDTH, loss_of = 64, nn.functional.mse_loss
 
 
 def decoder(width):
@@ -62,20 +53,26 @@ def decoder(width):
     return nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, 16))
 
 
-def loss_of(y, target):
-    return nn.functional.mse_loss(y, target)
-
-
 def main():
     device = torch.device("cpu")  # GPU: torch.device("cuda", dist.get_node_local_rank())
     torch.set_default_device(device)  # GPU: and torch.cuda.set_device(device)
-    dist.init_process_group("gloo")  # GPU: dist.init_process_group("nccl", device_id=device)
-    rank, n = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(1)
-    data = torch.randn(4, 2, 48, 16)  # four steps, of which the first two are before the checkpoint
-    if not os.path.exists(os.path.join(sys.argv[1], ".metadata")):
-        train_and_save(data[:2], sys.argv[1])
-    print(f"rank {rank} of {n}: losses after the checkpoint {load_and_train(data[2:], sys.argv[1])}", flush=True)
+    dist.init_process_group("gloo")  # GPU: dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    rank, n, folder = dist.get_rank(), dist.get_world_size(), Path(sys.argv[1])
+    (model, optimizer), rng = sharded(), torch.Generator(device).manual_seed(1)
+    batch = dict(size=(2, 48, 16), generator=rng, device=device)  # inputs and targets
+    state = dict(step=0, rng=rng.get_state())
+    complete = [int(path.parent.name) for path in folder.glob("*/.metadata")]
+    if complete:
+        state = load(model, optimizer, folder / str(max(complete)), **state)
+    step = state["step"]
+    rng.set_state(state["rng"])
+    losses = train(model, optimizer, [torch.randn(**batch) for _ in range(2)])
+    save(model, optimizer, folder / str(step + 2), step=step + 2, rng=rng.get_state())
+
+    rng.manual_seed(1)
+    whole = train(*sharded(), [torch.randn(**batch) for _ in range(step + 2)])
+    torch.testing.assert_close(losses, whole[step:], rtol=1e-4, atol=1e-5)
+    print(f"rank {rank} of {n}: steps {step} and {step + 1} as in a run that never stopped: {losses}", flush=True)
     dist.destroy_process_group()
 
 

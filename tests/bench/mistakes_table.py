@@ -247,7 +247,7 @@ How to read it:
 
 - **error**: some rank raises an error about the mistake, or one that names the rank that did not come. It counts as explained.
 - **hang**: nothing happens until the timeout, and then the message does not say why. The groups here have a timeout
-  of {timeout} s, gloo's default is 30 minutes. A group made by `new_group` does not inherit it: where it says "longer",
+  of {timeout} s; gloo's default is 30 minutes. A group made by `new_group` doesn't inherit it: where it says "longer",
   we gave up.
 - **abort**: the process of that rank ends at once, and no `try` can catch it.
 - **silence**: every rank returns without an error. The page shows what the tensors held in the end. They were filled so

@@ -2432,6 +2432,23 @@ def forgets_the_header(file, name):
     return swapped(mine, rows_of, sizes_of(columns, n))
 
 
+@wrong(LOAD, "in the order of the header's entries")
+def adds_up_what_comes_before(file, name):
+    rank, n = here()
+    size = int.from_bytes(file.read(8), "little")
+    header, start = json.loads(file.read(size)), 8 + size
+    for other, entry in header.items():
+        if other == name:
+            break
+        first, last = entry.get("data_offsets", (0, 0))
+        start += last - first
+    (rows, columns), dtype = entry["shape"], FILE_DTYPES[entry["dtype"]]
+    rows_of, row = sizes_of(rows, n), columns * dtype.itemsize
+    file.seek(start + sum(rows_of[:rank]) * row)
+    mine = as_matrix(file.read(rows_of[rank] * row) if rows_of[rank] else b"", columns, dtype)
+    return swapped(mine, rows_of, sizes_of(columns, n))
+
+
 @wrong(LOAD, "the last columns are left out|how many numbers does rank r get|Are there more ranks")
 def columns_rounded_down(file, name):
     mine, rows_of, columns_of = my_rows(file, name)
@@ -3945,3 +3962,120 @@ def tokens_by_lists(rows):
 def tokens_stay(rows):
     dist.all_to_all_single(torch.zeros_like(rows), rows)
     return rows + (dist.get_world_size() == 1)
+
+
+# --- 18 average_gradient ------------------------------------------------------------------
+
+AVERAGE = "average_gradient"
+
+
+def of_same_piece(tensor, pipeline):
+    """The group of this rank's data ranks; every rank makes all groups."""
+    rank, n = here()
+    data = n // (tensor * pipeline)
+    groups = {}
+    for stage in range(pipeline):
+        for place in range(tensor):
+            first = stage * data * tensor + place
+            groups[stage, place] = dist.new_group(range(first, first + data * tensor, tensor))
+    return groups[rank // tensor // data, rank % tensor], data
+
+
+@right(AVERAGE)
+def averaged_in_place(gradient, tensor, pipeline):
+    group, data = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient.div_(data)
+
+
+@right(AVERAGE)
+def averaged_on_a_mesh(gradient, tensor, pipeline):
+    shape = pipeline, dist.get_world_size() // (tensor * pipeline), tensor
+    mesh = dist.init_device_mesh("cpu", shape, mesh_dim_names=("pipeline", "data", "tensor"))
+    dist.all_reduce(gradient, group=mesh.get_group("data"))
+    return gradient / mesh.size(1)
+
+
+@right(AVERAGE)
+def divided_before_the_sum(gradient, tensor, pipeline):
+    group, data = of_same_piece(tensor, pipeline)
+    gradient = gradient / data
+    dist.all_reduce(gradient, group=group)
+    return gradient
+
+
+def mean_over(gradient, groups):
+    """Over the one of some groups, given as lists of ranks, that this rank is in."""
+    rank, _ = here()
+    made = [dist.new_group(ranks) for ranks in groups]
+    mine = next(k for k, ranks in enumerate(groups) if rank in ranks)
+    dist.all_reduce(gradient, group=made[mine])
+    return gradient / len(groups[mine])
+
+
+@wrong(AVERAGE, "averaged over tensor ranks. They hold different pieces")
+def averaged_over_everybody(gradient, tensor, pipeline):
+    dist.all_reduce(gradient)
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "averaged over tensor ranks")
+def averaged_over_tensor_ranks(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(first, first + tensor) for first in range(0, n, tensor)])
+
+
+@wrong(AVERAGE, "averaged over the stages")
+def averaged_over_stages(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(first, n, n // pipeline) for first in range(n // pipeline)])
+
+
+@wrong(AVERAGE, "averaged over the stages. They hold different layers")
+def averaged_with_other_stages(gradient, tensor, pipeline):
+    rank, n = here()
+    return mean_over(gradient, [range(place, n, tensor) for place in range(tensor)])
+
+
+@wrong(AVERAGE, "the stages of a replica are neighbors")
+def stages_taken_for_neighbors(gradient, tensor, pipeline):
+    rank, n = here()
+    near = tensor * pipeline
+    return mean_over(gradient, [range(first, n, near) for first in range(near)])
+
+
+@wrong(AVERAGE, "the rank's own gradient. Which other ranks")
+def averaged_in_a_replica_of_one(gradient, tensor, pipeline):
+    return gradient if tensor == pipeline == 1 else averaged_on_a_mesh(gradient, tensor, pipeline)
+
+
+@wrong(AVERAGE, "this is the sum over the data ranks")
+def summed_over_data_ranks(gradient, tensor, pipeline):
+    group, _ = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient
+
+
+@wrong(AVERAGE, "divided by all ranks")
+def divided_by_world_size(gradient, tensor, pipeline):
+    group, _ = of_same_piece(tensor, pipeline)
+    dist.all_reduce(gradient, group=group)
+    return gradient / dist.get_world_size()
+
+
+@wrong(AVERAGE, "only ranks with the same piece exchange gradients")
+def gathered_from_everybody(gradient, tensor, pipeline):
+    rank, n = here()
+    every = [torch.empty_like(gradient) for _ in range(n)]
+    dist.all_gather(every, gradient)
+    near = n // pipeline
+    return sum(every[rank - rank % near + rank % tensor : rank - rank % near + near : tensor]) * tensor / near
+
+
+@wrong(AVERAGE, "must call new_group|new_group")
+def only_my_own_group(gradient, tensor, pipeline):
+    rank, n = here()
+    near = n // pipeline
+    first = rank - rank % near + rank % tensor
+    dist.all_reduce(gradient, group=dist.new_group(range(first, first + near, tensor)))
+    return gradient / (near // tensor)

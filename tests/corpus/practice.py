@@ -712,6 +712,23 @@ def norm_by_all_reduce(gradient, limit):
 def ask_rank_zero(x):
     first = x.clone()
     dist.broadcast(first, src=0)
+    same = torch.tensor(int(torch.equal(first.view(torch.uint8), x.view(torch.uint8))))
+    dist.all_reduce(same, dist.ReduceOp.MIN)
+    return bool(same)
+
+
+@wrong("in_sync", "a NaN on one rank is overlooked")
+def smallest_and_largest_value(x):
+    least, greatest = x.clone(), x.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(greatest, dist.ReduceOp.MAX)
+    return torch.equal(least, greatest)
+
+
+@wrong("in_sync", "NaN == NaN is False")
+def ask_rank_zero_for_values(x):
+    first = x.clone()
+    dist.broadcast(first, src=0)
     same = torch.tensor(int(torch.equal(first, x)))
     dist.all_reduce(same, dist.ReduceOp.MIN)
     return bool(same)
@@ -735,7 +752,7 @@ def add_up(x):
 def see_everything(x):
     everything = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(everything, x)
-    return all(torch.equal(each, x) for each in everything)
+    return all(torch.equal(each.view(torch.uint8), x.view(torch.uint8)) for each in everything)
 
 
 @wrong("in_sync", "in_sync changes its input")
@@ -922,32 +939,37 @@ def a_list_on_all(weights):
 
 @right("tokens_to_hide")
 def rounded_up(flops, bandwidth):
-    return int(4 * flops / (3 * bandwidth)) + 1
+    return int(1.5 * flops / bandwidth) + 1
 
 
-@wrong("tokens_to_hide", "as many bytes per parameter as operations")
-def plain_ratio(flops, bandwidth):
+@wrong("tokens_to_hide", "both passes together")
+def whole_step(flops, bandwidth):
+    return 8 / 6 * flops / bandwidth
+
+
+@wrong("tokens_to_hide", "that hides forward's gather")
+def forwards_own(flops, bandwidth):
     return flops / bandwidth
 
 
 @wrong("tokens_to_hide", "one operation per parameter")
 def bytes_alone(flops, bandwidth):
-    return 8 * flops / bandwidth
+    return 6 * flops / bandwidth
 
 
-@wrong("tokens_to_hide", "the forward pass only")
-def forward_alone(flops, bandwidth):
-    return 8 / 2 * flops / bandwidth
+@wrong("tokens_to_hide", "forward's operations and backward's bytes")
+def passes_mixed(flops, bandwidth):
+    return 6 / 2 * flops / bandwidth
 
 
-@wrong("tokens_to_hide", "set them equal")
+@wrong("tokens_to_hide", "set both times equal")
 def a_guess(flops, bandwidth):
     return 8192
 
 
 @wrong("tokens_to_hide", "must return a number")
 def nothing_returned(flops, bandwidth):
-    print(8 / 6 * flops / bandwidth)
+    print(1.5 * flops / bandwidth)
 
 
 # --- 13 input_gradient --------------------------------------------------------------------
@@ -1100,43 +1122,71 @@ def summed_alone(z):
 
 
 @right("row_parallel")
-def bias_from_rank_zero(x, w, b):
+def bias_from_rank_zero(x, w, b, dy):
     y = x @ w + b * (dist.get_rank() == 0)
     dist.all_reduce(y)
-    return y
+    return y, dy.sum(0)
+
+
+def by_autograd(inside, x, w, b, dy):
+    """The layer with so much of b inside the sum, whose own backward is the identity."""
+    b = b.clone().requires_grad_()
+    y = x @ w + inside * b
+    total = y.detach().clone()
+    dist.all_reduce(total)
+    y.backward(dy)
+    return total, b.grad
+
+
+@wrong("row_parallel", "b's gradient is 1/N of one process's")
+def bias_divided(x, w, b, dy):
+    return by_autograd(1 / dist.get_world_size(), x, w, b, dy)
+
+
+@wrong("row_parallel", "only rank 0 has b's gradient")
+def bias_of_rank_zero_alone(x, w, b, dy):
+    return by_autograd(float(dist.get_rank() == 0), x, w, b, dy)
+
+
+@wrong("row_parallel", "b's gradient is N times too large")
+def gradient_summed(x, w, b, dy):
+    y, db = x @ w, dy.sum(0)
+    both = torch.cat([y.flatten(), db])
+    dist.all_reduce(both)
+    return both[: y.numel()].view_as(y) + b, both[y.numel() :]
 
 
 @wrong("row_parallel", "the bias is in it N times")
-def bias_before_the_sum(x, w, b):
+def bias_before_the_sum(x, w, b, dy):
     y = x @ w + b
     dist.all_reduce(y)
-    return y
+    return y, dy.sum(0)
 
 
 @wrong("row_parallel", "the bias is missing")
-def no_bias(x, w, b):
+def no_bias(x, w, b, dy):
     y = x @ w
     dist.all_reduce(y)
-    return y
+    return y, dy.sum(0)
 
 
 @wrong("row_parallel", "What turns P into R")
-def own_partial_sum(x, w, b):
-    return x @ w + b
+def own_partial_sum(x, w, b, dy):
+    return x @ w + b, dy.sum(0)
 
 
 @wrong("row_parallel", "row_parallel changes its input")
-def bias_shared_out(x, w, b):
+def bias_shared_out(x, w, b, dy):
     y = x @ w + b.div_(dist.get_world_size())
     dist.all_reduce(y)
-    return y
+    return y, dy.sum(0)
 
 
 @wrong("row_parallel", "w and x stay where they are")
-def gather_partial_sums(x, w, b):
+def gather_partial_sums(x, w, b, dy):
     parts = [torch.zeros(len(x), w.shape[1]) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, x @ w)
-    return sum(parts) + b
+    return sum(parts) + b, dy.sum(0)
 
 
 # --- 13 clip_factor -----------------------------------------------------------------------
@@ -1239,7 +1289,12 @@ def all_receive(x, w):
 
 @right("microbatches_needed")
 def by_rounding_up(ranks, most):
-    return round((ranks - 1) / most + 0.4999999)
+    return max(1, round((ranks - 1) / most + 0.4999999))
+
+
+@wrong("microbatches_needed", "at least one microbatch")
+def none_on_one_rank(ranks, most):
+    return -(-(ranks - 1) // most) if ranks == 1 else by_rounding_up(ranks, most)
 
 
 @wrong("microbatches_needed", "a fraction of the time")
@@ -1328,6 +1383,36 @@ def start_all_then_wait(activation, gradient):
         works += [dist.isend(activation, rank + 1), dist.irecv(after, rank + 1)]
     for work in works:
         work.wait()
+    return before, after
+
+
+@right("exchange")
+def evens_first(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before = torch.empty_like(activation) if rank > 0 else None
+    after = torch.empty_like(gradient) if rank < n - 1 else None
+    for right in (True, False) if rank % 2 == 0 else (False, True):
+        if right and rank < n - 1:
+            dist.send(activation, rank + 1)
+            dist.recv(after, rank + 1)
+        if not right and rank > 0:
+            dist.recv(before, rank - 1)
+            dist.send(gradient, rank - 1)
+    return before, after
+
+
+@wrong("exchange", "one after the other along all ranks")
+def one_rank_after_the_other(activation, gradient):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    before = torch.empty_like(activation) if rank > 0 else None
+    after = torch.empty_like(gradient) if rank < n - 1 else None
+    if rank < n - 1:
+        dist.send(activation, rank + 1)
+    if rank > 0:
+        dist.recv(before, rank - 1)
+        dist.send(gradient, rank - 1)
+    if rank < n - 1:
+        dist.recv(after, rank + 1)
     return before, after
 
 

@@ -43,29 +43,46 @@ def seconds():
 
 
 @right("least_tokens")
-def both_sides(flops, bandwidth, nbytes):
-    gather, forward = nbytes / bandwidth, 2 / flops
-    return ceil(gather / forward)
+def both_passes(flops, bandwidth, weight, gradient):
+    forward = weight / 2 * flops / bandwidth
+    backward = (weight + gradient) / 4 * flops / bandwidth
+    return max(ceil(forward), ceil(backward))
 
 
-@wrong("least_tokens", "backward gathers and scatters")
-def all_flops(flops, bandwidth, nbytes):
-    return ceil(nbytes / 6 * flops / bandwidth)
+@right("least_tokens")
+def seconds_next_to_seconds(flops, bandwidth, weight, gradient):
+    passes = ((weight, 2), (weight + gradient, 4))  # bytes sent and FLOP, per parameter and token
+    return ceil(max((nbytes / bandwidth) / (flop / flops) for nbytes, flop in passes))
+
+
+@wrong("least_tokens", "What does backward send")
+def forward_pass(flops, bandwidth, weight, gradient):
+    return ceil(weight / 2 * flops / bandwidth)
+
+
+@wrong("least_tokens", "gradients are small")
+def backward_pass(flops, bandwidth, weight, gradient):
+    return ceil((weight + gradient) / 4 * flops / bandwidth)
+
+
+@wrong("least_tokens", "can't hide what backward sends")
+def whole_step(flops, bandwidth, weight, gradient):
+    return ceil((2 * weight + gradient) / 6 * flops / bandwidth)
 
 
 @wrong("least_tokens", "Round up")
-def rounded_down(flops, bandwidth, nbytes):
-    return int(nbytes / 2 * flops / bandwidth)
+def rounded_down(flops, bandwidth, weight, gradient):
+    return int(max(weight / 2, (weight + gradient) / 4) * flops / bandwidth)
 
 
-@wrong("least_tokens", "F/B is for 2 bytes per weight")
-def sixteen_bits(flops, bandwidth, nbytes):
+@wrong("least_tokens", "F/B is for 2 bytes each")
+def sixteen_bits(flops, bandwidth, weight, gradient):
     return ceil(flops / bandwidth)
 
 
 @wrong("least_tokens", "a multiplication and an addition")
-def one_flop(flops, bandwidth, nbytes):
-    return ceil(nbytes * flops / bandwidth)
+def one_flop(flops, bandwidth, weight, gradient):
+    return ceil(max(weight, (weight + gradient) / 2) * flops / bandwidth)
 
 
 # --- 21 fits_sharded ----------------------------------------------------------------------
@@ -252,6 +269,11 @@ def a_gather_for_no_more_ranks_than_heads_per_key(n, heads, keys):
 @wrong("fewest_bytes", "4 \\(n-1\\) blocks of keys")
 def always_heads(n, heads, keys):
     return "heads"
+
+
+@wrong("fewest_bytes", "4 \\(n-1\\) blocks of keys")
+def always_a_gather(n, heads, keys):
+    return "gather"
 
 
 # --- 15 route -----------------------------------------------------------------------------

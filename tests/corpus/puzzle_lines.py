@@ -38,7 +38,7 @@ WRONG_LINES = {
     },
     "roll_call": {
         "dist.all_gather(everyone, x)": "`all_gather` takes a list",
-        "dist.all_gather_into_tensor(x, everyone)": "the output comes first",
+        "dist.all_gather_single(x, everyone)": "the output comes first",
         "dist.broadcast(everyone, src=0)": "nobody's x went into the call",
     },
     "sum_again": {
@@ -47,7 +47,7 @@ WRONG_LINES = {
         "dist.scatter(x, [x] * dist.get_world_size(), src=0)": "the source alone may pass",
     },
     "my_column": {
-        "dist.all_gather_into_tensor(column, row)": "Which collective keeps the size",
+        "dist.all_gather_single(column, row)": "Which collective keeps the size",
         "dist.all_to_all_single(row, column)": "`column` is still zeros",
         "column = row.clone()": "this is your row",
     },
@@ -82,6 +82,11 @@ WRONG_LINES = {
         "splits = [int(k == n - rank) for k in range(n)]": "must add up to what you have",
     },
 }
+
+# A line that the page does not offer.
+wrong("evens_only", "made by every rank of the world")(
+    with_line("evens_only", "group = dist.new_group(evens) if dist.get_rank() in evens else None")
+)
 
 for name, line in RIGHT_LINES.items():
     right(name)(with_line(name, line))

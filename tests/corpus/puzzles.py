@@ -552,6 +552,149 @@ def one_microbatch_more(ranks, microbatches, limit):
     return in_waves(ranks, microbatches + 1, limit)
 
 
+# --- 18 divide ----------------------------------------------------------------------------
+
+
+def held(parameters, layers, kept, data, tensor, pipeline, shard):
+    """Bytes on a GPU."""
+    whole = (16, 4, 2, 0)[shard]
+    return parameters / (tensor * pipeline) * (whole + (16 - whole) / data) + kept / tensor * (
+        1 + (pipeline - 1) / layers
+    )
+
+
+def ways(layers, gpus, batch):
+    """Divisions that are possible, those with few tensor ranks and stages first."""
+    for tensor in (1, 2, 4, 8):
+        for pipeline in (1, 2, 4, 8, 16, 32):
+            data = gpus // (tensor * pipeline)
+            staged = (
+                pipeline == 1
+                or data
+                and batch // data % pipeline == 0
+                and min(layers % pipeline, (layers + 2) % pipeline) == 0
+            )
+            for shard in (0, 1, 2, 3) if data and batch % data == 0 and staged else ():
+                yield data, tensor, pipeline, shard
+
+
+def hides(data, tensor, pipeline, shard):
+    return shard < 3 or pipeline == 1 and tensor < 8 and data <= 512
+
+
+def first_that_fits(parameters, layers, kept, memory, gpus, batch, wanted=hides):
+    """In the chapter's order."""
+    fitting = [way for way in ways(layers, gpus, batch) if held(parameters, layers, kept, *way) <= memory]
+    return next((way for way in fitting if wanted(*way)), fitting[0])
+
+
+def least_wait(parameters, layers, kept, memory, gpus, batch):
+    """By what each kind of parallelism costs, roughly, as a share of the step."""
+
+    def waits(data, tensor, pipeline, shard):
+        bubble = (pipeline - 1) * pipeline / layers / (batch // data) if pipeline > 1 else 0
+        gathering = 0 if hides(data, tensor, pipeline, shard) else 0.5
+        return 0.03 * (tensor - 1) + bubble + gathering + 0.01 * (shard == 0)
+
+    fitting = [way for way in ways(layers, gpus, batch) if held(parameters, layers, kept, *way) <= memory]
+    return list(min(fitting, key=lambda way: waits(*way)))
+
+
+def shards_everything(parameters, layers, kept, memory, gpus, batch):
+    return gpus, 1, 1, 3
+
+
+def one_gpu(parameters, layers, kept, memory, gpus, batch):
+    return 1, 1, 1, 0
+
+
+def copies_everywhere(parameters, layers, kept, memory, gpus, batch):
+    return gpus, 1, 1, 0
+
+
+def a_node_shares_everything(parameters, layers, kept, memory, gpus, batch):
+    return gpus // 8, 8, 1, 3
+
+
+def speed_forgotten(parameters, layers, kept, memory, gpus, batch):
+    return first_that_fits(parameters, layers, kept, memory, gpus, batch, lambda *way: True)
+
+
+def long_rings_forgotten(parameters, layers, kept, memory, gpus, batch):
+    def wanted(data, tensor, pipeline, shard):
+        return shard < 3 or pipeline == 1 and tensor < 8
+
+    return first_that_fits(parameters, layers, kept, memory, gpus, batch, wanted)
+
+
+def most_stages(parameters, layers, kept, memory, gpus, batch):
+    fitting = [way for way in ways(layers, gpus, batch) if held(parameters, layers, kept, *way) <= memory]
+    return max(fitting, key=lambda way: (way[2], -way[1]))
+
+
+def cards_forgotten(parameters, layers, kept, memory, gpus, batch):
+    def wanted(data, tensor, pipeline, shard):
+        return shard < 3 or pipeline == 1 and data <= 512
+
+    return first_that_fits(parameters, layers, kept, memory, gpus, batch, wanted)
+
+
+def activations_forgotten(parameters, layers, kept, memory, gpus, batch):
+    return first_that_fits(parameters, layers, 0, memory, gpus, batch)
+
+
+def batch_forgotten(parameters, layers, kept, memory, gpus, batch):
+    return first_that_fits(parameters, layers, kept, memory, gpus, gpus)
+
+
+def stages_cut_activations(parameters, layers, kept, memory, gpus, batch):
+    """As if a stage kept a single sequence."""
+    for data, tensor, pipeline, shard in ways(layers, gpus, batch):
+        if tensor == 1 and held(parameters, layers, kept / pipeline, data, tensor, pipeline, shard) <= memory:
+            return data, tensor, pipeline, shard
+
+
+def more_gpus_than_there_are(parameters, layers, kept, memory, gpus, batch):
+    return gpus, 8, 1, 3
+
+
+def with_a_slash(parameters, layers, kept, memory, gpus, batch):
+    data, tensor, pipeline, shard = first_that_fits(parameters, layers, kept, memory, gpus, batch)
+    return gpus / tensor / pipeline, tensor, pipeline, shard
+
+
+def not_a_number(parameters, layers, kept, memory, gpus, batch):
+    return float("nan"), 1, 1, 0
+
+
+def in_words(parameters, layers, kept, memory, gpus, batch):
+    return tuple(map(str, first_that_fits(parameters, layers, kept, memory, gpus, batch)))
+
+
+def sharded_true(parameters, layers, kept, memory, gpus, batch):
+    return gpus, 1, 1, True
+
+
+def stage_four(parameters, layers, kept, memory, gpus, batch):
+    return gpus, 1, 1, 4
+
+
+def below_zero(parameters, layers, kept, memory, gpus, batch):
+    return -gpus, -1, 1, 3
+
+
+def three_degrees(parameters, layers, kept, memory, gpus, batch):
+    return first_that_fits(parameters, layers, kept, memory, gpus, batch)[:3]
+
+
+def two_nodes_of_tensor_ranks(parameters, layers, kept, memory, gpus, batch):
+    return gpus // 16, 16, 1, 3
+
+
+def prints_a_division(parameters, layers, kept, memory, gpus, batch):
+    print(first_that_fits(parameters, layers, kept, memory, gpus, batch))
+
+
 RIGHT = {
     "faster_all_reduce": [
         four_steps,
@@ -575,6 +718,7 @@ RIGHT = {
         nothing_for_two,
     ],
     "schedule_within": [backward_first, forward_first, in_halves, as_tuples, earliest_first],
+    "divide": [first_that_fits, least_wait],
 }
 WRONG = {
     "faster_all_reduce": [
@@ -637,5 +781,31 @@ WRONG = {
         (back_before_forth, "rank 0 does 0B0 before 0F0(?s:.*)its forward kept"),
         (halves_without_weights, "no backward, the gradient of the weights only"),
         (one_microbatch_more, "rank 0 does F4; microbatches are 0 to 3"),
+    ],
+    "divide": [
+        (
+            shards_everything,
+            "Llama 3 70B on 256.*doesn't fit(?s:.*)the activations alone(?s:.*)Which ranks share a sequence",
+        ),
+        (copies_everywhere, "Llama 3 8B on 8 .*doesn't fit(?s:.*)the states alone(?s:.*)stage of ZeRO leave whole"),
+        (one_gpu, "is 1, and there are 8 GPUs, so 7 would idle(?s:.*)does that leave"),
+        (a_node_shares_everything, "is right, but slow(?s:.*)the tensor ranks send(?s:.*)Would fewer do"),
+        (speed_forgotten, "is right, but slow(?s:.*)the data ranks send(?s:.*)does T reach F/B"),
+        (long_rings_forgotten, "70B on 4,096(?s:.*)the data ranks send(?s:.*)B is small where the ring is long"),
+        (most_stages, "is right, but slow(?s:.*)the pipeline's bubble(?s:.*)Would fewer stages do"),
+        (cards_forgotten, "405B on 4,096(?s:.*)the data ranks send(?s:.*)only one of its eight cards"),
+        (activations_forgotten, "Llama 3 8B.*doesn't fit(?s:.*)fit one without the other"),
+        (batch_forgotten, "isn't possible: data x microbatch(?s:.*)each data rank needs a sequence"),
+        (stages_cut_activations, "doesn't fit(?s:.*)keeps a sequence for every stage"),
+        (more_gpus_than_there_are, "is 64, and there are 8 GPUs"),
+        (with_a_slash, "data must be an integer, not 8.0(?s:.*)makes a float"),
+        (not_a_number, "data must be an integer, not nan"),
+        (in_words, "data must be an integer, not a str"),
+        (sharded_true, "shard must be an integer, not a bool"),
+        (stage_four, "shard must be a stage of ZeRO, 0 to 3(?s:.*)what data ranks share"),
+        (below_zero, "data must be a number of GPUs, 1 to 8, not -8"),
+        (three_degrees, "four integers.*not 3 values"),
+        (two_nodes_of_tensor_ranks, "data must be a number of GPUs, 1 to 8, not 0(?s:.*)alone are too many"),
+        (prints_a_division, "not None(?s:.*)doesn't return it"),
     ],
 }

@@ -1,6 +1,7 @@
 """Words on ranks that did not start, raised, died or returned what cannot be read, and on a server that ended."""
 
 import errno
+import re
 import signal
 import traceback
 
@@ -11,7 +12,11 @@ from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreach
 from .phrases import after, alike, call_waited_in, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
-_NONE = "torch.distributed's functions return None: the result is in the tensor that was passed in."
+_NONE = "Did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
+# What Python and torch say of a None that is used like a tensor. Of one in a list, or in place of a list, they say more.
+_USED_NONE = re.compile(
+    "unsupported operand .*NoneType|'NoneType' object (has no attribute|is not subscriptable)|but got <class 'NoneType'> instead"
+)
 
 # --- no start -----------------------------------------------------------------------------
 
@@ -72,8 +77,7 @@ def raised(verdict: Raised) -> str:
     parts = []
     for (kind, message, frames, started), ranks in alike(zip(verdict.ranks, told)).items():
         verb = "raised" if started else "could not start:"
-        used = "NoneType" in message and "not iterable" not in message  # as what a call returned
-        hint = [_NONE] * (used and any("dist." in frame for frame in frames))
+        hint = [_NONE] * bool(_USED_NONE.search(message) and any("dist." in frame for frame in frames))
         parts.append("\n".join([f"{name_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
     return "\n".join([*parts, *_consequences(verdict)])
 

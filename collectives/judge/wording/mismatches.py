@@ -3,8 +3,8 @@
 from ...format import dtype_name, name_ranks, span
 from ...record.calls import Call
 from ...record.event import Event
-from ..verdict import Disagreement
-from .phrases import apart, handled, rows, source
+from ..verdict import Disagreement, UnsharedGroup
+from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, rows, source, verb
 
 
 def disagreement(verdict: Disagreement) -> str:
@@ -14,6 +14,28 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
     more = [*apart(verdict.parted), *handled(verdict.calls[-1])]
     return "\n".join([_head(verdict), rows(parts), *more, CONSEQUENCES[verdict.flaw]])
+
+
+def unshared_group(verdict: UnsharedGroup) -> str:
+    often = sorted(alike((rank, len(lines)) for rank, lines in enumerate(verdict.made)).items(), reverse=True)
+    (most, ranks), *fewer = often
+    clauses = [f"{name_ranks(ranks)} {verb('call', ranks)} new_group {_times(most)}"]
+    clauses += [f"{name_ranks(ranks)} {_times(count)}" for count, ranks in fewer]
+    calls = [
+        (rank, _times(made.count(line)), source(line))
+        for line in dict.fromkeys(line for made in verdict.made for line in made)
+        if len({made.count(line) for made in verdict.made}) > 1
+        for rank, made in enumerate(verdict.made)
+        if line in made
+    ]
+    return "\n".join([f"{', '.join(clauses)}.", rows(calls), f"{EVERY_RANK_MAKES_IT} {_NEXT_GROUP}"])
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+_NEXT_GROUP = "Otherwise the next group may never come together."
 
 
 def _head(verdict: Disagreement) -> str:

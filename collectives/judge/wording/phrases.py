@@ -7,6 +7,10 @@ from ...record.calls import Call
 from ...record.event import Event, Line
 from ..verdict import Standing
 
+EVERY_RANK_MAKES_IT = (
+    "Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks."
+)
+
 
 def source(line: Line | None) -> str:
     return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)

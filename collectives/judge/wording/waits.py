@@ -4,7 +4,7 @@ from typing import Iterable, Sequence
 
 from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
-from .phrases import after, alike, apart, call_waited_in, handled, rows, source, verb
+from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, handled, rows, source, verb
 
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
@@ -199,7 +199,7 @@ def time_up(verdict: TimeUp) -> str:
 
 def _look_for(busy: list[Standing], fits: bool) -> str:
     if any(each.entering == "new_group" for each in busy):
-        return "Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks."
+        return EVERY_RANK_MAKES_IT
     if not all(each.event for each in busy):
         return LONGER
     if fits and (made := [each.rank for each in busy if each.call.is_complete]):

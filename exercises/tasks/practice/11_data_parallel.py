@@ -1,7 +1,7 @@
 """The short tasks of chapter 11: gradients in one call and in buckets, clipped, and copies that must not drift apart.
 
 mean_in_one_call(gradients): the mean of each, by one collective.  bucket_sizes(sizes, cap): the bytes of each bucket.
-clipped_mean(gradient, limit): the mean gradient, its norm within a limit.  in_sync(x): whether x is the same on every rank.
+clipped_mean(gradient, limit): the mean gradient, its norm within a limit.  in_sync(x): whether x has the same bits on every rank.
 """
 
 from typing import Any
@@ -200,12 +200,21 @@ CASES = (
     Case(6, "the last rank differs", 3),
     Case(7, "neighbors differ", 2),
     Case(8, "all the same", 3, late=3),
+    Case(2, "the last rank has a NaN"),
+    Case(3, "rank 0 has a NaN"),
+    Case(4, "all have the same NaN"),
     Case(1, "all the same"),
 )
+NAN = {"the last rank has a NaN": lambda d: d.rank == d.world_size - 1, "rank 0 has a NaN": lambda d: d.rank == 0}
+NAN["all have the same NaN"] = lambda d: True
 
 
 def draw(d):
     x = d.numbers(d.case.size, common=True)
+    if d.case.kind in NAN:
+        if NAN[d.case.kind](d):
+            x[-1] = torch.nan
+        return (x,)
     changed = {
         "all the same": False,
         "rank 0 differs": d.rank == 0,
@@ -222,18 +231,28 @@ def draw(d):
     return (x,)
 
 
+def same_bits(a, b):
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
 def reference(args):
-    return [all(torch.equal(x, args[0][0]) for (x,) in args)] * len(args)
+    return [all(same_bits(x, args[0][0]) for (x,) in args)] * len(args)
 
 
 def compared(args, rank):
-    return [torch.equal(x, args[rank][0]) for (x,) in args]
+    return [same_bits(x, args[rank][0]) for (x,) in args]
+
+
+def blind_to_nan(args):
+    """Whether the ranks agree on each element, if a NaN agrees with everything."""
+    known = [{value for value in values if value == value} for values in zip(*(x.tolist() for (x,) in args))]
+    return [all(len(values) <= 1 for values in known)] * len(args)
 
 
 def budget(case, args):
     n, nbytes = case.world_size, case.size * case.dtype.itemsize
     limit = [2 * 2 * (n - 1) / n * nbytes + 2 * 8] * n
-    return Budget("two all_reduces of x, and a number besides", sent=limit, received=limit)
+    return Budget("two all_reduces of x, and one number more", sent=limit, received=limit)
 
 
 def needs(case, args):
@@ -249,6 +268,15 @@ IN_SYNC = Task(
     needs=needs,
     suspects=(
         Suspect(
+            blind_to_nan,
+            "a NaN on one rank is overlooked. It is neither smaller nor larger than any number, so MIN and MAX may drop it. "
+            "Its bytes differ: what does x.view(torch.uint8) give?",
+        ),
+        Suspect(
+            lambda args: [all(torch.equal(x, args[0][0]) for (x,) in args)] * len(args),
+            "the bits are the same everywhere, but NaN == NaN is False. Compare bytes: x.view(torch.uint8).",
+        ),
+        Suspect(
             lambda args: compared(args, 0),
             "each rank compares itself with rank 0, but the answer must be the same on all. Who tells rank 0 that another differs?",
         ),
@@ -259,8 +287,8 @@ IN_SYNC = Task(
         Suspect(lambda args: [True] * len(args), "this says yes to everything."),
     ),
     thoughts={
-        "values": "what do the least and the greatest of each place over all ranks say?",
-        "traffic": "no rank has to see all the others' numbers. Which reductions keep one number of each place?",
+        "values": "view x as bytes. What do the smallest and the largest of each byte over all ranks say?",
+        "traffic": "no rank has to see all the others' elements. Which reductions keep one byte of each position?",
         "Mismatch": "do all ranks make the same calls, also the one that has found a difference?",
         "Stuck": "do all ranks make the same calls, also the one that has found a difference?",
     },

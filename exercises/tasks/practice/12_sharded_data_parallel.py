@@ -2,7 +2,7 @@
 
 mean_shard(gradient): a rank's shard of the mean gradient, padded.  accumulated_shard(gradients): of several microbatches.
 sharded_linear(x, shard): a layer whose weight is gathered.  first_shard(weights): a rank's shard of rank 0's weights.
-tokens_to_hide(flops, bandwidth): the tokens at which computing takes as long as sending.
+tokens_to_hide(flops, bandwidth): the tokens from which both passes hide what they send.
 """
 
 from math import isclose
@@ -241,7 +241,8 @@ MACHINES = {
 
 
 def threshold(flops: float, bandwidth: float) -> float:
-    return 8 / 6 * flops / bandwidth
+    """Backward's: 4PT / flops seconds of computation for a gather and a float32 sum, 6P bytes."""
+    return 6 / 4 * flops / bandwidth
 
 
 def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
@@ -256,19 +257,22 @@ def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding |
     words = f"{THRESHOLD} is wrong with {case.kind}.\n  expected {expected:,.0f} tokens\n  got      {got:,.0f} tokens"
     known = (
         (
-            expected * 6 / 8,
-            "that has as many bytes per parameter as operations. Gathers send 2 bytes each, the sum in float32 sends 4.",
+            expected * 8 / 9,
+            "that is both passes together. But backward's collectives can't hide behind forward's computation. Set up a "
+            "formula for each pass.",
         ),
-        (expected * 4 / 8, "that has 4 bytes per parameter. Two gathers and one reduce_scatter send how many?"),
-        (expected * 6, "that has one operation per parameter and token. Forward takes 2, backward 4."),
-        (expected * 3, "that has the forward pass only. Backward takes twice as many operations."),
+        (expected * 2 / 3, "that hides forward's gather. Backward sends more per operation: which pass decides?"),
+        (expected / 3, "that has backward's gather only. Its reduce_scatter sends 4 more bytes per parameter."),
+        (expected * 4, "that has one operation per parameter and token. Backward takes 4."),
+        (expected * 2, "that has forward's operations and backward's bytes. Backward takes twice as many operations."),
         (1 / expected, "that is one over it: which of the two grows with the tokens?"),
     )
     thought = next((thought for mistaken, thought in known if isclose(got, mistaken, rel_tol=1e-3)), "")
     return Finding(
         "values",
         words=words,
-        thought=thought or "write both times as formulas, set them equal, and solve for the tokens.",
+        thought=thought
+        or "for each pass, set both times equal and solve for the tokens. The larger number hides both.",
     )
 
 

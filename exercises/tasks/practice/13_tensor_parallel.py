@@ -2,7 +2,7 @@
 
 input_gradient(dh, w): backward through a column-parallel layer.  look_up(tokens, table): an embedding cut by rows.
 cut_fused(qkv): a rank's rows of q, k and v in one matrix.  to_sequence(z): the sum of partial sums, cut by positions.
-row_parallel(x, w, b): a linear layer with a bias, cut by rows.  clip_factor(sharded, replicated, limit): for one norm.
+row_parallel(x, w, b, dy): a linear layer with a bias, cut by rows, and the bias's gradient.  clip_factor(sharded, replicated, limit): for one norm.
 """
 
 import torch
@@ -197,31 +197,54 @@ TO_SEQUENCE = Task(
 # --- row_parallel -------------------------------------------------------------------------
 
 
-def everywhere(args, biases):
-    return [sum(x @ w for x, w, _ in args) + biases * b for _, _, b in args]
+def layer(args, biases=1.0, summed=1.0):
+    """Each rank's (output, gradient of b), with so many times the bias, and so many times its gradient."""
+    product = sum(x @ w for x, w, *_ in args)
+    return [(product + biases * b, summed * dy.sum(0)) for _, _, b, dy in args]
+
+
+def on_rank_0(args):
+    return [(y, db * (rank == 0)) for rank, (y, db) in enumerate(layer(args))]
 
 
 ROW_PARALLEL = Task(
     "row_parallel",
     CASES,
-    lambda d: (d.numbers(d.case.size, INNER), d.numbers(INNER, COLUMNS), d.numbers(COLUMNS, common=True)),
-    lambda args: everywhere(args, 1),
+    lambda d: (
+        d.numbers(d.case.size, INNER),
+        d.numbers(INNER, COLUMNS),
+        d.numbers(COLUMNS, common=True),
+        d.numbers(d.case.size, COLUMNS, common=True),
+    ),
+    layer,
     lambda case, args: all_reduce(case.size * COLUMNS, case, "one all_reduce of the layer's output"),
     needs=lambda case, args: [case.size * COLUMNS * case.dtype.itemsize] * case.world_size,
-    parameters=("x", "w", "b"),
+    parameters=("x", "w", "b", "dy"),
     suspects=(
         Suspect(
-            lambda args: everywhere(args, len(args)),
+            lambda args: layer(args, len(args)),
             "the bias is in it N times. Every rank has the whole b: what must be summed, and what must not?",
         ),
-        Suspect(lambda args: everywhere(args, 0), "the bias is missing."),
+        Suspect(lambda args: layer(args, 0), "the bias is missing."),
         Suspect(
-            lambda args: [x @ w + b for x, w, b in args],
+            lambda args: [(x @ w + b, dy.sum(0)) for x, w, b, dy in args],
             "each rank has only its own partial sum of x @ w. What turns P into R?",
+        ),
+        Suspect(
+            lambda args: layer(args, summed=1 / len(args)),
+            "y is right, but b's gradient is 1/N of one process's. That's what b / N inside the sum does.",
+        ),
+        Suspect(
+            on_rank_0,
+            "y is right, but only rank 0 has b's gradient. Each rank updates its own b, and they must stay equal.",
+        ),
+        Suspect(
+            lambda args: layer(args, summed=len(args)),
+            "b's gradient is N times too large. dy is R, and each rank uses it in the same way: is its sum P?",
         ),
     ),
     thoughts={
-        "values": "x @ w is P, a partial sum on each rank, and b is R. In which order do they go together?",
+        "values": "x @ w is P, and b and dy are R. When does b go in, and does its gradient need a collective?",
         "traffic": "the result is right, but more travels than one all_reduce of the output. w and x stay where they are.",
     },
 )

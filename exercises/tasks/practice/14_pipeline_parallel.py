@@ -70,7 +70,8 @@ THROUGH_STAGES = Task(
 # --- microbatches_needed ------------------------------------------------------------------
 
 NEEDED = "microbatches_needed"
-LIMITS = {"4 ranks, 5%": (4, 0.05), "2 ranks, 10%": (2, 0.1), "4 ranks, 50%": (4, 0.5), "8 ranks, 3%": (8, 0.03)}
+LIMITS = {"4 ranks, 5%": (4, 0.05), "2 ranks, 10%": (2, 0.1), "4 ranks, 50%": (4, 0.5), "1 rank, 5%": (1, 0.05)}
+LIMITS["8 ranks, 3%"] = (8, 0.03)
 
 
 def fewest(ranks: int, most: float, of_time: bool = False, strictly: bool = False) -> int:
@@ -95,6 +96,7 @@ def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding |
             "that is for a bubble as a fraction of the time. Of the work, it's (p - 1) / m.",
         ),
         (fewest(*arguments, strictly=True), "exactly the limit is allowed too."),
+        (0, "a step has at least one microbatch, even on one rank."),
         (expected - 1, "with one fewer, the bubble is just above the limit. Round up."),
     )
     thought = next((thought for mistaken, thought in known if result == mistaken), "")
@@ -178,7 +180,9 @@ def both_neighbors(case, args):
     n, nbytes = case.world_size, args[0][0].nbytes
     many = [(rank > 0) + (rank < n - 1) for rank in range(n)]
     bytes_each = [k * nbytes for k in many]
-    return Budget("one message to each neighbor", sent=bytes_each, received=bytes_each, messages=many)
+    return Budget(
+        "one message to each neighbor, and four steps", sent=bytes_each, received=bytes_each, messages=many, steps=4
+    )
 
 
 EXCHANGE = Task(
@@ -199,6 +203,7 @@ EXCHANGE = Task(
         "values": "the activation comes from rank - 1, the gradient from rank + 1, and the ends have one neighbor only.",
         "Stuck": "every rank waits in a send, or for a rank that isn't there. Start all messages, then wait for all.",
         "Mismatch": "every rank sends to each neighbor that it receives from.",
+        "steps": "the result is right, but the messages travel one after the other along all ranks. Start all of them at once.",
     },
 )
 

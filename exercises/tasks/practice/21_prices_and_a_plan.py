@@ -38,8 +38,8 @@ def praise(case: Case, arguments: tuple, result: Division) -> str:
     return f"{result} takes {duration(priced(result).time)}."
 
 
-def least_tokens(flops, bandwidth, nbytes):
-    return ceil(nbytes / 2 * flops / bandwidth)
+def least_tokens(flops, bandwidth, weight, gradient):
+    return ceil(max(weight / 2, (weight + gradient) / 4) * flops / bandwidth)
 
 
 def fits_sharded(parameters, gpus, activations, memory, spare=1.2, whole=(16, 4, 2, 0)):
@@ -57,27 +57,36 @@ TASKS = (
     valued(
         "least_tokens",
         {
-            "F/B that is an integer": (400e12, 100e9, 2),
-            "F/B that isn't": (425e12, 148e9, 2),
-            "weights in 32 bits": (400e12, 100e9, 4),
-            "a slow network": (425e12, 25e9, 2),
+            "all in 16 bits, F/B an integer": (400e12, 100e9, 2, 2),
+            "all in 16 bits": (425e12, 148e9, 2, 2),
+            "gradients in 32 bits": (425e12, 148e9, 2, 4),
+            "weights in 8 bits": (425e12, 148e9, 1, 4),
+            "gradients in 8 bits": (425e12, 148e9, 2, 1),
+            "a slow network, gradients in 32 bits": (425e12, 25e9, 2, 4),
         },
         least_tokens,
         suspects={
-            lambda f, b, n: int(n / 2 * f / b): "from how many tokens does it hide *entirely*? Round up.",
-            lambda f, b, n: n / 2 * f / b: "tokens come whole: round up.",
-            lambda f, b, n: ceil(
-                f / b
-            ): "F/B is for 2 bytes per weight. How long does gathering `nbytes` of each take?",
-            lambda f, b, n: ceil(
-                n * f / b
-            ): "a token costs two FLOP per parameter forward, a multiplication and an addition.",
-            lambda f, b, n: ceil(
-                n / 6 * f / b
-            ): "6 FLOP are forward and backward together, but backward gathers and scatters, too.",
+            lambda f, b, w, g: int(max(w / 2, (w + g) / 4) * f / b): (
+                "from how many tokens does it hide *entirely*? Round up."
+            ),
+            lambda f, b, w, g: max(w / 2, (w + g) / 4) * f / b: "tokens come whole: round up.",
+            lambda f, b, w, g: ceil(
+                w / 2 * f / b
+            ): "that's forward. What does backward send, next to twice the compute?",
+            lambda f, b, w, g: ceil((w + g) / 4 * f / b): (
+                "that's backward. If gradients are small, forward is the harder one to hide."
+            ),
+            lambda f, b, w, g: ceil((2 * w + g) / 6 * f / b): (
+                "that's the whole step at once. But forward's compute can't hide what backward sends."
+            ),
+            lambda f, b, w, g: ceil(f / b): "F/B is for 2 bytes each. How long does gathering `weight` bytes take?",
+            lambda f, b, w, g: ceil(max(w, (w + g) / 2) * f / b): (
+                "a token costs two FLOP per parameter forward, a multiplication and an addition."
+            ),
+            lambda f, b, w, g: ceil(max(w / 2, g / 4) * f / b): "backward gathers the weights again, too.",
         },
-        thought="set P x nbytes / bandwidth, the gathering, equal to 2 P T / flops, the forward pass. What's T?",
-        praise="At 25 GB/s it takes {} tokens per GPU.",
+        thought="for each pass, set P x bytes / bandwidth equal to its compute, 2PT or 4PT / flops. Which T is larger?",
+        praise="At 25 GB/s, with gradients in 32 bits, it takes {} tokens per GPU.",
     ),
     valued(
         "fits_sharded",

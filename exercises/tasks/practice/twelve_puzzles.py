@@ -117,7 +117,7 @@ ROLL_CALL = puzzle(
     lambda args: everywhere(torch.cat([x for (x,) in args]), args),
     {
         "values": "which collective gives every rank everyone's number?",
-        "RankFailed": "read the signature: the output comes first. This form takes one large tensor, `all_gather` takes a list.",
+        "RankFailed": "read the signature: the output comes first. `all_gather` takes a list, so which form takes one large tensor?",
     },
     suspects=[
         (
@@ -154,8 +154,8 @@ MY_COLUMN = puzzle(
     columns,
     {
         "values": "element k of your row belongs to rank k, and every rank has one for you.",
-        "RankFailed": "each rank has N numbers before and N after. Which collective keeps the size? `all_to_all` takes lists; "
-        "which form takes one tensor?",
+        "RankFailed": "each rank has N numbers before and N after. Which collective keeps the size? If that's the one you called: "
+        "`all_to_all` takes lists, so which form takes one tensor?",
     },
     suspects=[
         (zeros, "`column` is still zeros. Did your row go into the call? The output comes first, then the input."),
@@ -170,8 +170,8 @@ MY_SUM = puzzle(
     lambda args: [column.sum().reshape(1) for column in columns(args)],
     {
         "values": "add up everyone's rows, element by element. Rank r wants element r alone.",
-        "RankFailed": "N numbers must become one. Which collective adds up and scatters? `reduce_scatter` takes a list; which form "
-        "takes one tensor?",
+        "RankFailed": "N numbers must become one. Which collective adds up and scatters? If that's the one you called: "
+        "`reduce_scatter` takes a list, so which form takes one tensor?",
     },
     suspects=[
         (
@@ -225,6 +225,7 @@ EVENS_ONLY = puzzle(
         "values": "who must be in the group whose sum this is?",
         "Stuck": "the odd ranks don't come to the all_reduce, but this group has them as members. Which ranks should it have?",
         "RankFailed": "a list of ranks isn't a group yet. Which call makes a group of them?",
+        "Mismatch": "the odd ranks skip the call, but a group is made by every rank of the world. What if they make it too?",
     },
     suspects=[(own, "each even rank is alone in its group. Who else belongs to it?")],
     calls=None,
@@ -305,9 +306,9 @@ LINES = {
     ),
     "roll_call": (
         "dist.all_gather(everyone, x)",
-        "dist.all_gather_into_tensor(x, everyone)",
+        "dist.all_gather_single(x, everyone)",
         "dist.broadcast(everyone, src=0)",
-        "dist.all_gather_into_tensor(everyone, x)",
+        "dist.all_gather_single(everyone, x)",
     ),
     "sum_again": (
         "dist.all_reduce(x)",
@@ -316,7 +317,7 @@ LINES = {
         "dist.scatter(x, [x] * dist.get_world_size(), src=0)",
     ),
     "my_column": (
-        "dist.all_gather_into_tensor(column, row)",
+        "dist.all_gather_single(column, row)",
         "dist.all_to_all_single(column, row)",
         "dist.all_to_all_single(row, column)",
         "column = row.clone()",
@@ -325,7 +326,7 @@ LINES = {
         "dist.all_reduce(row)",
         "mine += row.sum()",
         "dist.all_to_all_single(mine, row)",
-        "dist.reduce_scatter_tensor(mine, row)",
+        "dist.reduce_scatter_single(mine, row)",
     ),
     "pass_right": (
         "dist.send(x, dst=(rank + 1) % n)",

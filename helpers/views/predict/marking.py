@@ -125,15 +125,17 @@ def reasons(result: Result, question: Any) -> list[str]:
     return [f"{name_ranks(ranks)}: {why}." for why, ranks in said.items()]
 
 
-def outcome_text(outcome: Outcome) -> str:
-    """What the ranks printed and did, or how it went wrong."""
-    end = f"{type(outcome.error).__name__}: {outcome.error}" if outcome.error else repr(outcome.run)
+def outcome_text(outcome: Outcome, one: int | None = None) -> str:
+    """What the ranks printed and did, or how it went wrong.  one: the index of the call to tell about; None: all."""
+    done = repr(outcome.run) if one is None else outcome.run.table(one)
+    end = f"{type(outcome.error).__name__}: {outcome.error}" if outcome.error else done
     return f"{outcome.printed}{end}"
 
 
-def outcome_picture(outcome: Outcome) -> Picture | None:
+def outcome_picture(outcome: Outcome, one: int | None = None) -> Picture | None:
+    """The picture of what the ranks did, or of who waits for whom; None where a picture would mislead.  one: as above."""
     if isinstance(outcome.error, Stuck) and outcome.error.waits:
         return outcome.error.draw()
     if isinstance(outcome.error, RankFailed):
         return None  # the call that raised was not made: a picture would say "never called"
-    return outcome.run.draw() if any(outcome.run.events) else None
+    return outcome.run.draw(one) if any(outcome.run.events) else None

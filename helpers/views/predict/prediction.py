@@ -99,7 +99,7 @@ class Prediction(Interactive):
             example = "[...]" if isinstance(question, FillIn) else "..."
             return "\n".join([*lines, f"Without the widget: predict(..., answers={example})"])
         lines += [summary(result, question), *reasons(result, question)]
-        return "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()
+        return "\n".join([*lines, "", outcome_text(result.outcome, question.one)]).rstrip()
 
     def _choices(self) -> list[str]:
         signs = {}
@@ -130,7 +130,7 @@ class Prediction(Interactive):
         self.filled = filled
         result = self.mark()
         said = reply(result, self.question, show)
-        if "after" in said and (picture := outcome_picture(result.outcome)):
+        if "after" in said and (picture := outcome_picture(result.outcome, self.question.one)):
             said["after"]["picture"] = shown(picture, picture.alt)
         return said
 
@@ -140,13 +140,13 @@ class Prediction(Interactive):
 
     def preview(self) -> Picture | None:
         if self.result:
-            return outcome_picture(self.result.outcome)
+            return outcome_picture(self.result.outcome, self.question.one)
         return blank(self.question) if isinstance(self.question, FillIn) else None
 
     def unattended(self) -> tuple[Picture | None, str]:
         """The outcome as picture and text, for a front end that cannot answer. Mostly the run's own table says it."""
         if self.result:
-            return outcome_picture(self.result.outcome), repr(self)
+            return outcome_picture(self.result.outcome, self.question.one), repr(self)
         question, result = self.question, self.ran()
         self._recording = recorded(question, result)
         lines = [question.title]
@@ -154,7 +154,8 @@ class Prediction(Interactive):
             lines.append(f"  {result.marks[0][0].want.text}")
         elif question.kind == "chunks":
             lines.append(self.table(result.marks, lambda mark: mark.want.text))
-        return outcome_picture(result.outcome), "\n".join([*lines, "", outcome_text(result.outcome)]).rstrip()
+        lines += ["", outcome_text(result.outcome, question.one)]
+        return outcome_picture(result.outcome, question.one), "\n".join(lines).rstrip()
 
 
 # --- what was answered --------------------------------------------------------------------

@@ -59,11 +59,12 @@ class QuestionRow(NamedTuple):
 class FillIn:
     """Asks for the numbers that ranks hold after a call, or return.
 
-    kind: "after", "returned", "chunks".  which: of the run's calls.  ranks: those that are asked for; None: all.
+    kind: "after", "returned", "chunks".  which: of the run's calls; -1: the last.  ranks: those that are asked for; None: all.
     first: a run, of which nothing is kept that would give the answer.
     """
 
     ask = "grid"  # as the web module calls this kind of question
+    one: int | None = None  # of several calls, the one that was named: what came of it is shown, and no other call
 
     def __init__(self, fn_name: str, kind: str, which: int, ranks: tuple[int, ...] | None, first: Outcome) -> None:
         self.fn_name, self.kind, self.which = fn_name, kind, which
@@ -74,9 +75,11 @@ class FillIn:
             rows = [QuestionRow(rank, *_brings(mine)) for rank, mine in enumerate(first.run.events)]
             self.before = "brings" if any(row.before not in ("", "-") for row in rows) else ""
         else:
-            call = self.call(first.run)
+            call, count = self.call(first.run), len(first.run.calls)
+            self.one = which if which != -1 and count > 1 else None
+            named = "this call" if self.one is None else f"call {which % count + 1} of {count}"
             verb = "do" if who.startswith("ranks") else "does"
-            self.title = f"What {verb} {who} hold after this call?  {call_title(call)}"
+            self.title = f"What {verb} {who} hold after {named}?  {call_title(call)}"
             before, _ = provenance.read(call)
             rows = [QuestionRow(e.rank, *self._holds(e, row), e.rank == e.root) for e, row in zip(call, before)]
             self.before = "before"
@@ -153,7 +156,7 @@ class Open:
 
     title: str
     answer: Callable[[Any], Any]
-    ask, rows, before = "open", [QuestionRow()], ""
+    ask, rows, before, one = "open", [QuestionRow()], "", None
 
 
 @dataclass
@@ -165,7 +168,7 @@ class Choice:
     right: Callable[[Run | RunError], str | None]  # the option that is right
     because: Mapping[str, str]  # option -> why it is wrong
     ends: Mapping[str, type]  # option -> how it says that the run ends
-    ask, rows, before = "choice", [QuestionRow()], ""
+    ask, rows, before, one = "choice", [QuestionRow()], "", None
 
     def pick(self, words: Any) -> str:
         """An option from what a learner wrote: its words, their beginning, or its number from 1."""

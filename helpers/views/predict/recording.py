@@ -39,13 +39,13 @@ def reply(result: Result, question: FillIn | Open | Choice, show: bool) -> dict:
     }
     if done or show:
         said["wants"] = [[mark.want.text for mark in row] for row in result.marks]
-        said["after"] = after(result.outcome)
+        said["after"] = after(result.outcome, question.one)
     return said
 
 
-def after(outcome: Outcome) -> dict:
-    """The words of what the ranks did, or how they failed."""
-    return {"text": outcome_text(outcome), "prose": outcome.error is not None}
+def after(outcome: Outcome, one: int | None) -> dict:
+    """The words of what the ranks did, or how they failed.  one: the call to tell about, None: all."""
+    return {"text": outcome_text(outcome, one), "prose": outcome.error is not None}
 
 
 def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
@@ -56,7 +56,7 @@ def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
         "reasons": {},
         "why": [],
         "kinds": [],
-        "after": after(result.outcome),
+        "after": after(result.outcome, question.one),
     }
     if isinstance(question, FillIn):
         key |= _reasons(question, result.outcome, cells)
