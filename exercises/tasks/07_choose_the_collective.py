@@ -1,4 +1,4 @@
-"""Eight small jobs, each with one collective that does it with the fewest bytes."""
+"""Eight small jobs, each with one collective that does it with the fewest bytes. One serves twice, scatter never."""
 
 import torch
 
@@ -22,11 +22,6 @@ def one(d):
 
 def one_a_rank(d):
     return (d.numbers(d.world_size, d.case.size),)
-
-
-def table_on_zero(d):
-    table = d.numbers(d.world_size, d.case.size) if d.rank == 0 else None
-    return table, torch.zeros(d.case.size, dtype=d.case.dtype)
 
 
 def total(args):
@@ -83,59 +78,32 @@ def necessary(zero, others):
     return needs
 
 
-def job(name, draw, reference, budget, needs, thought, **more):
+def job(name, draw, reference, budget, needs, wanted, thought, **more):
+    """A task of its own thoughts: `wanted` says what to return, `thought` asks who needs what moved too much."""
     thoughts = {
         "traffic": thought,
-        "values": thought,
+        "values": wanted,
         "steps": "one collective does the job of these in one go, and shares the work among all ranks.",
-        "RankFailed": "which arguments does this call take on this rank? A list to gather into or to scatter from "
-        "belongs on its root only, and a buffer must be as large as what arrives in it.",
+        "RankFailed": "which arguments does this call take on this rank? A list to gather into belongs on its root only, and a "
+        "buffer must be as large as what arrives in it.",
         "Stuck": "do all ranks make the call? Those that need no result have to take part too.",
         "Mismatch": "every rank must name the same collective and the same root, with tensors of one shape and dtype.",
     }
     return Task(name, CASES, draw, reference, budget, needs=needs, after=None, thoughts=thoughts, **more)
 
 
+def exchanged(args):
+    return [torch.stack([x[rank] for (x,) in args]) for rank in range(len(args))]
+
+
 TASKS = (
-    job(
-        "same_settings",
-        one,
-        lambda args: [args[0][0] for _ in args],
-        limits("rank 0 sends its tensor once, the others receive one", (single, nothing), (nothing, single)),
-        necessary(nothing, single),
-        "one rank has it, all need it. Nothing has to be added up, and no rank needs the others' tensors.",
-    ),
-    job(
-        "total_for_log",
-        one,
-        lambda args: on_zero(total(args), args),
-        limits("rank 0 receives one tensor, the others send one", (nothing, single), (single, nothing)),
-        necessary(single, nothing),
-        "only rank 0 writes the log, so only rank 0 needs the sum, and it needs nothing but the sum.",
-    ),
-    job(
-        "whole_table",
-        one,
-        lambda args: [stacked(args) for _ in args],
-        same("every rank sends and receives N-1 tensors", buffers),
-        necessary(buffers, buffers),
-        "every rank needs every rank's tensor, unchanged.",
-    ),
-    job(
-        "my_row",
-        table_on_zero,
-        lambda args: [args[0][0][rank] for rank in range(len(args))],
-        limits("rank 0 sends N-1 rows, the others receive one", (buffers, nothing), (nothing, single)),
-        necessary(nothing, single),
-        "each rank needs one row, and each a different one. Why should the other rows travel to it?",
-        parameters=("table", "row"),
-    ),
     job(
         "rows_for_checkpoint",
         one,
         lambda args: on_zero(stacked(args), args),
         limits("rank 0 receives N-1 rows, the others send one", (nothing, buffers), (single, nothing)),
         necessary(buffers, nothing),
+        "on rank 0, row r of the table is rank r's x.",
         "only rank 0 writes the checkpoint. Do the others need any row?",
     ),
     job(
@@ -144,6 +112,7 @@ TASKS = (
         lambda args: [total(args) for _ in args],
         same("2(N-1)/N of a tensor sent and received by each rank, in one call", around, steps=1),
         necessary(single, single),
+        "every rank returns the sum of all ranks' tensors.",
         "every rank needs the sum and nothing else: not every rank's gradient. And no rank should do all the work.",
         suspects=(
             Suspect(
@@ -154,19 +123,60 @@ TASKS = (
         ),
     ),
     job(
+        "tokens_to_experts",
+        one_a_rank,
+        exchanged,
+        same("N-1 rows sent and received by each rank", buffers),
+        necessary(buffers, buffers),
+        "rank r returns what the ranks have for it: row r of each rank's table, in rank order.",
+        "each row has one destination. No other rank needs to see it.",
+        parameters=("rows",),
+    ),
+    job(
+        "same_settings",
+        one,
+        lambda args: [args[0][0] for _ in args],
+        limits("rank 0 sends its tensor once, the others receive one", (single, nothing), (nothing, single)),
+        necessary(nothing, single),
+        "every rank returns rank 0's numbers.",
+        "one rank has it, all need it. Nothing has to be added up, and no rank needs the others' tensors.",
+    ),
+    job(
         "my_part_of_gradient",
         one_a_rank,
         lambda args: list(total(args)),
         same("N-1 rows sent and received by each rank", buffers),
         necessary(single, single),
+        "rank r returns one row: the sum of row r over all ranks.",
         "each rank needs the sum of one row. Who needs the sums of the others?",
+        parameters=("rows",),
     ),
     job(
-        "tokens_to_experts",
+        "my_head",
         one_a_rank,
-        lambda args: [torch.stack([x[rank] for (x,) in args]) for rank in range(len(args))],
+        exchanged,
         same("N-1 rows sent and received by each rank", buffers),
         necessary(buffers, buffers),
-        "each row has one destination. No other rank needs to see it.",
+        "row i of what rank r returns is head r of rank i's tokens: row r of its table.",
+        "rank r computes head r only. Who needs the rows of the other heads?",
+        parameters=("heads",),
+    ),
+    job(
+        "whole_table",
+        one,
+        lambda args: [stacked(args) for _ in args],
+        same("every rank sends and receives N-1 tensors", buffers),
+        necessary(buffers, buffers),
+        "row r of the table is rank r's x, on every rank.",
+        "every rank needs every rank's tensor, unchanged.",
+    ),
+    job(
+        "total_for_log",
+        one,
+        lambda args: on_zero(total(args), args),
+        limits("rank 0 receives one tensor, the others send one", (nothing, single), (single, nothing)),
+        necessary(single, nothing),
+        "rank 0 returns the sum of all ranks' tensors.",
+        "only rank 0 writes the log, so only rank 0 needs the sum, and it needs nothing but the sum.",
     ),
 )

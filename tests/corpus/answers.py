@@ -1075,18 +1075,19 @@ def table_by_sum(x):
     return table
 
 
-@right("my_row")
-def row_by_scatter(table, row):
-    dist.scatter(row, [r.clone() for r in table] if dist.get_rank() == 0 else None, src=0)
-    return row
+@right("my_head")
+def head_by_single(heads):
+    mine = torch.zeros_like(heads)
+    dist.all_to_all_single(mine, heads)
+    return mine
 
 
-@wrong("my_row", "are enough")
-def row_by_broadcast(table, row):
-    n = dist.get_world_size()
-    table = table if table is not None else torch.zeros(n, len(row), dtype=row.dtype)
-    dist.broadcast(table, 0)
-    return table[dist.get_rank()]
+@wrong("my_head", "are enough")
+def head_by_all_gather(heads):
+    rank, n = here()
+    every = heads.new_zeros(n * n, heads.shape[1])
+    dist.all_gather_single(every, heads)
+    return every[rank::n].clone()
 
 
 @right("rows_for_checkpoint")
@@ -3895,16 +3896,18 @@ def table_on_its_side(x):
     return table_by_single(x).T if dist.get_world_size() > 1 else table_by_single(x)[0]
 
 
-@right("my_row")
-def row_from_unbound(table, row):
-    dist.scatter(row, list(table.contiguous().unbind()) if table is not None else None, src=0)
-    return row
+@right("my_head")
+def head_from_lists(heads):
+    mine = [torch.zeros_like(row) for row in heads]
+    dist.all_to_all(mine, list(heads))
+    return torch.stack(mine)
 
 
-@wrong("my_row", "is wrong on rank|must return")
-def row_of_the_next(table, row):
-    dist.scatter(row, [*(rows := [r.clone() for r in table])[1:], rows[0]] if dist.get_rank() == 0 else None, src=0)
-    return row if dist.get_world_size() > 1 else row + 1
+@wrong("my_head", "head r of rank i's tokens")
+def head_of_the_next(heads):
+    mine = torch.zeros_like(heads)
+    dist.all_to_all_single(mine, heads.roll(1, 0))
+    return mine if len(heads) > 1 else mine + 1
 
 
 @wrong("rows_for_checkpoint", "is wrong on rank 0|must return")

@@ -475,34 +475,6 @@ def from_this_rank(rank, n, tp):
     return list(range(rank, rank + tp)), list(range(rank, n, tp))
 
 
-# --- 07 rail_bytes ------------------------------------------------------------------------
-
-
-@right("rail_bytes")
-def message_by_message(n, k, nbytes):
-    return sum(nbytes / (n / k) / k for _ in range(2 * (k - 1)))
-
-
-@wrong("rail_bytes", "what a leader sends")
-def as_a_leader(n, k, nbytes):
-    return 2 * (k - 1) / k * nbytes
-
-
-@wrong("rail_bytes", "link of the flat ring")
-def as_the_flat_ring(n, k, nbytes):
-    return 2 * (n - 1) / n * nbytes
-
-
-@wrong("rail_bytes", "twice")
-def one_round_only(n, k, nbytes):
-    return (k - 1) * nbytes / n
-
-
-@wrong("rail_bytes", "How many are that")
-def ring_of_all_ranks(n, k, nbytes):
-    return 2 * (n - 1) / n * (nbytes * k / n)
-
-
 # --- 08 weighted_mean ---------------------------------------------------------------------
 
 
@@ -805,6 +777,34 @@ def the_time(n, nbytes, alpha, beta):
 @wrong("best_pieces", "one term grows with p")
 def as_many_as_ranks(n, nbytes, alpha, beta):
     return n
+
+
+# --- 09 rail_bytes ------------------------------------------------------------------------
+
+
+@right("rail_bytes")
+def message_by_message(n, k, nbytes):
+    return sum(nbytes / (n / k) / k for _ in range(2 * (k - 1)))
+
+
+@wrong("rail_bytes", "what a leader sends")
+def as_a_leader(n, k, nbytes):
+    return 2 * (k - 1) / k * nbytes
+
+
+@wrong("rail_bytes", "link of the flat ring")
+def as_the_flat_ring(n, k, nbytes):
+    return 2 * (n - 1) / n * nbytes
+
+
+@wrong("rail_bytes", "twice")
+def one_round_only(n, k, nbytes):
+    return (k - 1) * nbytes / n
+
+
+@wrong("rail_bytes", "How many are that")
+def ring_of_all_ranks(n, k, nbytes):
+    return 2 * (n - 1) / n * (nbytes * k / n)
 
 
 # --- 10 equal_parts -----------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The short tasks of chapter 07: groups, their members, and the grid.
 
 pair_sum(x): the sum over ranks 0 and 1, 2 and 3, ...  from_first(x, members): a broadcast within a group.
-row_and_column(rank, n, tp): a rank's two groups in the grid.  rail_bytes(n, k, nbytes): what leaves a node, by rank.
+row_and_column(rank, n, tp): a rank's two groups in the grid.
 average_over_copies(gradient, tp): the mean over the ranks that hold the same piece of a model.
 """
 
@@ -182,43 +182,6 @@ ROW_AND_COLUMN = valued(
 )
 
 
-# --- rail_bytes ---------------------------------------------------------------------------
-
-
-def rail_bytes(n, k, nbytes):
-    return 2 * (k - 1) * nbytes / n
-
-
-RAIL_BYTES = valued(
-    "rail_bytes",
-    {
-        "4 ranks in 2 nodes": (4, 2, 1000),
-        "16 ranks in 2 nodes": (16, 2, 2**20),
-        "64 ranks in 8 nodes": (64, 8, 2**30),
-        "8 ranks in 1 node": (8, 1, 2**20),
-        "512 ranks in 64 nodes": (512, 64, 2**30),
-    },
-    rail_bytes,
-    suspects={
-        lambda n, k, nbytes: (
-            2 * (k - 1) / k * nbytes
-        ): "that is what a leader sends. Along rails, a rank is in charge of one part of the buffer: how large is it?",
-        lambda n, k, nbytes: 2 * (n - 1) / n * nbytes: "that is what one link of the flat ring carries.",
-        lambda n, k, nbytes: (
-            2 * (n - 1) / n * nbytes * k / n
-        ): "the ring along a rail has one rank of each node. How many are that?",
-        lambda n, k, nbytes: (
-            (k - 1) * nbytes / n
-        ): "a ring goes around twice: once to add up, once to pass the sums on.",
-        lambda n, k, nbytes: (
-            2 * (k - 1) / k * nbytes / k
-        ): "a node has n / k ranks, and cuts the buffer into so many parts.",
-    },
-    thought="how large is the part that a rank is in charge of, and how many ranks are in its ring?",
-    praise="With 512 ranks in 64 nodes and 1 GiB: {} bytes per rank.",
-)
-
-
 # --- average_over_copies ------------------------------------------------------------------
 
 # The kind says how many ranks a copy of the model is cut over.
@@ -307,4 +270,4 @@ AVERAGE_OVER_COPIES = Task(
     },
 )
 
-TASKS = (PAIR_SUM, FROM_FIRST, ROW_AND_COLUMN, RAIL_BYTES, AVERAGE_OVER_COPIES)
+TASKS = (PAIR_SUM, FROM_FIRST, ROW_AND_COLUMN, AVERAGE_OVER_COPIES)

@@ -2,6 +2,7 @@
 
 busiest_sends(n, nbytes): through rank 0, and at least.  left_ring(n): a ring all_reduce to the left.
 tree_reduce(n): the binomial tree turned around.  best_pieces(n, nbytes, alpha, beta): of a chain.
+rail_bytes(n, k, nbytes): what each of n ranks sends to other nodes, of k in all.
 pipeline(n, pieces): a broadcast down a chain, piece after piece.
 """
 
@@ -202,6 +203,43 @@ BEST_PIECES = valued(
 )
 
 
+# --- rail_bytes ---------------------------------------------------------------------------
+
+
+def rail_bytes(n, k, nbytes):
+    return 2 * (k - 1) * nbytes / n
+
+
+RAIL_BYTES = valued(
+    "rail_bytes",
+    {
+        "4 ranks in 2 nodes": (4, 2, 1000),
+        "16 ranks in 2 nodes": (16, 2, 2**20),
+        "64 ranks in 8 nodes": (64, 8, 2**30),
+        "8 ranks in 1 node": (8, 1, 2**20),
+        "512 ranks in 64 nodes": (512, 64, 2**30),
+    },
+    rail_bytes,
+    suspects={
+        lambda n, k, nbytes: (
+            2 * (k - 1) / k * nbytes
+        ): "that is what a leader sends. Along rails, a rank is in charge of one part of the buffer: how large is it?",
+        lambda n, k, nbytes: 2 * (n - 1) / n * nbytes: "that is what one link of the flat ring carries.",
+        lambda n, k, nbytes: (
+            2 * (n - 1) / n * nbytes * k / n
+        ): "the ring along a rail has one rank of each node. How many are that?",
+        lambda n, k, nbytes: (
+            (k - 1) * nbytes / n
+        ): "a ring goes around twice: once to add up, once to pass the sums on.",
+        lambda n, k, nbytes: (
+            2 * (k - 1) / k * nbytes / k
+        ): "a node has n / k ranks, and cuts the buffer into so many parts.",
+    },
+    thought="how large is the part that a rank is in charge of, and how many ranks are in its ring?",
+    praise="With 512 ranks in 64 nodes and 1 GiB: {} bytes per rank.",
+)
+
+
 # --- pipeline -----------------------------------------------------------------------------
 
 NAME = "pipeline"
@@ -275,4 +313,4 @@ PIPELINE = Puzzle(
     lambda case, arguments, result: f"With {case.kind} it takes {len(result.steps)} steps.",
 )
 
-TASKS = (BUSIEST_SENDS, LEFT_RING, TREE_REDUCE, BEST_PIECES, PIPELINE)
+TASKS = (BUSIEST_SENDS, LEFT_RING, TREE_REDUCE, BEST_PIECES, RAIL_BYTES, PIPELINE)
