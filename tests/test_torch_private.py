@@ -16,7 +16,7 @@ from tests import ROOT
 # Private names of others than torch that the package uses as attributes.
 OTHERS = {
     "_replace", "_asdict", "_fields", "_make",  # of a NamedTuple
-    "_current_frames", "_exit", "_getframe", "_shutdown",  # of the standard library
+    "_current_frames", "_exit", "_getframe", "_shutdown", "_threads_queues",  # of the standard library
     "_find_imported_submodules",  # of cloudpickle
     "_run_module_as_main",  # of runpy
     "_ipython_display_", "_repr_mimebundle_", "_render_traceback_",  # that Jupyter looks for
