@@ -513,7 +513,7 @@ def always_from_zero(x, src):
         have *= 2
 
 
-@wrong(TREE, "as it was before")
+@wrong(TREE, "the tensor hasn't changed")
 def into_another(x, src):
     y = x.clone()
     by_lowest_bit(y, src)
@@ -875,7 +875,7 @@ def averages(x):
     x.copy_(x / dist.get_world_size())
 
 
-@wrong(RING, "as it was before")
+@wrong(RING, "the tensor hasn't changed")
 def rebinds_its_name(x):
     y = x.clone()
     ring(y, y.tensor_split(dist.get_world_size()))
@@ -2486,7 +2486,7 @@ def joined_along_the_wrong_dimension(file, name):
     return torch.cat(swapped(padded, [max(rows_of)] * n, columns_of).split(max(rows_of)), dim=1)
 
 
-@wrong(LOAD, "also one that has no rows")
+@wrong(LOAD, "even one that has no rows")
 def no_rows_no_call(file, name):
     rank, n = here()
     mine, rows_of, columns_of = my_rows(file, name)
@@ -3472,7 +3472,7 @@ def by_recursion(x, src):
     spread(0, n)
 
 
-@wrong(TREE, "as it was before")
+@wrong(TREE, "the tensor hasn't changed")
 def received_and_forgotten(x, src):
     rank, n = here()
     place, have = (rank - src) % n, 1

@@ -305,7 +305,7 @@ def average_of_averages(correct):
     return mean.item() / dist.get_world_size() if dist.get_rank() == 0 else None
 
 
-@wrong("accuracy", "only rank 0 is to return a number")
+@wrong("accuracy", "only rank 0 returns a number")
 def everybody_returns(correct):
     found = torch.tensor([correct.sum(), len(correct)])
     dist.all_reduce(found)
@@ -553,7 +553,7 @@ def latency_of_all(n, small, large):
     return from_the_line(n, small, large)[0] * (2 * n - 2), from_the_line(n, small, large)[1]
 
 
-@wrong("read_link", "a ring goes round twice")
+@wrong("read_link", "a ring goes around twice")
 def goes_round_once(n, small, large):
     return from_the_line(n, small, large)[0] * 2, from_the_line(n, small, large)[1]
 
@@ -563,7 +563,7 @@ def slope_is_bandwidth(n, small, large):
     return from_the_line(n, small, large)[0], (large[0] - small[0]) / (large[1] - small[1])
 
 
-@wrong("read_link", "an N-th of the buffer")
+@wrong("read_link", "1/N of the buffer")
 def whole_buffers(n, small, large):
     return from_the_line(n, small, large)[0], from_the_line(n, small, large)[1] * n
 

@@ -30,7 +30,7 @@ def largest_range(x):
     return ends
 
 
-@wrong("value_range", "asked for as a largest one")
+@wrong("value_range", "How can one MAX")
 def one_call_for_each_end(x):
     high, low = x.max(), x.min()
     dist.all_reduce(high, op=dist.ReduceOp.MAX)

@@ -130,7 +130,7 @@ def waits_at_once(x):
     return arrived
 
 
-@wrong("pass_left", "start both before it waits|whom it receives from")
+@wrong("pass_left", "start both before it waits|does it receive from there")
 def from_where_it_sends(x):
     rank, n = me()
     return exchange(x, rank - 1, rank - 1)
@@ -245,7 +245,7 @@ def returns_the_list(settings):
     return box
 
 
-@wrong("settings_for_all", "it takes a list, on every rank")
+@wrong("settings_for_all", "every rank passes a list")
 def without_a_list(settings):
     dist.broadcast_object_list(settings, src=0)
     return settings
