@@ -43,7 +43,8 @@ def main():
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
     alone = copy.deepcopy(model)
     batches = [(torch.randn(8 * n, 16), torch.randn(8 * n, 16)) for _ in range(5)]
-    kept = sum(shard.nbytes for shard in fsdp(model, batches)["parameters"].values())
+    mesh = dist.init_device_mesh(device.type, (n,))
+    kept = sum(shard.nbytes for shard in fsdp(model, batches, mesh=mesh)["parameters"].values())
     optimizer = torch.optim.Adam(alone.parameters(), lr=0.003)
     for x, target in batches:
         optimizer.zero_grad()

@@ -51,15 +51,16 @@ def main():
     rank, n = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)  # all ranks draw the whole matrices, and the same batch
     mlp = nn.Sequential(nn.Linear(16, 8 * n, bias=False), nn.GELU(), nn.Linear(8 * n, 16, bias=False))
-    x, alone = torch.randn(32, 16), copy.deepcopy(mlp)
+    alone, x = copy.deepcopy(mlp), torch.randn(32, 16, requires_grad=True)
+    lone_x = x.detach().clone().requires_grad_()
     shard_weight(mlp[0], 0)  # columns of the product: rows of .weight
     shard_weight(mlp[2], 1)
     around(mlp, autograd_op(identity, sum_over_ranks), autograd_op(sum_over_ranks, identity))
-    y, expected = mlp(x), alone(x)
+    y, expected = mlp(x), alone(lone_x)
     y.square().sum().backward()
     expected.square().sum().backward()
-    gradient = alone[0].weight.grad.chunk(n)[rank]
-    torch.testing.assert_close([y, mlp[0].weight.grad], [expected, gradient], rtol=1e-4, atol=1e-4)
+    gradients, expected_gradients = [mlp[0].weight.grad, x.grad], [alone[0].weight.grad.chunk(n)[rank], lone_x.grad]
+    torch.testing.assert_close([y, *gradients], [expected, *expected_gradients], rtol=1e-4, atol=1e-4)
     print(
         f"rank {rank} of {n}: {tuple(mlp[0].weight.shape)} of {tuple(alone[0].weight.shape)}, one process's gradient",
         flush=True,
