@@ -124,7 +124,7 @@ class Teller:
 
     def _done(self, m: protocol.Completed) -> None:
         signature = self._under_way.pop(m.index, None)
-        if signature is None or m.end is None or m.src is not None or any(m[5:]):
+        if signature is None or m.end is None or m.src is not None:
             self._write(lines.of_message(m, self._with_text))
             return
         if self._has(signature, "after", m.after):

@@ -20,9 +20,10 @@ def kept() -> Iterator[list[Line | None]]:
 
     @functools.wraps(new_group)
     def followed(*args, **kwargs):
+        group = new_group(*args, **kwargs)  # first, so that torch itself says what's wrong with the arguments
         if not signature.bind(*args, **kwargs).arguments.get("use_local_synchronization"):
             lines.append(learners_call()[0])
-        return new_group(*args, **kwargs)
+        return group
 
     dist.new_group = distributed_c10d.new_group = followed
     try:
