@@ -54,7 +54,7 @@ def budget(case, args):
     limit = [2 * (n - 1) / n * elements] * n
     least = 2 * (n - 1) / n * case.size * min(4, case.dtype.itemsize)
     return Budget(
-        "2(N-1)/N of a buffer sent and received by each rank, at 4 bytes per element (8 for int64, float64)",
+        "2(N-1)/N of a buffer sent and received by each rank, at 4 bytes per element (8 for int64 and float64)",
         limit,
         limit,
         least=least,
