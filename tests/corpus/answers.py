@@ -221,7 +221,7 @@ def gather_candidates(x):
     return sum(lengths[:owner]) + int(places[owner])
 
 
-@right(ARGMAX)
+@wrong(ARGMAX, r"is wrong on rank(?s:.*)above 2\*\*60, int64")
 def as_doubles(x):
     rank, n = here()
     best = [float(x.max()), float(x.argmax())] if len(x) else [-torch.inf, 0.0]
@@ -3215,7 +3215,7 @@ def largest_then_first_place(x):
     return argmax_by(x, lowest(x), dist.ReduceOp.MIN, offset_of(x))
 
 
-@right(ARGMAX)
+@wrong(ARGMAX, r"is wrong on rank(?s:.*)above 2\*\*60, int64")
 def smallest_of_the_negated(x):
     before = offset_of(x)
     mine = -x.max().double() if len(x) else torch.tensor(torch.inf, dtype=torch.double)
@@ -3235,7 +3235,7 @@ def lengths_by_a_sum(x):
     return argmax_by(x, lowest(x), dist.ReduceOp.MIN, int(lengths[:rank].sum()))
 
 
-@right(ARGMAX)
+@wrong(ARGMAX, r"is wrong on rank(?s:.*)above 2\*\*60, int64")
 def rank_0_decides(x):
     rank, n = here()
     mine = torch.tensor(
