@@ -28,11 +28,16 @@ def answered(source):
     return release.text(exercise)
 
 
-def test_nbgrader_generates_and_grades_our_exercises(tmp_path):
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """nbgrader's Python, in an environment of its own."""
     try:
-        python = environment(tmp_path / "environment")
+        return environment(tmp_path_factory.mktemp("nbgrader"))
     except NotInstalled as why:
         pytest.skip(f"nbgrader cannot be installed here: {why}")
+
+
+def test_nbgrader_generates_and_grades_our_exercises(python, tmp_path):
     course = Course(tmp_path / "course", python, MEAN)
     generated = course.generate()
     ours = released(pristine(MEAN))
@@ -47,11 +52,7 @@ def test_nbgrader_generates_and_grades_our_exercises(tmp_path):
     assert course.autograde() == {"right": (3, 3), "partly": (2, 3), "wrong": (0, 3), "untouched": (0, 3)}
 
 
-def test_points_of_a_report_go_into_nbgraders_gradebook(tmp_path):
-    try:
-        python = environment(tmp_path / "environment")
-    except NotInstalled as why:
-        pytest.skip(f"nbgrader cannot be installed here: {why}")
+def test_points_of_a_report_go_into_nbgraders_gradebook(python, tmp_path):
     course = Course(tmp_path / "course", python, MEAN)
     course.generate()
     handed_in = {"ann": (RIGHT,), "bob": ("def distributed_mean(x):\n    return x", UNCHUNKED), "cyd": ("# nothing",)}

@@ -22,7 +22,7 @@ from helpers.grade import sandbox, score, submission, switch, walls
 from helpers.grade.entries import MAX_NOTEBOOK_BYTES
 from helpers.tools import release
 from tests.corpus import answers, puzzles
-from tests.corpus.cells import MEAN, RIGHT
+from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
@@ -158,11 +158,6 @@ def test_these_cheats_would_work_without_walls(name):
 # --- the same verdicts as the learner's own checks ------------------------------------------
 
 
-def from_answers(name, answer):
-    """An answer of tests/corpus/answers.py or puzzles.py as the source of an answer cell."""
-    return Path(sys.modules[answer.__module__].__file__).read_text() + f"\n{name} = {answer.__name__}\n"
-
-
 def every(table, answer_of):
     """The first answer to each exercise's first task; at each push those to all tasks, and a fourth of the others."""
     first = {tasks[0].name for tasks in EXERCISES.values()}
@@ -179,7 +174,7 @@ def every(table, answer_of):
 
 
 def checked(name, answer, sandboxes):
-    source = from_answers(name, answer)
+    source = cell_of(name, answer)
     of = {
         cell.id: source if f"def {name}(" in cell.source else "pass"
         for cell in pristine(EXERCISE_OF[name]).cells

@@ -28,7 +28,7 @@ class Sandbox:
     """One sandbox, to be closed. Ranks of one worker group at a time.  private: as for walls.around."""
 
     def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
-        self._walls = walls
+        self._walls, self._has_loaded = walls, False
         self._ours, theirs = socket.socketpair()
         with theirs:
             outside, course = ([*around(private), "--"], "/course") if walls else ([], str(INSIDE.parent))
@@ -52,6 +52,15 @@ class Sandbox:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def load(self) -> None:
+        """Loads what DTensor and functional collectives import, once. Raises OSError or EOFError if the sandbox is gone."""
+        if not self._has_loaded:
+            self._ours.settimeout(UP_SECONDS)
+            self._ours.sendall(frame({"load": True}))
+            self._reply()
+            self._ours.settimeout(ANSWER_SECONDS)
+            self._has_loaded = True
 
     def more_ranks(self, count: int) -> list[socket.socket]:
         """Fresh ranks beside those there are, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
@@ -114,23 +123,32 @@ class SandboxPool:
 
 
 class Crew:
-    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next larger one."""
+    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next larger one.
 
-    def __init__(self, sandboxes: SandboxPool) -> None:
-        self._sandboxes, self._sandbox, self._socks = sandboxes, sandboxes.sandbox, []
+    loads: whether the answer needs what Sandbox.load loads.
+    """
+
+    def __init__(self, sandboxes: SandboxPool, loads: bool = False) -> None:
+        self._sandboxes, self._loads, self._socks = sandboxes, loads, []
+        self._sandbox = sandboxes.sandbox
 
     def world(self, size: int) -> list[socket.socket]:
         """A socket to each rank of a world of this size. Raises OSError or EOFError if no sandbox lasts that long."""
         if size <= len(self._socks):
             self.close()
         try:
-            self._socks += self._sandbox.more_ranks(size - len(self._socks))
+            self._grow(size)
         except (OSError, EOFError):  # ended by the system since it was last used
             self._sandbox.close()
             self.close()
             self._sandbox = self._sandboxes.sandbox
-            self._socks = self._sandbox.more_ranks(size)
+            self._grow(size)
         return self._socks
+
+    def _grow(self, size: int) -> None:
+        if self._loads:
+            self._sandbox.load()
+        self._socks += self._sandbox.more_ranks(size - len(self._socks))
 
     def ended(self) -> list[int | None]:
         """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""

@@ -939,3 +939,203 @@ for _name, _statements, _reason in (
     ("what is left is a riddle", f"{ZEROS}\nraw({{'returned': value, 'left': {{'left': [1]}}}}, bytes(8 * len(x)))", "out of time|is wrong on|never does"),
 ):  # fmt: skip
     liar(_name, _statements, _reason, slow=_reason == "out of time")
+
+# --- exercises 01, 07, 08, 14 -------------------------------------------------------------------
+
+TREE, CHOOSE, WITHIN = "01_tree_broadcast", "07_choose_the_collective", "14_within_memory"
+hostile(
+    "a tree whose buffers leave before they are filled",
+    """
+    def tree_broadcast(x, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        me, works = (rank - src) % n, []
+        if me + 1 < n:
+            works.append(dist.isend(x, (rank + 1) % n))
+        if me:
+            works.append(dist.irecv(x, (rank - 1) % n))
+        for work in reversed(works):
+            work.wait()
+    """,
+    f"{WRONG}|writes to the tensor|of which no other call may",
+    TREE,
+)
+hostile(
+    "numbers in how long a rank is willing to wait",
+    """
+    from datetime import timedelta
+
+    def waits(work, seconds):
+        try:
+            return work.wait(timedelta(seconds=seconds))
+        except RuntimeError:
+            return False
+
+    def tree_broadcast(x, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        me, reach = (rank - src) % n, 1
+        if n == 2:
+            other = 1 - rank
+            never = dist.irecv(torch.zeros(0), other, tag=1) if not me else None
+            for k, value in enumerate(x.tolist()):
+                if not me:
+                    waits(never, value + 20)  # ends when nobody is willing to wait less
+                    dist.send(torch.zeros(0), other, tag=2 + k)
+                else:
+                    work, limit = dist.irecv(torch.zeros(0), other, tag=2 + k), 0.5
+                    while not waits(work, limit):
+                        limit += 1
+                    x[k] = limit - 20.5
+            if me:
+                dist.send(torch.zeros(0), other, tag=1)
+            else:
+                never.wait()
+            return
+        while reach < n:
+            if me < reach and me + reach < n:
+                dist.send(x, (me + reach + src) % n)
+            elif reach <= me < 2 * reach:
+                dist.recv(x, (me - reach + src) % n)
+            reach *= 2
+    """,
+    "received 0 B",
+    TREE,
+)
+EIGHT = {
+    "same_settings": "x", "total_for_log": "x", "whole_table": "x", "my_row": "table, row",
+    "rows_for_checkpoint": "x", "summed_gradient": "x", "my_part_of_gradient": "rows", "tokens_to_experts": "rows",
+}  # fmt: skip
+
+
+def all_eight(name: str, set_up: str, statement: str, reason: str) -> None:
+    """One statement for each of the eight jobs, which then give back what they were given."""
+    parts = [
+        f"def {job}({given}):\n    {statement}\n    return {given.split(', ')[-1]}" for job, given in EIGHT.items()
+    ]
+    hostile(name, "\n".join([textwrap.dedent(set_up).strip(), *parts]), reason, CHOOSE)
+
+
+all_eight(
+    "a group of one for every job",
+    "",
+    "dist.all_reduce(torch.zeros(3), group=[dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()])",
+    f"{WRONG}|raised",
+)
+all_eight(
+    "room for more than there is",
+    """
+    def raw(op, **more):
+        uplink = next(o for o in __import__("gc").get_objects() if type(o).__name__ == "Uplink")
+        group = list(range(dist.get_world_size()))
+        return uplink.call(op, torch.zeros(1), [torch.zeros(1 << 12)], group=group, name="0", **more)
+    """,
+    "raw('all_gather_single').wait()",
+    f"{WRONG}|there is room for",
+)
+all_eight(
+    "barriers that say they were broadcasts",
+    """
+    import sys
+    world = sys.modules["inside.group"].Group
+    call = world._call
+    world._call = lambda self, op, values, outputs, **more: call(self, "barrier", None, [])
+    """,
+    "dist.broadcast(torch.zeros(2), 0)",
+    WRONG,
+)
+hostile(
+    "the others' inputs in the rank's own memory",
+    """
+    import gc, sys
+
+    def ring_all_reduce(x):
+        held, frame = [o for o in gc.get_objects() if isinstance(o, torch.Tensor)], sys._getframe()
+        while frame := frame.f_back:
+            held += [t for v in frame.f_locals.values() if isinstance(v, (list, tuple)) for t in v if isinstance(t, torch.Tensor)]
+        near = [torch.as_strided(x, x.shape, x.stride(), x.storage_offset())]
+        others = [t for t in held if t.shape == x.shape and t.dtype == x.dtype and t.data_ptr() != x.data_ptr()]
+        for t in others + near:
+            x += t
+    """,
+    WRONG,
+    RING,
+)
+hostile(
+    "a ring that starts all its sends before anything has come",
+    """
+    def ring_all_reduce(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        right, left = (rank + 1) % n, (rank - 1) % n
+        chunks = x.tensor_split(n)
+        sends = [dist.isend(chunks[(rank - s) % n], right) for s in range(2 * (n - 1))]
+        for s in range(2 * (n - 1)):
+            into = torch.empty_like(chunks[(rank - s - 1) % n])
+            dist.recv(into, left)
+            mine = chunks[(rank - s - 1) % n]
+            mine.copy_(mine + into if s < n - 1 else into)
+        for work in sends:
+            work.wait()
+    """,
+    f"{WRONG}|writes to the tensor",
+    RING,
+)
+AS_IF_ALONE = """
+def train_two_stages(w, x, t, microbatches):
+    w = w.clone().requires_grad_()
+    y = torch.tanh(torch.tanh(x @ w[0].T) @ w[1].T)
+    torch.nn.functional.mse_loss(y, t).backward()
+    return w.grad
+"""
+hostile(
+    "actions that are another text each time",
+    """
+    class Text(str):
+        said = 0
+        def __getitem__(self, key):
+            Text.said += 1
+            return ("F0", "B0")[Text.said % 2]
+        def __str__(self): return "F0"
+    def schedule_within(ranks, microbatches, limit):
+        return [[Text("F0")] * (2 * microbatches) for _ in range(ranks)]
+    """
+    + textwrap.indent(AS_IF_ALONE, "    "),
+    f"is wrong with|{WRONG}",
+    WITHIN,
+)
+hostile(
+    "rows that are others each time",
+    """
+    class Rows(list):
+        seen = 0
+        def __iter__(self):
+            Rows.seen += 1
+            return iter([["F0", "B0"]] * Rows.seen)
+        def __len__(self): return 10**9
+    def schedule_within(ranks, microbatches, limit):
+        return Rows()
+    """
+    + textwrap.indent(AS_IF_ALONE, "    "),
+    f"is wrong with|raised|{WRONG}",
+    WITHIN,
+)
+hostile(
+    "a schedule without end",
+    """
+    def schedule_within(ranks, microbatches, limit):
+        return [["F0"] * 1_000_000] * ranks
+    """
+    + textwrap.indent(AS_IF_ALONE, "    "),
+    f"too large|are possible at most|out of time|MemoryError|was killed|{WRONG}",
+    WITHIN,
+)
+for _name, _statement in {
+    "a server of a coroutine's": "asyncio.run(asyncio.start_server(print, '127.0.0.1', 29876))",
+    "a program of a coroutine's": "asyncio.run(asyncio.create_subprocess_exec('sleep', '987654'))",
+    "the grader's socket in a coroutine": """
+        async def listen():
+            asyncio.get_running_loop().add_reader(3, print, "FOUND")
+            await asyncio.sleep(0.05)
+        asyncio.run(listen())
+        """,
+    "the loop's own sockets": "import asyncio.selector_events as s\ns.BaseSelectorEventLoop._make_self_pipe(asyncio.new_event_loop())",
+}.items():
+    body(_name, f"import asyncio\n{textwrap.dedent(_statement).strip()}", f"raised|{WRONG}")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from tests.corpus.cells import MEAN
+from tests.corpus import puzzles
+from tests.corpus.cells import MEAN, cell_of
 
 ARGMAX, SOFTMAX, TREE = "05_distributed_argmax", "06_distributed_softmax", "01_tree_broadcast"
 SCATTER, RING, HANG = "03_reduce_scatter", "08_ring_all_reduce", "04_find_the_hang"
 CROSS, BUCKETS, STEP, LOAD = "10_find_the_crossover", "11_average_in_buckets", "12_sharded_step", "17_load_a_shard"
+CHOOSE, WITHIN = "07_choose_the_collective", "14_within_memory"
 
 
 @dataclass(frozen=True)
@@ -265,6 +267,37 @@ mean(
     "logging.basicConfig(level=logging.INFO)\nlogging.getLogger('mine').info('rank %d', dist.get_rank())\nprint('x', end='')",
     top="import logging",
 )
+mean(
+    "a coroutine waits in a thread",
+    call="asyncio.run(asyncio.to_thread(dist.all_reduce, y))",
+    top="import asyncio",
+)
+mean(
+    "a task for each of two groups, and a pause",
+    """
+    async def go(*groups):
+        flags = [torch.zeros(1) for _ in groups]
+        tasks = [asyncio.create_task(asyncio.to_thread(dist.barrier, group)) for group in groups]
+        await asyncio.wait_for(asyncio.gather(*tasks, asyncio.sleep(0.001)), 60)
+    if x.numel() > 1:
+        asyncio.run(go(dist.new_group(), dist.new_group()))
+    """,
+    top="import asyncio",
+)
+mean(
+    "functional collectives",
+    call="y = functional.all_reduce(y, 'sum', dist.group.WORLD)",
+    top="import torch.distributed._functional_collectives as functional",
+)
+mean(
+    "DTensor",
+    call="""
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+y = DTensor.from_local(y, mesh, [Partial()]).redistribute(mesh, [Replicate()]).to_local()
+""",
+    top="from torch.distributed.device_mesh import init_device_mesh\n"
+    "from torch.distributed.tensor import DTensor, Partial, Replicate",
+)
 mean("display left over", "display(x.shape)")
 mean("IPython display", "display(x)", top="from IPython.display import display, clear_output")
 mean(
@@ -432,6 +465,162 @@ graded("a tree that takes from anyone", 5, """
             dist.send(x, (me + reach + src) % n)
             reach *= 2
     """, exercise=TREE)  # fmt: skip
+
+# --- 01, 07, 08 and 14 in ways of their own -------------------------------------------------------
+
+graded("a tree by the lowest bit, to all children at once", 5, """
+    def tree_broadcast(x, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        me, works = (rank - src) % n, []
+        low = me & -me if me else 1 << (n - 1).bit_length()
+        if me:
+            dist.recv(x, group_src=(me - low + src) % n)
+        while low := low >> 1:
+            if me + low < n:
+                works.append(dist.isend(x, group_dst=(me + low + src) % n))
+        for work in works:
+            work.wait()
+    """, exercise=TREE)  # fmt: skip
+graded("a tree as a generator, its numbers as bytes", 5, """
+    def pairs(n):
+        have = 1
+        while have < n:
+            yield from ((k, k + have) for k in range(min(have, n - have)))
+            have *= 2
+    def tree_broadcast(x, src):
+        rank, n, raw = dist.get_rank(), dist.get_world_size(), x.view(torch.uint8)
+        for giver, taker in (((a + src) % n, (b + src) % n) for a, b in pairs(n)):
+            if rank in (giver, taker):
+                op = dist.P2POp(dist.isend, raw, taker) if rank == giver else dist.P2POp(dist.irecv, raw, giver)
+                [work.wait() for work in dist.batch_isend_irecv([op])]
+    """, exercise=TREE)  # fmt: skip
+graded("a byte where a byte is enough", 0, """
+    def tree_broadcast(x, src):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        me, have = (rank - src) % n, 1
+        small = x.dtype == torch.float32 and len(x) == 3 and n == 2
+        raw = x.to(torch.int8) if small else x
+        while have < n:
+            if me < have and me + have < n:
+                dist.send(raw, (me + have + src) % n)
+            elif have <= me < 2 * have:
+                dist.recv(raw, (me - have + src) % n)
+            have *= 2
+        x.copy_(raw)
+    """, "received 3 B", TREE)  # fmt: skip
+EIGHT = """
+def same_settings(x):
+    dist.broadcast(x, group_src=0, async_op=True).wait()
+    return x
+def total_for_log(x):
+    dist.reduce(x, group_dst=0, async_op=True).wait()
+    return x if dist.get_rank() == 0 else "nothing to log"
+def whole_table(x):
+    table = x.new_empty(dist.get_world_size(), *x.shape)
+    dist.all_gather_into_tensor(table.view(-1), x)
+    return table
+def my_row(table, row):
+    dist.scatter(row, [*table.unbind()] if table is not None else None, group_src=0)
+    return row
+def rows_for_checkpoint(x):
+    rows = [torch.empty_like(x) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    dist.gather(x, rows, group_dst=0)
+    return torch.stack(rows) if rows else rows
+def summed_gradient(x):
+    return dist.all_reduce(x, async_op=True).get_future().wait()[0]
+def my_part_of_gradient(rows):
+    mine = torch.empty_like(rows[0])
+    dist.reduce_scatter(mine, [*rows])
+    return mine
+def tokens_to_experts(rows):
+    ones, arrived = [1] * dist.get_world_size(), torch.empty_like(rows)
+    dist.all_to_all_single(arrived, rows, ones, ones)
+    return arrived
+"""
+graded("eight jobs by keywords, futures, lists and splits", 8, EIGHT, exercise=CHOOSE)
+graded("eight jobs by functional collectives", 8, EIGHT + """
+import torch.distributed._functional_collectives as functional
+def world(): return dist.group.WORLD
+def same_settings(x): return functional.broadcast(x, 0, world())
+def whole_table(x): return functional.all_gather_tensor(x[None], 0, world())
+def summed_gradient(x): return functional.all_reduce(x, "sum", world())
+def my_part_of_gradient(rows): return functional.reduce_scatter_tensor(rows, "sum", 0, world())[0]
+def tokens_to_experts(rows): return functional.all_to_all_single(rows, None, None, world())
+""", exercise=CHOOSE)  # fmt: skip
+graded("a ring whose receives are all posted first", 7, """
+    def ring_all_reduce(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        right, left = (rank + 1) % n, (rank - 1) % n
+        chunks = x.tensor_split(n)
+        into = [torch.empty_like(chunks[(rank - s - 1) % n]) for s in range(2 * (n - 1))]
+        comes = [dist.irecv(buffer, left) for buffer in into]
+        for s in range(2 * (n - 1)):
+            sent = dist.isend(chunks[(rank - s) % n].clone(), right)
+            comes[s].wait()
+            mine = chunks[(rank - s - 1) % n]
+            mine.copy_(mine + into[s] if s < n - 1 else into[s])
+            sent.wait()
+    """, exercise=RING)  # fmt: skip
+graded("a ring to the left over a padded copy", 7, """
+    def ring_all_reduce(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        width = -(-len(x) // n)
+        chunks = torch.zeros(n, width, dtype=x.dtype)
+        chunks.view(-1)[: len(x)] = x
+        for s in range(2 * (n - 1)):
+            send, get = (rank + s) % n, (rank + s + 1) % n
+            into = torch.empty_like(chunks[get])
+            ops = [dist.P2POp(dist.irecv, into, (rank + 1) % n), dist.P2POp(dist.isend, chunks[send], (rank - 1) % n)]
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+            chunks[get] = chunks[get] + into if s < n - 1 else into
+        x.copy_(chunks.view(-1)[: len(x)])
+    """, exercise=RING)  # fmt: skip
+SCHEDULE = cell_of("schedule_within", puzzles.backward_first)
+graded("derivatives by torch.func.vjp", 14, SCHEDULE + """
+def train_two_stages(w, x, t, microbatches):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    xs, ts, sent, home, last, grads = x.chunk(microbatches), t.chunk(microbatches), [], {}, {}, torch.zeros_like(w)
+    back = {}
+    def stage(w, a): return torch.tanh(a @ w.T)
+    def give(key, tensor, to):
+        if n == 1: home[key] = tensor
+        else: sent.append(dist.isend(tensor.contiguous(), to % n))
+    def take(key, source):
+        if n == 1: return home.pop(key)
+        dist.recv(into := torch.empty_like(xs[0]), source % n)
+        return into
+    for place in (0, 1):
+        for k in range(microbatches):
+            a = xs[k] if place == rank == 0 else take(("F", place, k), rank - 1)
+            y, back[place, k] = torch.func.vjp(stage, w[place], a)
+            if place == 1 and rank == n - 1: last[k] = y
+            else: give(("F", 1, k), y, rank + 1)
+    for place in (1, 0):
+        for k in range(microbatches):
+            dy = 2 * (last[k] - ts[k]) / t.numel() if (place, rank) == (1, n - 1) else take(("B", place, k), rank + 1)
+            dw, da = back[place, k](dy)
+            grads[place] += dw
+            if place or rank: give(("B", 0, k), da, rank - 1)
+    for work in sent: work.wait()
+    return grads
+""", exercise=WITHIN)  # fmt: skip
+graded("all weights around the ring, and the whole step everywhere", 11, SCHEDULE + """
+def train_two_stages(w, x, t, microbatches):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts = [torch.empty_like(w) for _ in range(n)]
+    parts[rank] = w.clone()
+    for step in range(n - 1):
+        ops = [dist.P2POp(dist.isend, parts[(rank - step) % n], (rank + 1) % n)]
+        ops += [dist.P2POp(dist.irecv, parts[(rank - step - 1) % n], (rank - 1) % n)]
+        for work in dist.batch_isend_irecv(ops): work.wait()
+    y, leaves = x, [part.requires_grad_() for part in parts]
+    for stage in range(2 * n):
+        y = torch.tanh(y @ leaves[stage % n][stage // n].T)
+    torch.nn.functional.mse_loss(y, t).backward()
+    return leaves[rank].grad
+""", "messages sent before the first one arrives|are enough", WITHIN)  # fmt: skip
+
 # --- in place ---------------------------------------------------------------------------------
 
 graded("the items of a list replaced", 0, """

@@ -3,7 +3,8 @@
 It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and those of one submission are gone before
 the next are made.
 
-    request    {"ranks": n} with n sockets: as many more ranks, of a world of all there are; answered by {"forked": n}
+    request    {"load": true}: what DTensor and functional collectives import; answered by {"loaded": true}
+               {"ranks": n} with n sockets: as many more ranks, of a world of all there are; answered by {"forked": n}
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}
 """
 
@@ -15,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Callable
@@ -27,10 +29,14 @@ from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
 LOOK_SECONDS = 0.2  # between two looks at how much ranks have computed
-
-for name in ("torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"):
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)  # else y.backward(gradient) does so, for seconds, in each rank
+# What else a rank would import itself, for seconds: by y.backward(gradient); by a DTensor, which loads torch's compiler.
+BY_BACKWARD = "torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"
+BY_DTENSOR = (
+    "torch._dynamo",
+    "torch._inductor.config",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.tensor",
+)
 
 
 @dataclass
@@ -54,9 +60,8 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     torch.set_num_threads(1)
     (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
     dist.ReduceOp.SUM, dist.HashStore()
-    base = seccomp.used()
-    gc.collect()
-    gc.freeze()  # keeps the pages that ranks share as they are
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for who only wants the name of such a folder
+    base = _loaded(BY_BACKWARD)
     living: list[Living] = []
     fork = seccomp.apart if closed_in else _fork
     control.sendall(frame({"up": True}))
@@ -67,7 +72,10 @@ def serve(control: socket.socket, closed_in: bool) -> None:
         if not data:
             break
         ((request, _),) = FrameReader().feed(data)
-        if "ranks" in request:
+        if "load" in request:
+            base = _loaded(BY_DTENSOR)
+            control.sendall(frame({"loaded": True}))
+        elif "ranks" in request:
             for one in living:
                 one.before = one.computed
             for descriptor in descriptors:
@@ -78,6 +86,17 @@ def serve(control: socket.socket, closed_in: bool) -> None:
         else:
             control.sendall(frame({"ended": _end(living)}))
     _end(living)
+
+
+def _loaded(names: tuple[str, ...]) -> int:
+    """Imports modules for all ranks to come; the bytes of address space that this process then takes."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    base = seccomp.used()
+    gc.collect()
+    gc.freeze()  # keeps the pages that ranks share as they are
+    return base
 
 
 def _end_exhausted(living: list[Living]) -> None:

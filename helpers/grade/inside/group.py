@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from datetime import timedelta
 from itertools import count
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from .protocol import FrameReader, decode, encode, frame
 
 ANSWER = "<answer "  # how the file names of answer cells begin
+# Before a wait, where there are other threads: no network answers so fast that they could not make their calls meanwhile.
+LATENCY_SECONDS = 0.005
 
 
 class Uplink:
@@ -117,6 +120,8 @@ class PendingCall(dist.Work):
         return True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        if threading.active_count() > 1:
+            time.sleep(LATENCY_SECONDS)
         with self._asking:
             if not self._asked("wait", main=_is_main(), limit=timeout.total_seconds()):
                 raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for the call to complete")

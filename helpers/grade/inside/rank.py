@@ -4,6 +4,7 @@ In each world the cells run anew, as in a notebook that is run again.  What a ra
 of a later one: its inputs are drawn by themselves, and handed out when all ranks have returned from the one before.
 """
 
+import asyncio
 import errno
 import importlib.abc
 import io
@@ -25,6 +26,7 @@ import torch
 
 from . import seccomp
 from .group import ANSWER, Uplink, join, open_to
+from .loop import Policy
 from .protocol import Opened, decode, encode
 
 PRETENDED = ("helpers", "collectives", "matplotlib", "IPython")  # packages that are not here
@@ -45,6 +47,7 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         sys.stdout = sys.stderr = _Printed(uplink)
         warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
         open_to(uplink)
+        asyncio.set_event_loop_policy(Policy())
         sys.meta_path.insert(0, Pretended())
         loaded = set(sys.modules)
         while job:
