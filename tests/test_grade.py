@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,6 +153,27 @@ def test_a_file_that_cannot_be_graded_says_why(tmp_path, capsys, name, notebook,
     assert graded(path) == 2
     assert words in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_copy_for_students_grades_as_soon_as_the_exercises_are_in_the_place_of_the_solutions(tmp_path):
+    for folder in ("collectives", "helpers", "exercises"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "solutions").mkdir()
+
+    def graded_there(*options):
+        command = [sys.executable, "-m", "helpers.grade", "--progress", "progress.json", *options]
+        environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+
+    for options in (["exercises"], ["--score", "exercises"]):
+        done = graded_there(*options)
+        assert done.returncode == 2 and done.stderr.rstrip().endswith("them: cp exercises/*.ipynb solutions/")
+    handed_out = exercise()
+    saved(tmp_path / "solutions" / f"{MEAN}.ipynb", handed_out)
+    path = tmp_path / "exercises" / f"{MEAN}.ipynb"
+    assert "not begun" in graded_there(str(saved(path, handed_out))).stdout
+    assert "3 of 3 points, solved" in graded_there(str(answered(path, RIGHT))).stdout
 
 
 def test_a_file_that_does_not_exist(tmp_path, capsys):

@@ -4,11 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
+from ..course import SOLUTIONS
+from ..exercise.notebook import exercises
 from ..progress import FILE
+
+NO_EXERCISES = (
+    f"There are no notebooks in {SOLUTIONS}, and the grader knows the exercises by those. In a copy of the course without its "
+    "solutions, put the exercises there as they were handed out, before anybody works in them: cp exercises/*.ipynb solutions/"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status of learner.grade or instructor.score."""
+    """The exit status of learner.grade or instructor.score; 2 where there are no exercises to know submissions by."""
     parser = argparse.ArgumentParser(
         prog="python -m helpers.grade",
         description="Says what is right in your exercises, and what to think about next.",
@@ -43,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     add("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if not exercises():
+        print(NO_EXERCISES, file=sys.stderr)
+        return 2
     if options.score:
         from .instructor import score
 

@@ -784,6 +784,24 @@ def deadlock(x):
         into += arriving
 
 
+@wrong(RING, r"has a buffer of 8 B in one call; 4 B are enough(.|\n)*Where do those go that are left")
+def last_chunk_takes_the_rest(x):
+    """Within all other limits: the other chunks are as much smaller."""
+    n = dist.get_world_size()
+    size = len(x) // n
+    ring(x, [*(x[k * size : (k + 1) * size] for k in range(n - 1)), x[(n - 1) * size :]])
+
+
+@wrong(RING, r"has a buffer of 16 B in one call; 8 B are enough")
+def two_ranks_exchange_everything(x):
+    rank, n = here()
+    if n != 2:
+        return the_other_way_round(x)
+    arriving = torch.zeros_like(x)
+    exchange(x.clone(), 1 - rank, arriving, 1 - rank)
+    x += arriving
+
+
 @wrong(RING, "steps; .* are enough")
 def taking_turns(x):
     rank, n = here()

@@ -1001,7 +1001,7 @@ hostile(
     TREE,
 )
 EIGHT = {
-    "same_settings": "x", "total_for_log": "x", "whole_table": "x", "my_row": "table, row",
+    "same_settings": "x", "total_for_log": "x", "whole_table": "x", "my_head": "heads",
     "rows_for_checkpoint": "x", "summed_gradient": "x", "my_part_of_gradient": "rows", "tokens_to_experts": "rows",
 }  # fmt: skip
 
@@ -1036,8 +1036,7 @@ all_eight(
     """
     import sys
     world = sys.modules["inside.group"].Group
-    call = world._call
-    world._call = lambda self, op, values, outputs, **more: call(self, "barrier", None, [])
+    world._call = lambda self, op, values, outputs, call=world._call, **more: call(self, "barrier", None, [])
     """,
     "dist.broadcast(torch.zeros(2), 0)",
     WRONG,
