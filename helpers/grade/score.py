@@ -57,7 +57,7 @@ GRADED_SECONDS = (
     f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2)} s "
     "of processor time. Look for a loop that does not end."
 )
-ABOVE = r"\b_functional_collectives\b|\bdistributed\.tensor\b"  # what sits on top of calls, and takes seconds to import
+ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b"  # what sits on top of calls, and takes seconds to import
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
 

@@ -298,6 +298,14 @@ y = DTensor.from_local(y, mesh, [Partial()]).redistribute(mesh, [Replicate()]).t
     top="from torch.distributed.device_mesh import init_device_mesh\n"
     "from torch.distributed.tensor import DTensor, Partial, Replicate",
 )
+mean(
+    "DTensor by its module",
+    call="""
+mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+y = spread.DTensor.from_local(y, mesh, [spread.Partial()]).redistribute(mesh, [spread.Replicate()]).to_local()
+""",
+    top="from torch.distributed import tensor as spread",
+)
 mean("display left over", "display(x.shape)")
 mean("IPython display", "display(x)", top="from IPython.display import display, clear_output")
 mean(
