@@ -136,8 +136,8 @@ TASK = Task(
         "values": "follow one chunk: on which rank does it start, who adds to it, where is it complete, and how does it get to all?",
         "calls": "build it from send and recv (isend, irecv, batch_isend_irecv): that is what all_reduce does inside.",
         "traffic": "does each message carry one chunk, or the whole tensor?",
-        "largest": "every chunk has ceil(length/N) elements or fewer. Where do those go that are left when the length doesn't "
-        "divide by N?",
+        "largest": "does each message carry one chunk, or the whole tensor? And if the length doesn't divide by N, how many chunks "
+        "share the elements that are left?",
         "messages": "N-1 messages make every chunk complete on one rank, and N-1 more give it to all.",
         "steps": "all ranks can send in the same step. Which of your calls waits for another rank's turn? See batch_isend_irecv.",
         "links": "in a ring, rank r sends to (r + 1) % N and receives from (r - 1) % N.",

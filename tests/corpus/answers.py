@@ -784,7 +784,7 @@ def deadlock(x):
         into += arriving
 
 
-@wrong(RING, r"has a buffer of 8 B in one call; 4 B are enough(.|\n)*Where do those go that are left")
+@wrong(RING, r"has a buffer of 8 B in one call; 4 B are enough(.|\n)*how many chunks share")
 def last_chunk_takes_the_rest(x):
     """Within all other limits: the other chunks are as much smaller."""
     n = dist.get_world_size()
