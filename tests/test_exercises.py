@@ -54,7 +54,7 @@ def cases(table, answer_of):
     """Each task's first answer by `make test`, every fourth at each push, and then all to the short tasks.
 
 
-    Nobody else judges the short ones; of the others the sandbox judges another fourth (test_score.py) and each task's
+    Nobody else judges the short ones; of the others the sandbox judges an eighth (test_score.py) and each task's
     first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
     the one folded in its chapter, is judged below. Of a chapter's short tasks, `make test` takes the first.
     """
