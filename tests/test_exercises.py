@@ -4,7 +4,9 @@ import json
 import os
 import re
 import threading
+from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 
 import nbformat
 import pytest
@@ -12,10 +14,11 @@ import torch
 
 from collectives import algorithms as schedule
 from helpers import RankFailed, course, run
-from helpers.exercise import CheckFailed, check_budget, check_practice, check_values, notebook
-from helpers.exercise.cases import Case
+from helpers.exercise import CheckFailed, check, check_budget, check_practice, check_values, notebook
+from helpers.exercise.cases import WORLD_SIZES, Case
 from helpers.exercise.feedback import explain, in_words
 from helpers.exercise.judge import judge
+from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
@@ -53,7 +56,6 @@ def patient(monkeypatch):
 def cases(table, answer_of):
     """Each task's first answer by `make test`, every fourth at each push, and then all to the short tasks.
 
-
     Nobody else judges the short ones; of the others the sandbox judges an eighth (test_score.py) and each task's
     first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
     the one folded in its chapter, is judged below. Of a chapter's short tasks, `make test` takes the first.
@@ -82,9 +84,54 @@ def named(answer, name):
     return renamed
 
 
+def in_one_run(functions):
+    """By function, each named as its task: by world size, what it does in all of its cases.
+
+    There is one run of a world size for all of them: to start ranks takes longer than most answers.
+    """
+
+    def each(k, *arguments):
+        return functions[k](*arguments)
+
+    came = [{} for _ in functions]
+    for world_size in WORLD_SIZES:
+        tried = [
+            (k, case)
+            for k, function in enumerate(functions)
+            for case in TASKS[function.__name__].cases
+            if case.world_size == world_size
+        ]
+        if not tried:
+            continue
+        inputs = [[(k, *own) for own in TASKS[functions[k].__name__].arguments(case)] for k, case in tried]
+        done = run(perform, each, [case.late for _, case in tried], inputs, world_size=world_size, timeout=120)
+        for (k, _), attempt in zip(tried, check.attempts_of(done, len(tried)), strict=True):
+            own = [arguments[1:] for arguments in attempt.arguments]
+            came[k].setdefault(world_size, []).append(replace(attempt, arguments=own))
+    return came
+
+
+FILE_OF = {task.name: file for file, tasks in (EXERCISES | PRACTICE).items() for task in tasks}
+TOGETHER = defaultdict(list)  # the right answers to an exercise, or a chapter's short tasks, that one kind of run takes
+for parameters in cases(RIGHT, lambda answer: answer):
+    if parameters.marks:
+        TOGETHER[FILE_OF[parameters.values[0]], parameters.marks[0].name].append(parameters.values)
+
+
+@cache
+def together(file, kind):
+    of = TOGETHER[file, kind]
+    return dict(zip(of, in_one_run([named(answer, name) for name, answer in of])))
+
+
 @pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
-def test_a_right_answer_passes(name, answer, capsys):
-    check_budget(named(answer, name))
+def test_a_right_answer_passes(name, answer, capsys, monkeypatch):
+    """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind."""
+    function = named(answer, name)
+    for kind in ("slow", "nightly"):
+        if (name, answer) in TOGETHER[FILE_OF[name], kind]:
+            monkeypatch.setattr(check, "_kept", {check._key(function): together(FILE_OF[name], kind)[name, answer]})
+    check_budget(function)
     said = capsys.readouterr()
     last = rf"in {len(TASKS[name].cases)} cases?\." if isinstance(TASKS[name], Puzzle) else "With (8|16) ranks"
     assert said.out.startswith("Right") and re.search(last, said.out) and not said.err
@@ -278,15 +325,29 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize("chapter, task", SHORT)
-def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys):
-    placeholder, check, answer = practice_of(chapter, task.name)
+def executed(*cells):
     names = {"torch": torch, "dist": torch.distributed, "check_practice": check_practice}
-    exec(placeholder, names)
-    exec(check, names)
+    for cell in cells:
+        exec(cell, names)
+    return names
+
+
+@cache
+def folded(chapter):
+    """By name, what the answers folded in a chapter do, but for the first, in one run of each size."""
+    functions = [executed(practice_of(chapter, task.name)[2])[task.name] for task in PRACTICE[chapter][1:]]
+    return dict(zip([function.__name__ for function in functions], in_one_run(functions)))
+
+
+@pytest.mark.parametrize("chapter, task", SHORT)
+def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys, monkeypatch):
+    placeholder, checked, answer = practice_of(chapter, task.name)
+    names = executed(placeholder, checked)
     assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
     exec(answer, names)
-    exec(check, names)
+    if task is not PRACTICE[chapter][0]:
+        monkeypatch.setattr(check, "_kept", {check._key(names[task.name]): folded(chapter)[task.name]})
+    exec(checked, names)
     assert capsys.readouterr().out.startswith("Right, in")
 
 
