@@ -67,7 +67,7 @@ def main():
     y = moe_forward(layer, mine)
     y.square().sum().backward()
     dist.all_reduce(router.grad)  # every rank has one
-    torch.testing.assert_close([y, mine.grad, expert.grad, router.grad], expected)
+    torch.testing.assert_close([y, mine.grad, expert.grad, router.grad], expected, rtol=1e-4, atol=1e-5)
     print(f"rank {rank} of {n}: output and gradients of one process, for its {len(mine)} tokens", flush=True)
     dist.destroy_process_group()
 
