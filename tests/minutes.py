@@ -3,6 +3,8 @@
 The reader is at ease with PyTorch and new to torch.distributed: 200 words or 10 lines of code in a minute, one minute for what is
 predicted, two for a Vary, and for a task what its text says, or two.  Students may need 1.5 times as long: somebody new to all of it
 reported 40 minutes for chapter 01, which has 30 by this rule.
+
+A section whose heading is followed by a line that begins with OPTIONAL is counted apart, with the sections within it.
 """
 
 import re
@@ -12,7 +14,8 @@ import nbformat
 from tests import ROOT
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-LONGEST = 75  # minutes of a sitting
+LONGEST = 75  # minutes of a chapter without its optional sections
+OPTIONAL = "*Optional: nothing later needs it"
 STATED = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "fifteen": 15}
 
 
@@ -21,20 +24,33 @@ def tags(cell):
 
 
 def minutes(cells):
-    """The minutes that these cells take a reader."""
-    spent, above = 0.0, ""
+    """The minutes that these cells take a reader: (all but the optional sections, the optional sections)."""
+    spent, above, level = [0.0, 0.0], "", None
     for cell in cells:
-        if cell.cell_type == "markdown":
-            above = cell.source
-            prose = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", cell.source)
-            spent += len(prose.split()) / 200 + 2 * cell.source.count("**Vary")
-        elif re.match(r"check_practice\(", cell.source):
-            spent += next(
-                (STATED[word.lower()] for word in re.findall(r"(\w+) minutes?", above) if word.lower() in STATED), 2
-            )
-        else:
-            spent += len([line for line in cell.source.splitlines() if line.strip()]) / 10 + ("predict" in tags(cell))
-    return spent
+        if cell.cell_type == "code":
+            spent[level is not None] += code(cell, above)
+            continue
+        for part in re.split("^(?=#)", cell.source, flags=re.MULTILINE):
+            heading = re.match(r"(#+) .*\s*(.*)", part)
+            if heading and (level is None or len(heading[1]) <= level):
+                level = len(heading[1]) if heading[2].startswith(OPTIONAL) else None
+            spent[level is not None] += prose(part)
+        above = cell.source
+    return tuple(spent)
+
+
+def prose(text):
+    """The minutes that this Markdown takes."""
+    words = re.sub(r"\]\([^)]*\)|<[^>]*>|[|#*]|-{2,}", " ", text).split()
+    return len(words) / 200 + 2 * text.count("**Vary")
+
+
+def code(cell, above):
+    """The minutes that this cell of code takes, with what it asks for in the text above it."""
+    if re.match(r"check_practice\(", cell.source):
+        words = [word.lower() for word in re.findall(r"(\w+) minutes?", above)]
+        return next((STATED[word] for word in words if word in STATED), 2)
+    return len([line for line in cell.source.splitlines() if line.strip()]) / 10 + ("predict" in tags(cell))
 
 
 def about(spent):
@@ -42,48 +58,26 @@ def about(spent):
     return 5 * round(spent / 5)
 
 
-def pause(cells):
-    """The number of the cell before which the head says to pause, or None."""
-    said = re.search(r"\bpause\s+at\s+\[[^\]]*\]\(#([^)]*)\)", cells[0].source)
-    if said is None:
-        return None
-    lines = ((number, line) for number, cell in enumerate(cells) for line in cell.source.splitlines())
-    return next(number for number, line in lines if re.fullmatch("#+ (.+)", line) and anchor(line) == said[1])
+def due(cells):
+    """What a head has to say of its chapter's minutes."""
+    core, optional = minutes(cells)
+    return f"about {about(core)} minutes" + (
+        f", and {max(5, about(optional))} more for what's optional" if optional else ""
+    )
 
 
-def anchor(heading):
-    """What a link to a heading ends in, as JupyterLab makes it."""
-    return heading.lstrip("# ").replace(" ", "-")
-
-
-def sittings(cells):
-    """The minutes of each sitting: of all cells, or of those before and after the pause."""
-    stop = pause(cells)
-    return [minutes(cells)] if stop is None else [minutes(cells[:stop]), minutes(cells[stop:])]
-
-
-def halves(cells):
-    """The heading of a section at which a pause leaves the two most equal sittings, and their minutes."""
-    starts = [number for number, cell in enumerate(cells) if section(cell)]
-    stop = min(starts, key=lambda number: abs(minutes(cells[:number]) - minutes(cells[number:])))
-    return section(cells[stop]), minutes(cells[:stop]), minutes(cells[stop:])
-
-
-def section(cell):
-    """The heading of the first section that begins in this cell, if any: one of plain words, to which all link alike."""
-    heading = re.search(r"^## ([\w -]+)$", cell.source, re.MULTILINE)
-    return heading and cell.cell_type == "markdown" and heading[1]
+def said(cells):
+    """What this chapter's head says of its minutes, or None."""
+    effort = re.search(r"\*\*Effort\*\*: difficulty \d of 5, (.*?)\.(?= |$)", " ".join(cells[0].source.split()))
+    return effort and effort[1]
 
 
 def told(path):
-    """A line on a chapter: what it takes, what its head says, and where a pause would be if it takes too long."""
+    """A line on a chapter: its minutes, and what its head has to say or says."""
     cells = nbformat.read(path, as_version=4).cells
-    said = re.search(r"\*\*Effort\b.*?(\d+) minutes", cells[0].source, re.DOTALL)
-    line = f"{path.stem[:2]}  {about(minutes(cells)):3} minutes, its head says {said[1]:3}"
-    if about(minutes(cells)) <= LONGEST:
-        return line
-    heading, before, after = halves(cells)
-    return f"{line}   {before:3.0f} and {after:3.0f} with a pause at {heading!r}"
+    core, optional = minutes(cells)
+    wrong = "" if said(cells) == due(cells) else f"   (its head: {said(cells)!r})"
+    return f"{path.stem[:2]}  {core:5.1f} and {optional:4.1f}   {due(cells)}{wrong}"
 
 
 if __name__ == "__main__":

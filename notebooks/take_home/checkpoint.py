@@ -16,8 +16,9 @@ from torch.distributed.fsdp import fully_shard
 
 def sharded():
     model = decoder(width=WIDTH)
+    mesh = dist.init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     for layer in (*model, model):
-        fully_shard(layer)
+        fully_shard(layer, mesh=mesh)
     return model, torch.optim.Adam(model.parameters(), lr=0.003)
 
 
@@ -59,8 +60,7 @@ def main():
     dist.init_process_group("gloo")  # GPU: dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
     rank, n, folder = dist.get_rank(), dist.get_world_size(), Path(sys.argv[1])
     (model, optimizer), rng = sharded(), torch.Generator(device).manual_seed(1)
-    batch = dict(size=(2, 48, 16), generator=rng, device=device)  # inputs and targets
-    state = dict(step=0, rng=rng.get_state())
+    batch, state = dict(size=(2, 48, 16), generator=rng), dict(step=0, rng=rng.get_state())  # inputs and targets
     complete = [int(path.parent.name) for path in folder.glob("*/.metadata")]
     if complete:
         state = load(model, optimizer, folder / str(max(complete)), **state)
