@@ -9,6 +9,7 @@ import pytest
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from helpers.course import EXERCISES
 from helpers.tools import notebooks
 
 
@@ -68,6 +69,7 @@ def test_names_what_is_wrong(tmp_path, blemish, said):
 # --- what a folded output shows -----------------------------------------------------------
 
 CHAPTERS = sorted(notebooks.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+SHOWN = [*notebooks.every(), *sorted(EXERCISES.glob("*.ipynb"))]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -115,3 +117,14 @@ def test_folded_in_both_ways_of_saying_it():
     for cell in (folded, unfolded):
         notebooks.fold(cell)
     assert folded.metadata["collapsed"] is True and "collapsed" not in unfolded.metadata
+
+
+# --- code that fits its cell --------------------------------------------------------------
+
+LONGEST = 100  # columns: JupyterLab's window of 1280 pixels has no more, and what is longer is scrolled sideways
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_line_of_code_is_wider_than_its_cell(path):
+    code = (cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    assert [line for source in code for line in source.splitlines() if len(line) > LONGEST] == []
