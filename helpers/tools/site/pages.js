@@ -32,7 +32,7 @@ const watcher = new ResizeObserver(seen => {
 
 const PHONE = matchMedia("(max-width: 600px)")
 
-addEventListener("load", ({ target }) => {
+document.addEventListener("load", ({ target }) => {
   if (target.dataset?.narrow && PHONE.matches && target.width > target.parentElement.clientWidth) stack(target)
 }, true)
 
