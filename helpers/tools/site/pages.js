@@ -41,9 +41,11 @@ function stack(image) {
   const theme = image.classList[0]
   const files = [...image.parentElement.querySelectorAll(`img.${theme}`)]
   const rows = image.dataset.narrow.split(";").map(row => made("row", ...row.split(" ").map(part => cutOut(files, part.split(",")))))
-  files[0].replaceWith(made(`stacked ${theme}`, ...rows))
+  const stacked = made(`stacked ${theme}`, ...rows)
+  files[0].replaceWith(stacked)
   for (const file of files) file.remove()
   for (const shown of rows[0].querySelectorAll("img")) shown.alt = image.alt
+  watcher.observe(stacked)
 }
 
 function cutOut(files, [x, y, wide, high]) {
