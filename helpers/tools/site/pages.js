@@ -33,7 +33,7 @@ const watcher = new ResizeObserver(seen => {
 const PHONE = matchMedia("(max-width: 600px)")
 
 document.addEventListener("load", ({ target }) => {
-  if (target.dataset?.narrow && PHONE.matches && target.width > target.parentElement.clientWidth) stack(target)
+  if (target.dataset?.narrow && PHONE.matches && target.getAttribute("width") > target.parentElement.clientWidth) stack(target)
 }, true)
 
 /** In a picture's place its parts, in rows one below the other. */
