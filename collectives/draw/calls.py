@@ -107,7 +107,11 @@ def collective(call: Call, which: str = "") -> Canvas:
     sketch.narrow = [[head], [before], [names, before._replace(x=cut, width=sketch.width - cut)]]
     if words := says(call, grid):
         sketch.text(left - 4, end + 14, words, 10.5, SOFT, align="left")
-        sketch.narrow.append([Part(left - 8, end, text_width(words, 10.5) + 8, sketch.height - end)])
+        at = left - 4
+        for sentence in words.split(". "):
+            wide = text_width(f"{sentence}. ", 10.5)
+            sketch.narrow.append([Part(at - 4, end, wide + 4, sketch.height - end)])
+            at += wide
     return sketch
 
 

@@ -42,7 +42,7 @@ def says(call: Call, grid: Grid) -> str:
     if not provenance.agree(call) or not any(cell.slot.kind != "buffer" for row in grid.after for cell in row):
         return ""
     if sign := _sign(call):
-        return f"Lines show whose data goes in. {sign} combines it, and is no rank."
+        return f"Lines show whose data goes in. {sign} marks where it's combined; no rank sits there."
     return "Lines show whose data it is, not the route it takes."
 
 

@@ -49,7 +49,8 @@ function stack(image) {
 }
 
 function cutOut(files, [x, y, wide, high]) {
-  const part = made("part", ...files.map(file => Object.assign(new Image(file.width, file.height), { src: file.src, alt: "" })))
+  const size = file => ["width", "height"].map(side => file.getAttribute(side))
+  const part = made("part", ...files.map(file => Object.assign(new Image(...size(file)), { src: file.src, alt: "" })))
   part.style.cssText = `width: ${wide}px; height: ${high}px`
   part.firstChild.style.marginTop = `${-y}px`
   for (const image of part.children) image.style.marginLeft = `${-x}px`
