@@ -42,7 +42,7 @@ def answer(words: str, image: dict | None) -> dict[str, str]:
     """
     question, _, answered = words.partition("\n")
     picture = "" if image is None else f"<img {_attributes(image)}>"
-    folded = f"<details><summary>the answer</summary>{picture}{_pre(answered.strip(chr(10)))}</details>"
+    folded = f"<details><summary>The answer</summary>{picture}{_pre(answered.strip(chr(10)))}</details>"
     return {"text/plain": words, "text/html": f"{escape(question, quote=False)}\n{folded}"}
 
 

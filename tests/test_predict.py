@@ -329,7 +329,7 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
     NotebookClient(notebook, timeout=60, kernel_manager_class=LocalAsyncKernelManager).execute()
     for cell in notebook.cells[1:4]:
         (output,) = cell.outputs  # the question, and its answer folded
-        asked, fold, answer = output.data["text/html"].partition("<details><summary>the answer</summary>")
+        asked, fold, answer = output.data["text/html"].partition("<details><summary>The answer</summary>")
         assert set(output.data) == {"text/plain", "text/html"} and fold
         assert unescape(asked) == output.data["text/plain"].splitlines(keepends=True)[0]
         assert "<img src=" in answer and "<pre" in answer and answer.endswith("</pre></details>")
