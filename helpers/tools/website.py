@@ -184,7 +184,7 @@ def encoded(key: dict) -> str:
 
 def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
     """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
-    found, before = [], False  # whether a picture stood there before
+    found, before, told = [], False, False  # whether a picture stood there before, and one that says its words itself
     for output in outputs:
         data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
         only_words = is_words(data)
@@ -195,11 +195,14 @@ def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
                 found.append(as_text(data))
         elif "image/png" in data:
             found.append(html(still(figures.picture(output))))
+        elif only_words and told:
+            continue
         elif only_words and before and not folded:
             found.append(as_text(data))
         else:
             found.append(output)
         before = bool(recording) or "image/png" in data
+        told = bool(recording) and recording["kind"] == "planner" and bool(figures.weighs)
     return found
 
 
