@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Iterator
 
 
-def show(picture: Any, words: str, recording: dict | None = None, words_first: bool = False) -> None:
+def show(picture: Any, words: str, recording: dict | None = None) -> None:
     """Two outputs: of one that held both, GitHub and the website would show the picture only.
 
     Words that follow their picture are folded, so that after Shift+Enter the picture is what the screen has.
@@ -18,8 +18,7 @@ def show(picture: Any, words: str, recording: dict | None = None, words_first: b
     from IPython.display import display
 
     outputs = [] if picture is None else [(picture, False)]
-    said = {"text/plain": words} if picture is None or words_first else twin(words)
-    outputs.insert(0 if words_first else 1, (said, True))
+    outputs.append(({"text/plain": words} if picture is None else twin(words), True))
     for what, raw in outputs:
         display(what, raw=raw, metadata={RECORDING: recording} if recording else {})
         recording = None
@@ -30,9 +29,25 @@ def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
 
     kind: of the element, whose class is "collectives-" and that.
     """
-    pre = f'<pre style="white-space: pre; overflow-x: auto">{escape(words)}</pre>'
-    folded = f"<details><summary>as text</summary>{pre}</details>"
+    folded = f"<details><summary>as text</summary>{_pre(words)}</details>"
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
+
+
+def answer(words: str, image: dict | None) -> dict[str, str]:
+    """An output: a question, which is the words' first line, and its answer, which a notebook shows folded.
+
+    GitHub and VS Code show stored outputs that JupyterLab folds; they keep this fold.  Of an output that it folds
+    JupyterLab shows the first line, of its HTML.  A program has the words alone.
+    image: the answer's picture, as image_html takes it.
+    """
+    question, _, answered = words.partition("\n")
+    picture = "" if image is None else f"<img {_attributes(image)}>"
+    folded = f"<details><summary>The answer</summary>{picture}{_pre(answered.strip(chr(10)))}</details>"
+    return {"text/plain": words, "text/html": f"{escape(question, quote=False)}\n{folded}"}
+
+
+def _pre(words: str) -> str:
+    return f'<pre style="white-space: pre; overflow-x: auto">{escape(words)}</pre>'
 
 
 # Pictures are as dark as JupyterLab's or VS Code's page, and JupyterLab breaks the long lines of outputs between words.
@@ -43,8 +58,11 @@ PAGE = """
 
 def image_html(image: dict) -> str:
     """An image in HTML; one that can be light or dark is as the front end's page.  image: its src, alt and width."""
-    said = " ".join(f'{name}="{escape(str(value))}"' for name, value in image.items())
-    return f'<style>{PAGE}</style><img class="collectives-picture" {said}>'
+    return f'<style>{PAGE}</style><img class="collectives-picture" {_attributes(image)}>'
+
+
+def _attributes(image: dict) -> str:
+    return " ".join(f'{name}="{escape(str(value))}"' for name, value in image.items())
 
 
 class Shown:
@@ -129,7 +147,6 @@ class Interactive:
     A subclass has `figure()` (a new widget; may raise ImportError), `draw()` or `preview()`, and `__repr__`.
     """
 
-    words_first = False  # of the two that `unattended` returns
     _widget = None
 
     def widget(self):
@@ -148,7 +165,7 @@ class Interactive:
 
     def _ipython_display_(self) -> None:
         if not attended():
-            return show(*self.unattended(), self.recording(), self.words_first)
+            return show(*self.unattended(), self.recording())
         from IPython.display import display
 
         for output in self.outputs():

@@ -1,11 +1,15 @@
 """`make notebooks`: what it saves, and which notebooks it and `make test` refuse."""
 
 import json
+import re
+from html import unescape
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from helpers.course import EXERCISES
 from helpers.tools import notebooks
 
 
@@ -65,6 +69,7 @@ def test_names_what_is_wrong(tmp_path, blemish, said):
 # --- what a folded output shows -----------------------------------------------------------
 
 CHAPTERS = sorted(notebooks.NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+SHOWN = [*notebooks.every(), *sorted(EXERCISES.glob("*.ipynb"))]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -78,6 +83,23 @@ def test_a_folded_output_shows_a_question_or_a_heading_and_no_answer(path):
             if not cell.metadata.get("collapsed"):
                 told.append(f"opening it changes the file: {cell.source[:60]}")
     assert told == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_viewer_that_folds_no_outputs_shows_of_a_prediction_the_question_alone(path):
+    """GitHub and VS Code: their pages are as nbconvert's, without styles and scripts."""
+    chapter = nbformat.read(path, 4)
+    chapter.cells = [cell for cell in chapter.cells if any(map(asks, cell.get("outputs", ())))]
+    page, _ = HTMLExporter(template_name="basic", exclude_input=True).from_notebook_node(chapter)
+    seen = unescape(re.sub(r"<details>.*?</details>|<.*?>", "", page, flags=re.DOTALL))
+    questions = [cell.outputs[0].data["text/plain"].partition("\n")[0] for cell in chapter.cells]
+    assert [line for line in seen.splitlines() if line.strip()] == questions
+    assert page.count("<details>") == len(questions)
+
+
+def asks(output):
+    """Whether an output is a prediction's."""
+    return output.get("metadata", {}).get("collectives", {}).get("kind") == "predict"
 
 
 def test_the_line_of_a_folded_output_is_the_one_that_jupyterlab_takes():
@@ -95,3 +117,14 @@ def test_folded_in_both_ways_of_saying_it():
     for cell in (folded, unfolded):
         notebooks.fold(cell)
     assert folded.metadata["collapsed"] is True and "collapsed" not in unfolded.metadata
+
+
+# --- code that fits its cell --------------------------------------------------------------
+
+LONGEST = 100  # columns: JupyterLab's window of 1280 pixels has no more, and what is longer is scrolled sideways
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_line_of_code_is_wider_than_its_cell(path):
+    code = (cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    assert [line for source in code for line in source.splitlines() if len(line) > LONGEST] == []

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from html import unescape
 
 import ipywidgets
 import nbformat
@@ -327,8 +328,11 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
     notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=60, kernel_manager_class=LocalAsyncKernelManager).execute()
     for cell in notebook.cells[1:4]:
-        words, picture = cell.outputs  # two: where a picture is shown, its words are too; the question leads
-        assert "image/png" in picture.data and set(words.data) == {"text/plain"}
+        (output,) = cell.outputs  # the question, and its answer folded
+        asked, fold, answer = output.data["text/html"].partition("<details><summary>The answer</summary>")
+        assert set(output.data) == {"text/plain", "text/html"} and fold
+        assert unescape(asked) == output.data["text/plain"].splitlines(keepends=True)[0]
+        assert "<img src=" in answer and "<pre" in answer and answer.endswith("</pre></details>")
     picture, words = notebook.cells[4].outputs
     assert "image/png" in picture.data and set(words.data) == {"text/plain", "text/html"}
     after, returned, verdict = [cell.outputs[0].data["text/plain"] for cell in notebook.cells[1:4]]

@@ -127,6 +127,20 @@ def test_no_communication_and_world_size_one():
     assert repr(run(lambda: "hi", world_size=2)) == "  rank   <lambda> returned\n     0   'hi'\n     1   'hi'"
 
 
+def test_one_or_two_more_calls_are_shown_and_many_counted_with_what_came_back():
+    def in_turn(calls):
+        x = torch.ones(1)
+        for _ in range(calls):
+            dist.all_reduce(x)
+        return x
+
+    five, six = (run(in_turn, calls, world_size=2) for calls in (5, 6))
+    assert repr(five).count("all_reduce SUM") == 5 and "5 of 5" in five.draw().text + five.draw().svg()
+    assert "more call" not in repr(five) and "returned" not in repr(five)
+    assert repr(six).count("all_reduce SUM") == 3 and "... and 3 more calls: .draw(3)" in repr(six)
+    assert repr(six).endswith("in_turn returned\n     0   tensor([64.])\n     1   tensor([64.])")
+
+
 # --- bad arguments ------------------------------------------------------------------------
 
 

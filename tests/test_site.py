@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from collectives.draw.canvas import PALETTE, ink_on
+from helpers.tools.notebooks import stored_picture
 from tests import ROOT
 from tests.website import Page
 
@@ -37,7 +38,7 @@ def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
         cells = nbformat.read(path, as_version=4).cells
         code = [c for c in cells if c.cell_type == "code"]
         played = [c for c in code if any("collectives" in o.get("metadata", {}) for o in c.outputs)]
-        drawn = [o for c in code for o in c.outputs if "image/png" in o.get("data", {})]
+        drawn = [o for c in code for o in c.outputs if stored_picture(o)]
         shown = [link for c in cells if c.cell_type == "markdown" for link in re.findall(r"!\[|<img\b", c.source)]
         folds = [
             c for c in code if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
@@ -102,7 +103,7 @@ def test_every_picture_has_words_and_no_file_name_for_them(pages):
 def pictures(path):
     """The pictures stored in a notebook, as PNG."""
     outputs = [o for cell in nbformat.read(path, as_version=4).cells for o in cell.get("outputs", ())]
-    return {base64.b64decode(o.data["image/png"]) for o in outputs if "image/png" in o.get("data", {})}
+    return {found.png for found in map(stored_picture, outputs) if found}
 
 
 def shown(site, png, theme):

@@ -106,7 +106,7 @@ def rabenseifner_all_reduce(n: int) -> Outline:
         steps = [(d, True) for d in reversed(doublings(p))] + [(d, False) for d in doublings(p)]
         return (exchange(p, *step) for step in steps)
 
-    return _folded("Rabenseifner's halving and doubling", n, phases, cut=True)
+    return _folded("halving and doubling", n, phases, cut=True)
 
 
 def _folded(name: str, n: int, phases: Callable[[int], Iterator[Phase]], cut: bool) -> Outline:

@@ -6,7 +6,8 @@ sketches out and knows how a notebook shows it.  Knows nothing about runs.
 
 import base64
 from functools import lru_cache
-from typing import Sequence
+from math import ceil
+from typing import NamedTuple, Sequence
 
 import numpy as np
 from matplotlib import get_data_path
@@ -111,12 +112,25 @@ class Words(Text):
         pen.restore()
 
 
+class Part(NamedTuple):
+    """A piece of a sheet, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
 class Canvas:
-    """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones."""
+    """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones.
+
+    narrow: for a page that is narrower, the sheet's parts in rows that stand one below the other; [] where it stays whole.
+    """
 
     def __init__(self) -> None:
         self.width = self.height = 0.0
         self.artists: list = []
+        self.narrow: list[list[Part]] = []
 
     def reach(self, x: float, y: float) -> None:
         """Makes the sheet large enough to hold this point."""
@@ -203,9 +217,11 @@ def heading(sketch: Canvas, title: str, subtitle: str = "", beside: str = "") ->
 class Sheet(Figure):
     """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
 
-    pixels: width and height as shown.  The same ink gives the same PNG bytes.
+    pixels: width and height as shown.  narrow: as a Canvas has it.  The same ink gives the same PNG bytes.
     A subclass has `tints()`, the colours of its shapes, and of its text and lines; and `svg()`, which is for a screen.
     """
+
+    narrow: list[list[Part]] = []
 
     def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
         self.alt, self.pixels = alt, pixels
@@ -222,16 +238,21 @@ class Sheet(Figure):
     def __repr__(self) -> str:
         return self.alt
 
-    def image(self) -> dict:
-        """As an element of a page: src, alt, and width in pixels."""
-        source = base64.b64encode(self.svg().encode()).decode()
-        return {"src": f"data:image/svg+xml;base64,{source}", "alt": self.alt, "width": self.pixels[0]}
+    def image(self, kind: str = "svg+xml") -> dict:
+        """As an element of a page: src, alt, and width in pixels.  kind: "svg+xml", or "png", which GitHub shows too."""
+        source = base64.b64encode(self.png() if kind == "png" else self.svg().encode()).decode()
+        return {"src": f"data:image/{kind};base64,{source}", "alt": self.alt, "width": self.pixels[0]}
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         if watched():
             return {"text/html": image_html(self.image()), "text/plain": self.alt}, {}
         image = base64.b64encode(self.png()).decode()
-        return {"image/png": image, "text/plain": self.alt}, {"image/png": dict(zip(("width", "height"), self.pixels))}
+        return {"image/png": image, "text/plain": self.alt}, {"image/png": self.measures()}
+
+    def measures(self) -> dict:
+        """What a page is told of the PNG: width and height as shown, and the parts for a narrow page as "x,y,w,h x,y,w,h;..."."""
+        narrow = ";".join(" ".join(",".join(map(str, part)) for part in row) for row in self.narrow)
+        return dict(zip(("width", "height"), self.pixels)) | ({"narrow": narrow} if narrow else {})
 
 
 class Picture(Sheet):
@@ -242,6 +263,7 @@ class Picture(Sheet):
         super().__init__(alt, (round(width), round(height)), layout="none")
         self.text = text
         self._placed = list(zip(sketches, places))
+        self.narrow = _narrow(self._placed)
         for sketch, (x, y) in self._placed:
             place = Affine2D().translate(x, y - self.pixels[1]).scale(1 / _INCH, -1 / _INCH) + self.dpi_scale_trans
             for order, artist in enumerate(sketch.artists):
@@ -267,6 +289,15 @@ def _flow(sketches: Sequence[Canvas], margin=14, across=56, down=34):
         width, line = max(width, x + sketch.width), max(line, sketch.height)
         x += sketch.width + across
     return places, width + 2 * margin, y + line + 2 * margin
+
+
+def _narrow(placed: Sequence[tuple[Canvas, tuple[int, int]]]) -> list[list[Part]]:
+    """The parts of all sketches, each sketch below the one before it, in whole pixels; [] where there is one."""
+    rows = []
+    for sketch, (left, top) in placed:
+        for row in sketch.narrow or [[Part(0, 0, sketch.width, sketch.height)]]:
+            rows.append([Part(round(left + x), round(top + y), ceil(wide), ceil(high)) for x, y, wide, high in row])
+    return rows if len(rows) > 1 else []
 
 
 def _rounded(x, y, w, h, r) -> Path:

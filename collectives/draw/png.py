@@ -22,7 +22,7 @@ def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> 
     """
     image = Image.fromarray(pixels).convert("RGB").quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE)
     file = io.BytesIO()
-    image.save(file, "png", compress_level=6)
+    image.save(file, "png", compress_level=9)
     return file.getvalue()
 
 

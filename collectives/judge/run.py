@@ -13,7 +13,8 @@ from ..record.event import Event, Value
 from ..record.messages import steps_of
 from ..record.text import block_table
 
-SHOWN_BLOCKS = 3  # a run with more than this is shortened on display
+SHOWN_BLOCKS = 3  # of a run that is shortened on display
+SHORTENED = 6  # blocks: a run that has as many is; one or two more are shown rather than counted
 SHOWN_MESSAGES = 12  # likewise one exchange of messages
 
 
@@ -46,12 +47,11 @@ class Run:
     def draw(self, which: int | slice | None = None):
         """The picture of this run: a matplotlib Figure.  Messages that follow each other share one panel.
 
-        which: the index of one call in `.calls`, or a slice of them; by default the
-        first SHOWN_BLOCKS panels.  Raises IndexError for a call that did not happen.
+        which: the index of one call in `.calls`, or a slice of them; by default all
+        panels, or the first SHOWN_BLOCKS of many.  Raises IndexError for a call that did not happen.
         """
         calls = self.calls
-        shown = blocks(_chosen(calls, which))
-        return draw_calls(shown[:SHOWN_BLOCKS] if which is None else shown, calls)
+        return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)
 
     def table(self, which: int | slice | None = None) -> str:
         """The picture in words, for all calls or those told."""
@@ -63,28 +63,34 @@ class Run:
 
     def __repr__(self) -> str:
         calls = self.calls
-        shown = blocks(calls)[:SHOWN_BLOCKS]
+        shown = _few(calls)
         parts = [block_table(block, SHOWN_MESSAGES) for block in shown]
         rest = len(calls) - sum(map(len, shown))
         if rest:
             following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
-        if returned := self._returned(calls):
+        if returned := self._returned(last_shown=not rest):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
 
-    def _returned(self, calls: list[Call]) -> str:
-        """The results, unless there are none or they only repeat what the calls left."""
+    def _returned(self, last_shown: bool) -> str:
+        """The results, unless there are none or they only repeat what the last calls left, which are shown."""
         if all(result is None for result in self.results):
             return ""
         last = [events[-1].after if events else None for events in self.events]
-        if calls and all(_same(r, value) for r, value in zip(self.results, last)):
+        if last_shown and all(_same(r, value) for r, value in zip(self.results, last)):
             return ""
         rows = [("rank", f"{self.name} returned"), *((str(r), short(result)) for r, result in enumerate(self.results))]
         return aligned(rows, right=(0,), indent="  ", gap="   ")
 
     def _ipython_display_(self) -> None:
         show(self.draw() if any(self.events) else None, repr(self))
+
+
+def _few(calls: list[Call]) -> list[list[Call]]:
+    """The blocks of calls that are shown where nobody chose any."""
+    found = blocks(calls)
+    return found if len(found) < SHORTENED else found[:SHOWN_BLOCKS]
 
 
 def _same(result: Any, value: Value) -> bool:

@@ -77,7 +77,8 @@ def check_budget(answer: Callable) -> None:
         budget = task.budget(case, inputs)
         best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
         print(f"Right and within its budget, in {_tried(task)}.")
-        print(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}. The budget: {budget.words}.")
+        print(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}.")
+        print(f"The budget: {budget.words}.")
     _earned(task, "budget", tried)
 
 

@@ -129,7 +129,7 @@ def to_write(task: Task | Puzzle, below: str) -> str:
     """The message about an answer that is not written yet.  below: what helps, in a sentence."""
     return (
         f"{task.name} isn't written yet.\n"  # lines that JupyterLab need not break, which it does inside words
-        f"Replace `raise NotImplementedError()` in the cell above with your code, run that cell, then run this one.\n{below}"
+        f"Replace `raise NotImplementedError()` above with your code, run that cell, then run this one.\n{below}"
     )
 
 

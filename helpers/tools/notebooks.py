@@ -5,12 +5,15 @@ to bottom and nothing that differs from one machine, run or Python to the next, 
 did.  `problems` says what is missing from that.
 """
 
+import base64
 import os
 import re
 import sys
 import tempfile
 import time
+from html import unescape
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 from nbclient import NotebookClient
@@ -27,6 +30,8 @@ METADATA = {
 NOISE = ("execution", "ExecuteTime", "trusted", "scrolled")  # what front ends leave in a cell
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAX_BYTES = 1_500_000
+# The picture in an answer, see collectives/frontend.py.
+ANSWER = re.compile(r'<img src="data:image/png;base64,(?P<png>[^"]*)" alt="(?P<alt>[^"]*)"')
 # What an output must not hold: it would differ elsewhere, or tell where it was made.
 TELLTALES = {
     "a path of this machine": r"(?<![\w.])/(home|Users|root|tmp|private|var/folders)/\w|site-packages|ipykernel_\d"
@@ -88,6 +93,27 @@ def first_line(cell: NotebookNode) -> str:
     return next((line.strip() for line in said.splitlines() if line.strip()), "")
 
 
+class Stored(NamedTuple):
+    """The picture of an output: its PNG, its words, and its width and parts as a Sheet's `measures` tell them."""
+
+    png: bytes
+    alt: str
+    width: int | None
+    narrow: str
+
+
+def stored_picture(output: dict) -> Stored | None:
+    """What a stored output shows as a picture, folded or not."""
+    data, measures = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
+    if "image/png" in data:
+        png, alt = "".join(data["image/png"]), "".join(data.get("text/plain", "Picture")).partition("\n")[0]
+    elif folded := ANSWER.search("".join(data.get("text/html", ""))):
+        png, alt = folded["png"], unescape(folded["alt"])
+    else:
+        return None
+    return Stored(base64.b64decode(png), alt, measures.get("width"), measures.get("narrow", ""))
+
+
 def problems(path: Path) -> list[str]:
     """What keeps this notebook from being committed, a sentence each; empty when all is well."""
     notebook = nbformat.read(path, as_version=4)
@@ -129,7 +155,8 @@ def _text(output: NotebookNode) -> str:
         return output.text
     if output.output_type == "error":
         return "\n".join([output.ename, output.evalue, *output.traceback])
-    return "\n".join(str(value) for kind, value in output.data.items() if kind.startswith("text/"))
+    words = "\n".join(str(value) for kind, value in output.data.items() if kind.startswith("text/"))
+    return re.sub(r"(?<=;base64,)[^\"]*", "", words)
 
 
 def main(names: list[str]) -> int:

@@ -13,8 +13,9 @@ from nbconvert import SlidesExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from .notebooks import stored_picture
+
 FOLDER = Path("slides")
-PICTURES = ("image/png", "image/svg+xml")
 
 
 def slides(chapter: NotebookNode) -> NotebookNode:
@@ -38,7 +39,7 @@ def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
             sentences = _last_sentences(cell.source) or sentences
             if found := re.search(r"^## Takeaways.*?(?=^## |\Z)", cell.source, re.MULTILINE | re.DOTALL):
                 takeaways = found[0].strip()
-        elif shown := [out for out in cell.outputs if any(kind in out.get("data", ()) for kind in PICTURES)]:
+        elif shown := [output for output in cell.outputs if stored_picture(output)]:
             yield new_markdown_cell(f"## {heading}\n\n{sentences}")
             picture = nbformat.from_dict(cell)
             picture.outputs, picture.source, picture.metadata["slide_type"] = shown[:1], "", "-"

@@ -28,6 +28,7 @@ from collectives.play.web.panel import described
 
 from ..course import EXERCISES, ROOT, chapters
 from ..views.web import LACKS, PUZZLES, RECORDED, script
+from .notebooks import stored_picture
 from .site import pictures, python
 from .site.tasks import tasks
 
@@ -79,11 +80,10 @@ class Figures:
 
     def picture(self, output: dict, alt: str | None = None) -> list[dict]:
         """The files of an output's picture, each with its words, its size and the pages, light or dark, that it is for."""
-        png = base64.b64decode("".join(output["data"]["image/png"]))
-        words = alt or "".join(output["data"].get("text/plain", "Picture")).partition("\n")[0]
-        return self.files(png, words, output.get("metadata", {}).get("image/png", {}).get("width"))
+        stored = stored_picture(output)
+        return self.files(stored.png, alt or stored.alt, stored.width, stored.narrow)
 
-    def files(self, png: bytes, words: str, width: int | None) -> list[dict]:
+    def files(self, png: bytes, words: str, width: int | None, narrow: str = "") -> list[dict]:
         name = hashlib.sha256(png).hexdigest()[:16]
         if not any(self.folder.glob(f"{name}-*")):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Figures:
             found.append({
                 "src": f"{self.static}/figures/{file.name}", "alt": words if part == "0" else f"{words}, continued",
                 "width": shown, "height": round(high * shown / wide), "class": f"only-{theme}",
-            })  # fmt: skip
+            } | ({"data-narrow": narrow} if narrow and part == "0" else {}))  # fmt: skip
         return found
 
     def playing(self, recording: dict, output: dict | None) -> str:
@@ -184,24 +184,25 @@ def encoded(key: dict) -> str:
 
 def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
     """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
-    found, before = [], None  # what stood there before
+    found, before, told = [], False, False  # whether a picture stood there before, and one that says its words itself
     for output in outputs:
         data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
         only_words = is_words(data)
         if recording:
-            drawn = [o for o in outputs if "image/png" in o.get("data", {})]
+            drawn = [o for o in outputs if stored_picture(o)]
             found.append(html(figures.playing(recording, drawn[0] if drawn else None)))
             if only_words and "key" not in recording:
                 found.append(as_text(data))
-        elif before == "asked" and (only_words or "image/png" in data):
-            continue  # the answer of a prediction: its key has it
         elif "image/png" in data:
             found.append(html(still(figures.picture(output))))
+        elif only_words and told:
+            continue
         elif only_words and before and not folded:
             found.append(as_text(data))
         else:
             found.append(output)
-        before = ("asked" if "key" in recording else "played") if recording else "image/png" in data
+        before = bool(recording) or "image/png" in data
+        told = bool(recording) and recording["kind"] == "planner" and bool(figures.weighs)
     return found
 
 

@@ -58,6 +58,8 @@ def test_a_ring_is_written_proved_and_played(cell_of):
     assert "collectives.zip" not in cell.page.evaluate(
         "performance.getEntriesByType('resource').map(e => e.name).join()"
     )
+    with cell.page.expect_worker():  # Python comes while the first line is written
+        field.focus()
     run.click()
     cell.get_by_text("Proved: my_ring(4), my_ring(1)").wait_for(timeout=PATIENCE)
     cell.locator(".count", has_text="6 of 6").wait_for(timeout=PATIENCE)

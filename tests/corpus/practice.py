@@ -1654,45 +1654,43 @@ def groups_of_my_own(x, local):
 # --- 18 cause -----------------------------------------------------------------------------
 
 
-def _part(calls, call):
-    return next(
-        ((c["op"], c["elements"]) for c in calls if (c["group"], c["number"]) == (call["group"], call["number"])), None
-    )
+def _lacks(dumps, rank):
+    return [member for member in dumps[rank][-1]["members"] if dumps[rank][-1] not in dumps[member]]
 
 
 @right("cause")
-def by_counting(dumps):
-    made = {rank: {(c["group"], c["number"]): c for c in calls} for rank, calls in dumps.items()}
-    absent = {rank: {m for m in calls[-1]["members"] if (calls[-1]["group"], calls[-1]["number"]) not in made[m]} for rank, calls in dumps.items()}  # fmt: skip
-    rank = next((rank for rank, others in absent.items() if others), None)
-    if rank is None:
-        passed = {rank: (calls[-1]["op"], calls[-1]["elements"]) for rank, calls in dumps.items()}
-        return min(passed, key=lambda rank: list(passed.values()).count(passed[rank])), "different"
-    while absent[rank]:
-        rank = min(absent[rank])
-    return rank, "missing"
+def by_walking(dumps):
+    rank = next(rank for rank in dumps if _lacks(dumps, rank))
+    passed = []
+    while rank not in passed and _lacks(dumps, rank):
+        passed.append(rank)
+        rank = _lacks(dumps, rank)[0]
+    return None if rank in passed else rank
 
 
-@wrong("cause", "Follow that to a rank that waits for nobody")
+@wrong("cause", "Follow that to a rank that waits for no rank")
 def names_the_first_that_is_absent(dumps):
-    first = next((calls[-1] for calls in dumps.values() if any(_part(dumps[m], calls[-1]) is None for m in calls[-1]["members"])), None)  # fmt: skip
-    if first is None:
-        return by_counting(dumps)
-    waits = {r for r, calls in dumps.items() if any(_part(dumps[m], calls[-1]) is None for m in calls[-1]["members"])}
-    return next((r for r in waits if r not in ()), 0), "missing"
+    return _lacks(dumps, next(rank for rank in dumps if _lacks(dumps, rank)))[0]
 
 
-@wrong("cause", "nobody lacks a call here")
-def looks_for_missing_ones_only(dumps):
-    rank, why = by_counting(dumps)
-    return (rank, why) if why == "missing" else ((rank + 1) % len(dumps), "missing")
+@wrong("cause", "the ranks wait in a circle")
+def takes_a_circle_for_a_chain(dumps):
+    rank = next(rank for rank in dumps if _lacks(dumps, rank))
+    for _ in dumps:
+        rank = next(iter(_lacks(dumps, rank)), rank)
+    return rank
 
 
-@wrong("cause", "made the call that the others wait in")
-def calls_all_of_them_missing(dumps):
-    return by_counting(dumps)[0], "missing"
+@wrong("cause", "there's one that waits for no rank")
+def finds_none(dumps):
+    return None
 
 
-@wrong("cause", "return rank, why")
-def only_the_rank(dumps):
-    return by_counting(dumps)[0]
+@wrong("cause", "does any rank wait for this one")
+def names_a_rank_that_does_not_exist(dumps):
+    return -1
+
+
+@wrong("cause", "cause must return a rank or None, not")
+def with_a_reason(dumps):
+    return by_walking(dumps), "missing"

@@ -353,6 +353,65 @@ def averaged(dy):
     return mine / n
 
 
+# --- 06 collect_uneven --------------------------------------------------------------------
+
+
+def _sizes(mine):
+    sizes = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    dist.all_gather_single(sizes, torch.tensor([len(mine)]))
+    return sizes.tolist()
+
+
+def _padded(mine, sizes):
+    padded = mine.new_zeros(max(sizes))
+    padded[: len(mine)] = mine
+    rows = mine.new_zeros(len(sizes) * max(sizes))
+    dist.all_gather_single(rows, padded)
+    return rows
+
+
+@right("collect_uneven")
+def by_messages_to_rank_0(mine):
+    sizes = _sizes(mine)
+    if dist.get_rank() == 0:
+        pieces = [mine, *(mine.new_zeros(size) for size in sizes[1:])]
+        for rank, size in enumerate(sizes):
+            if rank and size:
+                dist.recv(pieces[rank], src=rank)
+        return torch.cat(pieces)
+    if len(mine):
+        dist.send(mine, dst=0)
+
+
+@wrong("collect_uneven", "sends its own elements once")
+def pads_and_sends_to_all(mine):
+    sizes = _sizes(mine)
+    rows = _padded(mine, sizes).view(len(sizes), -1)
+    return torch.cat([row[:size] for row, size in zip(rows, sizes)]) if dist.get_rank() == 0 else None
+
+
+@wrong("collect_uneven", "they are padding")
+def leaves_the_padding(mine):
+    rows = _padded(mine, _sizes(mine))
+    return rows if dist.get_rank() == 0 else None
+
+
+@wrong("collect_uneven", "The others return None")
+def on_every_rank(mine):
+    sizes = _sizes(mine)
+    arrived = mine.new_zeros(sum(sizes))
+    dist.all_to_all_single(arrived, mine.repeat(len(sizes)), sizes, [len(mine)] * len(sizes))
+    return arrived
+
+
+@wrong("collect_uneven", "Which call takes a size for each pair of ranks")
+def gathers_what_does_not_fit(mine):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = [torch.zeros_like(mine) for _ in range(n)] if rank == 0 else None
+    dist.gather(mine, pieces, dst=0)
+    return torch.cat(pieces) if rank == 0 else None
+
+
 # --- 07 pair_sum --------------------------------------------------------------------------
 
 
@@ -561,6 +620,56 @@ def deviation(x):
 @wrong("stable_variance", "the count minus 1")
 def unbiased(x):
     return _variance(x, less=1)
+
+
+# --- 08 best_rank -------------------------------------------------------------------------
+
+
+def _least(loss, claim=dist.ReduceOp.MIN, nobody=None):
+    best = loss.clone()
+    dist.all_reduce(best, op=dist.ReduceOp.MIN)
+    nobody = dist.get_world_size() if nobody is None else nobody
+    rank = torch.tensor(dist.get_rank() if loss == best else nobody)
+    dist.all_reduce(rank, op=claim)
+    return rank.item()
+
+
+@right("best_rank")
+def a_flag_in_the_rank(loss):
+    best = loss.nan_to_num(math.inf)
+    dist.all_reduce(best, op=dist.ReduceOp.MIN)
+    rank = torch.tensor(-1 if loss.isnan() else dist.get_rank() if loss == best else dist.get_world_size())
+    dist.all_reduce(rank, op=dist.ReduceOp.MIN)
+    return rank.item()
+
+
+@wrong("best_rank", "How do all ranks learn of it")
+def nan_left_out(loss):
+    return _least(loss.nan_to_num(math.inf))
+
+
+@wrong("best_rank", "Which reduce operation finds the smallest")
+def the_last_of_those_that_tie(loss):
+    return _least(loss, dist.ReduceOp.MAX, -1)
+
+
+@wrong("best_rank", "the largest loss")
+def the_worst_rank(loss):
+    return _least(-loss)
+
+
+@wrong("best_rank", "Only a flag that all share")
+def leaves_on_its_own_nan(loss):
+    return -1 if loss.isnan() else _least(loss)
+
+
+@wrong("best_rank", "Reduce a copy")
+def reduces_the_loss_itself(loss):
+    mine = loss.clone()
+    dist.all_reduce(loss, op=dist.ReduceOp.MIN)
+    rank = torch.tensor(dist.get_rank() if loss == mine else dist.get_world_size())
+    dist.all_reduce(rank, op=dist.ReduceOp.MIN)
+    return rank.item()
 
 
 # --- 08 top_places ------------------------------------------------------------------------

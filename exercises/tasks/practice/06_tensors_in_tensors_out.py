@@ -2,7 +2,7 @@
 
 broadcast_any(x): rank 0's tensor, of a shape that only rank 0 knows.  summed(x): the sum of a view.
 sum_each(tensors): the sums of several tensors, started together.  gathered_gradient(dy): backward through an all_gather.
-sum_all(tensors): the sums over ranks of several tensors, by one call.
+collect_uneven(mine): pieces of different lengths, on rank 0.  sum_all(tensors): the sums of several tensors, by one call.
 """
 
 import torch
@@ -231,6 +231,64 @@ GATHERED_GRADIENT = Task(
 )
 
 
+# --- collect_uneven -----------------------------------------------------------------------
+
+
+def end_to_end(args):
+    return torch.cat([mine for (mine,) in args])
+
+
+def on_rank_0(value, args):
+    return [value] + [None] * (len(args) - 1)
+
+
+def padded(args):
+    """All pieces end to end, each with zeros up to the longest."""
+    longest = max(len(mine) for (mine,) in args)
+    return torch.cat([torch.cat([mine, mine.new_zeros(longest - len(mine))]) for (mine,) in args])
+
+
+COLLECT_UNEVEN = Task(
+    "collect_uneven",
+    tuple(
+        Case(n, size=size, dtype=dtype, uneven=True, late=late)
+        for n, size, dtype, late in (
+            (2, 3, torch.float32, None),
+            (3, 4, torch.float32, None),
+            (3, 2, torch.int64, 1),
+            (4, 40, torch.float32, None),
+            (5, 2, torch.float64, None),
+            (6, 7, torch.float32, 0),
+            (7, 4, torch.int64, None),
+            (8, 50, torch.float32, None),
+            (1, 3, torch.float32, None),
+        )
+    ),
+    lambda d: (d.numbers(d.case.length(d.rank)),),
+    lambda args: on_rank_0(end_to_end(args), args),
+    lambda case, args: Budget(
+        "the sizes, and each element once",
+        sent=[16 * case.world_size + (mine.nbytes if rank else 0) for rank, (mine,) in enumerate(args)],
+    ),
+    needs=lambda case, args: [sum(mine.nbytes for (mine,) in args[1:])] + [0] * (case.world_size - 1),
+    parameters=("mine",),
+    suspects=(
+        Suspect(lambda args: [end_to_end(args)] * len(args), "right on rank 0. The others return None."),
+        Suspect(
+            lambda args: on_rank_0(padded(args), args),
+            "some of these numbers were sent by no rank: they are padding. How many did each rank bring?",
+        ),
+    ),
+    thoughts={
+        "values": "one tensor on rank 0, with every rank's elements in rank order.",
+        "traffic": "a rank sends its own elements once, to rank 0: not to all ranks, and without padding.",
+        "inputs": "leave `mine` as it is.",
+        "Mismatch": "the pieces differ in size. Which call takes a size for each pair of ranks? And who knows the sizes?",
+        "Stuck": "does every rank make each of the calls, even one without elements?",
+    },
+)
+
+
 # --- sum_all ------------------------------------------------------------------------------
 
 CASES = (
@@ -314,4 +372,4 @@ SUM_ALL = Task(
     },
 )
 
-TASKS = (BROADCAST_ANY, SUMMED, SUM_EACH, GATHERED_GRADIENT, SUM_ALL)
+TASKS = (BROADCAST_ANY, SUMMED, SUM_EACH, GATHERED_GRADIENT, COLLECT_UNEVEN, SUM_ALL)

@@ -1,9 +1,11 @@
 """The short tasks of chapter 08: summarize, merge, finish.
 
-weighted_mean(values, weights): over all ranks.  stable_variance(x): in two calls.  top_places(scores, k): where the best are.
-majority(content): whether more than half of the ranks say yes.
+weighted_mean(values, weights): over all ranks.  stable_variance(x): in two calls.  best_rank(loss): whose is the smallest.
+top_places(scores, k): where the best are.  majority(content): whether more than half of the ranks say yes.
 clip_shard(gradient, max_norm): a shard of a gradient, clipped by the norm of the whole.
 """
+
+import math
 
 import torch
 
@@ -140,6 +142,78 @@ STABLE_VARIANCE = Task(
         "largest": "a sum and a count are two numbers.",
         "Stuck": "does every rank make both calls, even one without samples?",
         "Mismatch": "what has the same shape and dtype on every rank?",
+    },
+)
+
+
+# --- best_rank ----------------------------------------------------------------------------
+
+LOSSES = {
+    "all differ": lambda rank, n: float((rank + 1) % n),  # the last rank has the smallest
+    "ranks from 1 onward tie": lambda rank, n: float(rank == 0),
+    "all tie": lambda rank, n: 2.0,
+    "rank 0 has a NaN": lambda rank, n: math.nan if rank == 0 else float(rank),
+    "the last rank has a NaN": lambda rank, n: math.nan if rank == n - 1 else float(rank),
+}
+
+
+def owner(losses, ties=min):
+    """The rank with the smallest loss, NaN left out, and if several have it, the one that `ties` takes."""
+    known = [loss for loss in losses if not math.isnan(loss)]
+    return ties((rank for rank, loss in enumerate(losses) if loss == min(known)), default=-1) if known else -1
+
+
+def losses_of(args):
+    return [loss.item() for (loss,) in args]
+
+
+BEST_RANK = Task(
+    "best_rank",
+    tuple(
+        Case(n, kind, late=late)
+        for n, kind, late in (
+            (2, "all differ", None),
+            (2, "all tie", None),
+            (2, "rank 0 has a NaN", None),
+            (3, "ranks from 1 onward tie", None),
+            (3, "the last rank has a NaN", 0),
+            (4, "all differ", None),
+            (4, "the last rank has a NaN", None),
+            (5, "ranks from 1 onward tie", 4),
+            (6, "rank 0 has a NaN", None),
+            (7, "all differ", None),
+            (8, "ranks from 1 onward tie", None),
+            (8, "the last rank has a NaN", None),
+            (1, "all tie", None),
+            (1, "rank 0 has a NaN", None),
+        )
+    ),
+    lambda d: (torch.tensor(LOSSES[d.case.kind](d.rank, d.world_size)),),
+    lambda args: [-1 if any(map(math.isnan, losses_of(args))) else owner(losses_of(args))] * len(args),
+    calls_of(3, 8, "three calls of one number each"),
+    needs=lambda case, args: [1] * case.world_size,
+    parameters=("loss",),
+    suspects=(
+        Suspect(
+            lambda args: [owner(losses_of(args))] * len(args),
+            "one of the losses is a NaN. How do all ranks learn of it?",
+        ),
+        Suspect(
+            lambda args: [owner(losses_of(args), max)] * len(args),
+            "of the ranks that tie, this is the largest. Which reduce operation finds the smallest?",
+        ),
+        Suspect(
+            lambda args: [owner([-loss for loss in losses_of(args)])] * len(args),
+            "this rank has the largest loss.",
+        ),
+    ),
+    thoughts={
+        "values": "the smallest loss by one call, the smallest rank that has it by another, and a flag for NaN.",
+        "inputs": "all_reduce writes into `loss`. Reduce a copy.",
+        "calls": "a flag, the smallest loss, and a rank: three calls.",
+        "largest": "each call needs a single number.",
+        "Stuck": "do all ranks make the same calls, whatever their own loss is? Only a flag that all share may end the function.",
+        "Mismatch": "what has the same dtype on every rank? A loss is float32, a rank int64.",
     },
 )
 
@@ -366,4 +440,4 @@ CLIP_SHARD = Task(
     },
 )
 
-TASKS = (WEIGHTED_MEAN, STABLE_VARIANCE, TOP_PLACES, MAJORITY, CLIP_SHARD)
+TASKS = (WEIGHTED_MEAN, STABLE_VARIANCE, BEST_RANK, TOP_PLACES, MAJORITY, CLIP_SHARD)

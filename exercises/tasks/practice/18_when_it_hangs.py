@@ -1,4 +1,4 @@
-"""cause(dumps): who holds up the others, and why; mean_of_good(gradient, good): the mean over the ranks whose batch was good."""
+"""cause(dumps): who holds up the others; mean_of_good(gradient, good): the mean over the ranks whose batch was good."""
 
 import math
 from typing import Any
@@ -111,113 +111,88 @@ MEAN_OF_GOOD = Task(
 
 # --- cause --------------------------------------------------------------------------------
 
-MISSING, DIFFERENT = "missing", "different"
+CIRCLE = "rows and columns, called in two orders"
 STEPS = 4
-DUMPS = (
-    Case(1, "one group, a call is missing", 4),
-    Case(1, "one group, another collective", 4),
-    Case(1, "one group, a different size", 8),
-    Case(1, "rows and columns, a call is missing", 4),
-    Case(1, "rows and columns, a call is missing", 8),
-)
+DUMPS = tuple(Case(1, kind, n) for kind in ("one group", "rows and columns", CIRCLE) for n in (4, 8))
 
 
 def dumps_of(d) -> tuple[dict[int, list[dict]]]:
     """By rank, the calls that it has made when nothing moves any more."""
-    programs, culprit, at = broken(d)
+    programs = {rank: program(rank, d.case) for rank in range(d.case.size)}
+    if d.case.kind == CIRCLE:
+        at = 2 * d.integer(1, STEPS)
+        for rank, calls in programs.items():
+            if sum(divmod(rank, 2)) % 2:
+                calls[at : at + 2] = reversed(calls[at : at + 2])
+    else:
+        culprit = 2 * d.integer(1, d.case.size // 2) + 1  # rank 0 never waits for it directly, in rows and columns
+        del programs[culprit][d.integer(2, len(programs[culprit])) :]
     made: dict[int, list[dict]] = {rank: [] for rank in programs}
-    moved = True
-    while moved:
-        moved = False
-        for rank, program in programs.items():
-            done = len(made[rank])
-            stopped = rank == culprit and at == done and d.case.kind.endswith("missing")
-            if done < len(program) and not stopped and (not done or over(made[rank][-1], made)):
-                made[rank].append(program[done])
-                moved = True
+    while free := [
+        rank
+        for rank, calls in made.items()
+        if len(calls) < len(programs[rank]) and not (calls and lacking(calls[-1], made))
+    ]:
+        for rank in free:
+            made[rank].append(programs[rank][len(made[rank])])
     return (made,)
 
 
-def over(call: dict, made: dict[int, list[dict]]) -> bool:
-    """Whether all members have made a call, and the same."""
-    parts = [part_of(made[rank], call) for rank in call["members"]]
-    return None not in parts and len(set(parts)) == 1
+def program(rank: int, case: Case) -> list[dict]:
+    """The calls of a rank that nothing holds up."""
+    groups = {"all": tuple(range(case.size))}
+    if case.kind.startswith("rows"):
+        row, column = divmod(rank, 2)
+        groups = {f"row {row}": (2 * row, 2 * row + 1), f"column {column}": tuple(range(column, case.size, 2))}
+    return [
+        {"group": group, "members": members, "number": step + 1}
+        for step in range(STEPS)
+        for group, members in groups.items()
+    ]
 
 
-def part_of(calls: list[dict], call: dict) -> tuple[str, int] | None:
-    """What a rank passes to a call, if it has made it."""
-    same = (own for own in calls if (own["group"], own["number"]) == (call["group"], call["number"]))
-    return next(((own["op"], own["elements"]) for own in same), None)
-
-
-def broken(d) -> tuple[dict[int, list[dict]], int, int]:
-    """By rank, the calls it should make; the rank at which that goes wrong, and before which of them, or in which."""
-    n, world = d.case.size, tuple(range(d.case.size))
-    programs = {}
-    for rank in world:
-        groups = {"all": world}
-        if d.case.kind.startswith("rows"):
-            row, column = rank // 2 * 2, rank % 2
-            groups = {f"row {row // 2}": (row, row + 1), f"column {column}": tuple(range(column, n, 2))}
-        programs[rank] = [
-            {"group": group, "members": members, "number": step + 1, "op": "all_reduce", "elements": 64}
-            for step in range(STEPS)
-            for group, members in groups.items()
-        ]
-    culprit = d.integer(0, n)
-    at = d.integer(2, len(programs[culprit]))
-    if not d.case.kind.endswith("missing"):
-        changed = {"op": "broadcast"} if d.case.kind.endswith("collective") else {"elements": 63}
-        programs[culprit][at] = programs[culprit][at] | changed
-    return programs, culprit, at
+def lacking(call: dict, made: dict[int, list[dict]]) -> list[int]:
+    """The members that haven't made a call."""
+    return [member for member in call["members"] if call not in made[member]]
 
 
 def waiting(dumps: dict[int, list[dict]]) -> dict[int, list[int]]:
     """The ranks whose last call lacks somebody, and whom."""
-    lacks = {
-        rank: [m for m in calls[-1]["members"] if part_of(dumps[m], calls[-1]) is None]
-        for rank, calls in dumps.items()
-        if calls
-    }
+    lacks = {rank: lacking(calls[-1], dumps) for rank, calls in dumps.items()}
     return {rank: absent for rank, absent in lacks.items() if absent}
 
 
-def true_cause(dumps: dict[int, list[dict]]) -> tuple[int, str]:
+def true_cause(dumps: dict[int, list[dict]]) -> int | None:
     waits = waiting(dumps)
-    if missing := [rank for absent in waits.values() for rank in absent if rank not in waits]:
-        return missing[0], MISSING
-    for calls in dumps.values():
-        parts = {rank: part_of(dumps[rank], calls[-1]) for rank in calls[-1]["members"]}
-        for rank, part in parts.items():
-            if list(parts.values()).count(part) * 2 < len(parts):
-                return rank, DIFFERENT
-    raise AssertionError("nothing is wrong with these")
+    return next((rank for absent in waits.values() for rank in absent if rank not in waits), None)
 
 
 def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
     wanted = true_cause(*arguments)
-    if result == wanted:
+    if result == wanted and type(result) is type(wanted):
         return None
-    if not isinstance(result, tuple) or len(result) != 2:
-        words = f'cause must return a rank and "{MISSING}" or "{DIFFERENT}", not {kind(result)}.'
-        return Finding("values", words=words, thought=f"return rank, why, as in {wanted}.")
+    if type(result) not in (int, type(None)):
+        return Finding(
+            "values", words=f"cause must return a rank or None, not {kind(result)}.", thought="return a number."
+        )
     words = f"cause is wrong with {case.size} ranks in {case.kind}.\n  expected   {wanted}\n  got        {result}"
     return Finding("values", words=words, thought=to_think(result, wanted, *arguments))
 
 
-def to_think(result: tuple, wanted: tuple, dumps: dict[int, list[dict]]) -> str:
+def to_think(result: int | None, wanted: int | None, dumps: dict[int, list[dict]]) -> str:
     waits = waiting(dumps)
-    if result[0] in waits and wanted[1] == MISSING:
-        return f"rank {result[0]} waits itself, for {name_ranks(waits[result[0]])}. Follow that to a rank that waits for nobody."
-    if result[0] == wanted[0]:
-        return "has this rank made the call that the others wait in, or not?"
-    if wanted[1] == DIFFERENT:
-        return "nobody lacks a call here. Compare what the members pass to the same call: op and elements."
-    return "whose call is it that the waiting ranks' groups lack? Count by group and number."
+    if result is None:
+        return f"rank {min(waits)} waits. Follow that from rank to rank: there's one that waits for no rank."
+    if result in waits and wanted is None:
+        return f"rank {result} waits itself, for {name_ranks(waits[result])}. Here the ranks wait in a circle."
+    if result in waits:
+        return f"rank {result} waits itself, for {name_ranks(waits[result])}. Follow that to a rank that waits for no rank."
+    return "does any rank wait for this one? Compare group and number of its calls with those that others wait in."
 
 
 def found(case: Case, arguments: tuple, result: Any) -> str:
-    return f"With {case.size} ranks in {case.kind}: rank {result[0]}, {result[1]}."
+    who = "no rank alone" if result is None else f"rank {result}"
+    return f"With {case.size} ranks in {case.kind}: {who}."
 
 
 CAUSE = Puzzle("cause", DUMPS, dumps_of, judged, found)

@@ -6,7 +6,7 @@ import torch
 
 from collectives.draw.canvas import Picture
 from collectives.format import aligned
-from collectives.frontend import Interactive
+from collectives.frontend import RECORDING, Interactive, answer, attended
 from collectives.judge.errors import RunError
 from collectives.judge.run import Run
 from collectives.launch.attempt import Outcome
@@ -28,8 +28,6 @@ class Prediction(Interactive):
     are right, of how many.  A notebook shows a form to fill in, or the outcome where nobody can answer.  Until a run
     marks an answer, the form's model holds nothing but the question: the answer is in no widget and no message.
     """
-
-    words_first = True  # of a folded output JupyterLab shows the first line: the question, and not a picture's title
 
     def __init__(self, question: FillIn | Open | Choice, attempt: Callable[[], Outcome], name: str) -> None:
         self.question, self._attempt, self.name = question, attempt, name
@@ -137,6 +135,19 @@ class Prediction(Interactive):
     def recording(self) -> dict | None:
         """The question and its encoded key; None where an answer was given already."""
         return self._recording
+
+    def _ipython_display_(self) -> None:
+        if attended():
+            return super()._ipython_display_()
+        from IPython.display import display
+
+        picture, words = self.unattended()
+        if self.recording():
+            image, measures = (picture.image("png"), {"image/png": picture.measures()}) if picture else (None, {})
+            return display(answer(words, image), raw=True, metadata={RECORDING: self.recording()} | measures)
+        for what, raw in (({"text/plain": words}, True), (picture, False)):
+            if what is not None:
+                display(what, raw=raw)
 
     def preview(self) -> Picture | None:
         if self.result:

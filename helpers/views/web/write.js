@@ -2,6 +2,7 @@
 // what does not end is ended with it.
 
 const HERE = document.currentScript?.src // of the script that holds this file
+const SERVED = location.protocol !== "file:"
 const PATIENCE = 10000 // milliseconds that code may take
 
 /** Python, one for all of a page: promises what the library answers. */
@@ -11,7 +12,7 @@ const python = {
   },
   /** question: as worker.mjs takes it; progress: told how many bytes are loaded. */
   async ask(question, progress) {
-    if (location.protocol === "file:") throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
+    if (!SERVED) throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
     this.begin(progress)
     await this.ready
     return new Promise((done, failed) => {
@@ -26,7 +27,8 @@ const python = {
     })
   },
   begin(progress) {
-    if (this.worker) return
+    this.progress = progress
+    if (this.worker || !SERVED) return
     const worker = (this.worker = new Worker(new URL("python/worker.mjs", HERE), { type: "module" }))
     this.ready = new Promise((done, failed) => {
       const fail = words => {
@@ -35,7 +37,7 @@ const python = {
         failed(new Error(`Python could not be loaded: ${words}`))
       }
       worker.onerror = event => fail(event.message ?? "the worker cannot be started")
-      worker.onmessage = ({ data }) => (data.loaded ? progress(data.loaded) : data.ready ? done() : fail(data.failure))
+      worker.onmessage = ({ data }) => (data.loaded ? this.progress(data.loaded) : data.ready ? done() : fail(data.failure))
     })
     this.ready.catch(() => {}) // whoever awaits it says it
   },
@@ -51,7 +53,8 @@ function write(el, data) {
   const numbers = h("pre", { "aria-hidden": "true" }), says = h("div", { role: "status" }), out = h("div")
   const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
   const field = h("textarea", { "aria-label": `Python: ${data.task.name}`, spellcheck: "false", autocapitalize: "off", autocomplete: "off",
-    wrap: "off", oninput: () => (renumber(), keep(field.value)), onkeydown: typed })
+    wrap: "off", oninput: () => (renumber(), keep(field.value)), onkeydown: typed,
+    onfocus: () => python.worker || python.begin(() => {}) }) // it is there when the first line is written
   const run = h("button", { class: "primary", onclick: judge }, `Run in the browser (loads Python once, ${Math.round(data.weighs / 1e6)} MB)`)
   const again = h("button", { onclick: () => (fill(data.source), keep(data.source)) }, "Begin again")
   root.append(h("div", { class: "written" }, numbers, field), h("div", { class: "bar" }, run, again, meter), says, out)
