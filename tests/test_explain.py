@@ -284,6 +284,17 @@ def test_a_ring_of_torchcomms_that_overflowed_is_counted_from_what_has_ended(tmp
     assert "do not tell how many calls were made on each group before the first that it holds." in said
 
 
+def test_no_rank_of_gloo_is_late_because_its_recorder_has_not_noticed_the_end():
+    played_ = Played({WORLD: (0, 1)}, [STEP[:2], STEP[:2]])
+    data = [played_.dump(rank) for rank in range(2)]
+    for rank, each in enumerate(data):
+        for number, e in enumerate(each["entries"]):
+            e |= {"state": "scheduled", "retired": rank == 0 or number == 0}
+            e["profiling_name"] = e["profiling_name"].replace("nccl:", "gloo:")
+    said = told(Job({rank: dump.read(each, f"rank_{rank}", {}) for rank, each in enumerate(data)}))
+    assert said.startswith("No rank lacks a call: ranks 0 and 1 have made all_reduce #2"), said
+
+
 # --- files that somebody sent -------------------------------------------------------------
 
 

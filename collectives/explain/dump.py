@@ -195,7 +195,8 @@ class _Reader:
         if self._told_by_state:
             over, began = state == "completed", state != "scheduled"
         else:
-            over, began = None if retired else False, retired
+            # NCCL's states tell what waits in a stream; of other backends a call that was made is under way.
+            over, began = None if retired else False, retired or not last["profiling_name"].startswith("nccl:")
         inner, place = self._stack(batch[0])
         if len(batch) == 1:
             what = self._signature(last, group, inner)

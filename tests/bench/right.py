@@ -4,7 +4,8 @@ python -m tests.bench.right [--repeats 20] [--at-once 3] [ENDING ...]
 
 Each repeat is a job of four ranks of corpus/jobs/faulty.py, forked from this process, which has torch loaded, and treated
 as torchrun treats them: once a rank has failed, the others get SIGTERM.  Run it on a busy machine: --at-once says how
-many jobs run beside each other.  Prints, for each ending, how many verdicts were right, wrong, and not there, and the load.
+many jobs run beside each other.  Prints at its end, or at Ctrl-C, for each ending how many verdicts were right, wrong,
+and not there, and the load.
 """
 
 from __future__ import annotations
@@ -152,7 +153,10 @@ def main() -> None:
                 os._exit(0)
             sys.argv = command
             return watch.main()  # and from there to the end of this process, as any other
-        pid, _ = os.wait()
+        try:
+            pid, _ = os.wait()
+        except KeyboardInterrupt:  # what has come until now counts
+            break
         ending, folder = running.pop(pid)
         column = judged(said := verdicts(folder), ending)
         counted[ending][column] += 1

@@ -78,10 +78,11 @@ def test_with_the_keyboard_alone(open_):
         press(key)
         notebook.cell(number).and_(notebook.page.locator(":focus")).wait_for()
     first.locator(".jp-ToolbarButtonComponent").first.wait_for(state="attached")  # comes a little later
-    for _ in range(2):  # from a cell to its form as chapter 00 says
+    field, focus = first.locator("input[type=text]").first, notebook.page.locator(":focus")
+    press("Tab")  # from a cell to its form as chapter 00 says: twice, if the cell's toolbar takes keys by then
+    if not field.and_(focus).count():
         press("Tab")
-    field = first.locator("input[type=text]").first
-    assert field.evaluate("field => field === document.activeElement")
+    field.and_(focus).wait_for()
     notebook.keyboard.type("1")
     press("Enter")
     first.get_by_text("0 of 6 right").wait_for()

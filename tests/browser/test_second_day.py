@@ -43,6 +43,7 @@ def next_day(chrome, course):
     for k in FIGURE_CELLS:
         notebook.cell(k).locator(".collectives").wait_for()
         notebook.cell(k).locator(".collectives-still").wait_for(state="hidden")
+    notebook.cell(FIGURE_CELLS[-1]).locator(".collectives img").wait_for()  # of its first run, which comes by itself
 
     def begin(widgets: bool = True) -> Notebook:
         if not widgets:  # as JupyterLab does elsewhere
