@@ -26,7 +26,7 @@ def buckets(cap):
             if sum(p.grad.nbytes for p in bucket) >= cap or len(arrived) == len(parameters):
                 send()
 
-        def average():
+        def average():  # after one backward
             for members, whole, work in in_flight:
                 work.wait()
                 for p, part in zip(members, whole.split([p.numel() for p in members])):

@@ -10,13 +10,14 @@ import torch.distributed as dist
 from torch import nn
 
 
-def fsdp(model, batches, **options):
+def fsdp(model, batches, mesh=None, **options):
     from torch.distributed.fsdp import fully_shard
 
     rank, n, losses = dist.get_rank(), dist.get_world_size(), []
+    mesh = mesh or dist.init_device_mesh("cpu", (n,))
     for layer in model:
-        fully_shard(layer, **options)
-    fully_shard(model, **options)
+        fully_shard(layer, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)  # after fully_shard
     for tokens, targets in batches:
         optimizer.zero_grad()
