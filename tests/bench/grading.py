@@ -3,8 +3,6 @@
 The same ring all-reduce submissions for both: of every ten, six are right, two wrong, one
 deadlocks and one never ends.  nbgrader runs them one after the other in the account's own
 kernel; this course's grader in sandboxes, on as many cores as there are (--jobs).
-The processor's time is that of all processes that were started for it, and says more than seconds
-where the machine has other things to do.
 nbgrader is installed into an environment of its own, in a temporary folder unless --nbgrader
 names one to keep.
 """
@@ -14,16 +12,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import ctypes
 import io
 import os
 import re
-import resource
 import tempfile
 import time
 from pathlib import Path
-
-import psutil
 
 from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.grade.__main__ import main as grade
@@ -63,47 +57,27 @@ def notebook(k: int) -> str:
     return release.text(exercise)
 
 
-SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans become this process's own, and so does the time they took (Linux)
-
-
-class Stopwatch:
-    """Seconds, and seconds of processor time of this process and of all below it, once they have ended."""
-
-    def __init__(self) -> None:
-        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
-        self._began, self._computed = time.perf_counter(), self._total()
-
-    def _total(self) -> float:
-        used = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(one.ru_utime + one.ru_stime for one in used)
-
-    def read(self) -> tuple[float, float]:
-        seconds = time.perf_counter() - self._began
-        psutil.wait_procs(psutil.Process().children(), timeout=5)
-        return seconds, self._total() - self._computed
-
-
-def ours(students: int, jobs: int, folder: Path) -> tuple[tuple[float, float], dict[str, float]]:
+def ours(students: int, jobs: int, folder: Path) -> tuple[float, dict[str, float]]:
     submissions = folder / "submissions"
     submissions.mkdir()
     for k in range(students):
         (submissions / f"student{k:02}.ipynb").write_text(notebook(k), encoding="utf-8")
-    watch, out = Stopwatch(), folder / "report"
+    began, out = time.perf_counter(), folder / "report"
     with contextlib.redirect_stdout(io.StringIO()):
         assert grade(["--score", "--jobs", str(jobs), "--out", str(out), str(submissions)]) == 0
-    spent = watch.read()
+    seconds = time.perf_counter() - began
     rows = (out / "scores.csv").read_text().splitlines()[1:]
-    return spent, {name: float(points) for name, points, *_ in csv.reader(rows)}
+    return seconds, {name: float(points) for name, points, *_ in csv.reader(rows)}
 
 
-def theirs(students: int, folder: Path, where: Path) -> tuple[tuple[float, float], dict[str, float]]:
+def theirs(students: int, folder: Path, where: Path) -> tuple[float, dict[str, float]]:
     course = Course(folder / "course", environment(where), EXERCISE)
     course.generate()
     for k in range(students):
         course.submit(f"student{k:02}", notebook(k))
-    watch = Stopwatch()
+    began = time.perf_counter()
     scores = course.autograde()
-    return watch.read(), {student: points for student, (points, _) in scores.items()}
+    return time.perf_counter() - began, {student: points for student, (points, _) in scores.items()}
 
 
 def main() -> None:
@@ -118,14 +92,14 @@ def main() -> None:
         mine, scores = ours(options.students, options.jobs, Path(folder))
         other, sampled = theirs(sample, Path(folder), options.nbgrader or Path(folder) / "environment")
     print(f"ring submissions, one in five hanging; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(f"{'':22}{'submissions':>12}{'seconds':>9}{'for each':>10}{'processor':>11}{'isolated':>10}")
+    print(f"{'':22}{'submissions':>12}{'seconds':>9}{'for each':>10}{'isolated':>10}")
     each = []
-    for name, count, (seconds, computed), isolated in (
+    for name, count, seconds, isolated in (
         ("this course, --score", options.students, mine, "yes"),
         ("nbgrader autograde", sample, other, "no"),
     ):
         each.append(seconds / count)
-        print(f"{name:22}{count:12}{seconds:9.1f}{each[-1]:10.2f}{computed / count:11.2f}{isolated:>10}")
+        print(f"{name:22}{count:12}{seconds:9.1f}{each[-1]:10.2f}{isolated:>10}")
     alike = sum(scores[student] == points for student, points in sampled.items())
     print(f"{each[1] / each[0]:.1f} times the throughput; the same points for {alike} of {sample}")
 
