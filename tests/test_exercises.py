@@ -335,7 +335,8 @@ def executed(*cells):
 @cache
 def folded(chapter):
     """By name, what the answers folded in a chapter do, but for the first, in one run of each size."""
-    functions = [executed(practice_of(chapter, task.name)[2])[task.name] for task in PRACTICE[chapter][1:]]
+    cells = {task.name: practice_of(chapter, task.name) for task in PRACTICE[chapter][1:]}
+    functions = [executed(placeholder, answer)[name] for name, (placeholder, _, answer) in cells.items()]
     return dict(zip([function.__name__ for function in functions], in_one_run(functions)))
 
 
