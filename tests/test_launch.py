@@ -120,7 +120,8 @@ def test_hundreds_of_ranks_again_and_again(sizes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "times, n", [pytest.param(k, n, marks=when(False, each_push=n == 64)) for k, n in ((2, 64), (2, 128), (8, 256))]
+    "times, n",
+    [pytest.param(k, n, marks=when(False, each_push=n == 32)) for k, n in ((2, 32), (2, 64), (2, 128), (8, 256))],
 )
 def test_many_ranks_after_interrupts_at_any_moment(times, n, tmp_path):
     code = f"""
