@@ -198,9 +198,14 @@ def test_in_light_and_in_dark_pictures_and_figures_have_the_same_colours(open_pa
     for turned in (False, True):  # as the system has it, then as the page's own switch has it
         if turned:
             page.evaluate("theme => (document.body.dataset.theme = theme)", "light" if dark else "dark")
-        picture = page.locator(".still img:visible").last
-        picture.scroll_into_view_if_needed()
-        page.wait_for_function("image => image.complete && image.naturalWidth", arg=picture.element_handle())
+        still = page.locator(".still:visible").last
+        still.scroll_into_view_if_needed()
+        page.wait_for_function(
+            "still => [...still.querySelectorAll('img')].some(e => e.checkVisibility() && e.complete && e.naturalWidth)",
+            arg=still.element_handle(),
+        )
+        stacked = still.locator(".stacked:visible")  # on a phone
+        picture = stacked if stacked.count() else still.locator("img:visible")
         shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
         paper = shot.getpixel((3, 3))
         assert max(paper) < 30 if dark != turned else min(paper) == 255
