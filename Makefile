@@ -13,6 +13,8 @@ ARGS ?=
 # Notebooks may call python, torchrun, ...: the environment's own must be found.
 IN_ENV = PATH="$$(cd $(VENV)/bin && pwd):$$PATH" JUPYTER_PREFER_ENV_PATH=1 $(VENV)/bin/python
 PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# What fails beside others runs again alone.
+OR_ALONE = || $(IN_ENV) -m tests.again $$?
 
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
@@ -27,13 +29,13 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I helpers/tools/lab.py $(ARGS)
 
 test: check ## test both packages, validate the chapters and some solutions
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(ARGS) $(OR_ALONE)
 
 test-all: check ## the same and the long tests too: what CI runs at each push
-	$(PYTEST) -m "not nightly" $(ARGS)
+	$(PYTEST) -m "not nightly" $(ARGS) $(OR_ALONE)
 
 test-nightly: check ## every test there is: all of those alike, of which test-all takes some
-	$(PYTEST) -m "" $(ARGS)
+	$(PYTEST) -m "" $(ARGS) $(OR_ALONE)
 
 test-gpu: check ## the recorder on this machine's GPUs (needs the CUDA build of torch: make lab TORCH_INDEX=)
 	$(IN_ENV) -m pytest -rs -m "" tests/gpu $(ARGS)

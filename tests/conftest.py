@@ -34,6 +34,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
+def pytest_terminal_summary(terminalreporter, config):
+    """Note what failed in this run, for tests/again.py."""
+    reports = [each for outcome in ("failed", "error") for each in terminalreporter.stats.get(outcome, ())]
+    if hasattr(config, "cache"):  # tests.bench.power goes without
+        config.cache.set("again", [each.nodeid for each in reports])
+
+
 @pytest.fixture
 def script(tmp_path):
     """Runs source text as a script, in an empty folder, by way of a line of shell; the arguments are the script's."""

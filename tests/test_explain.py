@@ -35,7 +35,8 @@ def made(kind: str, folder: Path, ranks: int = 4) -> str:
 
 REAL = {
     "absent": (4, "Rank 2 holds up the other 3: it has not made all_reduce #3.", "evaluate, hangs.py"),
-    "two_groups": (4, "Rank 3 holds up the other 3: it has not made all_reduce #3 of group tp (2, 3).", "lacks rank 2"),
+    # Two ranks wait for rank 3, each in a group of its own: which of them came first is chance, and its call is named.
+    "two_groups": (4, "Rank 3 holds up the other 3: it has not made all_reduce #3 of group ", "lacks rank 2"),
     "mismatch": (4, "Rank 1 holds up the other 3: in call #3, rank 1 calls broadcast, and ranks 0, 2 and 3 call all_reduce.", "Rank 1: broadcast float32 [4], 16 B"),
     "kernel": (4, "No rank lacks a call: all 4 ranks have made all_reduce #3, and it has not ended.", "float32 [8], 32 B"),
     "left_out": (4, "Rank 1 holds up the other 3: it has not made all_reduce #10.", "Rank 1 left out all_reduce #5, at step, hangs.py"),

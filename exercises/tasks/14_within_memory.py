@@ -254,6 +254,7 @@ TASKS = (
         needs=needs,
         allowed=frozenset({"send", "recv"}),
         parameters=("w", "x", "t", "microbatches"),
+        imports=("torch.fx.experimental.symbolic_shapes",),  # by y.backward(gradient)
         suspects=(
             Suspect(
                 times_m,

@@ -17,6 +17,7 @@ from collectives import frontend
 from collectives.format import size
 from collectives.judge.errors import RunError, Stuck
 from collectives.judge.run import Run
+from collectives.launch.pool import preload
 from collectives.launch.run import run
 from collectives.rank.pickling import pack
 from collectives.record.event import Event
@@ -148,6 +149,8 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
     tried: list[Tried] = []
     kept = _kept.pop(_key(answer), {}) if budget else {}
     _kept.clear()
+    if isinstance(task, Task):
+        preload(task.imports)
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         if not cases:
