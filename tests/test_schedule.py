@@ -70,7 +70,7 @@ def test_every_algorithm_keeps_its_promise(n):
         assert count.most >= count.bound.bytes and count.steps >= count.bound.steps
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_algorithm_keeps_its_promise_at_any_size():
     for n in range(1, 65):
         test_every_algorithm_keeps_its_promise(n)
