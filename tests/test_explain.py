@@ -282,7 +282,7 @@ def test_a_ring_of_torchcomms_that_overflowed_is_counted_from_what_has_ended(tmp
         (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(data, 2))
     said = explain(tmp_path)
     assert said.startswith("Rank 1 holds up the other rank: it has not made all_reduce #1 of group main."), said
-    assert "do not tell how many calls were made on each group before the first that it holds." in said
+    assert "don't say how many calls were made on each group before the first that it holds." in said
 
 
 def test_no_rank_of_gloo_is_late_because_its_recorder_has_not_noticed_the_end():

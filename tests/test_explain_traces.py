@@ -36,9 +36,7 @@ def test_traces_made_for_real_with_gloo(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([*torchrun, "job.py", str(tmp_path)], cwd=tmp_path, env=environment, check=True, capture_output=True)
     said = explain(tmp_path)
-    assert (
-        "256 KiB" in said and "The traces of ranks 0 and 1 do not tell in which group a call of gloo was made." in said
-    )
+    assert "256 KiB" in said and "The traces of ranks 0 and 1 don't say in which group a call of gloo was made." in said
     run = load(*tmp_path.glob("*.gz"))
     assert run.traffic.ops == {"all_reduce": 6, "broadcast": 2}
     assert run.totals["all_reduce", 2, "float32"].nbytes == 6 * 4 << 16
@@ -112,7 +110,7 @@ def test_an_older_trace_is_read_by_its_launches(tmp_path):
     written(tmp_path, old=True)
     said = explain(tmp_path)
     assert said.startswith("Rank 2 holds up the other 2")
-    assert "do not tell what some collectives carried, and in which group: it is of an older torch." in said
+    assert "don't say what some collectives carried, and in which group: it is of an older torch." in said
     assert "64 MiB" in said
 
 

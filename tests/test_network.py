@@ -863,7 +863,7 @@ def test_the_words_of_a_picture_say_what_it_draws():
     banded = draw.draw_seconds({"rails": {"NCCL": nccl("all_reduce", rails(2))}}, [8, 2**20, 2**30])
     far = draw.draw_seconds({"far": {"NCCL": lambda n: nccl("all_reduce", rails(n // 8))(8)}}, [64, 1024], "GPUs")
     assert "nine of ten, from" in banded.words and len(banded.picture.panels[0].collections) == 1
-    assert far.picture.panels[0].get_title(loc="left").endswith("hollow: extrapolated")
+    assert far.picture.panels[0].get_title(loc="left").endswith("(hollow: extrapolated)")
     assert far.words.endswith("extrapolated: no sweep of verbs has more than 256 GPUs")
     message = draw.draw_message([(16, 5e-5), (2**20, 3e-4), (2**22, 1e-3)], fit([(16, 5e-5), (2**22, 1e-3)]))
     assert "latency α        50.0 µs" in message.words

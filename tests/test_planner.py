@@ -309,9 +309,7 @@ def test_the_published_runs_are_predicted():
         assert [round(each, 2) for each in rows.band()] == list(band), kind
     assert table.median < GOAL
     text = repr(table)
-    assert all(
-        str(k) in text for k in ("12,288", "16,384", "GPT 1T", "DeepSeek-V3", "5 sources that nothing was fitted to")
-    )
+    assert all(str(k) in text for k in ("12,288", "16,384", "GPT 1T", "DeepSeek-V3", "5 sources not used for fitting"))
     assert text.count("\n") > len(table)
 
 

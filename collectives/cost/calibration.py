@@ -3,7 +3,7 @@
 What is fitted: LAUNCH_SECONDS, what the software of each network adds (machines/networks.csv), and the turns of two nodes
 whose cards are slower than their switch (machines/tuning.py).  All else is NCCL's own.  Sources, not rows, are held out:
 a cluster that the fit has seen at one size says what it takes at the next.  The bands around prices are what rows of a
-new source are to be expected in, of the rows that nothing was fitted to (spread.py).
+new source are to be expected in, of the rows not used for fitting (spread.py).
 """
 
 import statistics
@@ -99,12 +99,12 @@ class Calibration(Errors):
         return [_spread([row for row in rows if row.large == large], network) for large in range(3)]
 
     def __repr__(self) -> str:
-        """A line for each group of sizes, then one for each network: errors of the rows that nothing was fitted to."""
+        """A line for each group of sizes, then one for each network: errors of the rows not used for fitting."""
         head = (
-            "rows that nothing was fitted to",
+            "rows not used for fitting",
             *"rows sources median worst".split(),
             "in the band",
-            "in the others' band",
+            "in a band fitted without them",
         )
         return aligned([head, *self.summary], right=range(1, 7), indent="  ")
 

@@ -33,7 +33,7 @@ def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
     ax.loglog(fine, [line.seconds(n) for n in fine], color=SERIES[0], lw=2)
     ax.loglog(x, times, "o", color=INK, ms=6)
     ax.loglog([equal], [2 * line.latency], "o", mfc="white", mec=INK, ms=8)
-    note(ax, "α/β: here both parts are equal", (equal, 2 * line.latency), (-12, 12), "right")
+    note(ax, "α/β: both parts are equal", (equal, 2 * line.latency), (-12, 12), "right")
     note(ax, "α, what every message costs", (x[-1], line.latency), (6, 0), "left")
     if rising:
         note(ax, "β n, what the bytes cost", (rising[0], rising[0] / line.bandwidth), (10, -2), "left")
@@ -44,8 +44,8 @@ def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
     words = (
         f"latency α        {line.latency * 1e6:.1f} µs\n"
         f"bandwidth 1/β    {line.bandwidth / 1e9:.2f} GB/s\n"
-        f"equal parts at   {said_bytes(equal)}\n"
-        f"the line's error {line.error:.0%} (median)"
+        f"both equal at    {said_bytes(equal)}\n"
+        f"median error     {line.error:.0%}"
     )
     return Shown(chart, words)
 
@@ -59,8 +59,8 @@ def draw_seconds(
 ) -> Shown:
     """Seconds over bytes or over GPUs, log axes, one panel for each title.
 
-    panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where it
-    is an extrapolation, marks are hollow and the title says so.
+    panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where one
+    is an extrapolation, the marks of all curves are hollow and the title says so.
     every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
     """
     alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
@@ -71,21 +71,21 @@ def draw_seconds(
     for ax, (title, curves) in zip(chart.panels, panels.items()):
         costs = {name: [seconds(x) for x in xs] for name, seconds in curves.items()}
         times = {name: [_seconds(cost) for cost in of] for name, of in costs.items()}
-        beyond = next(
-            (cost.beyond for of in costs.values() for cost in of if isinstance(cost, Cost) and cost.beyond), ""
-        )
+        extrapolated = {
+            x: cost.beyond for of in costs.values() for x, cost in zip(xs, of) if isinstance(cost, Cost) and cost.beyond
+        }
         for name, t in times.items():
             (colour, dashes), marks = styles[name], "" if unit == "bytes" else "o"
             ax.loglog(xs, t, marks + dashes, color=colour, lw=2, ms=3.5)
             bands = [cost.band for cost in costs[name] if isinstance(cost, Cost) and cost.band]
             if len(bands) == len(xs):
                 ax.fill_between(xs, *zip(*bands), color=colour, alpha=0.16, lw=0)
-            far = [(x, at) for x, at, cost in zip(xs, t, costs[name]) if isinstance(cost, Cost) and cost.beyond]
+            far = [(x, at) for x, at in zip(xs, t) if x in extrapolated]
             if far and marks:
                 ax.loglog(*zip(*far), "o", mfc="white", mec=colour, ms=5)
         ticks(ax.xaxis, [*xs[::4]] if unit == "bytes" else xs, said)
         seconds_axis(ax)
-        titled(ax, f"{title}, hollow: extrapolated" if beyond and unit != "bytes" else title, unit)
+        titled(ax, f"{title} (hollow: extrapolated)" if extrapolated and unit != "bytes" else title, unit)
         label_ends(ax, [(name, xs[-1], t[-1], styles[name][0]) for name, t in times.items()])
         rows = [(f"{title}  ", *map(said, xs[::every]), *["growth"] * growth)]
         for name, t in times.items():
@@ -97,7 +97,7 @@ def draw_seconds(
                     rows.append((f"  {word}  ", *ends, *[""] * growth))
         least = (0, *[9] * len(xs[::every]), 11)
         words = aligned(rows, right=range(1, len(rows[0])), gap="", least=least)
-        tables.append(words + (f"\nextrapolated: {beyond}" if beyond else ""))
+        tables.append(words + "".join(f"\nextrapolated: {why}" for why in [*extrapolated.values()][:1]))
     return Shown(chart, "\n\n".join(tables))
 
 
@@ -112,6 +112,9 @@ def _seconds(cost: float | Cost) -> float:
     return cost.seconds if isinstance(cost, Cost) else cost
 
 
+NEAR = "#e9f0e6"
+
+
 def draw_errors(table: Calibration) -> Shown:
     """Published / model's time of every row over its bytes: full dots count, hollow are held out.
 
@@ -120,7 +123,7 @@ def draw_errors(table: Calibration) -> Shown:
     alt = "Picture: the published time over the model's, against bytes, one dot per row"
     chart = Chart(alt, height=430)
     (ax,) = chart.panels
-    ax.axhspan(1 / 1.2, 1.2, color="#e9f0e6", lw=0)
+    ax.axhspan(1 / 1.2, 1.2, color=NEAR, lw=0)
     ax.axhline(1, color=SOFT, lw=1)
     least, most = 0.45, 6.5
     for row in table:
@@ -133,24 +136,29 @@ def draw_errors(table: Calibration) -> Shown:
     ax.set_ylim(least, most)
     ticks(ax.yaxis, [0.5, 1 / 1.2, 1, 1.2, 2, 4], lambda v: f"{v:.2g}")
     ticks(ax.xaxis, [4**k for k in range(2, 18, 2)], said_bytes)
-    titled(ax, "Published / model's time, one dot per row", "bytes")
-    ax.set_ylabel("times what the model says", fontproperties=small_font(), color=SOFT)
+    titled(ax, "Published time / model's time, one dot per row", "bytes")
+    ax.set_ylabel("published / model", fontproperties=small_font(), color=SOFT)
     for k, (place, colour) in enumerate(PLACES.items()):
         key(ax, k, place, mfc=colour, mec=colour, marker="o")
     key(ax, 2, "held out", mfc="white", mec=INK, marker="o")
     key(ax, 3, "fitted or suspect, not counted", mec=FAINT, marker="x")
+    key(ax, 4, "shaded: off by at most 1.2 times", mfc=NEAR, mec=NEAR, marker="s")
     if high := sum(row.times > most for row in table):
-        note(ax, f"{high} suspect rows are above", (table[0].nbytes, most), (6, -8), "left")
+        note(ax, f"{high} suspect rows are off the top", (table[0].nbytes, most), (6, -8), "left")
     return Shown(chart, repr(table))
 
 
 def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
-    """The algorithm and the protocol that NCCL takes, a row for each number of GPUs, over bytes."""
+    """The algorithm and the protocol that NCCL picks, a row for each number of GPUs, over bytes."""
     sketch = Canvas()
-    top = heading(sketch, "What NCCL takes for an all_reduce", "rows are GPUs in nodes of 8, bytes to the right")
+    top = heading(
+        sketch,
+        "What NCCL picks for an all_reduce",
+        "a row for each number of GPUs, 8 per node; buffer size from left to right; color: algorithm",
+    )
     left, high = 64.0, 26.0
     step = (WIDTH - left - 20.0) / len(sizes)
-    rows = [("GPUs", "takes, up to a size | that size | takes from there on ...")]
+    rows = [("GPUs", "picks, up to a size | that size | picks from there on ...")]
     for row, (count, price) in enumerate(prices.items()):
         y = top + row * (high + 4)
         sketch.text(left - 10, y + high / 2, f"{count:,}", 12, SOFT, align="right")
@@ -178,18 +186,18 @@ def draw_machines() -> Shown:
     """The four machines of presets.py: who is linked to whom, and which links are shared."""
     words = (
         "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
-        "PCIe node        four GPUs share one link of 55 GB/s to the other four\n"
-        "rail-optimized   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
-        "fat tree         all cards of a node at one leaf switch; they share the links above it"
+        "PCIe node        four GPUs share one link, 55 GB/s, to the other four\n"
+        "rail-optimized   card i of every node connects to rail switch i; inside a node NVSwitch leads to the other rails\n"
+        "fat tree         all cards of a node connect to one leaf switch and share the links above it"
     )
     sketches = [
         _sketch(_nvlink, "NVLink node", "any two of 8 GPUs are one switch apart,\n"
                 "450 GB/s each way, nothing shared (H100)"),
-        _sketch(_pcie, "PCIe node", "four GPUs share (thick) one link of 55 GB/s\nto the other four"),
-        _sketch(_rail, "Rail-optimized", "card i of every node is at rail switch i; a message to\n"
-                "another place changes rails inside the node, by NVLink"),
-        _sketch(_tree, "Fat tree", "all cards of a node are at one leaf switch, and share\n"
-                "(thick) the links above it, which may be too few"),
+        _sketch(_pcie, "PCIe node", "four GPUs share one link (thick), 55 GB/s,\nto the other four"),
+        _sketch(_rail, "Rail-optimized", "card i of every node connects to rail switch i; to reach\n"
+                "another rail, a message crosses NVLink inside its node first"),
+        _sketch(_tree, "Fat tree", "all cards of a node connect to one leaf switch and share\n"
+                "the links above it (thick), which may be too few"),
     ]  # fmt: skip
     return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimized cluster, fat tree"), words)
 

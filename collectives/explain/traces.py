@@ -200,7 +200,7 @@ def words(traces: list[Trace], machine: str | None = None) -> list[str]:
     lines = [_headline(traces), "", _ranks(traces), "", _collectives(traces, machine)]
     for what in dict.fromkeys(what for trace in traces for what in trace.unknown):
         of = [trace.rank for trace in traces if what in trace.unknown]
-        lines.append(f"The trace{'s' * (len(of) > 1)} of {name_ranks(of)} do{'es' * (len(of) == 1)} not tell {what}.")
+        lines.append(f"The trace{'s' * (len(of) > 1)} of {name_ranks(of)} do{'es' * (len(of) == 1)}n't say {what}.")
     world = max(trace.world_size for trace in traces)
     if len(traces) < world:
         lines.append(f"{len(traces)} of {world:,} ranks have a trace here.")

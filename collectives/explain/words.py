@@ -167,7 +167,7 @@ def _of_absent(job: Job, hang: Hang) -> list[str]:
     if hang.slip:
         return lines
     elsewhere = "Its program is" if len(hang.ranks) == 1 else "Their programs are"
-    lines.append(f"{elsewhere} somewhere else, in no call that is recorded: {PYSPY}.")
+    lines.append(f"{elsewhere} elsewhere, in no recorded call: {PYSPY}.")
     return lines
 
 
@@ -391,7 +391,7 @@ def _newest(job: Job) -> int:
 
 def _ago(job: Job, launch: Launch) -> str:
     seconds = (_newest(job) - launch.made) / 1e9
-    return f"{duration(seconds)} before the newest of all" if seconds > 1e-3 else "the newest of all"
+    return f"{duration(seconds)} before the last call on any rank" if seconds > 1e-3 else "the last call on any rank"
 
 
 def _since(job: Job, launch: Launch) -> str:
@@ -403,7 +403,7 @@ def _since(job: Job, launch: Launch) -> str:
 
 
 def limits(job: Job) -> list[str]:
-    """Sentences on what these dumps do not tell."""
+    """Sentences on what these dumps don't say."""
     lines = []
     if job.missing:
         lines.append(f"There is no dump of {few(job.missing)}.")
@@ -415,10 +415,12 @@ def limits(job: Job) -> list[str]:
             untold.setdefault(what, []).append(rank)
     for what, ranks in untold.items():
         whose = "The dumps" if len(ranks) == len(job.dumps) else f"The dump{'s' * (len(ranks) > 1)} of {few(ranks)}"
-        lines.append(f"{whose} do{'es' * (len(ranks) == 1 < len(job.dumps))} not tell {what}.")
+        lines.append(f"{whose} do{'es' * (len(ranks) == 1 < len(job.dumps))}n't say {what}.")
     if job.inferred:
-        names = ", ".join(
-            sorted({_group_name(group).removeprefix(" of group ") or group.name for group in job.inferred})
+        names = sorted({_group_name(group).removeprefix(" of group ") or group.name for group in job.inferred})
+        lines.append(
+            f"The members of group {', '.join(names)} are not recorded: the ranks that made its calls are taken to be all."
+            if len(names) == 1
+            else f"The members of groups {', '.join(names)} are not recorded: the ranks that made a group's calls are taken to be all."
         )
-        lines.append(f"Who is in group {names} is not recorded: the ranks that called it are taken to be all.")
     return ["", *lines] if lines else []

@@ -50,7 +50,7 @@ class Timeline(Picture):
         shares = _shares(run, spans)
         until = max(span.end for span in spans) or 1e-6
         worst = max(spans, key=lambda span: span.waits)
-        sketches = [_totals(run, shares, worst), _lanes(run, calls, spans, 0.0, until, "every call, in time")]
+        sketches = [_totals(run, shares, worst), _lanes(run, calls, spans, 0.0, until, "every call over time")]
         window = worst.end - worst.blocked
         if worst.late is not None and window < until / 3:  # else one sees it as it is
             start, stop = max(0.0, worst.blocked - window / 4), min(until, worst.end + window / 4)

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def _errors(table: Calibration) -> list[str]:
-    lines = ["## Errors", "", "Of the rows that nothing was fitted to:", ""]
+    lines = ["## Errors", "", "Of the rows not used for fitting:", ""]
     lines += ["| rows | how many | sources | median error | worst | in the band | in that of the others |"]
     lines += ["|---|---:|---:|---:|---:|---:|---:|"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in table.summary), "", *_held_against_others(table)]

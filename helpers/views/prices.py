@@ -63,7 +63,7 @@ class NetworkPrices(Interactive):
             networks.append({"name": name, "most": network.value("gpus", "network_prices()"), "low": low, "high": high})
         return {
             "kind": "prices",
-            "title": "What NCCL takes on nodes of 8 H100, by network",
+            "title": "How long NCCL takes on nodes of 8 H100, by network",
             "collectives": collectives,
             "networks": networks,
             "gpus": GPUS,

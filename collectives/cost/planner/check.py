@@ -226,7 +226,7 @@ class Validation(list):
                 median = statistics.median(each.median for each in held.sources.values())
                 many = sum(band.low <= row.ratio <= band.high for row in held)
                 lines.append(
-                    f"    {len(held.sources)} sources that nothing was fitted to: median error {median:.0%}, "
+                    f"    {len(held.sources)} sources not used for fitting: median error {median:.0%}, "
                     f"{many} of {len(held)} rows inside"
                 )
         return "\n".join(lines)
