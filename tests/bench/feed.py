@@ -8,6 +8,7 @@ record, and judged, as in a job.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 
 import torch
 
+from collectives.jobs.collector import GARBAGE
 from collectives.jobs.hearer import Hearer
 from collectives.jobs.judge import Judge
 from collectives.jobs.ring import RingReader, RingWriter
@@ -30,6 +32,7 @@ def main() -> None:
     ranks, calls = (int(given) for given in [*sys.argv[1:], "4", "20000"][:2])
     group, outline = tuple(range(ranks)), Summary((16,), torch.float32, 64, 0, (), ())
     line = Line(__file__, 1, "main", "dist.all_reduce(x)")
+    gc.set_threshold(GARBAGE)
     rings = [RingWriter(1 << 19) for _ in group]
     tellers = [Teller(ring, rank, False) for rank, ring in enumerate(rings)]
     readers = [(RingReader(ring.descriptor), Hearer(rank, 0.0)) for rank, ring in enumerate(rings)]
