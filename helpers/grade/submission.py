@@ -16,7 +16,6 @@ from nbformat import NotebookNode
 
 from ..exercise.notebook import SOLUTION, exercises, is_answer, is_check, pristine, released
 
-
 CELL_MAGIC = re.compile(r"\A\s*%%.*")  # %%time and the like: the lines below it are run as if it were not there
 
 
