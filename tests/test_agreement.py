@@ -1,11 +1,13 @@
 """A learner's own check and the scorer say the same of an answer: which of the exercise's checks it passes."""
 
 import contextlib
+import re
+import sys
 
 import pytest
 
 from helpers.exercise import CheckFailed, check, notebook
-from helpers.grade import feedback, sandbox, walls
+from helpers.grade import feedback, sandbox, submission, walls
 from tests.corpus import answers, puzzles
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
@@ -19,12 +21,12 @@ except walls.Unavailable as why:
 
 # Rows that the learner's check refuses and the scorer does not, and why.
 ONLY_SCORED = {
-    "timed by a magic": "`make grade` does not look for a function below a cell magic; the notebook's own check takes it",
-    "a function in a name": "the learner's check knows an answer by its own name",
-    "an object that is called": "the learner's check knows an answer by its own name",
     "what a cell makes is of its own world": "a notebook's cell runs outside of any group",
     "thread pool": "a pool that a cell makes cannot travel to the ranks",
+    "display left over": "the ranks of a notebook have no display",
+    "a wait that is repeated hides no steps": "it speaks to the scorer's own wire, and gloo has none",
 }
+TOLD = "Move this line into the function|Make it inside the function|'display' is not defined|RankFailed"
 QUICK = {"unchunked", "gather_and_broadcast"}  # right, and not within their budgets
 
 
@@ -52,6 +54,14 @@ def test_of_a_mistake_both_say_whether_its_values_are_right(name, answer, sandbo
         check.check_values(named(answer, name))
 
 
+def test_an_answer_is_known_by_its_variable_and_below_a_magic(monkeypatch):
+    for answer in (lambda x: x, type("Mean", (), {"__call__": lambda self, x: x})()):
+        monkeypatch.setattr(sys.modules["__main__"], "distributed_mean", answer, raising=False)
+        assert check.task_of(answer).name == "distributed_mean"
+    assert submission.slips(submitted("%%time\ndef distributed_mean(x): return x")) == ""
+    assert "must define distributed_mean" in submission.slips(submitted("%%time\nmean = None"))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", GRADED)
 def test_submissions_pass_the_same_checks(name, sandboxes, patient, monkeypatch):  # noqa: F811
@@ -59,6 +69,7 @@ def test_submissions_pass_the_same_checks(name, sandboxes, patient, monkeypatch)
     if name == "without end":
         monkeypatch.setattr("helpers.grade.feedback.CELL_SECONDS", 30)
     learners = feedback.tried(submitted(row.source, row.exercise), lambda done, of: None)
+    assert name not in ONLY_SCORED or re.search(TOLD, learners.reason), learners.reason
     scores = scored(row.source, sandboxes, row.exercise)
     differ = [(ours.name, theirs.reason, ours.reason) for ours, theirs in zip(scores.checks, learners.checks, strict=True)
               if bool(ours.reason) != bool(theirs.reason)]  # fmt: skip

@@ -388,3 +388,14 @@ def test_functional_collectives_are_recorded():
     done = run(functional, world_size=2)
     (e,) = done.events[1]
     assert (e.op, e.reduce_op, e.after.tolist(), e.waited) == ("all_reduce", "SUM", [2, 2], True)
+
+
+def test_what_a_functional_collective_returns_is_waited_for():
+    def functional():
+        import torch.distributed._functional_collectives as funcol
+
+        return funcol.all_reduce(torch.ones(1 << 20), "sum", dist.group.WORLD)
+
+    done = run(functional, world_size=2)
+    assert all(type(result) is torch.Tensor and (result == 2).all() for result in done.results)
+    assert done.events[0][0].waited

@@ -168,6 +168,8 @@ def test_the_variable_that_cannot_travel_is_named():
     lock = threading.Lock()
     with pytest.raises(TypeError, match="the variable lock that the function uses, a lock, cannot travel"):
         run(lambda: lock)
+    with pytest.raises(TypeError, match="the variable lock .* Make it inside the function"):
+        run(share, lambda: lock)
 
 
 def test_run_inside_a_rank_is_refused():

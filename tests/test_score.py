@@ -1,6 +1,7 @@
 """Scores that cannot be had by cheating, from a grader that cannot be hurt and loses nothing."""
 
 import ast
+import base64
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import psutil
@@ -297,7 +299,7 @@ def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes, patient):
 def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient):
     endless = "import signal\ndef distributed_mean(x):\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    while True: pass"
     reason = scored(endless, sandboxes).checks[0].reason
-    assert "out of time after 5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
+    assert "out of time after 2.5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
 
 
 def test_partial_credit(sandboxes):
@@ -439,7 +441,9 @@ def test_a_class(class_of_students, tmp_path):
     assert "\n\"'=cmd" in (out / "scores.csv").read_text()
     pages = {path.stem.rpartition("-")[0]: path.read_text() for path in (out / "students").glob("*.html")}
     assert len(pages) == 14 and all("<script" not in page for page in pages.values())
-    assert "data:image/png;base64" in pages["ann"] and "data:image/png;base64" in pages["wrong"]
+    for student in ("ann", "wrong"):
+        (picture,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', pages[student])
+        assert ET.fromstring(base64.b64decode(picture)).tag.endswith("svg")
     assert report["grading"]["seed"] not in "".join(pages.values())
     assert "of 14" not in (out / "statistics.html").read_text().split("Students")[0]  # 8 could be graded
     (results,) = (out / "gradescope").glob("ann-*.json")

@@ -128,16 +128,20 @@ def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     try:
         return pack((fn, args, kwargs))
     except Exception as error:
-        raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}") from None
+        remedy = "Make it inside the function: each rank then has its own."
+        raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}. {remedy}") from None
 
 
 def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
     """Names the one argument or variable that cannot be packed."""
-    named = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
-    with suppress(TypeError):  # a callable object, not a function
-        used = inspect.getclosurevars(fn)
-        variables = {**used.globals, **used.nonlocals}
-        named += [(f"the variable {name} that the function uses", value) for name, value in variables.items()]
+    arguments = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
+    named = []
+    for function in (fn, *(value for _, value in arguments)):
+        with suppress(TypeError):  # no function
+            used = inspect.getclosurevars(function)
+            variables = {**used.globals, **used.nonlocals}
+            named += [(f"the variable {name} that the function uses", value) for name, value in variables.items()]
+    named += arguments
     for name, value in named:
         try:
             pack(value)

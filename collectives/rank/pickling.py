@@ -41,6 +41,8 @@ def pack(value: Any) -> bytes:
     """Functions, classes and objects of a notebook as bytes, by value where they must be."""
     buffer = io.BytesIO()
     with _packing:
+        if kind := torch_private.unfinished():
+            _Packer.dispatch_table[kind] = lambda tensor: _faithfully(tensor.wait())
         # cloudpickle's own goes through all loaded modules for each function, and torch loads a
         # thousand: that takes most of the time. Others in this process keep theirs.
         cloudpickle.cloudpickle._find_imported_submodules = _submodules

@@ -7,6 +7,7 @@ looked up when its feature is first used, all others here.
 
 import functools
 import os
+import sys
 import warnings
 from contextlib import nullcontext, suppress
 from operator import attrgetter
@@ -241,6 +242,13 @@ PICKLED_BY_NAME = {
     PICKLING.takes("torch._classes._ClassNamespace"): lambda space: f"torch.classes:{space.name}",
 }
 PICKLED_BY_NAME.pop(None, None)
+UNFINISHED = Feature("waiting for a functional collective whose result is returned")
+_FUNCTIONAL = "torch.distributed._functional_collectives"
+
+
+def unfinished() -> type | None:
+    """The class of what a functional collective returns, a tensor to be waited for; None while nobody has imported it."""
+    return _looked_up(UNFINISHED, f"{_FUNCTIONAL}.AsyncCollectiveTensor")[0] if _FUNCTIONAL in sys.modules else None
 
 
 # --- training seen whole ------------------------------------------------------------------

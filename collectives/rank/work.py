@@ -56,9 +56,10 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
             threads.join_all()
+            result = _packed(result)  # which waits for what a functional collective has returned
             tracer.finish()
             _flush()
-            result, new = _packed(result), list(islice(reversed(sys.modules), len(sys.modules) - known))
+            new = list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
             imported = sorted(filter(_is_lasting, new))
             channel.announce(Returned(result, moved(before, now), now, imported, tuple(made)))

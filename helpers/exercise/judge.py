@@ -51,8 +51,15 @@ def judge(
         or _values(task, inputs, attempt, traffic)
         or _inputs(task, inputs, attempt, traffic)
         or _first("waits", attempt, lambda e: not e.waited)
-        or (_budget(task, case, inputs, traffic, attempt) if budget else None)
+        or (over(task, case, inputs, attempt) if budget else None)
     )
+
+
+def over(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
+    """The first limit that an answer exceeds which is right but for what it costs, or None."""
+    if isinstance(task, Puzzle):
+        return task.verdict(case, inputs[0], attempt.results[0], True)
+    return _budget(task, case, inputs, attempt.traffic, attempt)
 
 
 def unheard(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:

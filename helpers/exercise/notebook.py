@@ -8,7 +8,10 @@ In a solution's answer cell stay the lines outside these marks, and go those bet
     ### END STUB
 """
 
+import copy
 import re
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
@@ -34,7 +37,14 @@ def chapter_before(exercise: str) -> str:
 
 def pristine(exercise: str) -> NotebookNode:
     """The course's own notebook of an exercise, solved."""
-    return nbformat.read(SOLUTIONS / f"{exercise}.ipynb", as_version=4)
+    path = SOLUTIONS / f"{exercise}.ipynb"
+    return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
+
+
+@lru_cache
+def _read(path: Path, saved: int) -> NotebookNode:
+    """The notebook in a file that was last saved then."""
+    return nbformat.read(path, as_version=4)
 
 
 def is_answer(cell: NotebookNode) -> bool:

@@ -71,6 +71,7 @@ def _scored(cell: NotebookNode, reason: str) -> CheckScore:
 CELL_SECONDS = 60
 START_SECONDS = 120  # for a kernel, on a busy machine
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
+IN_NO_GROUP = "A cell runs in the notebook, which is no rank and in no group. Move this line into the function: that runs on each rank."
 STARTUP = "import helpers\nimport torch, helpers.exercise.check\n"  # ranks start while torch is imported
 _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what goes wrong is in the outcomes
 
@@ -144,4 +145,5 @@ class Kernel:
 def _error(cell: NotebookNode) -> str:
     """The traceback that a cell ended with; "" if it ended well."""
     last = cell.get("outputs", [])[-1:]
-    return "".join(COLORS.sub("", "\n".join(out.traceback)).strip() or out.ename for out in last)
+    said = "".join(COLORS.sub("", "\n".join(out.traceback)).strip() or out.ename for out in last)
+    return f"{said}\n{IN_NO_GROUP}" if "Default process group has not been initialized" in said else said

@@ -43,7 +43,7 @@ class Grading:
     exercise: str = ""  # "02_distributed_mean"; "" if it cannot be graded
     checks: tuple[CheckScore, ...] = ()
     problem: str = ""  # why it cannot be graded; "" if it can
-    pictures: dict[str, str] = field(default_factory=dict)  # function -> PNG in base64
+    pictures: dict[str, str] = field(default_factory=dict)  # function -> SVG in base64
     undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
     student: str = ""
     file: str = ""  # as it was found, below the folder of submissions

@@ -21,7 +21,7 @@ from collectives.judge.wording.waits import LONGER
 
 from ..exercise.cases import WORLD_SIZES, Case, ranks
 from ..exercise.feedback import broken, explain, spent
-from ..exercise.judge import judge, unheard
+from ..exercise.judge import judge, over, unheard
 from ..exercise.notebook import checks_of, is_check
 from ..exercise.task import Attempt, Puzzle, Task
 from ..exercise.tasks import TASKS
@@ -54,7 +54,7 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
 
 
 GRADED_SECONDS = (
-    f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2)} s "
+    f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2):g} s "
     "of processor time. Look for a loop that does not end."
 )
 ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b"  # what sits on top of calls, and takes seconds to import
@@ -94,11 +94,12 @@ def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, s
 
 def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
     trial, passed, cheat = Trial(), [], ""
+    cells = _cells(task, submission)
     for world_size in WORLD_SIZES:
         cases = [case for case in task.cases if case.world_size == world_size]
         inputs = [task.arguments(case, seed) for case in cases]
         try:
-            attempts = _attempts(task, submission, crew, cases, inputs)
+            attempts = _attempts(task, submission, cells, crew, cases, inputs)
         except RunError as error:
             reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
             reason += _output(error.run.stdout)
@@ -117,7 +118,7 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
                 cheat = cheat or explain(task, case, arguments, verdict)
             if trial.budget:
                 continue
-            if verdict := judge(task, case, arguments, attempt):
+            if verdict := over(task, case, arguments, attempt):
                 trial.budget = explain(task, case, arguments, verdict) + _output(printed)
                 trial.shows = verdict.shows or done
             elif isinstance(task, Puzzle):
@@ -142,15 +143,24 @@ def _strayed(submission: Submission, error: RunError) -> str:
     )
 
 
+def _cells(task: Task | Puzzle, submission: Submission) -> list[tuple[str, str]]:
+    """Name and source of what ranks run before they call the answer."""
+    shared = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
+    own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
+    return [*shared, *((cell.id, cell.source) for cell in own)]
+
+
 def _attempts(
-    task: Task | Puzzle, submission: Submission, crew: Crew, cases: list[Case], inputs: list[list[tuple]]
+    task: Task | Puzzle,
+    submission: Submission,
+    cells: list[tuple[str, str]],
+    crew: Crew,
+    cases: list[Case],
+    inputs: list[list[tuple]],
 ) -> list[tuple[Attempt, list[str]]]:
     """Per case what came out, and what each rank printed."""
     if not cases:
         return []
-    cells = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
-    own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
-    cells += [(cell.id, cell.source) for cell in own]
     switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended)
     attempts = switch.attempt(cells, cases, inputs)
     if switch.used_up:
@@ -166,14 +176,14 @@ def _output(printed: list[str]) -> str:
 
 
 def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """By function, a PNG in base64, "" of nothing; and where there is none because drawing it failed, how it did."""
+    """By function, an SVG in base64, "" of nothing; and where there is none because drawing it failed, how it did."""
     pictures, undrawn = {}, {}
     for name, what in shown.items():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 empty = isinstance(what, Run) and not any(what.events)
-                pictures[name] = "" if empty else base64.b64encode(what.draw().png()).decode()
+                pictures[name] = "" if empty else base64.b64encode(what.draw().svg().encode()).decode()
         except Exception as error:  # a record odd enough to defeat the artist is still graded
             undrawn[name] = text(f"{type(error).__name__}: {error}", 300)
             print(f"The picture of {name} could not be drawn:\n{text(traceback.format_exc())}", file=sys.stderr)

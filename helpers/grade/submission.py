@@ -16,6 +16,8 @@ from nbformat import NotebookNode
 
 from ..exercise.notebook import SOLUTION, exercises, is_answer, is_check, pristine, released
 
+CELL_MAGIC = re.compile(r"\A\s*%%.*")  # %%time and the like: the lines below it are run as if it were not there
+
 
 class Unusable(Exception):
     """A file that cannot be graded. The message says why, and what to do."""
@@ -45,7 +47,7 @@ def slips(submission: Submission) -> str:
         source = submission.answers[wanted.id]
         names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
         try:
-            tree = ast.parse(TransformerManager().transform_cell(source))
+            tree = ast.parse(TransformerManager().transform_cell(CELL_MAGIC.sub("", source)))
         except SyntaxError as error:
             line = (error.text or "").strip()
             return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import platform
 import select
 import signal
 import socket
@@ -61,6 +62,8 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
     dist.ReduceOp.SUM, dist.HashStore()
     tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for who only wants the name of such a folder
+    if closed_in:
+        seccomp.call_numbers(platform.machine())  # read here once, and not in each rank
     base = _loaded(BY_BACKWARD)
     living: list[Living] = []
     fork = seccomp.apart if closed_in else _fork

@@ -160,4 +160,5 @@ def text(value: Any, most: int = MAX_TEXT_CHARACTERS) -> str:
     """Printable text and line ends only: it goes to terminals, files and pages."""
     if not isinstance(value, str):
         raise Malformed("something that is not text")
-    return "".join(c for c in value[:most] if c in "\n\t" or c.isprintable())
+    kept = value[:most]
+    return kept if kept.isprintable() else "".join(c for c in kept if c in "\n\t" or c.isprintable())

@@ -15,11 +15,14 @@ import resource
 import struct
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
-CPU_SECONDS = 10  # of processor time for a rank that is alone; of several, each has half, and seldom needs a hundredth
+CPU_SECONDS = 10.0  # of processor time for a rank that is alone
+# For each of several: of two cores, eight get no more in the ten seconds of an answer. A right one seldom needs a fiftieth.
+SHARED_CPU_SECONDS = 2.5
 LIFE_SECONDS = 100  # of processor time for a rank in all worlds together, should nobody look any more
 MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
@@ -49,9 +52,9 @@ def known() -> bool:
     return sys.platform == "linux" and platform.machine() in _ARCHITECTURES
 
 
-def computing_seconds(world_size: int) -> int:
+def computing_seconds(world_size: int) -> float:
     """Processor time that a rank has in a world of this size."""
-    return CPU_SECONDS if world_size == 1 else CPU_SECONDS // 2
+    return CPU_SECONDS if world_size == 1 else SHARED_CPU_SECONDS
 
 
 def limit(base: int) -> None:
@@ -132,10 +135,16 @@ def _drop_capabilities() -> None:
         raise OSError(ctypes.get_errno(), "the system takes no capabilities back")
 
 
+@cache
+def call_numbers(machine: str) -> dict[str, int]:
+    """Of each system call that is allowed on a kind of processor, its number there."""
+    with CALLS.open(encoding="ascii") as file:
+        return {call["name"]: int(call[machine]) for call in csv.DictReader(file) if call[machine]}
+
+
 def _program(machine: str) -> list[bytes]:
     """The filter, for Linux's classic BPF machine: load, compare, return."""
-    with CALLS.open(encoding="ascii") as file:
-        numbers = {call["name"]: int(call[machine]) for call in csv.DictReader(file) if call[machine]}
+    numbers = call_numbers(machine)
     fail = _FAIL | errno.EPERM
     code = [_op(_LOAD, _ARCH), _op(_EQUAL, _ARCHITECTURES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
     for name in filter(lambda name: name not in LIMITED, numbers):
