@@ -69,7 +69,8 @@ const STYLE = `
 .collectives .cell { box-sizing: border-box; min-width: 32px; min-height: 26px; line-height: 24px; padding: 0 5px; text-align: center;
   border: 1px solid; border-radius: 3px; font-size: 13px }
 .collectives .cell.empty { border: 1px dashed #8889 }
-.collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px }
+.collectives .row:has(.answer) { row-gap: 21px; margin-bottom: 21px }
+.collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px; margin-bottom: -17px }
 .collectives .answer span:empty::before { content: "\\a0" }
 .collectives .sliders { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 20px }
 .collectives .slide { display: flex; gap: 8px; align-items: center; min-height: 30px }

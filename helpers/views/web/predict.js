@@ -86,7 +86,9 @@ function predict(el, data, at, ask) {
         answers[i][k].textContent = !right && want !== undefined ? `${sign} ${want}` : sign
       }
     }
-    const lines = [h("b", {}, result.summary), ...result.reasons.map(reason => h("div", {}, reason))]
+    const why = result.reasons.map(reason => h("div", {}, reason))
+    const hint = why.length > 0 && data.ask === "grid" && tries === 1 && !result.wants // it may give the answer away
+    const lines = [h("b", {}, result.summary), ...(hint ? [h("details", {}, h("summary", {}, "A hint"), ...why)] : why)]
     if (result.right && data.ask === "choice") lines.push(h("div", { class: "yes" }, `✓ ${chosen}`))
     else if (result.wants && data.ask === "choice") lines.push(h("div", {}, h("span", { class: "yes" }, "✓ "), result.wants[0][0]))
     said.replaceChildren(...lines)
