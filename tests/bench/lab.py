@@ -85,7 +85,9 @@ new MutationObserver(changes => {
 def main() -> None:
     cells = [FIRST, *list(CELLS.values()) * TIMES]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}}
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    }
     with tempfile.TemporaryDirectory() as place:
         nbformat.write(notebook, Path(place, "cells.ipynb"))
         with jupyterlab(Path(place)) as (address, token), sync_playwright() as playwright:
@@ -105,7 +107,9 @@ def report(notebook: Notebook) -> None:
     for number in range(TIMES):
         for k, what in enumerate(CELLS):
             seen[what].append(measured(notebook, 1 + number * len(CELLS) + k, kernel))
-    print(f"load {os.getloadavg()[0]:.1f}; median (least) of {TIMES}, ms after the key; processor time of page and kernel")
+    print(
+        f"load {os.getloadavg()[0]:.1f}; median (least) of {TIMES}, ms after the key; processor time of page and kernel"
+    )
     print(f"{'':<18}" + "".join(f"{name:>14}" for name in (*PARTS, "page", "kernel")))
     for what, all_of_it in seen.items():
         columns = [[each[name] for each in all_of_it] for name in (*PARTS, "page", "kernel")]
