@@ -26,7 +26,7 @@ from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
 from .feedback import broken, explain, not_again, spent, to_write, too_slow, unwritten
 from .judge import judge, unheard
-from .notebook import after, checks_of, exercises, following
+from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
 from .task import Attempt, Finding, Puzzle, Task
 from .tasks import EXERCISES, PRACTICE, TASKS
@@ -113,8 +113,6 @@ def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
         checks = [check for check in checks_of(exercise) if check.function == task.name]
         for check in (check for check in checks if check.aspect == aspect):
             print(f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}")
-            if check is checks_of(exercise)[-1] and (name := following(exercise)) and frontend.watched():
-                _display({"text/plain": "", "text/html": f'<a href="{name}.ipynb">Open {name}.ipynb</a>'}, raw=True)
             if check is checks[-1] and not isinstance(task, Puzzle):
                 _show_one(task, tried)
 
@@ -247,10 +245,10 @@ def _show(done: Run, shows: Any = None) -> None:
         _display((shows or done).draw())
 
 
-def _display(what: Any, **how: Any) -> None:
+def _display(what: Any) -> None:
     from IPython.display import display
 
-    display(what, **how)
+    display(what)
 
 
 def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:

@@ -91,19 +91,14 @@ def checks_of(exercise: str) -> list[CheckCell]:
 def after(exercise: str, check: CheckCell) -> str:
     """What comes after a check cell, in a sentence."""
     checks = checks_of(exercise)
-    if later := checks[checks.index(check) + 1 :]:
-        same = later[0].function == check.function
-        return "Next: the check in the cell below." if same else f"Next: {later[0].function}, below."
-    name = following(exercise)
+    if following := checks[checks.index(check) + 1 :]:
+        same = following[0].function == check.function
+        return "Next: the check in the cell below." if same else f"Next: {following[0].function}, below."
+    order = exercises()
+    name = next(iter(order[order.index(exercise) + 1 :]), None)
     if name is None:
         return "That was the last exercise."
     title = re.match(r"# Exercise (.+)", pristine(name).cells[0].source)
     chapter = chapter_before(name)
     first = f", after chapter {chapter}" if chapter > chapter_before(exercise) else ""
     return f"Next: exercise {title[1]} ({name}.ipynb){first}."
-
-
-def following(exercise: str) -> str | None:
-    """The name of the exercise after this one; None after the last."""
-    order = exercises()
-    return next(iter(order[order.index(exercise) + 1 :]), None)

@@ -43,6 +43,7 @@ const STYLE = `
   font: 14px/1.45 system-ui, sans-serif; max-width: 100%; margin: 6px 0 10px; color: var(--jp-content-font-color1, inherit) }
 [data-jp-theme-light=false] .collectives, body[data-theme=dark] .collectives { ${DARK} }
 @media (prefers-color-scheme: dark) { body[data-theme=auto] .collectives { ${DARK} } }
+.jupyter-widgets-disconnected:has(.collectives)::before { content: none }
 .collectives .bar { display: flex; flex-wrap: wrap; gap: 6px 8px; align-items: center; margin: 6px 0 }
 .collectives button { font: inherit; min-height: 32px; padding: 3px 10px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
