@@ -63,8 +63,8 @@ def main(options: list[str]) -> None:
     command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/workspaces/{WORKSPACE}/tree/{FIRST}"]
     command.append("--ServerApp.contents_manager_class=helpers.tools.contents.Contents")
     # JupyterLab has one custom.css: the user's, if there is one, else ours.
-    command += ["--LabApp.custom_css=True", f"--ServerApp.static_custom_path={jupyter_config_dir()}/custom"]
-    command.append(f"--ServerApp.static_custom_path={Path(__file__).with_name('style')}")
+    styles = {"static_custom_path": [f"{jupyter_config_dir()}/custom", str(Path(__file__).with_name("style"))]}
+    command += ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={styles}"]
     if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
         command.append("--KernelManager.transport_encryption=auto")
     if os.geteuid() == 0:  # in a container; Jupyter asks that this be said
