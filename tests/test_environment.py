@@ -50,7 +50,9 @@ def test_make_lab_checks_an_environment_once_and_again_when_it_is_another():
 
 def test_in_a_terminal_the_installer_shows_the_last_line_of_what_it_starts_and_all_errors():
     code = "import sys; print('early ' * 40, 'late', sep=chr(10), flush=True); sys.stderr.write('ERROR: no disk'); sys.exit(3)"
-    script = f"from helpers.tools.install import quietly; import sys; sys.exit(quietly([sys.executable, '-c', {code!r}]))"
+    script = (
+        f"from helpers.tools.install import quietly; import sys; sys.exit(quietly([sys.executable, '-c', {code!r}]))"
+    )
     ours, theirs = pty.openpty()
     shown = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=theirs, stderr=theirs)
     assert shown.wait(timeout=120) == 3

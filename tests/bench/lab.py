@@ -1,9 +1,10 @@
-"""From Shift+Enter to a painted picture in JupyterLab, in parts, beside a cell that only displays a PNG as large.
+"""From a key to a painted picture in JupyterLab, in parts, beside what does nothing but show one.
 
     python -m tests.bench.lab
 
-Both kinds of cells are run by turns in one notebook, so their ratio hardly depends on what else the machine does; nor do
-the processor times, of the page and of the kernel.  Milliseconds, medians.
+A run is beside a cell that displays its PNG, and explore() beside the same controls with an answer that is ready.  They
+take turns in one notebook, so their ratio hardly depends on what else the machine does; nor do the processor times, of
+the page and of the kernel.  Milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ import torch
 import torch.distributed as dist
 from IPython.display import Image
 
+from collectives.play.web.panel import Panelled
 from helpers import explore, run
+
+
+class Ready(Panelled):
+    def __init__(self, explorer):
+        self.draw, self.controls = explorer.draw, explorer.controls
+        self.answer = explorer.react(explorer.chosen)
+
+    def react(self, chosen):
+        return self.answer
 
 
 def one():
@@ -49,9 +60,21 @@ CELLS = {  # what is measured, and the code
     "ten calls": "run(ten, world_size=4)",
     "their PNG alone": "pictures[1]",
 }
+MOVED = {f"{what}, {n} ranks": code.format(n) for n in (4, 8) for what, code in
+         {"explore": "explore(world_size={})", "ready": "Ready(explore(world_size={}))"}.items()}  # fmt: skip
 TIMES = 9
 REST = 500  # ms, as a reader would; the next ranks are made meanwhile
 PARTS = ("sent", "busy", "picture", "added", "painted")  # of what is said from the key on
+NEXT = """cell => new Promise(painted => {
+    addEventListener('keydown', () => { window.pressed = performance.now() }, {capture: true, once: true})
+    const seen = new MutationObserver(() => {
+        const image = cell.querySelector('.collectives img')
+        if (!image) return
+        seen.disconnect()
+        image.decode().then(() => requestAnimationFrame(() => painted(performance.now() - window.pressed)))
+    })
+    seen.observe(cell.querySelector('.collectives .seen'), {childList: true})
+})"""  # ms from the next key until the figure's next picture is painted
 WATCH = """
 addEventListener('keydown', event => {
     if (event.key === 'Enter' && event.shiftKey) window.marks = {key: performance.now()}
@@ -83,7 +106,7 @@ new MutationObserver(changes => {
 
 
 def main() -> None:
-    cells = [FIRST, *list(CELLS.values()) * TIMES]
+    cells = [FIRST, *list(CELLS.values()) * TIMES, *MOVED.values()]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -94,7 +117,9 @@ def main() -> None:
             browser = playwright.chromium.launch(executable_path=chromium(), args=QUIET)
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             page.add_init_script(WATCH)
-            report(Notebook(page, f"{address}/lab/tree/cells.ipynb?token={token}"))
+            opened = Notebook(page, f"{address}/lab/tree/cells.ipynb?token={token}")
+            report(opened)
+            report_moves(opened)
             browser.close()
 
 
@@ -114,6 +139,26 @@ def report(notebook: Notebook) -> None:
     for what, all_of_it in seen.items():
         columns = [[each[name] for each in all_of_it] for name in (*PARTS, "page", "kernel")]
         print(f"{what:<18}" + "".join(f"{statistics.median(ms):>8.0f} ({min(ms):.0f})".rjust(14) for ms in columns))
+
+
+def report_moves(notebook: Notebook) -> None:
+    page, first = notebook.page, 1 + TIMES * len(CELLS)
+    cells = [notebook.cell(first + k) for k in range(len(MOVED))]
+    for k, cell in enumerate(cells):
+        notebook.run_cell(first + k)
+        cell.locator(".collectives img").wait_for()
+    seen: list[list[float]] = [[] for _ in cells]
+    for number in range(TIMES):
+        for cell, times in zip(cells, seen):
+            page.wait_for_timeout(REST)
+            cell.scroll_into_view_if_needed()
+            cell.get_by_role("slider", name="numbers").focus()
+            painted = cell.evaluate_handle(f"cell => ({{painted: ({NEXT})(cell)}})")
+            notebook.keyboard.press("ArrowLeft" if number % 2 else "ArrowRight")
+            times.append(painted.evaluate("it => it.painted"))
+    print(f"\nload {os.getloadavg()[0]:.1f}; a control is moved, ms to the painted picture: median (least) of {TIMES}")
+    for what, times in zip(MOVED, seen):
+        print(f"{what:<18}{statistics.median(times):>8.0f} ({min(times):.0f})")
 
 
 def measured(notebook: Notebook, number: int, kernel: psutil.Process) -> dict[str, float]:
