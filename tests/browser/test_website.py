@@ -130,6 +130,7 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
     grid.get_by_role("button", name="Check again").click()
     grid.get_by_text("All 6 right").wait_for()
     page.reload()
+    grid.get_by_text("All 6 right").wait_for()
     assert fields.nth(4).input_value() == f"{SUM}.0", "what was predicted is still there"
 
     verdict.locator("button", has_text="it finishes").click()
