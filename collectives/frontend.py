@@ -9,14 +9,17 @@ from typing import Any, Iterator
 
 
 def show(picture: Any, words: str, recording: dict | None = None) -> None:
-    """Two outputs: of one that held both, GitHub and the website would show the picture only.
+    """Two outputs, for GitHub and the website, which of one that held both would show the picture only.
 
-    Words that follow their picture are folded, so that after Shift+Enter the picture is what the screen has.
+    Words that follow their picture are folded, so that after Shift+Enter the picture is what the screen has.  Who runs
+    the cell gets both in one: a front end shows it sooner.
     recording: what the website plays in their place. It is the first output's metadata, which nobody shows
     and nbval does not compare, whatever it does with a type of data that it does not know.
     """
     from IPython.display import display
 
+    if picture is not None and watched():
+        return display(twin(words, image_html(picture.image())), raw=True)
     outputs = [] if picture is None else [(picture, False)]
     outputs.append(({"text/plain": words} if picture is None else twin(words), True))
     for what, raw in outputs:

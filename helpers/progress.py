@@ -21,7 +21,7 @@ is kept beside the new one.
 import json
 import os
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -173,7 +173,10 @@ class Progress(dict):
     def page(self) -> str:
         """The same in Markdown, whose links open the notebooks."""
         lines = ["# How far you are", "`progress()` in a cell says it at any time; this page, when it is opened."]
-        for title, part in self._parts().items():
+        parts = self._parts()
+        if name := _following(parts["Chapters"]):
+            lines += ["", f"**Next: [{name.replace('_', ' ')}]({course.NOTEBOOKS.name}/{name}.ipynb)**"]
+        for title, part in parts.items():
             folder = (course.NOTEBOOKS if title == "Chapters" else course.EXERCISES).name
             rows = (f"| [{name.replace('_', ' ')}]({folder}/{name}.ipynb) | {state} |" for name, state in part.items())
             lines += ["", f"| {title} | |", "|---|---|", *rows]
@@ -216,6 +219,13 @@ class Progress(dict):
 
     def _repr_pretty_(self, printer, cycle: bool) -> None:
         printer.text(repr(self))
+
+
+def _following(chapters: dict[str, str]) -> str | None:
+    """The last chapter that was begun, by its name, or the one after it if all of its cells were run; None after the last."""
+    begun = [k for k, state in enumerate(chapters.values()) if state != "not begun"]
+    run = bool(begun) and [*chapters.values()][begun[-1]].startswith("all cells run")
+    return next(islice(chapters, begun[-1] + run if begun else 0, None), None)
 
 
 def progress() -> Progress:

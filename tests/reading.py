@@ -14,9 +14,8 @@ from typing import NamedTuple
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.text import Text
 
-from collectives.draw.canvas import FAINT, INK, REDUCED, SHARPNESS, SOFT, TRAY, Picture
+from collectives.draw.canvas import FAINT, INK, REDUCED, SHARPNESS, SOFT, TRAY, Picture, Words
 
 INCH = 100  # pixels
 
@@ -79,11 +78,10 @@ def drawn(picture: Picture) -> Drawn:
     last = None  # the stroke that a polygon drawn next is the head of
     for artist in picture.artists:  # one sheet after another, each as it was drawn
         stroke, last = last, None
-        if isinstance(artist, Text):
-            ((x, y),) = place(artist, [artist.get_position()])
-            size = round(artist.get_fontsize() * INCH / 72, 3)
-            bold = "Bold" in artist.get_fontproperties().get_file()
-            found.words.append(Word(x, y - 0.36 * size, artist.get_text(), size, to_hex(artist.get_color()), bold))
+        if isinstance(artist, Words):
+            ((x, y),) = place(artist, [artist.position])
+            size = artist.pixels
+            found.words.append(Word(x, y - 0.36 * size, artist.words, size, to_hex(artist.tint), artist.bold))
             continue
         assert isinstance(artist, PathPatch), f"a picture is made of text and paths, not of {artist}"
         path = artist.get_path()

@@ -11,7 +11,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.text import Text
 from PIL import Image
 
-from collectives.draw.canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, Canvas, Picture, Words, ink_on
+from collectives.draw.canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, Canvas, Picture, Words, font, ink_on
 from collectives.draw.grid import Places
 from collectives.draw.png import encoded
 from collectives.format import aligned
@@ -41,8 +41,8 @@ def test_words_lie_where_matplotlib_would_write_them(align, bold, mono):
         FigureCanvasAgg(figure)
         figure.add_artist(
             Text(
-                *ours.get_position(), words, color=INK, ha=align, va="baseline", transform=ours.get_transform(),
-                fontproperties=ours.get_fontproperties(), fontsize=ours.get_fontsize(), transform_rotates_text=False,
+                *ours.position, words, color=INK, ha=align, va="baseline", transform=ours.get_transform(),
+                fontproperties=font(bold, mono), fontsize=15 * 0.72, transform_rotates_text=False,
             )
         )  # fmt: skip
         figure.canvas.draw()

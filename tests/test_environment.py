@@ -1,6 +1,7 @@
 """`make lab` and what comes before it: the installer and the check, met with environments that are really broken."""
 
 import os
+import pty
 import re
 import shutil
 import socket
@@ -45,6 +46,20 @@ def test_make_lab_checks_an_environment_once_and_again_when_it_is_another():
     assert (again.returncode, again.stdout) == (0, "")
     found.write_text("of another machine")
     assert "Two ranks made an all_reduce" in call([*CHECK, "--once"]).stdout and found.read_text() == known
+
+
+def test_in_a_terminal_the_installer_shows_the_last_line_of_what_it_starts_and_all_errors():
+    code = "import sys; print('early ' * 40, 'late', sep=chr(10), flush=True); sys.stderr.write('ERROR: no disk'); sys.exit(3)"
+    script = (
+        f"from helpers.tools.install import quietly; import sys; sys.exit(quietly([sys.executable, '-c', {code!r}]))"
+    )
+    ours, theirs = pty.openpty()
+    shown = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=theirs, stderr=theirs)
+    assert shown.wait(timeout=120) == 3
+    seen = os.read(ours, 10_000).decode()
+    assert "late" in seen and "ERROR: no disk" in seen and "\n" not in seen
+    for end in (ours, theirs):
+        os.close(end)
 
 
 def test_check_names_a_course_that_is_not_installed(tmp_path):

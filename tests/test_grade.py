@@ -195,6 +195,14 @@ def test_progress_shows_itself():
     assert re.search(rf"{MEAN} +2 of 3 points", shown) and re.search("08_ring_all_reduce +not begun", shown)
 
 
+def test_the_page_on_progress_leads_to_the_chapter_that_is_next():
+    first = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
+    run = [cell.id for cell in first.cells if cell.cell_type == "code"]
+    for cells, following in ({}, "00_start_here"), (run[1:], "00_start_here"), (run, "01_ranks"):
+        page = progress.Progress({}, {"00_start_here": cells}).page()
+        assert f"**Next: [{following.replace('_', ' ')}](notebooks/{following}.ipynb)**" in page
+
+
 @pytest.mark.slow
 def test_watch_grades_again_on_each_save(tmp_path):
     path = saved(tmp_path / "mine.ipynb", exercise())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from collectives.draw.canvas import Words
 from collectives.train import letter, letters
 
 WHOLE = torch.arange(24.0).view(4, 6)
@@ -37,7 +38,7 @@ def test_a_collective_stands_where_one_tensor_changes_its_letter():
     assert [seen[name] for name in ("x", "h", "z", "y", "dx", "dy")] == ["R", "S(1)", "P", "R", "?", "R"]
     assert [tuple(step) for step in seen.steps] == [("x", "h", "cut, no call"), ("z", "y", "all_reduce")]
     assert "z -> y: all_reduce" in repr(seen) and "none of these" in repr(seen)
-    words = [artist.get_text() for artist in seen.draw().get_children() if hasattr(artist, "get_text")]
+    words = [artist.words for artist in seen.draw().get_children() if isinstance(artist, Words)]
     assert {"all_reduce", "S(1)", "dx", "rank 2"} <= set(words)
 
 

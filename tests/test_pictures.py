@@ -8,9 +8,8 @@ from typing import Callable, NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from matplotlib.text import Text
 
-from collectives.draw.canvas import ANYBODYS
+from collectives.draw.canvas import ANYBODYS, Words
 from helpers import RunError, Stuck, predict, run
 from helpers.views.predict.picture import blank
 from tests import reading
@@ -997,7 +996,7 @@ def test_a_panel_says_which_call_it_is_and_calls_that_are_alike_share_one():
         dist.all_reduce(torch.ones(2))
 
     def beside(picture):
-        return [a.get_text() for a in picture.artists if isinstance(a, Text) and a.get_text().startswith("call")]
+        return [a.words for a in picture.artists if isinstance(a, Words) and a.words.startswith("call")]
 
     done = run(three_alike_and_one, world_size=2)
     line = done.events[0][0].line.number

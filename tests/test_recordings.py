@@ -1,6 +1,9 @@
 """What the website plays besides its chapters is what ranks do now; and the module that plays it."""
 
+import base64
+import gzip
 import json
+from itertools import product
 
 import pytest
 
@@ -10,7 +13,7 @@ from collectives.machines import rails
 from collectives.play.web import module
 from helpers import network_prices
 from helpers.tools import recordings
-from helpers.views.explore import NUMBERS, _grid, code, execute, setting
+from helpers.views.explore import PLAYED, _grid, code, execute, setting
 from helpers.views.prices import NETWORKS
 from helpers.views.web import FIGURES, RECORDED, script
 
@@ -29,20 +32,32 @@ def test_what_is_stored_is_what_ranks_do_now():
     assert as_stored(recordings.question()) == STORED["question"]
     assert as_stored(recordings.deadlock()) == STORED["deadlock"]
     assert as_stored(recordings.costs().recording()) == STORED["costs"]
-    explored = STORED["explore"]
-    for op, n, root, reduce_op in (
-        ("all_to_all", 5, 0, "SUM"),
-        ("scatter", 4, 2, "SUM"),
-        ("reduce", 3, 1, "MAX"),
-        ("barrier", 2, 0, "SUM"),
+    explored = unpacked()
+    for op, n, root, reduce_op, size in (
+        ("all_to_all", 5, 0, "SUM", 4),
+        ("scatter", 4, 2, "SUM", 1),
+        ("reduce", 3, 1, "MAX", 2),
+        ("barrier", 2, 0, "SUM", 3),
     ):
         rows = {}
-        title, *sides = _grid(execute(code(op, root, reduce_op, "float32", NUMBERS), n).done, rows)
-        stored, *places = explored["runs"][setting(op, n, root, reduce_op)]
+        title, *sides = _grid(execute(code(op, root, reduce_op, "float32", size), n).done, rows)
+        stored, *places = explored["runs"][setting(op, n, root, reduce_op, size)]
         assert stored == title
         assert as_stored([[[*rows][k] for k in side] for side in sides]) == [
             [explored["rows"][k] for k in side] for side in places
         ]
+
+
+def unpacked():
+    """Rows and runs of the website's explore()."""
+    return json.loads(gzip.decompress(base64.b64decode(STORED["explore"]["packed"])))
+
+
+def test_explore_on_the_website_has_a_run_of_every_setting_of_its_controls():
+    offered = {control["name"]: control["options"] for control in STORED["explore"]["controls"]}
+    assert offered == {name: [*map(str, options)] for name, options in PLAYED.items()}
+    settings = product(*(PLAYED[name] for name in ("op", "world_size", "root", "reduce_op", "size")))
+    assert {setting(*each) for each in settings if each[2] < each[1]} == set(unpacked()["runs"])
 
 
 def test_figures_are_light():

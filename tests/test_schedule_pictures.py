@@ -65,8 +65,8 @@ def test_what_is_no_tree_is_not_drawn_as_one():
 @pytest.mark.parametrize("style", ["grid", "lanes"])
 def test_the_star_of_the_root_is_on_the_sheet(style):
     picture = schedule.chain_broadcast(4, pieces=3).draw(style=style)
-    stars = [words for words in picture.artists if isinstance(words, Words) and words.get_text().startswith("★")]
-    assert stars and all(w.get_position()[0] >= text_width(w.get_text(), 12, bold=True) for w in stars)
+    stars = [words for words in picture.artists if isinstance(words, Words) and words.words.startswith("★")]
+    assert stars and all(w.position[0] >= text_width(w.words, 12, bold=True) for w in stars)
 
 
 @pytest.mark.parametrize("algorithm", ["rabenseifner_all_reduce", "bruck_all_gather", "doubling_all_gather"])

@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 import torch.distributed as dist
-from matplotlib.text import Text
 
-from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, ink_on
+from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, Words, ink_on
 from collectives.draw.svg import is_coloured, turned
 from helpers import costs, run
 
@@ -32,7 +31,7 @@ def test_words_and_shapes_are_those_of_the_pixels():
     picture = run(share, world_size=3).draw()
     root, *_ = read(picture)
     assert (root.get("width"), root.get("height")) == tuple(map(str, picture.pixels))
-    words = [artist.get_text() for artist in picture.artists if isinstance(artist, Text)]
+    words = [artist.words for artist in picture.artists if isinstance(artist, Words)]
     assert [text.text for text in root.iter(f"{SVG}text")] == words and "33" in words
     assert len([*root.iter(f"{SVG}path")]) == len(picture.artists) - len(words)
 

@@ -11,13 +11,13 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 from matplotlib import get_data_path
+from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
-from matplotlib.text import Text
 from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
@@ -82,33 +82,32 @@ def outline(text: str, bold: bool = False, mono: bool = False) -> Path:
     return Path(path.vertices / 100, path.codes)
 
 
-class Words(Text):
+class Words(Artist):
     """Text on a `Canvas`, x and baseline in its pixels, drawn as a shape.
 
-    matplotlib lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
+    matplotlib's own lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
     pixels: the letters' size.  They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
     """
 
     def __init__(self, x, baseline, words, size, tint, align, bold, mono) -> None:
-        super().__init__(x, baseline, words, color=tint, ha=align, va="baseline", fontproperties=font(bold, mono))
-        self.set_parse_math(False)
-        self.set_fontsize(size * 72 / _INCH)
-        self.pixels, self.bold, self.mono = size, bold, mono
+        super().__init__()
+        self.position, self.words, self.pixels, self.tint = (x, baseline), words, size, tint
+        self.align, self.bold, self.mono = align, bold, mono
 
     @property
     def wide(self) -> float:
-        return text_width(self.get_text(), self.pixels, self.bold, self.mono)
+        return text_width(self.words, self.pixels, self.bold, self.mono)
 
     def draw(self, renderer) -> None:
-        (x, baseline), words = self.get_position(), self.get_text()
-        left = x - self.wide * {"left": 0, "center": 0.5, "right": 1}[self.get_ha()]
+        x, baseline = self.position
+        left = x - self.wide * {"left": 0, "center": 0.5, "right": 1}[self.align]
         left, baseline = (round(at * SHARPNESS) / SHARPNESS for at in (left, baseline))
         place = Affine2D().scale(self.pixels, -self.pixels).translate(left, baseline)
         pen = renderer.new_gc()
         pen.set_linewidth(0)
         pen.set_snap(False)
-        shape = outline(words, self.bold, self.mono)
-        renderer.draw_path(pen, shape, place + self.get_transform(), to_rgba(self.get_color()))
+        shape = outline(self.words, self.bold, self.mono)
+        renderer.draw_path(pen, shape, place + self.get_transform(), to_rgba(self.tint))
         pen.restore()
 
 
@@ -276,7 +275,7 @@ class Picture(Sheet):
 
     def tints(self) -> tuple[list, list]:
         fills = [tint for a in self.artists if isinstance(a, Patch) for tint in (a.get_facecolor(), a.get_edgecolor())]
-        return fills, [words.get_color() for words in self.artists if isinstance(words, Words)]
+        return fills, [words.tint for words in self.artists if isinstance(words, Words)]
 
 
 def _flow(sketches: Sequence[Canvas], margin=14, across=56, down=34):

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, Iterable, Iterator
 
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Patch
 from matplotlib.path import Path
-from matplotlib.text import Text
 
 COLOURED = 24 / 255  # between a colour's channels; greys have less
 PAPER, INK = 0.08, 0.94  # what white and black become
@@ -72,7 +72,7 @@ def turned(grey: str) -> str:
 def _shapes(sketch: Any, inks: Inks) -> Iterator[str]:
     filled: list[tuple[float, float, float, float, str]] = []  # left, top, right, bottom, and the colour
     for artist in sketch.artists:
-        if isinstance(artist, Text):
+        if not isinstance(artist, Patch):
             yield _text(artist, filled, inks)
             continue
         path = artist.get_path()
@@ -103,14 +103,14 @@ def _d(path: Path) -> str:
 
 
 def _text(words: Any, filled: list[tuple[float, float, float, float, str]], inks: Inks) -> str:
-    (x, y), said, align = words.get_position(), words.get_text(), words.get_ha()
+    (x, y), said, align = words.position, words.words, words.align
     middle, height = x + words.wide * {"left": 0.5, "center": 0, "right": -0.5}[align], y - words.pixels * 0.36
     under = (
         tint
         for left, top, right, bottom, tint in reversed(filled)
         if left <= middle <= right and top <= height <= bottom
     )
-    ink = inks(*["mono"] * words.mono, stays=is_coloured(next(under, "#ffffff")), fill=to_hex(words.get_color()))
+    ink = inks(*["mono"] * words.mono, stays=is_coloured(next(under, "#ffffff")), fill=to_hex(words.tint))
     bold = ' font-weight="700"' if words.bold else ""
     return (
         f'<text x="{x:.5g}" y="{y:.5g}" font-size="{words.pixels:.3g}"{bold} text-anchor="{ANCHORS[align]}" '

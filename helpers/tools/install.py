@@ -105,14 +105,27 @@ def take_cpu_torch(pip, index):
     except Exception as error:  # no network, a proxy's odd answer, an address mistyped: all the same here
         print("%s does not answer (%s)." % (index, error))
     else:
-        if subprocess.call(pip + ["--no-deps", "--index-url", index, "torch"]) == 0:
+        if quietly(pip + ["--no-deps", "--index-url", index, "torch"]) == 0:
             return
     print("Taking torch from pip's own index, which may hold the much larger CUDA build.", flush=True)
 
 
 def call(command, what, remedy):
-    if subprocess.call(command) != 0:
+    if quietly(command) != 0:
         stop(what, remedy)
+
+
+def quietly(command):
+    """The exit status of a command; in a terminal, of what it prints only the last line is seen. Errors stay."""
+    if not sys.stdout.isatty():
+        return subprocess.call(command)
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True)
+    wide = shutil.get_terminal_size().columns - 1
+    for line in program.stdout:
+        sys.stdout.write("\r" + line.strip()[:wide].ljust(wide))
+        sys.stdout.flush()
+    sys.stdout.write("\r" + " " * wide + "\r")
+    return program.wait()
 
 
 def stop(what, remedy):

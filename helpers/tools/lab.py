@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import zmq
+from jupyter_core.paths import jupyter_config_dir
 from jupyterlab.commands import get_workspaces_dir
 from jupyterlab_server.workspaces_handler import WorkspacesManager
 
@@ -61,6 +62,9 @@ def main(options: list[str]) -> None:
     # A file named on the command line would make its folder the root, and links out of it dead.
     command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/workspaces/{WORKSPACE}/tree/{FIRST}"]
     command.append("--ServerApp.contents_manager_class=helpers.tools.contents.Contents")
+    # JupyterLab has one custom.css: the user's, if there is one, else ours.
+    styles = {"static_custom_path": [f"{jupyter_config_dir()}/custom", str(Path(__file__).with_name("style"))]}
+    command += ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={styles}"]
     if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
         command.append("--KernelManager.transport_encryption=auto")
     if os.geteuid() == 0:  # in a container; Jupyter asks that this be said

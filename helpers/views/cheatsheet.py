@@ -160,6 +160,7 @@ def main(arguments: list[str]) -> int:
         return 2
     page = cheatsheet(*map(int, arguments[1:]))
     Path(arguments[0]).write_bytes(page.png())
+    Path(arguments[0]).with_suffix(".svg").write_text(page.svg(), encoding="utf-8")
     print(page.text)
     return 0
 

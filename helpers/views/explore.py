@@ -4,6 +4,9 @@ Choose the collective, the number of ranks, the root, the reduce op, the dtype a
 that stands beside the controls on real ranks, and shows what they held before and after.
 """
 
+import base64
+import gzip
+import json
 import linecache
 from itertools import product
 
@@ -177,39 +180,45 @@ def _controls(offered: dict, chosen: dict) -> list[Control]:
     return made
 
 
-# --- on the website: a real run for every collective, number of ranks and reduce op that it offers ---
+# --- on the website: a real run for every collective, number of ranks, reduce op and size that it offers ---
 
-SETTINGS = ("op", "world_size", "root", "reduce_op")  # that change there; the others stay
-PLAYED_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
-NUMBERS = 2  # a tensor, or each rank's chunk of it
+PLAYED = {name: OFFERED[name] for name in ("op", "world_size", "root")}  # what changes there; the dtype stays
+PLAYED |= {"reduce_op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"), "size": (1, 2, 3, 4)}
 KINDS = {"buffer": -1, "reduced": -2, "undefined": -3, "unknown": -4}  # "data" has its rank
 
 
 def recorded(chosen: dict) -> dict:
     """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings.
 
-    runs: by the settings that matter to them, see `setting`.  rows: each row of cells that occurs, once, a cell as
-    [letter, numbers, rank or kind].
+    packed: JSON of rows and runs, compressed, as base64.  runs: by the settings that matter to them, see `setting`.
+    rows: each row of cells that occurs, once, a cell as [letter, numbers, rank or kind].
     """
-    rows, runs, codes = {}, {}, {}
-    for op in COLLECTIVES:
-        marks = {name: f"{{{name}}}" for name in ("root", "reduce_op", "world_size")}  # for the page to fill in
-        codes[op] = program(code(op, marks["root"], marks["reduce_op"], "float32", NUMBERS), marks["world_size"])
-        for n, reduce_op in product(WORLD_SIZES, PLAYED_OPS):
-            for root in range(n):
-                if (of := setting(op, n, root, reduce_op)) not in runs:
-                    done = execute(code(op, root, reduce_op, "float32", NUMBERS), n).done
-                    runs[of] = _grid(done, rows)
-    offered = {name: PLAYED_OPS if name == "reduce_op" else OFFERED[name] for name in OFFERED if name in SETTINGS}
-    controls = [control.described() for control in _controls(offered, chosen)]
-    off = {op: {name: why for name, why in reasons(op).items() if name in SETTINGS} for op in COLLECTIVES}
-    return {"kind": "explore", "controls": controls, "rows": [*rows], "runs": runs, "codes": codes, "off": off}
+    rows, runs = {}, {}
+    for op, n, reduce_op, size in product(COLLECTIVES, *(PLAYED[name] for name in ("world_size", "reduce_op", "size"))):
+        for root in range(n):
+            if (of := setting(op, n, root, reduce_op, size)) not in runs:
+                done = execute(code(op, root, reduce_op, "float32", size), n).done
+                runs[of] = _grid(done, rows)
+    marks = {name: f"{{{name}}}" for name in ("root", "reduce_op", "size", "world_size")}  # for the page to fill in
+    asked = marks | {"dtype": "float32"}
+    there = asked.pop("world_size")
+    codes = {op: program(code(op, **asked), there) for op in COLLECTIVES}
+    controls = [control.described() for control in _controls(PLAYED, chosen)]
+    off = {op: {name: why for name, why in reasons(op).items() if name in PLAYED} for op in COLLECTIVES}
+    packed = pack({"rows": [*rows], "runs": runs})
+    return {"kind": "explore", "controls": controls, "packed": packed, "codes": codes, "off": off}
 
 
-def setting(op: str, n: int, root: int, reduce_op: str) -> str:
-    """The name of a run: 'reduce 4 1 SUM', with '-' in place of what its collective has not."""
-    off = reasons(op)
-    return f"{op} {n} {'-' if 'root' in off else root} {'-' if 'reduce_op' in off else reduce_op}"
+def setting(op: str, n: int, root: int, reduce_op: str, size: int) -> str:
+    """The name of a run: 'reduce 4 1 SUM 3', with '-' in place of what its collective has not."""
+    off, chosen = reasons(op), {"op": op, "world_size": n, "root": root, "reduce_op": reduce_op, "size": size}
+    return " ".join("-" if name in off else str(value) for name, value in chosen.items())
+
+
+def pack(data: dict) -> str:
+    """Data as JSON, compressed, in letters: helpers/views/web/explore.js unpacks it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _grid(run: Run, rows: dict[tuple, int]) -> list:
@@ -219,7 +228,7 @@ def _grid(run: Run, rows: dict[tuple, int]) -> list:
     def places(side) -> list[int]:
         return [rows.setdefault(tuple(map(_cell, row)), len(rows)) for row in side]
 
-    return [call_title(call).partition(", float32")[0], *map(places, provenance.read(call))]
+    return [call_title(call), *map(places, provenance.read(call))]
 
 
 def _cell(slot: provenance.Slot) -> tuple[str, str, int]:

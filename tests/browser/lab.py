@@ -181,6 +181,14 @@ class Notebook:
             f"{SHOWN} .jp-CodeCell",
         )
 
+    def broken_links(self) -> int:
+        """How many widgets JupyterLab marks as disconnected, by a sign."""
+        return self.page.evaluate(
+            """link => [...document.querySelectorAll('*')]
+            .filter(e => getComputedStyle(e, '::before').content === link).length""",
+            '"\uf127"',
+        )
+
     def tab_to(self, selector: str, most: int = 60) -> None:
         """Presses Tab until something that matches has the focus."""
         for _ in range(most):

@@ -1,9 +1,13 @@
 """JupyterLab as `make lab` opens it, on a copy of the course: what is in view, and that opening changes no file."""
 
+import io
+import time
+
 import pytest
+from PIL import Image
 
 from .conftest import git
-from .lab import PATIENCE, SHOWN, Notebook, end_kernels
+from .lab import DARK, LIGHT, PATIENCE, SHOWN, Notebook, end_kernels
 
 TABS = ".lm-DockPanel-tabBar .lm-TabBar-tab"
 TAB = TABS + ":has-text('{}')"
@@ -36,10 +40,25 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
 
     page.locator(TAB.format("cheatsheet")).click()
     page.wait_for_function(WHOLE)
+    sheet = page.get_by_alt_text("Every collective on four ranks")
+    with page.expect_response(lambda got: got.url.endswith("cheatsheet.svg")):
+        lab.theme(DARK)
+    page.wait_for_function(WHOLE)
+    until = time.monotonic() + PATIENCE / 1000
+    while max(corner(sheet)) > 40:
+        assert time.monotonic() < until, "the cheat sheet is white on a dark page"
+    lab.picture("cheatsheet-dark")
+    lab.theme(LIGHT)
+    assert min(corner(sheet)) > 250
     page.locator(TAB.format("progress")).click()
     page.get_by_role("row", name="02 point to point not begun").wait_for()
     page.get_by_role("link", name="01 ranks").click()
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
+
+
+def corner(shown):
+    """Red, green and blue of what is seen at its top left."""
+    return Image.open(io.BytesIO(shown.screenshot())).convert("RGB").getpixel((2, 2))
 
 
 SEEN = """image => {

@@ -73,7 +73,7 @@ def test_figures_play_and_a_prediction_says_what_to_do(next_day, days):
     prediction.get_by_role("button", name="Run").click()
     prediction.get_by_text("The kernel was restarted since: run this cell again").wait_for()
     explorer.locator(".collectives img").wait_for()
-    assert notebook.page.get_by_text(LOST).count() == 0
+    assert notebook.page.get_by_text(LOST).count() == notebook.broken_links() == 0
     assert notebook.page.locator(".collectives-still:visible").count() == 0
     notebook.picture("second-day")
 

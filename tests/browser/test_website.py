@@ -112,10 +112,13 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
         fields.nth(k).fill(words)
     fields.nth(5).press("Enter")
     grid.get_by_text("2 of 6 right").wait_for()
+    hint = grid.get_by_text("rank 2: this is well defined: all_reduce leaves the SUM")
+    assert hint.is_hidden(), "a hint may give the answer away"
+    grid.get_by_text("A hint").click()
+    hint.wait_for()
     grid.get_by_text(
         "ranks 0 and 2: you gave the rank's own number; all_reduce takes the SUM over all ranks"
     ).wait_for()
-    grid.get_by_text("rank 2: this is well defined: all_reduce leaves the SUM").wait_for()
     assert grid.get_by_text(f"✗ {SUM}").count() == 0 and grid.locator("img").count() == 0
     grid.get_by_role("button", name="Show me").click()
     assert grid.get_by_text(f"✗ {SUM}").count() == 4
@@ -126,6 +129,9 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
         fields.nth(k).fill(f"{SUM}.0")
     grid.get_by_role("button", name="Check again").click()
     grid.get_by_text("All 6 right").wait_for()
+    page.reload()
+    grid.get_by_text("All 6 right").wait_for()
+    assert fields.nth(4).input_value() == f"{SUM}.0", "what was predicted is still there"
 
     verdict.locator("button", has_text="it finishes").click()
     verdict.get_by_role("button", name="Check").click()
@@ -181,6 +187,13 @@ def test_explore_and_costs_follow_their_controls(open_page):
     explore.locator("[data-at='5 0']").click(force=True)
     explore.locator("[aria-live]", has_text="on rank 5: from rank 2").wait_for()
     assert "if rank == 2 else None" in explore.locator("textarea").input_value()
+    explore.get_by_role("button", name="all_reduce", exact=True).click()
+    explore.get_by_role("slider", name="numbers").focus()
+    page.keyboard.press("End")
+    explore.locator("[aria-live]", has_text="all_reduce SUM, ranks 0-7, float32 [4]").wait_for()
+    explore.locator("[data-at='5 0']").click(force=True)
+    explore.locator("[aria-live]", has_text="Σa (280 288 296 304) on rank 5: combined from").wait_for()
+    assert "torch.arange(4)" in explore.locator("textarea").input_value()
     costs.get_by_role("slider", name="ranks").focus()
     page.keyboard.press("End")
     costs.locator("[aria-live]", has_text="131,072 ranks, 1 MiB: halving and doubling is fastest").wait_for()

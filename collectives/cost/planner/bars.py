@@ -6,9 +6,11 @@ from ...draw.palette import FAINT, SERIES
 from ...format import duration, size
 from .step import Step
 
-MEMORY = dict(zip(("parameters", "gradients", "optimizer", "activations", "gathered"), SERIES))
-SECONDS = {"compute": FAINT, "tensor": SERIES[1], "context": SERIES[4], "experts": "#9ef9b0", "bubble": "#dde1e5",
-           "pipeline": SERIES[5], "data": SERIES[0], "optimizer": SERIES[2]}  # fmt: skip
+MEMORY = {"parameters": SERIES[3], "gradients": SERIES[1], "optimizer": SERIES[2], "activations": SERIES[0],
+          "gathered": SERIES[4]}  # fmt: skip
+# What sends gradients has their colour, what passes activations on theirs, and what gathers the gathered's.
+SECONDS = {"compute": FAINT, "tensor": SERIES[5], "context": MEMORY["gathered"], "experts": "#9ef9b0", "bubble": "#dde1e5",
+           "pipeline": MEMORY["activations"], "data": MEMORY["gradients"], "optimizer": MEMORY["optimizer"]}  # fmt: skip
 LEAST = 0.002  # of a bar, that a part is named
 KEPT_FREE = "#88888844"  # on a light page and on a dark one
 

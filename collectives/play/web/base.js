@@ -43,6 +43,7 @@ const STYLE = `
   font: 14px/1.45 system-ui, sans-serif; max-width: 100%; margin: 6px 0 10px; color: var(--jp-content-font-color1, inherit) }
 [data-jp-theme-light=false] .collectives, body[data-theme=dark] .collectives { ${DARK} }
 @media (prefers-color-scheme: dark) { body[data-theme=auto] .collectives { ${DARK} } }
+.jupyter-widgets-disconnected:has(.collectives)::before { content: none }
 .collectives .bar { display: flex; flex-wrap: wrap; gap: 6px 8px; align-items: center; margin: 6px 0 }
 .collectives button { font: inherit; min-height: 32px; padding: 3px 10px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
@@ -69,7 +70,8 @@ const STYLE = `
 .collectives .cell { box-sizing: border-box; min-width: 32px; min-height: 26px; line-height: 24px; padding: 0 5px; text-align: center;
   border: 1px solid; border-radius: 3px; font-size: 13px }
 .collectives .cell.empty { border: 1px dashed #8889 }
-.collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px }
+.collectives .row:has(.answer) { row-gap: 21px; margin-bottom: 21px }
+.collectives .answer { display: inline-flex; flex-direction: column; align-items: center; font-size: 12px; margin-bottom: -17px }
 .collectives .answer span:empty::before { content: "\\a0" }
 .collectives .sliders { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); gap: 0 20px }
 .collectives .slide { display: flex; gap: 8px; align-items: center; min-height: 30px }

@@ -13,11 +13,12 @@ class Figure(anywidget.AnyWidget):
     """What the file `drawn_by` shows of `data`; None: the library's own for this kind of data.
 
     `answer` takes a question of the front end and returns what to send back.  What it raises is sent as its failure,
-    since nobody would see it in a callback.
+    since nobody would see it in a callback.  `kept`: what a figure that is drawn again begins with.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
+    kept = traitlets.Any(None, allow_none=True).tag(sync=True)
 
     def __init__(self, data: dict, answer: Callable[[Any], dict] | None = None, drawn_by: Path | None = None) -> None:
         drawn_by = drawn_by or next(file for file in FIGURES if file.stem == data["kind"])

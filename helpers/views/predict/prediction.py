@@ -125,7 +125,7 @@ class Prediction(Interactive):
 
     def submit(self, filled: list[list[str]], show: bool = False) -> dict:
         """Runs the ranks, marks, and says what came of it: marks and reasons, and with `show` the answer too."""
-        self.filled = filled
+        self.filled, self.widget().kept = filled, {"filled": filled}
         result = self.mark()
         said = reply(result, self.question, show)
         if "after" in said and (picture := outcome_picture(result.outcome, self.question.one)):

@@ -1,13 +1,14 @@
 // explore() on a page: the runs were made when the notebook was executed, and one is looked up for every setting.
 
-function explore(el, data) {
+async function explore(el, data) {
+  const { rows, runs } = await unpacked(data.packed)
   const values = Object.fromEntries(data.controls.map(control => [control.name, control.options]))
   const answer = at => {
     const chosen = Object.fromEntries(Object.keys(values).map(name => [name, values[name][at[name]]]))
     const off = data.off[chosen.op], most = { root: chosen.world_size - 1 }
     chosen.root = Math.min(chosen.root, most.root)
-    const of = Object.entries(chosen).map(([name, value]) => (off[name] ? "-" : value)), [title, ...sides] = data.runs[of.join(" ")]
-    const [before, after] = sides.map(places => places.map(place => data.rows[place]))
+    const of = Object.entries(chosen).map(([name, value]) => (off[name] ? "-" : value)), [title, ...sides] = runs[of.join(" ")]
+    const [before, after] = sides.map(places => places.map(place => rows[place]))
     return {
       grid: { title, root: off.root ? null : chosen.root, before, after }, words: title, off, most, at: { root: chosen.root },
       code: data.codes[chosen.op].replace(/\{(\w+)\}/g, (_, name) => chosen[name]),
@@ -17,11 +18,19 @@ function explore(el, data) {
   panel(el, { ...data, now }, {}, async at => answer(at))
 }
 
+/** What explore.py's pack() made. */
+function unpacked(packed) {
+  const bytes = Uint8Array.from(atob(packed), c => c.charCodeAt(0))
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json()
+}
+
+const MOST = 24 // letters of a cell's numbers: of what is longer the name is shown
+
 /** What every rank held before a call and after it; pointing at a cell shows where its data came from. */
 function beforeAndAfter(grid, tell) {
-  const letters = grid.after.some(row => row.length > 2) || grid.before.some(row => row.length > 2)
-  const said = cell => (letters || !cell[1] ? cell[0] : cell[1])
-  const longest = Math.max(...[...grid.before, ...grid.after].flat().map(cell => said(cell).length))
+  const rows = [...grid.before, ...grid.after], letters = rows.some(row => row.length > 2)
+  const said = cell => (letters || !cell[1] || cell[1].length > MOST ? cell[0] : cell[1])
+  const longest = Math.max(...rows.flat().map(cell => said(cell).length))
   const cell = { wide: Math.max(34, longest * 7 + 14), high: 30, step: 40 }
   const columns = side => Math.max(1, ...grid[side].map(row => row.length)), across = side => columns(side) * (cell.wide + 4)
   const down = 24 + grid.before.length * cell.step, at = [0, 0]

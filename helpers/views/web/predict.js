@@ -5,7 +5,7 @@
 /** Shows a question in `el`: {ask, title, rows, before, options}; `ask({filled, show})` promises what came of it. */
 function predict(el, data, at, ask) {
   const root = frame(el, PREDICT), said = h("div", { role: "status" }), out = h("div")
-  const fields = [], answers = [], kept = at.value ?? []
+  const fields = [], answers = [], kept = at.value?.filled ?? []
   let tries = 0, chosen = kept[0]?.[0] ?? ""
   const puzzle = data.kind === "puzzle" // its options are lines of code, and each was run
   root.append(h("div", {}, h("b", {}, puzzle ? data.title : "Predict. "), puzzle ? "" : data.title))
@@ -59,12 +59,14 @@ function predict(el, data, at, ask) {
       show.hidden = false
       return
     }
-    at.set?.(given)
+    at.set?.({ filled: given })
     tries += 1
     run.disabled = true
     if (data.live) run.textContent = "Running"
     try {
-      shown(await ask({ filled: given, show: showing }))
+      const result = await ask({ filled: given, show: showing })
+      at.set?.({ filled: given, result })
+      shown(result)
     } catch (reason) {
       said.textContent = reason.message
     } finally {
@@ -86,7 +88,9 @@ function predict(el, data, at, ask) {
         answers[i][k].textContent = !right && want !== undefined ? `${sign} ${want}` : sign
       }
     }
-    const lines = [h("b", {}, result.summary), ...result.reasons.map(reason => h("div", {}, reason))]
+    const why = result.reasons.map(reason => h("div", {}, reason))
+    const hint = why.length > 0 && data.ask === "grid" && tries === 1 && !result.wants // it may give the answer away
+    const lines = [h("b", {}, result.summary), ...(hint ? [h("details", {}, h("summary", {}, "A hint"), ...why)] : why)]
     if (result.right && data.ask === "choice") lines.push(h("div", { class: "yes" }, `✓ ${chosen}`))
     else if (result.wants && data.ask === "choice") lines.push(h("div", {}, h("span", { class: "yes" }, "✓ "), result.wants[0][0]))
     said.replaceChildren(...lines)
@@ -100,6 +104,8 @@ function predict(el, data, at, ask) {
     return [after.picture ? picture(after.picture) : null,
       after.prose || !after.picture ? text : h("details", {}, h("summary", {}, "as text"), text)].filter(Boolean)
   }
+
+  if (at.value?.result) shown(at.value.result)
 }
 
 const PREDICT = `

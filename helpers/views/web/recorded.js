@@ -65,9 +65,10 @@ function markerOf(data) {
       const marks = rows.map((row, i) => (data.rows[i].asked ? spread(row) : []).map((text, k) => {
         const want = key.wants[i][k] ?? { kind: "nothing" }, answer = read(text)
         if (k && answer.kind === "blank" && want.kind === "nothing") return undefined // no merit in that
-        const good = fits(answer, want)
+        const blank = answer.kind === "blank" && !(want.kind === "nothing" && rows.flat().some(Boolean))
+        const good = blank ? null : fits(answer, want) // what was left blank is not wrong
         const found = key.reasons[`${i} ${k}`] ?? {}, stories = found[answer.kind === "number" ? String(answer.value) : answer.kind] ?? found[""]
-        if (!good && answer.kind !== "blank" && stories != null) wrong.push([data.rows[i].rank, [stories].flat()]) // a cell of older notebooks has one
+        if (good === false && answer.kind !== "blank" && stories != null) wrong.push([data.rows[i].rank, [stories].flat()]) // a cell of older notebooks has one
         return good
       }))
       const why = new Map(), explains = {} // of a cell's stories the one is told whose kind explains the most cells

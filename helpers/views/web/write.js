@@ -47,9 +47,8 @@ const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((
 
 /** An editor in `el`: {source, task, weighs (bytes of Python), place (by which the text is kept)}. */
 function write(el, data) {
-  const root = frame(el, WRITE), key = `collectives ${data.place}`
-  const kept = () => { try { return localStorage.getItem(key) } catch { return null } } // a browser may refuse
-  const keep = text => { try { text === data.source ? localStorage.removeItem(key) : localStorage.setItem(key, text) } catch { /* refused */ } }
+  const root = frame(el, WRITE), memory = remembered(data.place)
+  const keep = text => memory.set(text === data.source ? undefined : text)
   const numbers = h("pre", { "aria-hidden": "true" }), says = h("div", { role: "status" }), out = h("div")
   const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
   const field = h("textarea", { "aria-label": `Python: ${data.task.name}`, spellcheck: "false", autocapitalize: "off", autocomplete: "off",
@@ -58,7 +57,7 @@ function write(el, data) {
   const run = h("button", { class: "primary", onclick: judge }, `Run in the browser (loads Python once, ${Math.round(data.weighs / 1e6)} MB)`)
   const again = h("button", { onclick: () => (fill(data.source), keep(data.source)) }, "Begin again")
   root.append(h("div", { class: "written" }, numbers, field), h("div", { class: "bar" }, run, again, meter), says, out)
-  fill(kept() ?? data.source)
+  fill(memory.value ?? data.source)
 
   function fill(text) {
     field.value = text
