@@ -1,6 +1,6 @@
 """Pictures of times and machines, each with its text twin; loaded late, as matplotlib is slow to import."""
 
-from itertools import cycle, groupby
+from itertools import compress, cycle, groupby
 from typing import Callable, Collection, Mapping, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
@@ -59,8 +59,8 @@ def draw_seconds(
 ) -> Shown:
     """Seconds over bytes or over GPUs, log axes, one panel for each title.
 
-    panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where it
-    is an extrapolation, marks are hollow and the title says so.
+    panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where one
+    is an extrapolation, the panel's marks are hollow and its title says so.
     every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
     """
     alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
@@ -74,15 +74,15 @@ def draw_seconds(
         beyond = next(
             (cost.beyond for of in costs.values() for cost in of if isinstance(cost, Cost) and cost.beyond), ""
         )
+        far = [any(isinstance(cost, Cost) and cost.beyond for cost in at) for at in zip(*costs.values())]
         for name, t in times.items():
             (colour, dashes), marks = styles[name], "" if unit == "bytes" else "o"
             ax.loglog(xs, t, marks + dashes, color=colour, lw=2, ms=3.5)
             bands = [cost.band for cost in costs[name] if isinstance(cost, Cost) and cost.band]
             if len(bands) == len(xs):
                 ax.fill_between(xs, *zip(*bands), color=colour, alpha=0.16, lw=0)
-            far = [(x, at) for x, at, cost in zip(xs, t, costs[name]) if isinstance(cost, Cost) and cost.beyond]
-            if far and marks:
-                ax.loglog(*zip(*far), "o", mfc="white", mec=colour, ms=5)
+            if any(far) and marks:
+                ax.loglog(*zip(*compress(zip(xs, t), far)), "o", mfc="white", mec=colour, ms=5)
         ticks(ax.xaxis, [*xs[::4]] if unit == "bytes" else xs, said)
         seconds_axis(ax)
         titled(ax, f"{title}, hollow: extrapolated" if beyond and unit != "bytes" else title, unit)
@@ -145,12 +145,16 @@ def draw_errors(table: Calibration) -> Shown:
 
 
 def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
-    """The algorithm and the protocol that NCCL takes, a row for each number of GPUs, over bytes."""
+    """The algorithm and the protocol that NCCL picks, a row for each number of GPUs, over bytes."""
     sketch = Canvas()
-    top = heading(sketch, "What NCCL takes for an all_reduce", "rows are GPUs in nodes of 8, bytes to the right")
+    top = heading(
+        sketch,
+        "What NCCL picks for an all_reduce",
+        "rows are GPUs in nodes of 8, with bytes from left to right, and a color for each algorithm",
+    )
     left, high = 64.0, 26.0
     step = (WIDTH - left - 20.0) / len(sizes)
-    rows = [("GPUs", "takes, up to a size | that size | takes from there on ...")]
+    rows = [("GPUs", "picks, up to a size | that size | picks from there on ...")]
     for row, (count, price) in enumerate(prices.items()):
         y = top + row * (high + 4)
         sketch.text(left - 10, y + high / 2, f"{count:,}", 12, SOFT, align="right")
@@ -179,17 +183,17 @@ def draw_machines() -> Shown:
     words = (
         "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
         "PCIe node        four GPUs share one link of 55 GB/s to the other four\n"
-        "rail-optimized   card i of every node is at rail switch i; inside a node NVSwitch leads to the other rails\n"
-        "fat tree         all cards of a node at one leaf switch; they share the links above it"
+        "rail-optimized   card i of every node connects to rail switch i; NVSwitch leads to the other rails\n"
+        "fat tree         all cards of a node connect to one leaf switch and share the links above it"
     )
     sketches = [
         _sketch(_nvlink, "NVLink node", "any two of 8 GPUs are one switch apart,\n"
                 "450 GB/s each way, nothing shared (H100)"),
-        _sketch(_pcie, "PCIe node", "four GPUs share (thick) one link of 55 GB/s\nto the other four"),
-        _sketch(_rail, "Rail-optimized", "card i of every node is at rail switch i; a message to\n"
-                "another place changes rails inside the node, by NVLink"),
-        _sketch(_tree, "Fat tree", "all cards of a node are at one leaf switch, and share\n"
-                "(thick) the links above it, which may be too few"),
+        _sketch(_pcie, "PCIe node", "four GPUs share one link (thick), 55 GB/s,\nto the other four"),
+        _sketch(_rail, "Rail-optimized", "card i of every node connects to rail switch i; to reach\n"
+                "another rail, a message first crosses NVLink in its node"),
+        _sketch(_tree, "Fat tree", "all cards of a node connect to one leaf switch and share\n"
+                "the links above it (thick), which may be too few"),
     ]  # fmt: skip
     return Shown(Picture(sketches, words, "Picture: NVLink node, PCIe node, rail-optimized cluster, fat tree"), words)
 
