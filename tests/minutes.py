@@ -61,9 +61,8 @@ def about(spent):
 def due(cells):
     """What a head has to say of its chapter's minutes."""
     core, optional = minutes(cells)
-    return f"about {about(core)} minutes" + (
-        f", and {max(5, about(optional))} more for what's optional" if optional else ""
-    )
+    whole = round(core) if core < 14 else about(core)
+    return f"about {whole} minutes" + (f", and {max(5, about(optional))} more for what's optional" if optional else "")
 
 
 def said(cells):

@@ -76,7 +76,7 @@ VERDICTS = {
     <module>, line N:  main()
     main, line N:  globals()[sys.argv[1]](dist.get_rank())
     raises, line N:  raise ValueError("no such layer")
-ranks 0, 2 and 3 could then not finish barrier #4: a consequence.
+As a consequence, ranks 0, 2 and 3 couldn't finish barrier #4.
 """,
     "early": "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
     "sleeper": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.

@@ -210,7 +210,7 @@ def test_the_rank_that_raised_is_named_with_the_learners_frames():
     assert text.splitlines()[0] == "rank 1 raised ValueError: too hot"
     assert [line.split(",")[0].strip() for line in text.splitlines()[1:3]] == ["outer", "inner"]
     assert text.splitlines()[2].endswith('raise ValueError("too hot")') and error.rank == 1
-    assert text.splitlines()[3] == "ranks 0 and 2 could then not finish barrier #1: a consequence."
+    assert text.splitlines()[3] == "As a consequence, ranks 0 and 2 couldn't finish barrier #1."
     assert error.run.events[0][0].op == "barrier"
 
 
@@ -248,7 +248,7 @@ def test_a_rank_that_dies_is_named_with_how(die, words):
 
     text, error = said(RankFailed, work, world_size=4)
     assert text.startswith(words) and error.rank == 1
-    assert text.endswith("ranks 0, 2 and 3 could then not finish all_reduce #2: a consequence.")
+    assert text.endswith("As a consequence, ranks 0, 2 and 3 couldn't finish all_reduce #2.")
 
 
 def test_a_result_that_cannot_travel_is_named():

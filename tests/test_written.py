@@ -43,9 +43,9 @@ RING = inspect.cleandoc(
     """
     def my_ring(n):
         add_up = [[add(r, (r + 1) % n, (r - k) % n) for r in range(n)] for k in range(n - 1)]
-        hand_round = [[copy(r, (r + 1) % n, (r + 1 - k) % n) for r in range(n)] for k in range(n - 1)]
+        pass_around = [[copy(r, (r + 1) % n, (r + 1 - k) % n) for r in range(n)] for k in range(n - 1)]
         print("a ring of", n)
-        return Schedule("all_reduce", n, add_up + hand_round, chunks=n, name="ring")
+        return Schedule("all_reduce", n, add_up + pass_around, chunks=n, name="ring")
     """
 )
 ORDERS = "def schedule_within(*shape):\n    return [['F0', 'B0', 'F1', 'B1'], ['F1', 'F0', 'B0', 'B1']]"

@@ -187,7 +187,7 @@ def draw_machines() -> Shown:
     words = (
         "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
         "PCIe node        four GPUs share one link, 55 GB/s, to the other four\n"
-        "rail-optimized   card i of every node connects to rail switch i; inside a node NVSwitch leads to the other rails\n"
+        "rail-optimized   card i of every node connects to rail switch i; NVSwitch leads to the other rails\n"
         "fat tree         all cards of a node connect to one leaf switch and share the links above it"
     )
     sketches = [

@@ -53,7 +53,8 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     if len(calls) > MAX_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MAX_MESSAGES} more messages", 11.5, SOFT, align="left")
         y += 18
-    legend = ["lane color: whose data the rank last sent or received"]
+    none = " (gray: none yet)" * any(each.idle(rank) for each in drawn for rank in ranks)
+    legend = [f"lane color: whose data the rank last sent or received{none}"]
     legend += [f"every message carries {same}"] * bool(same)
     legend += ["dashed: waits"] * any(each.waits(rank) for each in drawn for rank in ranks)
     legend += ["gray: several ranks hold equal numbers, so the source is ambiguous"] * any(
@@ -175,6 +176,15 @@ class Lanes:
         edges |= {at for at, _ in self.changes[rank] if first < at < stop}
         return [(begin, end, int(begin + 1e-6) in waits) for begin, end in pairwise(sorted(edges))]
 
+    def held(self, rank: int, when: float) -> str:
+        """The colour of a lane at a time, in steps: IDLE before its rank has sent or got anything."""
+        return next((tint(origin) for at, origin in reversed(self.changes[rank]) if at <= when + 1e-6), IDLE)
+
+    def idle(self, rank: int) -> bool:
+        """Whether a part of the rank's lane is solid before it has sent or got anything."""
+        parts = self.stretches(rank, self.steps.stop)
+        return any(not waits and self.held(rank, begin) == IDLE for begin, _, waits in parts)
+
 
 def band(sketch: Canvas, lanes: Lanes, labels: RankLabels, notes: dict[int, str]) -> None:
     """Draw some steps: a line for every rank, and what travels between them.  notes: rank -> words behind its line."""
@@ -203,8 +213,7 @@ def _lane(sketch: Canvas, lanes: Lanes, rank: int, words: str) -> None:
         if waits:
             sketch.line(ends, SOFT, 1.4, dashed=True)
         else:
-            held = next((tint(origin) for at, origin in reversed(lanes.changes[rank]) if at <= begin + 1e-6), IDLE)
-            sketch.line(ends, held, LANE, butt=True)
+            sketch.line(ends, lanes.held(rank, begin), LANE, butt=True)
     if stop < last:
         sketch.line([(lanes.x(stop), y), (lanes.right, y)], SOFT, 1.4, dashed=True)
     if words:

@@ -70,7 +70,7 @@ _TABLE = (
         promise="after a broadcast every rank holds what rank {src} had",
         proved="every rank has all of rank {root}'s buffer",
         needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
-        use="first weights, settings, decisions of one rank",
+        use="initial weights, settings, one rank's decisions",
         code=("dist.broadcast(x, src={root})",),
     ),
     Collective(

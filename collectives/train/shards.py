@@ -110,7 +110,7 @@ def memory_table(peaks: Sequence[dict[str, int]]) -> str:
 def _slices(strips: list[Layout], ranks: int, name: str) -> Canvas:
     sketch = Canvas()
     copies = [strip.copies() for strip in strips]
-    words = f"{', '.join(word for strip in strips for word in strip.kinds)}; area is bytes"
+    words = f"{', '.join(word for strip in strips for word in strip.kinds)}; area shows bytes"
     if any(count > 1 for counts in copies for count in counts.values()):
         words += "; hatched: another rank holds the same"
     y = heading(sketch, f"who holds what in {name}", words) + 4

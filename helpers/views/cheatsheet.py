@@ -39,7 +39,7 @@ def cheatsheet(world_size: int = 4) -> Picture:
         f"Bytes: counted on gloo, in units of S, {full}. Its reduce_scatter is an all_reduce; NCCL's sends half.",
         "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
     ]
-    texts = ["\n".join(["Collectives", *legend])]
+    texts = ["\n".join(["Collectives", *legend]).replace("★", "*")]
     y = heading(page, "Collectives")
     for i, words in enumerate(legend):
         page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")

@@ -35,7 +35,7 @@ class CostCurves(Interactive):
             (name, "   ".join(f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes))
             for name, seconds in self._curves().items()
         ]
-        return f"{_title()}\n" + aligned(rows, indent="  ", gap="", least=(44,))
+        return f"{_title()}\n" + aligned(rows, indent="  ", gap="", least=(36,))
 
     def _curves(self) -> dict[str, Callable[[float], float]]:
         """Seconds of each algorithm over the buffer's bytes, by its name."""

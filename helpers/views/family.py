@@ -35,7 +35,7 @@ def family(world_size: int = 4) -> Shown:
     for left, right in PAIRS:
         _panel(page, left, 0, y, world_size)
         _panel(page, right, WIDTH - PANEL, y, world_size)
-        _link(page, y + row / 2 - 8, "duals:", "backwards")
+        _link(page, y + row / 2 - 8, "duals: arrows", "reversed")
         y += row
     for x, op in zip((0, WIDTH - PANEL), OWN_DUAL):
         _panel(page, op, x, y, world_size)

@@ -32,12 +32,12 @@ class NetworkPrices(Interactive):
 
     def __repr__(self) -> str:
         sizes = [2**k for k in (3, 10, 20, 30)]
-        rows = [(_title(), *map(size, sizes))]
+        rows = [("", *map(size, sizes))]
         for name, price in self._still.items():
             costs = [price(nbytes) for nbytes in sizes]
             rows.append((f"  {name}", *(duration(cost.seconds) for cost in costs)))
             rows.append(("    nine of ten", *(" to ".join(map(duration, cost.band)) for cost in costs)))
-        return aligned(rows, right=range(1, 5))
+        return f"{_title()}\n" + aligned(rows, right=range(1, 5))
 
     @cached_property
     def _still(self) -> dict[str, Nccl]:

@@ -86,7 +86,7 @@ def _consequences(verdict: Raised | Died | Unreachable) -> list[str]:
     """What the end of the verdict's ranks meant for others: calls that they made and that cannot complete any more."""
     waiting = [each for each in verdict.standing if each.event and each.rank not in verdict.ranks]
     calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
-    return [f"{name_ranks(ranks)} could then not finish {what}: a consequence." for what, ranks in calls.items()]
+    return [f"As a consequence, {name_ranks(ranks)} couldn't finish {what}." for what, ranks in calls.items()]
 
 
 def unreadable(verdict: Unreadable) -> str:

@@ -92,11 +92,11 @@ CONSEQUENCES = {
     "dtype": "Only bytes travel: the receiver would read them as numbers of a different kind, or run past its buffer.",
     "shape": "Every rank must pass the same shape; a backend may hang, abort, or leave part of the data behind.",
     "layout": "One rank's tensor is stored in a different order (a transpose?). Only memory travels: pass x.contiguous().",
-    "size": "A recv must have room for exactly what is sent; gloo aborts on more and leaves the rest untouched on less.",
+    "size": "A recv needs a buffer of exactly the size that is sent. If more comes, gloo aborts; if less, the rest keeps its old numbers.",
     "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
     "gaps": "Pass x.contiguous(), and copy the result back. gloo would silently use the numbers stored in between.",
     "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
     "remainder": "gloo divides the bytes, and may cut through a number without an error; NCCL refuses. Pad, or pass both split sizes.",
     "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
-    "written": "Until work.wait() returns, it is being sent or filled: others may get either value, or half of each.",
+    "written": "Until work.wait() returns, the tensor is being sent or filled: others may get either value, or half of each.",
 }

@@ -207,4 +207,4 @@ def _look_for(busy: list[Standing], fits: bool) -> str:
             f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "
             "Look at what is between the ranks: a cable, a firewall, a slow network."
         )
-    return "Look for the call that the waiting ranks' partners did not make."
+    return "Look for the call that the waiting ranks' partners haven't made yet."

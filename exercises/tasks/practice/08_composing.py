@@ -57,7 +57,7 @@ WEIGHTED_MEAN = Task(
     UNEVEN,
     weighted,
     lambda args: on_all(mean_by(args), args),
-    calls_of(1, 16, "one call of two numbers"),
+    calls_of(1, 16, "one call, with two numbers"),
     needs=lambda case, args: [4] * case.world_size,
     parameters=("values", "weights"),
     suspects=(
@@ -190,7 +190,7 @@ BEST_RANK = Task(
     ),
     lambda d: (torch.tensor(LOSSES[d.case.kind](d.rank, d.world_size)),),
     lambda args: [-1 if any(map(math.isnan, losses_of(args))) else owner(losses_of(args))] * len(args),
-    calls_of(3, 8, "three calls of one number each"),
+    calls_of(3, 8, "three calls, with one number each"),
     needs=lambda case, args: [1] * case.world_size,
     parameters=("loss",),
     suspects=(
@@ -321,7 +321,7 @@ MAJORITY = Task(
     ),
     lambda d: (OPINIONS[d.case.kind](d.rank, d.world_size),),
     lambda args: [2 * yes(args) > len(args)] * len(args),
-    calls_of(1, 8, "one call of one number"),
+    calls_of(1, 8, "one call, with one number"),
     needs=lambda case, args: [1] * case.world_size,
     parameters=("content",),
     suspects=(
