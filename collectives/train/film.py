@@ -14,9 +14,10 @@ from .view import View, alike
 class Film(View):
     """What each rank held when: a column a moment, a line a layer, filled as far as it was held.
 
-    A moment is the end of a layer's forward or the beginning of its backward.  sizes: layer -> bytes of its
-    parameters when whole.  step: one step (FilmFrame.step), "all", or None for the last; all where the ranks' orders
-    differ, as in a pipeline.  ranks: all by default.
+    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are gradients, where
+    there were any, and activations.  sizes: layer -> bytes of its parameters when whole.  step: one step
+    (FilmFrame.step), "all", or None for the last; all where the ranks' orders differ, as in a pipeline.  ranks: all
+    by default.
     Raises ValueError if there are no moments to show.
     """
 
