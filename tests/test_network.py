@@ -685,7 +685,7 @@ def test_computing_takes_flops_over_the_share_of_the_peak():
     assert training_flops(15.6e9, 4096) == pytest.approx(3.85e14, rel=0.01)
     for wrong in (0, 1.1, -1):
         with pytest.raises(ValueError, match="more than 0 and at most 1"):
-            compute_seconds(1, utilisation=wrong)
+            compute_seconds(1, utilization=wrong)
 
 
 def test_a_bill_has_the_bands_of_what_it_adds_up():

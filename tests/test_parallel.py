@@ -568,6 +568,15 @@ def test_pictures_fit_the_page(layers, ranks):
     assert Film(frames, sizes).draw().pixels[0] <= WIDTH + 40
 
 
+def test_a_film_shows_gradients_where_there_are_any():
+    def words(*gradients):
+        frames = [FilmFrame(0, "backward", f"b{k}", {}, {"b0": 9}, n, {"b0": 7}, 0) for k, n in enumerate(gradients)]
+        return [a.get_text() for a in Film([frames], {"b0": 9}).draw().artists if hasattr(a, "get_text")]
+
+    assert {"gradients", "up to 500 B", "activations", "up to 7 B"} <= set(words(0, 500))
+    assert "gradients" not in words(0, 0)
+
+
 def test_a_replica_is_hatched_and_a_shard_is_not():
     one, other = piece((0, 0), (4, 6)), piece((4, 0), (4, 6))
     lines = [len(Owns([[one], [p]]).draw().artists) for p in (one, other)]

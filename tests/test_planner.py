@@ -32,6 +32,7 @@ from collectives.cost.planner import (
     shape,
     step,
 )
+from collectives.cost.planner.check import RUN_KINDS
 from collectives.draw.canvas import PALETTE
 from collectives.machines import rails
 from collectives.train import nbytes, watch
@@ -311,6 +312,12 @@ def test_the_published_runs_are_predicted():
     text = repr(table)
     assert all(str(k) in text for k in ("12,288", "16,384", "GPT 1T", "DeepSeek-V3", "5 sources not used for fitting"))
     assert text.count("\n") > len(table)
+    for kind in RUN_KINDS:
+        lines = table.errors(kind).splitlines()
+        numbered = [line for line in lines if line.startswith("  [")]
+        assert len(numbered) == len(table.of(kind).sources) and set(numbered) <= set(text.splitlines())
+        assert len(lines) == 2 + 2 * len(numbered) + len(table.of(kind))
+    assert max(map(len, table.errors("production").splitlines())) <= 100  # columns of a chapter
 
 
 def test_what_is_published_is_consistent():

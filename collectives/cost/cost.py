@@ -136,7 +136,7 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
     return slowest, limit
 
 
-UTILISATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)
+UTILIZATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)
 
 
 def training_flops(parameters: float, tokens: float) -> float:
@@ -147,11 +147,11 @@ def training_flops(parameters: float, tokens: float) -> float:
     return 6 * parameters * tokens
 
 
-def compute_seconds(flops: float, gpu: str = "H100", utilisation: float = UTILISATION) -> float:
+def compute_seconds(flops: float, gpu: str = "H100", utilization: float = UTILIZATION) -> float:
     """Seconds that one GPU takes for so many floating point operations in bf16: as much of a collective can hide.
 
-    utilisation: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
+    utilization: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
     """
-    if not 0 < utilisation <= 1:
-        raise ValueError(f"a utilization is more than 0 and at most 1, not {utilisation}.")
-    return flops / (gpu_of(gpu).value("peak", "compute_seconds()") * utilisation)
+    if not 0 < utilization <= 1:
+        raise ValueError(f"a utilization is more than 0 and at most 1, not {utilization}.")
+    return flops / (gpu_of(gpu).value("peak", "compute_seconds()") * utilization)

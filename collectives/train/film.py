@@ -1,6 +1,6 @@
 """What each rank held when, during a training step: ranks down, moments across."""
 
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Sequence
 
@@ -14,9 +14,10 @@ from .view import View, alike
 class Film(View):
     """What each rank held when: a column a moment, a line a layer, filled as far as it was held.
 
-    A moment is the end of a layer's forward or the beginning of its backward.  sizes: layer -> bytes of its
-    parameters when whole.  step: one step (FilmFrame.step), "all", or None for the last; all where the ranks' orders
-    differ, as in a pipeline.  ranks: all by default.
+    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are gradients, where
+    there were any, and activations.  sizes: layer -> bytes of its parameters when whole.  step: one step
+    (FilmFrame.step), "all", or None for the last; all where the ranks' orders differ, as in a pipeline.  ranks: all
+    by default.
     Raises ValueError if there are no moments to show.
     """
 
@@ -63,12 +64,13 @@ class Film(View):
         lines = len(ranks) * (len(self.sizes) + 1)
         high, size = (15, 10) if lines <= 24 else (10, 9) if lines <= 50 else (5, 9)  # of a line; of its name
         names = ["activations", *(self.sizes if high >= 9 else ["parameters"])]
+        curves = {"gradients": attrgetter("gradients"), "activations": attrgetter("kept")}
         labels = RankLabels(ranks, 12.5)
         left = labels.width + 22 + max(text_width(name, size) for name in names)
         longest = max(map(len, self.shown.values()))
         wide = min(70.0, (WIDTH - left - 112) / longest)
         right = left + wide * longest + 6
-        most = max(f.kept for frames in self.shown.values() for f in frames) or 1
+        most = {kind: max(map(of, chain(*self.shown.values()))) for kind, of in curves.items()}
         same_moments = _same_moments(self.shown)
         if same_moments:
             y = _moments(sketch, self.shown[ranks[0]], left, wide, y)
@@ -83,11 +85,15 @@ class Film(View):
             sketch.text(right, (top + y) / 2, f"up to {held:,} B", 10.5, SOFT, align="left")
             labels.draw(sketch, labels.width, (top + y) / 2, r)
             tall = high * 1.6 + 2
-            sketch.text(left - 8, y + tall / 2, "activations", size, SOFT, align="right")
-            kept = [f.kept for f in frames]
-            _curve(sketch, [nbytes / most * tall for nbytes in kept], left, wide, y + tall)
-            sketch.text(right, y + tall / 2, f"up to {max(kept, default=0):,} B", 10.5, SOFT, align="left")
-            y += tall + 2 + (12 if high > 5 else 7)
+            for kind, of in curves.items():
+                if not most[kind]:
+                    continue  # as gradients that are reduced to shards before the moment is seen
+                held = [of(f) for f in frames]
+                sketch.text(left - 8, y + tall / 2, kind, size, SOFT, align="right")
+                _curve(sketch, [nbytes / most[kind] * tall for nbytes in held], left, wide, y + tall)
+                sketch.text(right, y + tall / 2, f"up to {max(held, default=0):,} B", 10.5, SOFT, align="left")
+                y += tall + 2
+            y += 12 if high > 5 else 7
         who = f"{len(ranks)} rank{'s' * (len(ranks) != 1)}"
         return Picture([sketch], repr(self), f"Picture: what {who} held during {which} of {self.name}")
 

@@ -4,6 +4,7 @@ torchrun --nproc-per-node 4 checkpoint.py FOLDER     # again, with 2: they conti
 """
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -57,12 +58,11 @@ def decoder(width):
 def main():
     device = torch.device("cpu")  # GPU: torch.device("cuda", dist.get_node_local_rank())
     torch.set_default_device(device)  # GPU: and torch.cuda.set_device(device)
-    dist.init_process_group("gloo")  # GPU: dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))  # GPU: "cpu:gloo,cuda:nccl", device_id=device,
     rank, n, folder = dist.get_rank(), dist.get_world_size(), Path(sys.argv[1])
     (model, optimizer), rng = sharded(), torch.Generator(device).manual_seed(1)
     batch, state = dict(size=(2, 48, 16), generator=rng), dict(step=0, rng=rng.get_state())  # inputs and targets
-    complete = [int(path.parent.name) for path in folder.glob("*/.metadata")]
-    if complete:
+    if complete := [int(path.parent.name) for path in folder.glob("*/.metadata")]:
         state = load(model, optimizer, folder / str(max(complete)), **state)
     step = state["step"]
     rng.set_state(state["rng"])

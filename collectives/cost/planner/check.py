@@ -7,7 +7,7 @@ leaves out, published runs say: BANDS in step.py are what `Validation.band` find
 
 import statistics
 import textwrap
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from typing import Callable, Iterable, NamedTuple
 
 from ...format import aligned, duration
@@ -138,6 +138,11 @@ class ValidatedRun:
         self.error = self.expected / published.seconds - 1
         self.counts = not published.role  # nothing was fitted to it
 
+    @property
+    def seconds(self) -> tuple[str, str, str]:
+        """Published, expected, and how far off: the words of a table."""
+        return duration(self.published.seconds), duration(self.expected), f"{self.error:+.0%}"
+
 
 class Validation(list):
     """ValidatedRuns; those that nothing was fitted to count."""
@@ -181,10 +186,9 @@ class Validation(list):
         notes = list(dict.fromkeys(row.published.note for row in self if row.published.note))
         head = ("", "GPU", "GPUs", "  divided", "published", "expected", "error")
         parts, k = [], 0
-        for kind, title in RUN_KINDS.items():
+        for kind in RUN_KINDS:
             if rows := self.of(kind):
-                factor = BANDS.get(kind, BANDS["benchmark"]).median
-                parts += [f"{title}; expected: planned seconds x {factor:g}", rows._table(head, notes, k), ""]
+                parts += [_title(kind), rows._table(head, notes, k), ""]
                 k += len(rows.sources)
         parts += [*(f"  ({k}) {note}" for k, note in enumerate(notes, 1)), ""]
         if len(self) == len(RUNS):
@@ -199,13 +203,25 @@ class Validation(list):
             run = row.published
             mark = f" ({notes.index(run.note) + 1})" if run.note else ""
             of = (run.what, row.gpu, f"{run.division.gpus:,}", f"  {run.division.short}")
-            times = (duration(run.seconds), duration(row.expected), f"{row.error:+.0%}")
-            cells.append((*of, *times, f" {run.role}{mark}"))
-        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(27, 10, 6, 52, 10, 10, 7)).splitlines()
-        lines, table = table[:1], iter(table[1:])
+            cells.append((*of, *row.seconds, f" {run.role}{mark}"))
+        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(27, 10, 6, 52, 10, 10, 7))
+        return self._below_sources(table, before)
+
+    def errors(self, kind: str) -> str:
+        """Published and expected seconds of one of RUN_KINDS; the sources are numbered as in the picture."""
+        rows, earlier = self.of(kind), takewhile(lambda other: other != kind, RUN_KINDS)
+        cells = [("", "GPU", "GPUs", "published", "expected", "error")]
+        cells += [(r.published.what, r.gpu, f"{r.published.division.gpus:,}", *r.seconds) for r in rows]
+        table = aligned(cells, right=(2, 3, 4, 5), indent="  ")
+        before = sum(len(self.of(other).sources) for other in earlier)
+        return f"{_title(kind)}\n{rows._below_sources(table, before)}"
+
+    def _below_sources(self, table: str, before: int) -> str:
+        head, *lines = table.splitlines()
+        lines, parts = iter(lines), [head]
         for k, (source, rows) in enumerate(self.sources.items(), before + 1):
-            lines += ["", f"  [{k}] {source}", *islice(table, len(rows))]
-        return "\n".join(lines)
+            parts += ["", f"  [{k}] {source}", *islice(lines, len(rows))]
+        return "\n".join(parts)
 
     @property
     def summary(self) -> str:
@@ -240,6 +256,11 @@ class Validation(list):
 
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))
+
+
+def _title(kind: str) -> str:
+    factor = BANDS.get(kind, BANDS["benchmark"]).median
+    return f"{RUN_KINDS[kind]}; expected: planned seconds x {factor:g}"
 
 
 def _memories() -> str:

@@ -169,7 +169,7 @@ class Step:
         if gathers and d.tensor > 1 and d.microbatch == 1:
             words.append(
                 f"with microbatch 1, ZeRO-3 gathers all parameters {2 * microbatches:,} times per step, for products "
-                f"that {d.tensor} tensor ranks cut: gather once per step, or take larger microbatches."
+                f"that {d.tensor} tensor ranks cut: take larger microbatches, or gather once per step if that fits."
             )
         if d.context > 1 and self.model.length / d.context < LEAST_TOKENS:
             tokens = self.model.length // d.context
