@@ -71,7 +71,7 @@ def _scored(cell: NotebookNode, reason: str) -> CheckScore:
 CELL_SECONDS = 60
 START_SECONDS = 120  # for a kernel, on a busy machine
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
-IN_NO_GROUP = "A cell runs in the notebook, which is no rank and in no group. Move this line into the function: that runs on each rank."
+IN_NO_GROUP = "A cell runs in the notebook, which isn't a rank and is in no group. Move this line into the function: that runs on each rank."
 STARTUP = "import helpers\nimport torch, helpers.exercise.check\n"  # ranks start while torch is imported
 _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what goes wrong is in the outcomes
 
