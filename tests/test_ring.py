@@ -103,6 +103,30 @@ def judged(judge, told, writer=None):
             judge.take(told.rank, message)
 
 
+def test_what_is_heard_at_once_is_what_is_heard_bit_by_bit(tmp_path):
+    messages = []
+    for k in range(12):
+        waiting = [Waiting(k, k + 0.25, k == 3, 7 if k == 5 else "main")] if k != 4 else []
+        done = [Completed(k, None, k + 0.5, k != 6, None)] if k < 11 else []
+        messages += [Called(event(0, k, start=float(k))), *waiting, *done]
+    messages[-5:] = messages[-5], messages[-2], *messages[-4:-2], messages[-1]  # two calls under way together
+    found = []
+    for at_once in (True, False):
+        told, judge = Told(0), Judge(2, patience=60)
+        writer = Writer(tmp_path / str(at_once), 2, ["train.py"], 100, lambda: (), 0.0)
+        for message in messages:
+            told.teller.tell(message)
+            if not at_once:
+                judged(judge, told, writer)
+        judged(judge, told, writer)
+        writer.close()
+        (events, _), (stands, _) = judge._monitor.events, judge._monitor.standing
+        made = [e.__reduce__() for e in events]
+        found.append([(writer.folder / "00000.jsonl").read_bytes(), made, stands.event.index, writer._account.so_far()])
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 12 and found[0][2] == 11
+
+
 @pytest.mark.parametrize("behind", [0, 1])
 def test_judging_goes_on_after_a_gap_and_accuses_nobody(behind):
     """Rank `behind` is read late, and so lacks calls that the other's have been paired with, or will be."""
@@ -176,7 +200,7 @@ def test_a_field_of_an_event_that_is_new_needs_nothing():
     e.within, e.non_dense, e.strides, e.misuse, e.group_name = "f", ("in",), (2,), "aliased", "g"
     told.teller.tell(Called(e))
     (message,) = [m for _, m in told.heard() if m]
-    assert vars(message.event) == vars(e)
+    assert message.event.__reduce__() == e.__reduce__()  # all of its fields
 
 
 def test_a_disk_that_is_full_is_said_in_a_line(tmp_path, capsys):

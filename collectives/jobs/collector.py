@@ -6,6 +6,7 @@ It only reads: no rank is ended or raised in by it.
 
 import argparse
 import errno
+import gc
 import selectors
 import signal
 import socket
@@ -32,6 +33,7 @@ STACK_SECONDS = 0.3  # for the ranks to tell where they are
 GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
 DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
+GARBAGE = 100_000  # objects more, until Python looks for cycles among all that is held: next to none, and it takes long
 
 
 def collect(
@@ -51,6 +53,7 @@ def collect(
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    gc.set_threshold(GARBAGE)
     if folder is None:
         try:
             Upward(local, count).serve()

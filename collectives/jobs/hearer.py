@@ -8,7 +8,9 @@ from typing import Iterator
 from ..rank import protocol
 from ..record.event import MAIN
 from . import lines
-from .teller import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED
+from .teller import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED, WHOLE
+
+_TRUTH = b"false", b"true"
 
 
 class Hearer(lines.Reader):
@@ -17,10 +19,12 @@ class Hearer(lines.Reader):
     def __init__(self, rank: int, shift: float) -> None:
         super().__init__(rank)
         self.shift = shift
+        self._whole = b'[%d,"call",%%d,%%d,%%.7f]\n[%d,"waiting",%%d,%%.7f,false,"main"]\n[%d,"done",%%d,%%.7f,%%s]'
+        self._whole %= rank, rank, rank
         self._told: dict[int, list[bytes]] = {}  # the lines of each signature that may be used again
 
     def hear(self, piece: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
-        """The lines of some records, with the message of each that is one.
+        """The lines of some records, with the message of each that is one; those of a whole call as one.
 
         lost: whether records between the last piece and this one are missing.
         """
@@ -28,18 +32,26 @@ class Hearer(lines.Reader):
         while at < beyond:
             kind = piece[at]
             if kind == CALL:
+                if at + WHOLE.size <= beyond:
+                    told = WHOLE.unpack_from(piece, at)
+                    _, number, index, start, wait, waiting, since, limited, done, ended, end, waited = told
+                    if wait == WAIT and done == DONE and waiting == ended == index and not limited:
+                        at += WHOLE.size
+                        text = self._whole % (index, number, start, index, since, index, end, _TRUTH[waited])
+                        yield text, self.whole(index, number, start, since, end, waited)
+                        continue
                 _, number, index, start = CALLED.unpack_from(piece, at)
                 at += CALLED.size
                 yield b'[%d,"call",%d,%d,%.7f]' % (rank, index, number, start), self.called(index, number, start)
             elif kind == WAIT:
                 _, index, since, limited = WAITED.unpack_from(piece, at)
                 at += WAITED.size
-                line = b'[%d,"waiting",%d,%.7f,%s,"main"]' % (rank, index, since, b"true" if limited else b"false")
+                line = b'[%d,"waiting",%d,%.7f,%s,"main"]' % (rank, index, since, _TRUTH[limited])
                 yield line, self.waiting(index, since, limited, MAIN)
             elif kind == DONE:
                 _, index, end, waited = COMPLETED.unpack_from(piece, at)
                 at += COMPLETED.size
-                line = b'[%d,"done",%d,%.7f,%s]' % (rank, index, end, b"true" if waited else b"false")
+                line = b'[%d,"done",%d,%.7f,%s]' % (rank, index, end, _TRUTH[waited])
                 yield line, self.done(index, end, waited)
             elif kind == ISSUED:
                 _, index, issued = LEFT.unpack_from(piece, at)

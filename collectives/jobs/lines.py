@@ -178,8 +178,13 @@ class Reader:
 
     def called(self, index: int, number: int, start: float) -> protocol.Called:
         signature = self._under_way[index] = self.signatures[number]
-        event = signature.event(index, start + self.shift)
-        event.step = self.step
+        return protocol.Called(signature.event(index, start + self.shift, self.step))
+
+    def whole(self, index: int, number: int, start: float, since: float, end: float, waited: bool) -> protocol.Called:
+        """A call, with what is told when it is waited for and complete."""
+        signature, shift = self.signatures[number], self.shift
+        event = signature.event(index, start + shift, self.step)
+        event.waiting, event.end, event.waited, event.after = since + shift, end + shift, waited, signature.after
         return protocol.Called(event)
 
     def waiting(self, index: int, since: float, limited: bool, thread: Hashable) -> protocol.Waiting:
@@ -260,16 +265,19 @@ class Reader:
 class Signature:
     """What calls have in common.  after, leaves: what they leave when they are complete, and when they are issued."""
 
-    __slots__ = "_fields", "after", "leaves"
+    __slots__ = "_class", "after", "leaves"
 
     def __init__(self, event: Event) -> None:
-        self._fields = vars(event) if event.is_from_anyone else vars(event) | {"lane": event.lane}
+        common = vars(event) | {"kind": event.kind, "form": event.form}
+        if not event.is_from_anyone:
+            common["lane"] = event.lane
+        self._class = type("Event", (Event,), common)  # what its calls have in common is held once
         self.after = self.leaves = None
 
-    def event(self, index: int, start: float) -> Event:
+    def event(self, index: int, start: float, step: int) -> Event:
         """Such a call, not complete."""
-        event = object.__new__(Event)
-        vars(event).update(self._fields, index=index, start=start)
+        event = object.__new__(self._class)
+        event.index, event.start, event.step = index, start, step
         return event
 
 

@@ -26,6 +26,7 @@ from .ring import RingWriter
 
 CALL, WAIT, DONE, LINE, ISSUED = range(1, 6)
 CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI", "<BQd"))
+WHOLE = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are told
 MAX_LANES = 1000  # that are told of at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
 _OWN = {

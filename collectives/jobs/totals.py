@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import astuple, dataclass
 
-from ..format import aligned, dtype_name, duration, size
+from ..format import aligned, duration, size
 from ..rank import protocol
 from .lines import hashable
 
@@ -63,14 +63,17 @@ class Account:
     def add(self, rank: int, message: protocol.Message | None) -> None:
         if type(message) is protocol.Called:
             e = message.event
-            kind = e.op, len(e.group), "" if e.dtype is None else dtype_name(e.dtype)
-            if (total := self.totals.get(kind)) is None:
-                total = self.totals[kind] = Total()
+            if (total := self.totals.get(e.kind)) is None:
+                total = self.totals[e.kind] = Total()
             total.calls += 1
             total.nbytes += e.nbytes
-            total.captured += e.captured
+            if e.captured:
+                total.captured += 1
             self.calls[rank] += 1
-            self._started[rank, e.index] = total, e.start
+            if e.end is None:
+                self._started[rank, e.index] = total, e.start
+            else:
+                total.seconds += e.end - e.start
             if not e.is_from_anyone:
                 self.made[e.lane] += 1
         elif type(message) is protocol.Issued and (begun := self._started.pop((rank, message.index), None)):

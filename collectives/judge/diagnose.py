@@ -56,14 +56,16 @@ def wrong(
 
 def mismatch(call: Call, new: Event | None = None) -> str | None:
     """How the parts of a call disagree, or its tensors are misused, as far as it has been made.  new: as of wrong."""
-    first, *rest = call.events
-    if new is not None:  # as good as any other as the first to compare it with
-        first, rest = rest[0] if rest and new is first else first, [new]
-    for e in rest if new is not None else call.events:
+    first, looked_at = call.events[0], call.events
+    if new is not None:  # any other is as good as the first to compare it with
+        first, looked_at = call.events[-1] if new is first else first, [new]
+        if new is not first and new.form is first.form and new.op != "all_to_all_single":
+            return None
+    for e in looked_at:
         if misuse := _misuse(e, len(call.group)):
             return misuse
-    for e in rest:
-        if flaw := _differ(first, e):
+    for e in looked_at:
+        if e is not first and (flaw := _differ(first, e)):
             return flaw
     return _splits(call) if call.op == "all_to_all_single" else None
 
@@ -128,7 +130,8 @@ def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call of so many ranks."""
     if e.misuse:
         return e.misuse
-    if e.backend != "nccl" and set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):  # NCCL refuses them
+    dense = TAKEN_FOR_DENSE.get(e.op, ())
+    if e.non_dense and e.backend != "nccl" and set(e.non_dense) & set(dense):  # NCCL refuses them
         return "gaps"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None

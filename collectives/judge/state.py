@@ -80,7 +80,11 @@ class State:
                 event = message.event
                 event.line = self._with_text(event.line)
                 known[event.index] = self._last[rank] = event
-                return self._matcher.add(event)
+                call = self._matcher.add(event)
+                if event.end is not None:
+                    self._blocked.pop(rank, None)
+                    self._completes(event)
+                return call
             case protocol.Completed() if event := known.get(message.index):
                 note(event, message)
                 if message.src is not None:

@@ -83,7 +83,7 @@ class Began(NamedTuple):
 
 
 class Called(NamedTuple):
-    """The rank is about to make a call."""
+    """The rank is about to make a call; or has made it and waited for it, if the event has an end."""
 
     event: Event
 

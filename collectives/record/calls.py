@@ -24,7 +24,7 @@ class Call:
 
     @property
     def is_message(self) -> bool:
-        return self.events[0].is_message
+        return self.op in ("send", "recv")
 
     @property
     def is_complete(self) -> bool:
@@ -69,7 +69,10 @@ class Matcher:
             if self._skipped:
                 call.unseen = {rank for rank, n in self._skipped.get(lane.shared, {}).items() if k < n}
         call.one_line = call.one_line and (not call.events or e.line == call.events[0].line)
-        insort(call.events, e, key=attrgetter("lane.place"))
+        if not call.events or call.events[-1].lane.place < lane.place:
+            call.events.append(e)
+        else:
+            insort(call.events, e, key=attrgetter("lane.place"))
         call.op = call.events[0].op
         self.of[id(e)] = call
         return call

@@ -88,6 +88,7 @@ class Lane(tuple):
 
 
 _shared = lru_cache(1024)(Lane)  # equal ones are the same object, and so found without a look at their items
+_one = lru_cache(1024)(tuple)  # likewise
 
 
 @dataclass(eq=False)
@@ -166,6 +167,17 @@ class Event:
             lane.place = self.group.index(self.rank)
         lane.shared = _shared(lane[1:])
         return lane
+
+    @cached_property
+    def kind(self) -> tuple[str, int, str]:
+        """What it is summed up under: its op, how many ranks its group has, and its dtype."""
+        return self.op, len(self.group), "" if self.dtype is None else dtype_name(self.dtype)
+
+    @cached_property
+    def form(self) -> tuple:
+        """All in which it may disagree with its partners, but for splits and lines. Equal ones are the same object."""
+        own = self.misuse, self.non_dense, self.strides, self.backend, len(self.group)
+        return _one((self.op, self.root, self.reduce_op, self.dtype, self.shape, self.nbytes, *own))
 
     @property
     def how(self) -> str:
