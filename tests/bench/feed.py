@@ -32,7 +32,7 @@ def main() -> None:
     ranks, calls, together = map(int, [*sys.argv[1:], *["4", "20000", "1"][len(sys.argv) - 1 :]])
     group, outline = tuple(range(ranks)), Summary((16,), torch.float32, 64, 0, (), ())
     line = Line(__file__, 1, "main", "dist.all_reduce(x)")
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(*GARBAGE)
     rings = [RingWriter(1 << 19) for _ in group]
     tellers = [Teller(ring, rank, False) for rank, ring in enumerate(rings)]
     readers = [(RingReader(ring.descriptor), Hearer(rank, 0.0)) for rank, ring in enumerate(rings)]
