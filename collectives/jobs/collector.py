@@ -33,7 +33,8 @@ STACK_SECONDS = 0.3  # for the ranks to tell where they are
 GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
 DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
-GARBAGE = 100_000  # objects more, until Python looks for cycles among all that is held: next to none, and it takes long
+# Objects more, until Python looks for cycles among all that is held: only signatures make some, and it takes long.
+GARBAGE = 50_000, 1, 1
 
 
 def collect(
@@ -53,7 +54,7 @@ def collect(
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(*GARBAGE)
     if folder is None:
         try:
             Upward(local, count).serve()

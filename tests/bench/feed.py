@@ -1,9 +1,9 @@
 """How many calls a second the collector takes in, by its processor time:
 
-    python -m tests.bench.feed [RANKS [CALLS]]
+    python -m tests.bench.feed [RANKS [CALLS [TOGETHER]]]
 
-Ranks write all_reduces into their rings, each call told, waited for and complete; then they are read, written to a
-record, and judged, as in a job.
+Ranks write all_reduces into their rings, each call told, waited for and complete, or so many made before the first of
+them is waited for; then they are read, written to a record, and judged, as in a job.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ STEP = 50  # calls of each rank between two looks
 
 
 def main() -> None:
-    ranks, calls = (int(given) for given in [*sys.argv[1:], "4", "20000"][:2])
+    ranks, calls, together = map(int, [*sys.argv[1:], *["4", "20000", "1"][len(sys.argv) - 1 :]])
     group, outline = tuple(range(ranks)), Summary((16,), torch.float32, 64, 0, (), ())
     line = Line(__file__, 1, "main", "dist.all_reduce(x)")
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(*GARBAGE)
     rings = [RingWriter(1 << 19) for _ in group]
     tellers = [Teller(ring, rank, False) for rank, ring in enumerate(rings)]
     readers = [(RingReader(ring.descriptor), Hearer(rank, 0.0)) for rank, ring in enumerate(rings)]
@@ -46,8 +46,9 @@ def main() -> None:
                     e = Event(rank, k, "all_reduce", group, None, None, "SUM", torch.float32, (16,), 64, outline)
                     e.line, e.start, e.group_name = line, float(k), "0"
                     teller.tell(Called(e))
-                    teller.tell(Waiting(k, k + 0.25, False, "main"))
-                    teller.tell(Completed(k, outline, k + 0.5, True, None))
+                    for over in range(k + 1 - together, k + 1) if (k + 1) % together == 0 else ():
+                        teller.tell(Waiting(over, k + 0.25, False, "main"))
+                        teller.tell(Completed(over, outline, k + 0.5, True, None))
             told, begun = told + time.process_time() - begun, time.process_time()
             for rank, (reader, hearer) in enumerate(readers):
                 for piece, lost in reader.read():
