@@ -50,7 +50,8 @@ class Training:
 
     def __repr__(self) -> str:
         losses = " ".join(f"{loss:.4f}" for loss in self.losses)
-        return f"one process, {len(self.losses)} steps, {len(self.parameters)} parameters; losses: {losses}"
+        steps = f"{len(self.losses)} step{'s' * (len(self.losses) != 1)}"
+        return f"one process, {steps}, {len(self.parameters)} parameters; losses: {losses}"
 
 
 def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable = sgd, **options: Any) -> Training:

@@ -151,7 +151,7 @@ class Ways:
 
     def table(self, *names: str) -> None:
         """Print a line for each way: calls and messages of a rank, kB that it sends, and the most that it holds."""
-        print(f"{'kB of a rank':<16}{'':11}{'sent':>8}{'':13}{'held':>7}")
+        print(f"{'kB per rank':<16}{'':11}{'sent':>8}{'':13}{'held':>7}")
         print(f"{'':<16}" + "".join(f"{head:>{wide}}" for head, wide in zip(HEADS, WIDE)))
         for name in names:
             calls, messages, *amounts = self._row(name)

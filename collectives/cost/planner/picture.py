@@ -103,7 +103,7 @@ def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y:
 def draw_check(rows: Validation) -> Picture:
     """A dot for each run, published / planned seconds, a line for each source; hollow: it was fitted to."""
     sketch = Canvas()
-    words = "seconds per step, one dot per run; shaded: nine of ten are expected here; hollow: fitted to"
+    words = "seconds per step, one dot per run; shaded: where nine of ten should be; hollow: fitted to"
     y = heading(sketch, "Published / planned", words) + 4
     left, wide, low, high = 250.0, WIDTH - 290.0, 0.65, 4.5
     tints = dict(zip(dict.fromkeys(map(_generation, gpus())), cycle(GENERATIONS)))
@@ -116,7 +116,7 @@ def draw_check(rows: Validation) -> Picture:
     for kind in RUN_KINDS:
         if not (these := rows.of(kind)):
             continue
-        sketch.text(left - 12, y + 7, "another's program" if kind == "rival" else kind, 11.5, align="right", bold=True)
+        sketch.text(left - 12, y + 7, "a rival's program" if kind == "rival" else kind, 11.5, align="right", bold=True)
         top, bottom = y + 18, y + 18 + 22 * len(these.sources)
         if band := BANDS.get(kind):
             sketch.box(x(band.low), top, x(band.high) - x(band.low), bottom - top, SHADED, radius=0)
