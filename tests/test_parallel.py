@@ -571,7 +571,7 @@ def test_pictures_fit_the_page(layers, ranks):
 def test_a_film_shows_gradients_where_there_are_any():
     def words(*gradients):
         frames = [FilmFrame(0, "backward", f"b{k}", {}, {"b0": 9}, n, {"b0": 7}, 0) for k, n in enumerate(gradients)]
-        return [a.get_text() for a in Film([frames], {"b0": 9}).draw().artists if hasattr(a, "get_text")]
+        return [a.words for a in Film([frames], {"b0": 9}).draw().artists if hasattr(a, "words")]
 
     assert {"gradients", "up to 500 B", "activations", "up to 7 B"} <= set(words(0, 500))
     assert "gradients" not in words(0, 0)
