@@ -38,6 +38,7 @@ from collectives.judge import monitor
 from collectives.judge.errors import ServerLost, StartFailed
 from tests.corpus.faults import end, on_standby, server
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and all that it starts
 me = psutil.Process()
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
