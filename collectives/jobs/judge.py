@@ -100,6 +100,11 @@ class Judge:
             return False
         return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
 
+    @property
+    def over(self) -> set[int]:
+        """The ranks whose script has returned or failed."""
+        return self._monitor.returned | self._monitor.failures.keys()
+
     def notes(self) -> list[str]:
         """What is worth a look and no verdict, each told once."""
         return self._notes.due(self._patience == inf)
