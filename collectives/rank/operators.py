@@ -115,14 +115,18 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         event.dst, event.tag = ranks[given["dst"]], given["tag"]
     elif kind == "recv":
         event.src, event.tag = None if operator == "recv_any_source_" else ranks[given["src"]], given["tag"]
-    all_in, all_out = each(inputs), each(outputs)
+    all_in = each(inputs)
+    all_out = all_in if outputs is inputs else each(outputs)
     if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes nothing
         first = tensors[0]
         event.dtype, event.shape = first.dtype, tuple(first.shape)
         strided = first.layout == torch.strided
         event.strides = first.stride() if strided and not first.is_contiguous() else None
         event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
-    event.non_dense = ("in",) * any(map(has_gaps, all_in)) + ("out",) * any(map(has_gaps, all_out))
+    gaps_in = any(map(has_gaps, all_in))
+    gaps_out = gaps_in if all_out is all_in else any(map(has_gaps, all_out))
+    if gaps_in or gaps_out:
+        event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
     event.misuse = "aliased" if aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
 

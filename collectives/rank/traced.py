@@ -30,24 +30,21 @@ class Part(NamedTuple):
 
 
 class TracedWork(HasSource, Work):
+    device: torch.device | None = None  # of the call's tensors
+    streams: Streams | None = None  # of a device that carries it out later
+    captured = False  # whether it went into a graph: its end must not even be asked for
+    any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
+    gives_up = False  # whether a wait ends by itself: its group has a short limit, or only a device's stream waits
+    asked = False  # whether somebody has its future
+    since: float | None = None  # since when the main thread has waited for that future inside C++, if it is known
+    by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
+    told = waited = False  # whether its end has been told of, and with it a wait
+    failed = False  # whether it is known to have ended in an error, and so never to be complete
+
     def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
         super().__init__()
         self._tracer, self.inner = tracer, inner
         self.parts = parts  # one, or the calls of a batch
-        self.device: torch.device | None = None  # of the call's tensors
-        self.streams: Streams | None = None  # of a device that carries it out later
-        self.captured = False  # whether it went into a graph: its end must not even be asked for
-        self.any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
-        self.gives_up = (
-            False  # whether a wait ends by itself: its group has a short limit, or only a device's stream waits
-        )
-        self.asked = False  # whether somebody has its future
-        self.since: float | None = (
-            None  # since when the main thread has waited for that future inside C++, if it is known
-        )
-        self.by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
-        self.told = self.waited = False  # whether its end has been told of, and with it a wait
-        self.failed = False  # whether it is known to have ended in an error, and so never to be complete
 
     @property
     def index(self) -> int:

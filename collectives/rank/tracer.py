@@ -330,7 +330,7 @@ class Tracer:
         for part in traced.parts:
             self.watch.remove(part.index)
         self._leave(traced.parts, traced.captured, traced.device, traced.streams, is_through)
-        traced.parts = [part._replace(outputs=None) for part in traced.parts]
+        traced.parts = [Part(part.index, None) for part in traced.parts]
 
     def _leave(
         self,
@@ -421,7 +421,7 @@ class Tracer:
                 after = self._read(part.outputs, traced.streams, traced.captured)
                 self.emit(Completed(part.index, after, self.now() if complete else None, waited, src))
         if waited:  # else somebody may still wait
-            traced.parts = [part._replace(outputs=None) for part in traced.parts]
+            traced.parts = [Part(part.index, None) for part in traced.parts]
 
     def _touched(self, index: int, how: str) -> None:
         self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
