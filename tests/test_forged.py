@@ -161,6 +161,12 @@ def test_a_shape_that_torch_cannot_hold_is_malformed(shape):
         decode({"tensor": ["float32", shape]}, b"")
 
 
+def test_a_number_is_of_64_bits_wherever_it_stands():
+    for value in (1 << 65, {"list": [1 << 65]}, {"file": [1 << 65, 0]}):
+        with pytest.raises(Malformed, match="64 bits"):
+            decode(value, b"")
+
+
 def test_whatever_bytes_arrive_they_are_messages_or_malformed():
     draw = random.Random(1)
     for _ in range(5_000):

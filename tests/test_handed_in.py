@@ -87,6 +87,11 @@ def test_of_a_clone_the_exercises_alone_count(tmp_path):
             ["Ann Lee_77_assignsubmission_file_/02_distributed_mean.ipynb", "Ann Lee_77_assignsubmission_file_x.ipynb"],
             ("Ann Lee 77", "77", False),
         ),
+        (
+            "moodle",
+            ["Ann Lee_77_assignsubmission_file_/02.ipynb", "Ann Lee_77_assignsubmission_onlinetext_/onlinetext.html"],
+            ("Ann Lee 77", "77", False),
+        ),
         (r"hw1-(?P<student>\w+)-v\d.ipynb", ["hw1-ann-v1.ipynb", "hw1-ann-v2.ipynb"], ("ann", "", False)),
     ],
 )
@@ -216,6 +221,13 @@ def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp
     assert row in lines and sum(line.endswith(',""') for line in lines) >= 1
     assert [len(line) for line in csv.reader(lines)] == [len(next(csv.reader(lines)))] * len(lines)
     assert saved["roster.csv"].count("students/") == 2
+
+
+def test_a_name_that_a_spreadsheet_would_compute_is_text_in_what_is_read(tmp_path):
+    (tmp_path / "class.csv").write_text("First name,Email address\n=1+1,ann@x.org\n")
+    saved = {}
+    roster.write(roster.read(tmp_path / "class.csv"), students([graded("ann")]), saved.__setitem__)
+    assert '"\'=1+1"' in saved["roster.csv"] and '"=1+1"' in saved["moodle.csv"]
 
 
 def test_a_student_whom_two_rows_name_is_on_none(tmp_path):

@@ -206,6 +206,7 @@ REPEATING_ROWS = {
     "eight jobs by keywords, futures, lists and splits", "thread pool in with", "display left over", "NumPy's numbers",
     "an object that is called", "a ring whose receives are all posted first", "a ring to the left over a padded copy",
     "a tree by the lowest bit, to all children at once", "DTensor by its module",
+    "an optimizer of torch's makes the step", "buckets one after the other, each polled",
 }  # fmt: skip
 
 
@@ -280,6 +281,26 @@ def test_ranks_meet_on_the_wire_alone(sandboxes):
 
 def test_a_backward_in_the_sandbox_imports_nothing(sandboxes):
     assert scored(RIGHT + BACKWARD, sandboxes).points == 3  # hundreds of modules would take each rank seconds
+
+
+CHECKPOINT = """
+import sys
+right = distributed_mean
+
+def distributed_mean(x):
+    assert dist.get_world_size() == 2 or "torch._dynamo" in sys.modules, "imports"
+    torch.utils.checkpoint.checkpoint(torch.sin, torch.ones(2, requires_grad=True), use_reentrant=False)
+    return right(x)
+"""
+
+
+@pytest.mark.slow
+def test_what_the_ranks_of_the_first_world_import_those_of_later_ones_have(patient):
+    sandboxes = sandbox.SandboxPool()
+    try:
+        assert scored(RIGHT + CHECKPOINT, sandboxes).points == 3  # else eight ranks spend a second each at once
+    finally:
+        sandboxes.close()
 
 
 # What a rank reads of its own memory does not go over the wire: that it read too early shows in the values.

@@ -3,6 +3,8 @@
 from math import ceil, inf, isclose, isfinite, log2
 from typing import Any
 
+import torch
+
 from collectives.cost.crossover import Crossover, in_bytes, ring_and_tree
 from collectives.format import duration, kind
 from helpers.exercise import Case, Finding, Puzzle
@@ -28,6 +30,8 @@ def exact(n: int, alpha: float, beta: float) -> float:
 def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
     n, alpha, beta = arguments
     wanted = exact(*arguments)
+    if isinstance(result, torch.Tensor) and result.numel() == 1:
+        result = result.item()
     if isinstance(result, bool) or not isinstance(result, (int, float)):
         printed = "printing a number does not return it."
         return Finding(

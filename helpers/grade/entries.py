@@ -60,7 +60,7 @@ LITTER = {
 COURSE = ("exercises", "notebooks", "solutions")  # folders that tell a clone of the course
 NAMES = {  # how learning platforms name what they give out: the names of a student's file or folder, as a pattern
     "canvas": r"(?P<student>[^_]+)_(?:(?P<late>LATE)_)?(?P<id>\d+)_\d+_(?P<file>.+)",
-    "moodle": r"(?P<student>[^_]+)_(?P<id>\d+)_assignsubmission_file(?:_(?P<file>.*))?",
+    "moodle": r"(?P<student>[^_]+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)(?:_(?P<file>.*))?",
 }
 
 

@@ -20,7 +20,7 @@ from collectives.format import aligned
 from .folder import ReportFolder, write
 from .gradebook import CheckScore, Grading, Student, students, summary
 from .slugs import slug
-from .terminal import printable
+from .terminal import no_formula, printable
 
 TITLE = "Exercises in collective communication"
 
@@ -79,12 +79,8 @@ def _csv(people: list[Student]) -> str:
         problems = " ".join(student.problems)
         late = "late" * student.late
         row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]
-        writer.writerow([_no_formula(printable(cell)) for cell in row])
+        writer.writerow([no_formula(printable(cell)) for cell in row])
     return out.getvalue()
-
-
-def _no_formula(cell: str) -> str:
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) else cell
 
 
 def _junit(people: list[Student]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .folder import Unfit
 from .gradebook import Student
+from .terminal import no_formula
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")  # of an exported gradebook
 MOODLE = ("First name", "Last name", "ID number", "Email address", "Username")
@@ -79,7 +80,7 @@ def write(roster: Roster, people: list[Student], save: Callable[[str, str], None
     rows = []
     for row, student in joined:
         rest = [f"{student.total:g}", f"{student.most:g}", "late" * student.late, student.page] if student else [""] * 4
-        rows.append([*row.values(), *points(student), *rest])
+        rows.append([*map(no_formula, row.values()), *points(student), *rest])
     save("roster.csv", _csv(head, rows))
     if {"Student", "ID"} <= set(roster.columns):
         known = [name for name in CANVAS if name in roster.columns]

@@ -54,7 +54,7 @@ class Sandbox:
         return self._process.pid
 
     def load(self) -> None:
-        """Loads what DTensor and functional collectives import, once. Raises OSError or EOFError if the sandbox is gone."""
+        """Loads what DTensor, functional collectives and torch.func import, once. Raises OSError or EOFError if the sandbox is gone."""
         if not self._has_loaded:
             self._ours.settimeout(UP_SECONDS)
             self._ours.sendall(frame({"load": True}))
@@ -125,11 +125,11 @@ class SandboxPool:
 class Crew:
     """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next larger one.
 
-    loads: whether the answer needs what Sandbox.load loads.
+    loads: whether the answer needs what Sandbox.load loads. Else each rank would import it, for a second.
     """
 
     def __init__(self, sandboxes: SandboxPool, loads: bool = False) -> None:
-        self._sandboxes, self._loads, self._socks = sandboxes, loads, []
+        self._sandboxes, self.loads, self._socks = sandboxes, loads, []
         self._sandbox = sandboxes.sandbox
 
     def world(self, size: int) -> list[socket.socket]:
@@ -146,7 +146,7 @@ class Crew:
         return self._socks
 
     def _grow(self, size: int) -> None:
-        if self._loads:
+        if self.loads:
             self._sandbox.load()
         self._socks += self._sandbox.more_ranks(size - len(self._socks))
 

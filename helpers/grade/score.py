@@ -57,7 +57,8 @@ GRADED_SECONDS = (
     f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2):g} s "
     "of processor time. Look for a loop that does not end."
 )
-ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b"  # what sits on top of calls, and takes seconds to import
+# Names of what imports torch._dynamo, which takes a second. What else does is noticed after the first world.
+ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b|\btorch(\.| import )(func|optim)\b"
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
 
@@ -163,6 +164,7 @@ def _attempts(
         return []
     switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended)
     attempts = switch.attempt(cells, cases, inputs)
+    crew.loads |= switch.loads
     if switch.used_up:
         crew.close()  # lest what the answer left there meddles in the next world
     return list(zip(attempts, switch.printed))

@@ -122,6 +122,7 @@ class Switch:
             peer.sock.settimeout(2.0)  # never reached by a rank that reads
         self.printed: list[list[str]] = []
         self.used_up = False  # whether a rank is no longer as good as a new one
+        self.loads = False  # whether a rank has imported what Sandbox.load loads
 
     def attempt(self, cells: list[tuple[str, str]], cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
         """Runs cases of one world size one after the other; what was printed is in `.printed`, by case and rank.
@@ -248,6 +249,7 @@ class Switch:
                 self._keep(came)
                 peer.returned = came
                 self.used_up |= header.get("left") is True
+                self.loads |= header.get("loads") is True
                 self._monitor.feed(peer.rank, Returned(b"", (None, None), None, []))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]

@@ -1,4 +1,4 @@
-"""Text for a terminal: a progress bar, and names without control characters."""
+"""Text for a terminal or a spreadsheet: a progress bar, names without control characters, cells without formulas."""
 
 import sys
 
@@ -21,3 +21,8 @@ def printable_lines(text: str) -> str:
 def printable(text: str) -> str:
     """On one line, without what would steer a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def no_formula(cell: str) -> str:
+    """The cell as text, where a spreadsheet would compute it."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) else cell

@@ -630,6 +630,79 @@ def train_two_stages(w, x, t, microbatches):
     return leaves[rank].grad
 """, "messages sent before the first one arrives|are enough", WITHIN)  # fmt: skip
 
+# --- more of what run() accepts -------------------------------------------------------------------
+
+mean(
+    "the process group's own methods",
+    points=2,
+    reason="are enough",
+    call="""
+world, (first, second) = dist.group.WORLD, y.tensor_split(2)
+world.allreduce([first]).wait()
+world.reduce(second, 0).wait()
+world.broadcast(second, 0).wait()
+world.barrier().wait()
+world.allreduce(most := first.detach().clone(), dist.ReduceOp.MAX).wait()
+assert most.equal(first)
+""",
+)
+graded("columns from NumPy's offsets, in lists", 7, """
+    import json, struct
+    import numpy as np
+    SIZES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "I64": torch.int64}
+    def load_columns(file, name):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        (length,) = struct.unpack("<Q", file.read(8))
+        entry = json.loads(file.read(length).decode())[name]
+        rows, columns = entry["shape"]
+        dtype = SIZES[entry["dtype"]]
+        def edges(m): return np.cumsum([0] + [len(part) for part in np.array_split(np.arange(m), n)])
+        R, C = edges(rows), edges(columns)
+        file.seek(8 + length + entry["data_offsets"][0] + R[rank] * columns * dtype.itemsize)
+        raw = np.empty((R[rank + 1] - R[rank]) * columns * dtype.itemsize, dtype=np.uint8)
+        if raw.size:
+            file.readinto(raw)
+        block = torch.from_numpy(raw).view(dtype).view(-1, columns) if raw.size else torch.empty(0, columns, dtype=dtype)
+        came = [torch.empty(R[r + 1] - R[r], C[rank + 1] - C[rank], dtype=dtype) for r in range(n)]
+        dist.all_to_all(came, [block[:, C[r] : C[r + 1]].contiguous() for r in range(n)])
+        return torch.cat(came)
+    """, exercise=LOAD)  # fmt: skip
+graded("a crossover as a tensor", 4, """
+    def crossover(n, alpha, beta):
+        up = torch.tensor(float(n), dtype=torch.float64).log2().ceil()
+        return (2 * (n - 1) - 2 * up) * alpha / ((2 * up - 2 * (n - 1) / n) * beta)
+    """, exercise=CROSS)  # fmt: skip
+graded("an optimizer of torch's makes the step", 7, """
+    def sharded_step(weights, gradients, momenta):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        def padded(t): return torch.cat([t, t.new_zeros(-len(t) % n)])
+        for w, g, m in zip(weights, gradients, momenta):
+            whole = padded(w)
+            mine = torch.nn.Parameter(whole.chunk(n)[rank].clone())
+            mine.grad = torch.empty_like(m)
+            dist.reduce_scatter_single(mine.grad, padded(g), dist.ReduceOp.AVG)
+            sgd = torch.optim.SGD([mine], lr=0.5, momentum=0.9)
+            sgd.state[mine]["momentum_buffer"] = m
+            sgd.step()
+            dist.all_gather_single(whole, mine.detach())
+            w.copy_(whole[: len(w)])
+    """, exercise=STEP)  # fmt: skip
+graded("buckets one after the other, each polled", 3, """
+    def average_in_buckets(grads, cap):
+        filling, closed = {}, []
+        for g in grads:
+            bucket = filling.setdefault(g.dtype, [])
+            bucket.append(g)
+            if sum(t.nbytes for t in bucket) >= cap:
+                closed.append(filling.pop(g.dtype))
+        for bucket in [*closed, *filling.values()]:
+            flat = torch.cat([t.flatten() for t in bucket]) / dist.get_world_size()
+            work = dist.all_reduce(flat, async_op=True)
+            while not work.is_completed(): pass
+            for t, part in zip(bucket, flat.split([t.numel() for t in bucket])):
+                t.copy_(part.view_as(t))
+    """, "waits for all_reduce #1", BUCKETS)  # fmt: skip
+
 # --- in place ---------------------------------------------------------------------------------
 
 graded("the items of a list replaced", 0, """

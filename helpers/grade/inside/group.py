@@ -22,6 +22,7 @@ from .protocol import FrameReader, decode, encode, frame
 ANSWER = "<answer "  # how the file names of answer cells begin
 # Before a wait, where there are other threads: no network answers so fast that they could not make their calls meanwhile.
 LATENCY_SECONDS = 0.005
+SUM = dist.ReduceOp.SUM
 
 
 class Uplink:
@@ -198,6 +199,11 @@ def collected(futures: list[torch.futures.Future]) -> Future:
 
 
 class Group(dist.ProcessGroup):
+    """The methods of a process group, as torch.distributed calls them, or an answer itself.
+
+    opts: torch's options, or what a short form has in their place: a root, or a reduce op.
+    """
+
     def __init__(self, uplink: Uplink, ranks: list[int], name: str) -> None:
         super().__init__(ranks.index(uplink.rank), len(ranks))
         self._uplink, self._ranks, self._name = uplink, ranks, name
@@ -209,27 +215,27 @@ class Group(dist.ProcessGroup):
     def _call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:
         return self._uplink.call(op, values, outputs, group=self._ranks, name=self._name, **details)
 
-    def _in_place(self, op: str, tensors: list[torch.Tensor], **details: Any) -> PendingCall:
-        (tensor,) = tensors
+    def _in_place(self, op: str, tensors: list[torch.Tensor] | torch.Tensor, **details: Any) -> PendingCall:
+        (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         return self._call(op, _dense(op, tensor), [tensor], **details)
 
     def _root(self, options: Any) -> int:
-        return self._ranks[options.rootRank]
+        return self._ranks[getattr(options, "rootRank", options)]
 
     def _get_backend(self, device: Any) -> "Group":  # which torch 2.14 asks whether it can coalesce messages
         return self
 
-    def allreduce(self, tensors, opts=None):
-        return self._in_place("all_reduce", tensors, reduce_op=_name(opts.reduceOp))
+    def allreduce(self, tensors, opts=SUM):
+        return self._in_place("all_reduce", tensors, reduce_op=_name(opts))
 
-    def allreduce_coalesced(self, tensors, opts=None):
+    def allreduce_coalesced(self, tensors, opts=SUM):
         return _All([self.allreduce([tensor], opts) for tensor in tensors])
 
-    def broadcast(self, tensors, opts=None):
+    def broadcast(self, tensors, opts=0):
         return self._in_place("broadcast", tensors, src=self._root(opts))
 
-    def reduce(self, tensors, opts=None):
-        return self._in_place("reduce", tensors, dst=self._root(opts), reduce_op=_name(opts.reduceOp))
+    def reduce(self, tensors, opts=0, op=SUM):
+        return self._in_place("reduce", tensors, dst=self._root(opts), reduce_op=_name(getattr(opts, "reduceOp", op)))
 
     def allgather(self, outputs, inputs, opts=None):
         return self._call("all_gather", inputs[0], outputs[0])
@@ -240,20 +246,20 @@ class Group(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         return _All([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs)])
 
-    def gather(self, outputs, inputs, opts=None):
+    def gather(self, outputs, inputs, opts=0):
         return self._call("gather", inputs[0], outputs[0] if outputs else [], dst=self._root(opts))
 
-    def scatter(self, outputs, inputs, opts=None):
+    def scatter(self, outputs, inputs, opts=0):
         values = [_dense("scatter", t) for t in inputs[0]] if inputs else None
         return self._call("scatter", values, outputs, src=self._root(opts))
 
-    def reduce_scatter(self, outputs, inputs, opts=None):
-        return self._call("reduce_scatter", list(inputs[0]), outputs, reduce_op=_name(opts.reduceOp))
+    def reduce_scatter(self, outputs, inputs, opts=SUM):
+        return self._call("reduce_scatter", list(inputs[0]), outputs, reduce_op=_name(opts))
 
-    def reduce_scatter_single(self, output, input, opts=None):
-        return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts.reduceOp))
+    def reduce_scatter_single(self, output, input, opts=SUM):
+        return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts))
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=SUM):
         return _All([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)])
 
     def alltoall(self, outputs, inputs, opts=None):
@@ -333,6 +339,8 @@ def _is_main() -> bool:
 
 
 def _name(op: Any) -> str:
+    """The name of a reduce op, or of that in torch's options."""
+    op = getattr(op, "reduceOp", op)
     kind = getattr(op, "op", op)
     return next(n for n, k in dist.ReduceOp.RedOpType.__members__.items() if k == kind)
 

@@ -125,7 +125,7 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
         name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
         return type(name or "object", (Opaque,), {})()
     if kind == "file" and isinstance(what, list) and [type(n) for n in what] == [int, int]:
-        return Opened(*what)
+        return Opened(*(_decode(number, body, at, 0) for number in what))
     if kind == "tensor":
         dtype, shape = described(what)
         nbytes = dtype.itemsize * numel(shape)

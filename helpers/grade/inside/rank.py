@@ -20,6 +20,7 @@ import types
 import warnings
 from concurrent.futures import thread as pools
 from importlib.machinery import ModuleSpec
+from operator import index
 from typing import Any
 
 import torch
@@ -80,7 +81,8 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
             value, body = encode((_flat(result), passed))
         except BaseException as error:
             return uplink.say(_failure(error))
-        uplink.say({"returned": value, "left": _left(loaded)}, body)
+        loads = "torch._dynamo" in sys.modules  # checkpoint, for one, imports it, which takes a second
+        uplink.say({"returned": value, "left": _left(loaded), "loads": loads}, body)
 
 
 def _left(loaded: set[str]) -> bool:
@@ -219,7 +221,7 @@ class RemoteFile(io.RawIOBase):
     seekable = readable
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
+        at = index(offset) + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
         if at < 0:
             raise OSError(errno.EINVAL, "there is nothing before the first byte of a file")
         self._at = at
