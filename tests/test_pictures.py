@@ -887,6 +887,23 @@ def test_a_crowded_step_has_all_its_arrows_and_no_numbers():
     ]
 
 
+def around(steps, stride):
+    """A ring of 8 ranks whose neighbors are so many lanes apart."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for k in range(steps):
+        x, y = torch.tensor([100 * k + rank]), torch.tensor([0])
+        work = dist.isend(x, (rank + stride) % n)
+        dist.recv(y, (rank - stride) % n)
+        work.wait()
+
+
+@pytest.mark.parametrize("steps, stride, said", [(3, 3, True), (14, 1, True), (14, 3, False)])
+def test_values_are_left_out_where_they_would_cover_arrows_that_cross_lanes(steps, stride, said):
+    picture = run(around, steps, stride, world_size=8).draw()
+    assert [bool(message.values) for message in reading.messages(picture)] == [said] * 8 * steps
+    assert any("see the table" in word.text for word in reading.drawn(picture).words) != said
+
+
 def ping_pong(times):
     rank = dist.get_rank()
     x = torch.tensor([0])

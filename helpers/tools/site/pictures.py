@@ -18,6 +18,7 @@ WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  
 COLOURED = 24  # levels between a colour's channels; greys have fewer
 LINE, CELL = 3, 5  # pixels: a spot of one colour so large was drawn in it; and so large, it is more than a line
 EDGE = 3  # pixels from a colour to where it has faded into what lies beside it
+THICK = 15  # pixels: of a line or a dot, less
 COUNTER = 256  # pixels: what a letter encloses has fewer, a cell more
 NEAR = 40  # levels that a blend may be off: the stored picture has few colours
 
@@ -60,7 +61,7 @@ def dark(image: Image.Image) -> Image.Image:
     share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
     grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
     changed = pixels + (1 - share) * (turned(grey) - grey)
-    cells = maximum_filter(drawn & spots(kind, CELL), 2 * EDGE + 1)
+    cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)
     for day, night in NIGHT.items():
         line = (tints == rgb(day)).all(axis=1)[tint] & ~cells
         changed += np.where(line[..., None], share * (rgb(night) - rgb(day)), 0)
