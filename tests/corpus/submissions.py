@@ -14,7 +14,7 @@ from tests.corpus.cells import MEAN, cell_of
 ARGMAX, SOFTMAX, TREE = "05_distributed_argmax", "06_distributed_softmax", "01_tree_broadcast"
 SCATTER, RING, HANG = "03_reduce_scatter", "08_ring_all_reduce", "04_find_the_hang"
 CROSS, BUCKETS, STEP, LOAD = "10_find_the_crossover", "11_average_in_buckets", "12_sharded_step", "17_load_a_shard"
-CHOOSE, WITHIN = "07_choose_the_collective", "14_within_memory"
+BEAT, CHOOSE, WITHIN = "09_beat_the_schedule", "07_choose_the_collective", "14_within_memory"
 
 
 @dataclass(frozen=True)
@@ -667,6 +667,20 @@ graded("columns from NumPy's offsets, in lists", 7, """
         dist.all_to_all(came, [block[:, C[r] : C[r + 1]].contiguous() for r in range(n)])
         return torch.cat(came)
     """, exercise=LOAD)  # fmt: skip
+graded("a schedule of NumPy's integers", 7, """
+    import numpy as np
+    def faster_all_reduce(n, node):
+        table, piece = np.arange(n).reshape(-1, node), np.arange(n).reshape(node, -1)
+        inside, between, back, home = steps = [[] for _ in range(4)]
+        for (m, i), me in np.ndenumerate(table):
+            for j in np.delete(np.arange(node), i):
+                inside.append(add(me, table[m, j], piece[j]))
+                home.append(copy(me, table[m, j], piece[i]))
+            for k in np.delete(np.arange(len(table)), m):
+                between.append(add(me, table[k, i], piece[i, k]))
+                back.append(copy(me, table[k, i], piece[i, m]))
+        return Schedule("all_reduce", n, steps, chunks=n)
+    """, exercise=BEAT)  # fmt: skip
 graded("a crossover as a tensor", 4, """
     def crossover(n, alpha, beta):
         up = torch.tensor(float(n), dtype=torch.float64).log2().ceil()
