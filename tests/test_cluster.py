@@ -17,7 +17,7 @@ import torch
 from collectives.jobs import Hosts, HostsUnavailable, load
 from collectives.jobs.hearer import Hearer
 from collectives.jobs.judge import KEPT_CALLS, Judge
-from collectives.jobs.lines import Reader, decoded
+from collectives.jobs.lines import RETURNED, Reader, decoded
 from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
 from collectives.judge import wording
@@ -410,6 +410,20 @@ def test_a_rank_that_the_launcher_ends_after_a_failure_is_not_the_cause():
     judge.take(0, Failed(Failure("ValueError", "no such layer", [], True)))
     judge.ended(1, time.monotonic(), -signal.SIGTERM)
     assert wording.words(judge.conclude()).startswith("rank 0 raised ValueError")
+
+
+@pytest.mark.parametrize("end", [RETURNED, Failed(Failure("RuntimeError", "Connection closed by peer", [], True))])
+def test_a_job_that_goes_on_without_the_rank_that_left_is_said_to_have_ended_well(end):
+    """As under torchft: the others catch the error, and form a group without it."""
+    judge = Judge(2, patience=60)
+    judge.take(0, Called(Event(0, 0, "all_reduce", (0, 1), group_name="0")))
+    judge.take(0, Waiting(0, 0.0, False, "main"))
+    judge.take(1, RETURNED)
+    assert "This can never finish" in wording.words(judge.conclude()) and judge.notes() == []
+    judge.take(0, end)
+    judge.nothing_more()
+    assert [note.startswith("all ranks have returned") for note in judge.notes()] == [True] * (end is RETURNED)
+    assert judge.notes() == []
 
 
 def test_a_rank_that_ends_well_without_a_word_has_returned():

@@ -12,6 +12,7 @@ from collectives.cost.draw import PLACES
 from collectives.cost.draw import TINTS as NCCL
 from collectives.cost.planner.picture import MEMORY, SECONDS
 from collectives.draw.canvas import AMOUNT, ANYBODYS, FAINT, IDLE, PALETTE, REDUCED, SERIES, TRAY, ink_on
+from collectives.draw.palette import NIGHT
 from collectives.train.letters import TINTS as LETTERS
 from collectives.train.overlap import BARE, HIDDEN
 from helpers.views.web import script
@@ -121,7 +122,9 @@ NO_RANKS = {
 
 @pytest.mark.parametrize("vision", VISION)
 def test_algorithms_stay_apart(vision):
-    assert min(apart(*pair, vision) for pair in combinations(SERIES, 2)) > 16
+    at_night = [NIGHT.get(tint, tint) for tint in SERIES]
+    for tints in (SERIES, at_night):
+        assert min(apart(*pair, vision) for pair in combinations(tints, 2)) > 16
     assert min(apart(*pair, vision) for tints in NO_RANKS.values() for pair in combinations(tints, 2)) > 8
 
 

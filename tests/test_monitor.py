@@ -87,6 +87,15 @@ def test_a_verdict_is_data_that_asking_does_not_change():
         first.ranks = ()
 
 
+def test_of_two_misuses_the_first_is_told():
+    """As of a gradient that is clipped before its all_reduce is waited for: read, then written to."""
+    monitor = Monitor(1)
+    monitor.feed(0, Called(Event(0, 0, "all_reduce", (0,))))
+    monitor.feed(0, Misused(0, "read", None))
+    monitor.feed(0, Misused(0, "written", None))
+    assert "rank 0 reads the tensor of all_reduce #1" in wording.headline(monitor.final_verdict())
+
+
 def test_of_a_long_job_only_the_last_calls_are_kept_and_what_comes_late_is_passed_over():
     monitor = Monitor(2, keep=4)
     for index in range(50):

@@ -866,6 +866,25 @@ def test_small_tensors_are_captured_on_the_cpu():
     assert isinstance(capture(torch.ones(2000).as_subclass(Elsewhere), whole=False), Summary)
 
 
+def test_calls_of_a_group_that_torch_does_not_know_run_and_are_no_events():
+    """As torchft makes its groups, anew whenever a replica falls out."""
+
+    def past_torch():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        store = dist.PrefixStore("own", dist.distributed_c10d._get_default_store())
+        group = dist.ProcessGroup(store, rank, size)
+        gloo = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        x = torch.ones(2)
+        group.allreduce([x], dist.AllreduceOptions()).wait()
+        dist.all_reduce(x)
+        return x.tolist()
+
+    done = run(past_torch, world_size=2)
+    assert done.results == [[4.0, 4.0]] * 2 and [len(events) for events in done.events] == [1, 1]
+
+
 def test_calls_with_meta_tensors_move_nothing_and_are_no_events():
     def meta():
         dist.all_reduce(torch.ones(2, device="meta"))

@@ -386,6 +386,12 @@ def test_calls_that_disagree_are_named(wrong, words):
     assert error.call.ranks == (0, 1)
 
 
+@pytest.mark.parametrize("shape, works", [((2, 2), True), ((5,), False)])
+def test_a_shape_that_gives_right_numbers_is_said_to(shape, works):
+    text, _ = said(Mismatch, lambda: dist.broadcast(torch.ones(4 if dist.get_rank() else shape), 0), world_size=2)
+    assert ("so they do arrive" in text, "abort" in text) == (works, not works)
+
+
 def test_without_check_the_program_goes_on_as_gloo_would():
     def half():
         x = torch.full((4 if dist.get_rank() else 3,), 7.0 if dist.get_rank() == 0 else 0.0)

@@ -6,11 +6,14 @@ from xml.etree import ElementTree
 import pytest
 import torch
 import torch.distributed as dist
+from matplotlib.colors import to_rgb
 
 from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, Words, ink_on
+from collectives.draw.palette import NIGHT
 from collectives.draw.svg import is_coloured, turned
 from helpers import costs, run
 
+LUMINANCE = (0.2126, 0.7152, 0.0722)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -65,3 +68,19 @@ def test_a_chart_is_dark_in_the_dark_too_and_the_same_each_time():
     assert drawn == costs().draw().svg() and "1,024 ranks" in drawn
     dark = drawn.partition("@media(prefers-color-scheme:dark)")[2].partition("</style>")[0]
     assert f'[style*="fill: #ffffff"]{{fill:{turned("#ffffff")}!important}}' in dark and "#8cb43c" not in dark
+    for tint, night in NIGHT.items():
+        assert contrast(night, turned("#ffffff")) > 3 > contrast("#1414a0", turned("#ffffff"))
+        assert f'[style*="stroke: {tint}"]{{stroke:{night}!important}}' in dark or tint not in drawn
+    assert "#1414a0" in drawn
+
+
+def contrast(one, other):
+    """Of two colors, as WCAG has it."""
+    darker, lighter = sorted(
+        sum(share * linear(c) for share, c in zip(LUMINANCE, to_rgb(tint))) for tint in (one, other)
+    )
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def linear(channel):
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4

@@ -70,10 +70,11 @@ class Count:
             rows += [["..."]] * (len(figures) > 16)
         rows.append(["all", *(said_bytes(sum(column)) for column in columns)])
         table = aligned(rows, right=range(5), indent="  ", gap="   ")
-        least = f"{said_bytes(self.bound.bytes)} = {self.bound.formula}  [{self.bound.source}]"
+        least = f"{said_bytes(self.bound.bytes)} = {self.bound.formula}"
         return (
             f"{title(self.schedule)}\n{table}\n  steps          {self.steps}, at least {self.bound.steps}\n"
-            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {least}"
+            f"  busiest rank   {self.busiest}: {said_bytes(self.most)} {unit}, at least {least}\n"
+            f"  bound from     {self.bound.source}"
         )
 
 

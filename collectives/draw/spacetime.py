@@ -19,6 +19,7 @@ from .labels import RankLabels
 
 MAX_MESSAGES = 400  # in one picture
 SAME = 24  # more messages than this with one value are drawn without it
+NARROW = 64  # pixels: in so narrow a step, values would cover arrows that cross lanes
 CHIP, LANE = 18, 6  # pixels: the height of a value on its way, of a lane
 
 
@@ -44,10 +45,13 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     each = math.ceil(count / bands)  # too many steps for one line go on below, like music
     said = {chip(m.value, column - 12) for m in every}
     same = said.pop() if len(said) == 1 and len(every) > SAME else ""  # on each arrow it would only cover the arrows
+    rows = {rank: row for row, rank in enumerate(ranks)}
+    far = sum(m.source is not None and abs(rows[m.target] - rows[m.source]) > 1 for m in every)
+    covering = column < NARROW and 2 * far > len(every) > SAME
     drawn: list[Lanes] = []
     for first in range(0, count, each):
         steps = range(first, min(first + each, count))
-        drawn.append(Lanes(ranks, left, y, column, steps, every, until, chips=not same))
+        drawn.append(Lanes(ranks, left, y, column, steps, every, until, chips=not same and not covering))
         band(sketch, drawn[-1], labels, notes if steps.stop == count else {})
         y = sketch.height + 22
     if len(calls) > MAX_MESSAGES:
@@ -60,7 +64,7 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     legend += ["gray: several ranks hold equal numbers, so the source is ambiguous"] * any(
         m.sent and m.origin is None for m in every
     )
-    legend += ["too small for numbers: see the table"] * crowded(every, ranks)
+    legend += ["too small for numbers: see the table"] * (crowded(every, ranks) or covering)
     sketch.text(0, y - 4, " · ".join(legend), 10.5, SOFT, align="left")
     return sketch, f"{title}, ranks {span(tuple(ranks))}"
 

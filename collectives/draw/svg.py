@@ -1,6 +1,7 @@
 """A picture's shapes and text as SVG: for a screen, light or dark, sharp at any size, and drawn sooner than pixels.
 
-In the dark what is grey is turned over; what is coloured stays, and the words on it keep their ink.
+In the dark what is grey is turned over; what is coloured stays, and the words on it keep their ink.  Lines too dark for it are
+lighter there.
 """
 
 import re
@@ -11,6 +12,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 
+from .palette import NIGHT
+
 COLOURED = 24 / 255  # between a colour's channels; greys have less
 PAPER, INK = 0.08, 0.94  # what white and black become
 FONTS = "font-family:DejaVu Sans,Verdana,sans-serif;white-space:pre"
@@ -20,24 +23,24 @@ LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE4: "C"}
 
 
 class Inks:
-    """The colours of one drawing: a coloured one as an attribute, a grey one as a class that the dark turns over."""
+    """The colours of one drawing: one that stays as an attribute, one that the dark changes as a class."""
 
     def __init__(self) -> None:
-        self._greys: dict[tuple[str, str], str] = {}  # (fill or stroke, its colour) -> the class
+        self._changing: dict[tuple[str, str], str] = {}  # (fill or stroke, its colour) -> the class
 
     def __call__(self, *classes: str, stays: bool = False, **paints: str) -> str:
         """The attributes of a shape; stays: its greys are not turned over."""
         said = []
         for name, colour in paints.items():
-            if stays or colour == "none" or is_coloured(colour):
+            if stays or colour == "none" or at_night(name, colour) == colour:
                 said.append(f'{name}="{colour}"')
             else:
-                classes += (self._greys.setdefault((name, colour), f"g{len(self._greys)}"),)
+                classes += (self._changing.setdefault((name, colour), f"g{len(self._changing)}"),)
         return " ".join([*said, *[f'class="{" ".join(classes)}"'] * bool(classes)])
 
     def style(self) -> str:
-        light = "".join(f".{mark}{{{name}:{grey}}}" for (name, grey), mark in self._greys.items())
-        dark = "".join(f".{mark}{{{name}:{turned(grey)}}}" for (name, grey), mark in self._greys.items())
+        light = "".join(f".{mark}{{{name}:{tint}}}" for (name, tint), mark in self._changing.items())
+        dark = "".join(f".{mark}{{{name}:{at_night(name, tint)}}}" for (name, tint), mark in self._changing.items())
         return f"<style>text{{{FONTS}}}.mono{{{MONO}}}{light}@media(prefers-color-scheme:dark){{{dark}}}</style>"
 
 
@@ -52,16 +55,23 @@ def svg(placed: Iterable[tuple[Any, tuple[float, float]]], pixels: tuple[int, in
 
 
 def darkened(drawn: str) -> str:
-    """matplotlib's own SVG of a figure, its greys turned over in the dark."""
+    """matplotlib's own SVG of a figure, its colours changed in the dark."""
     used = sorted(set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", drawn)))
-    greys = [(name, tint) for name, tint in used if not is_coloured(tint)]
-    rules = "".join(f'[style*="{name}: {grey}"]{{{name}:{turned(grey)}!important}}' for name, grey in greys)
+    changing = [(name, tint, at_night(name, tint)) for name, tint in used if at_night(name, tint) != tint]
+    rules = "".join(f'[style*="{name}: {tint}"]{{{name}:{dark}!important}}' for name, tint, dark in changing)
     return drawn.replace("</style>", f"@media(prefers-color-scheme:dark){{{rules}}}</style>", 1)
 
 
 def is_coloured(colour: str) -> bool:
     channels = to_rgb(colour)
     return max(channels) - min(channels) > COLOURED
+
+
+def at_night(name: str, colour: str) -> str:
+    """What a fill or a stroke of this colour becomes in the dark."""
+    if is_coloured(colour):
+        return NIGHT.get(colour, colour) if name == "stroke" else colour
+    return turned(colour)
 
 
 def turned(grey: str) -> str:

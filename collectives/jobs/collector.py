@@ -269,6 +269,8 @@ class Collector(Host):
 
     def _announce(self) -> None:
         if verdict := self._judge.conclude():
+            for number, rank in self._ranks.items():
+                rank.where.over = number in self._judge.over
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text, verdict)
             say(text, by="")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from ..judge.monitor import Monitor
-from ..judge.verdict import Died, Raised, Standstill, Verdict
+from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..rank import protocol
 from ..record.event import Line
 from .lines import RETURNED
@@ -30,6 +30,7 @@ class Judge:
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
         self._certain_told = False
+        self._never = False  # it has been told that a call can never finish
         self._notes = Notes(world_size)
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
@@ -84,7 +85,10 @@ class Judge:
 
     def nothing_more(self) -> None:
         """Nothing more will arrive: what follows from the rest is certain."""
-        self._monitor.nothing_more()
+        monitor = self._monitor
+        monitor.nothing_more()
+        if self._never and len(monitor.returned) == monitor.world_size:
+            self._notes.caught()
         self._patience = inf
 
     # --- what follows ---------------------------------------------------------------------
@@ -95,6 +99,11 @@ class Judge:
         if self._certain_told:
             return False
         return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
+
+    @property
+    def over(self) -> set[int]:
+        """The ranks whose script has returned or failed."""
+        return self._monitor.returned | self._monitor.failures.keys()
 
     def notes(self) -> list[str]:
         """What is worth a look and no verdict, each told once."""
@@ -117,7 +126,7 @@ class Judge:
             return None
         dark = self._dark and self._monitor.unreachable(*self._dark)
         if verdict := dark or self._monitor.ended_from_outside() or self._monitor.verdict():
-            self._certain_told = True
+            self._certain_told, self._never = True, isinstance(verdict, Deadlock)
             if self._stood and isinstance(verdict, Raised | Died):
                 verdict = replace(verdict, stood=self._stood)
         elif self._is_late:

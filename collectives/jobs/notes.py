@@ -1,4 +1,4 @@
-"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ."""
+"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ, an error caught."""
 
 import time
 from collections import defaultdict
@@ -43,6 +43,10 @@ class Notes:
             self._compare(optimizer, step, at)
         elif len(self._checks) > KEPT_CHECKS:
             del self._checks[min(self._checks, key=lambda key: key[1])]
+
+    def caught(self) -> None:
+        """Take in that all ranks returned, though a call could never finish."""
+        self._told.append("all ranks have returned all the same: the program caught that a call could not finish")
 
     def due(self, at_the_end: bool) -> list[str]:
         """What is to be told now; at the end, all that is left."""

@@ -9,6 +9,8 @@ from ..record.event import Line
 
 RULE = "-" * 80
 LEFT = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
+_OVER = "has come to the end of its script"
+_NO_ANSWER = "gives no answer: stopped, or inside C++ that holds the interpreter"
 INSTALLED = f"-packages{os.sep}"
 
 
@@ -19,6 +21,7 @@ class Where:
     host: str
     pid: int
     connected: bool = True
+    over: bool = False  # its script has returned or failed
     stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: not told
 
 
@@ -32,7 +35,7 @@ def stacks(where: dict[int, Where]) -> list[str]:
     """Every rank's host, process and stack; a stack that several ranks share is written once."""
     alike: dict[tuple, list[int]] = {}
     for rank, place in sorted(where.items()):
-        alike.setdefault((place.connected, place.stack), []).append(rank)
+        alike.setdefault((place.connected, place.over, place.stack), []).append(rank)
     lines = []
     for ranks in alike.values():
         lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
@@ -43,10 +46,8 @@ def stacks(where: dict[int, Where]) -> list[str]:
 def _written(place: Where) -> list[str]:
     if not place.connected:
         return ["has ended"]
-    if place.stack is None:
-        return ["gives no answer: stopped, or inside C++ that holds the interpreter"]
     if not place.stack:
-        return ["has come to the end of its script"]
+        return [_OVER if place.over or place.stack is not None else _NO_ANSWER]
     return [
         f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
         for line in place.stack

@@ -47,7 +47,7 @@ def told(steps: list) -> list[str]:
     }
     says = ["Each rank holds four chunks of its own; in 6 steps, every rank will hold the sums of all."]
     says += [f"Step {k}: {does[messages[0][3]]}." for k, messages in enumerate(steps, 1)]
-    says[-1] = says[-1][:-1] + ". Now every rank holds every sum: the stripes say whose."
+    says[-1] = says[-1][:-1] + ". Now every rank holds every sum."
     return says
 
 

@@ -1,6 +1,7 @@
 """JupyterLab as `make lab` opens it, on a copy of the course: what is in view, and that opening changes no file."""
 
 import io
+import re
 import time
 
 import pytest
@@ -89,6 +90,8 @@ def test_a_chapter_that_was_opened_and_saved_is_as_it_was(course, opened, chapte
     lab = opened(name)
     lab.page.locator(f"{SHOWN} .jp-OutputArea-output img").first.wait_for()
     assert lab.page.locator(TAB.format(chapter)).count() == 1 and lab.page.locator(".jp-mod-dirty").count() == 0
+    prompts = lab.page.locator(f"{SHOWN} .jp-CodeCell .jp-InputPrompt").all_inner_texts()
+    assert prompts and not re.search(r"\d", "".join(prompts)), "no cell looks as if it had been run"
     with lab.page.expect_response(
         lambda got: got.request.method == "PUT" and name in got.url, timeout=PATIENCE
     ) as saved:

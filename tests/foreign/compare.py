@@ -13,8 +13,10 @@ from tests import ROOT
 
 FOLDER = Path(__file__).parent / "programs"
 SECONDS = 240  # for a job
-# Lines that differ from run to run, or are the launcher's: torch's log with its times, and what tells of processes.
-_PASSING = re.compile(r"^\[?[WIEC]\d{4} |^\[rank\d+\]:?\[?[WIE]\d{4} |pid|port|^\s*time +:|^\s*host +:")
+# Lines that differ from run to run, or are the launcher's: logs with their times, and what tells of processes.
+_PASSING = re.compile(
+    r"^\d{4}-\d\d-\d\dT|^\[?[WIEC]\d{4} |^\[rank\d+\]:?\[?[WIE]\d{4} |pid|port|^\s*time +:|^\s*host +:"
+)
 
 
 class Program(NamedTuple):
@@ -60,6 +62,7 @@ PROGRAMS = {
         Program("accelerated.py"),
         Program("lightning_fit.py"),
         Program("deepspeed_zero.py", ("--stage", "2")),
+        Program("torchft_replicas.py"),
     ]
 }
 

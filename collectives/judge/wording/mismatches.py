@@ -13,7 +13,7 @@ def disagreement(verdict: Disagreement) -> str:
     else:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
     more = [*apart(verdict.parted), *handled(verdict.calls[-1])]
-    return "\n".join([_head(verdict), rows(parts), *more, CONSEQUENCES[verdict.flaw]])
+    return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
 
 
 def unshared_group(verdict: UnsharedGroup) -> str:
@@ -29,6 +29,12 @@ def unshared_group(verdict: UnsharedGroup) -> str:
         if line in made
     ]
     return "\n".join([f"{', '.join(clauses)}.", rows(calls), f"{EVERY_RANK_MAKES_IT} {_NEXT_GROUP}"])
+
+
+def _consequence(verdict: Disagreement) -> str:
+    if verdict.flaw == "shape" and len({e.nbytes for e in verdict.calls[-1]}) == 1:
+        return _AS_MANY
+    return CONSEQUENCES[verdict.flaw]
 
 
 def _times(count: int) -> str:
@@ -84,6 +90,10 @@ _MISUSES = {
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
 }
 _PAIRS = "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank."
+_AS_MANY = (
+    "The number of elements is the same, so they do arrive, but in a different arrangement. "
+    "If that's meant, view() them in one shape first."
+)
 CONSEQUENCES = {
     "collective": _PAIRS,
     "order": _PAIRS,

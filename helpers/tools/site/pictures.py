@@ -1,7 +1,8 @@
 """A picture of the course as files for the website: light as it was drawn, dark, and none of them heavy.
 
 Pictures are drawn on white, in greys and in colours that mean something.  In the dark one
-what is grey is turned over; what is coloured keeps its colour, and the words on it their ink.
+what is grey is turned over; what is coloured keeps its colour, and the words on it their ink.  Lines too dark for it are
+lighter there.
 """
 
 import io
@@ -9,6 +10,8 @@ import io
 import numpy as np
 from PIL import Image
 from scipy.ndimage import distance_transform_cdt, label, maximum_filter, minimum_filter
+
+from collectives.draw.palette import NIGHT
 
 HEAVIEST = 60_000  # bytes of a file
 WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  # the first: a dark page's background
@@ -56,7 +59,16 @@ def dark(image: Image.Image) -> Image.Image:
     share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colours stays
     share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
     grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
-    return Image.fromarray((pixels + (1 - share) * (turned(grey) - grey)).round().clip(0, 255).astype(np.uint8))
+    changed = pixels + (1 - share) * (turned(grey) - grey)
+    cells = maximum_filter(drawn & spots(kind, CELL), 2 * EDGE + 1)
+    for day, night in NIGHT.items():
+        line = (tints == rgb(day)).all(axis=1)[tint] & ~cells
+        changed += np.where(line[..., None], share * (rgb(night) - rgb(day)), 0)
+    return Image.fromarray(changed.round().clip(0, 255).astype(np.uint8))
+
+
+def rgb(colour: str) -> np.ndarray:
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 
 
 def turned(grey: np.ndarray) -> np.ndarray:

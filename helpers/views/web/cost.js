@@ -31,6 +31,25 @@ function sliders(controls, here, at, show) {
   return h("div", { class: "sliders" }, ...lines)
 }
 
+const HALO = "paint-order: stroke; stroke: var(--jp-layout-color0, var(--color-background-primary)); stroke-width: 4px" // no line crosses a word
+
+/**
+ * A drawing of rows {name, time, said}, and where a time is in it. On a log scale: whole decades from below the least to
+ * beyond the most, each with its line and its time.
+ */
+function decades(rows, least, most) {
+  const low = Math.floor(Math.log10(least)), high = Math.floor(Math.log10(most)) + 1, bottom = rows.length * 44 + 2
+  const x = time => 2 + (200 * (Math.log10(time) - low)) / (high - low)
+  const drawn = drawing(360, bottom + 36, { "aria-label": rows.map(row => `${row.name}: ${row.said ?? inTime(row.time)}`).join("; "), tabindex: null })
+  for (let decade = low; decade <= high; decade++) {
+    const at = x(10 ** decade), said = (decade - low) % Math.ceil((high - low) / 3) ? "" : inTime(10 ** decade)
+    drawn.append(h("line", { x1: at, x2: at, y1: 18, y2: bottom + 4, stroke: "currentColor", "stroke-opacity": 0.25 }),
+      words(at, bottom + 12, said, { "text-anchor": decade > low ? "middle" : "start", "font-size": 12 }))
+  }
+  drawn.append(words(2, bottom + 28, "log scale: each line is ten times the one before", { "font-size": 12 }))
+  return { drawn, x }
+}
+
 /** Sliders over {algorithms: [{name, steps, share}], ranks, latency, bandwidth}; shares are of the buffer's bytes. */
 function cost(el, data, at = {}) {
   if (data.kind === "prices") return prices(el, data, at)
@@ -51,21 +70,12 @@ function cost(el, data, at = {}) {
     const [best] = rows
     says.textContent = `${n.toLocaleString("en")} ranks, ${inBytes(bytes)}: ${best.name} is fastest with ${inTime(best.time)}, ` +
       `${Math.round(100 * best.waits)} % of it latency`
-    // A log scale: whole decades from below the fastest to beyond the slowest, each with its line and its time.
-    const low = Math.floor(Math.log10(best.time)), high = Math.floor(Math.log10(rows.at(-1).time)) + 1
-    const x = time => 2 + (180 * (Math.log10(time) - low)) / (high - low), bottom = rows.length * 44 + 2
-    const drawn = drawing(360, bottom + 36, { "aria-label": rows.map(row => `${row.name}: ${inTime(row.time)}`).join("; "), tabindex: null })
-    for (let decade = low; decade <= high; decade++) {
-      const at = x(10 ** decade), said = (decade - low) % Math.ceil((high - low) / 3) ? "" : inTime(10 ** decade)
-      drawn.append(h("line", { x1: at, x2: at, y1: 18, y2: bottom + 4, stroke: "currentColor", "stroke-opacity": 0.25 }),
-        words(at, bottom + 12, said, { "text-anchor": decade > low ? "middle" : "start", "font-size": 12 }))
-    }
-    drawn.append(words(2, bottom + 28, "log scale: each line is ten times the one before", { "font-size": 12 }))
+    const { drawn, x } = decades(rows, best.time, rows.at(-1).time)
     for (const [k, row] of rows.entries()) {
       const end = x(row.time)
-      drawn.append(words(2, k * 44 + 10, row.name), h("rect", { x: 2, y: k * 44 + 20, width: end - 2, height: 16, rx: 3,
+      drawn.append(words(2, k * 44 + 10, row.name, { style: HALO }), h("rect", { x: 2, y: k * 44 + 20, width: end - 2, height: 16, rx: 3,
         fill: k ? "currentColor" : "var(--mark)", "fill-opacity": k ? 0.35 : 1 }),
-        words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12 }))
+        words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12, style: HALO }))
     }
     sheet.replaceChildren(drawn)
   }
@@ -95,15 +105,14 @@ function prices(el, data, at = {}) {
     says.textContent = `${name} of ${inBytes(data.bytes[here.bytes])} on ${gpus.toLocaleString("en")} GPUs: ${best.name} takes ` +
       `${inTime(best.time)}, nine of ten systems ${inTime(best.low)} to ${inTime(best.high)}` +
       (far.length ? `. Extrapolated for ${far.map(row => row.name).join(", ")}: nobody has published so many GPUs` : "")
-    const start = Math.log10(Math.min(...rows.map(row => row.low))) - 0.05
-    const most = Math.max(0.7, Math.log10(Math.max(...rows.map(row => row.high))) - start), x = t => 2 + (200 * (Math.log10(t) - start)) / most
-    const drawn = drawing(360, rows.length * 44 + 4, { "aria-label": rows.map(row => `${row.name}: ${inTime(row.time)}, ${inTime(row.low)} to ${inTime(row.high)}`).join("; "), tabindex: null })
+    for (const row of rows) row.said = `${inTime(row.time)}, ${inTime(row.low)} to ${inTime(row.high)}`
+    const { drawn, x } = decades(rows, Math.min(...rows.map(row => row.low)), Math.max(...rows.map(row => row.high)))
     for (const [k, row] of rows.entries()) {
       const y = k * 44 + 20
-      drawn.append(words(2, k * 44 + 10, row.beyond ? `${row.name}, extrapolated` : row.name),
+      drawn.append(words(2, k * 44 + 10, row.beyond ? `${row.name}, extrapolated` : row.name, { style: HALO }),
         h("rect", { x: x(row.low), y, width: x(row.high) - x(row.low), height: 16, rx: 3, fill: "currentColor", "fill-opacity": 0.22 }),
         h("rect", { x: x(row.time) - 1.5, y: y - 2, width: 3, height: 20, fill: row.beyond ? "none" : "var(--mark)", stroke: "var(--mark)" }),
-        words(x(row.high) + 8, y + 8, inTime(row.time), { "font-size": 12 }))
+        words(x(row.high) + 8, y + 8, inTime(row.time), { "font-size": 12, style: HALO }))
     }
     sheet.replaceChildren(drawn)
   }

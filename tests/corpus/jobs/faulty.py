@@ -186,15 +186,6 @@ def caught(rank):
     dist.barrier()
 
 
-def misused_twice(rank):
-    """Read, then written, before the wait: clipped too early."""
-    gradient = torch.ones(4)
-    work = dist.all_reduce(gradient, async_op=True)
-    norm = gradient.norm()
-    gradient.mul_(1 / norm)
-    work.wait()
-
-
 def hides(rank):
     """A call in a `finally` hides an error from the log."""
     steps()
