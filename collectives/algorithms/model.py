@@ -7,7 +7,7 @@ from the collective.  What can be done with a schedule has a module for each act
 
 from dataclasses import dataclass
 from operator import index
-from typing import Iterable, NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 from ..format import span
 from ..lazy import Later
@@ -49,8 +49,16 @@ def _message(source, target, chunks, adds) -> Message:
     try:
         several = (index(chunks),)
     except TypeError:
-        several = tuple(chunks)
-    return Message(source, target, several, adds)
+        several = tuple(map(_whole, chunks))
+    return Message(_whole(source), _whole(target), several, adds)
+
+
+def _whole(number: Any) -> Any:
+    """An integer of any kind, NumPy's for one, as Python's; anything else as it is, for Schedule to refuse."""
+    try:
+        return index(number)
+    except TypeError:
+        return number
 
 
 @dataclass(frozen=True, repr=False)

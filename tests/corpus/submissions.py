@@ -14,7 +14,7 @@ from tests.corpus.cells import MEAN, cell_of
 ARGMAX, SOFTMAX, TREE = "05_distributed_argmax", "06_distributed_softmax", "01_tree_broadcast"
 SCATTER, RING, HANG = "03_reduce_scatter", "08_ring_all_reduce", "04_find_the_hang"
 CROSS, BUCKETS, STEP, LOAD = "10_find_the_crossover", "11_average_in_buckets", "12_sharded_step", "17_load_a_shard"
-CHOOSE, WITHIN = "07_choose_the_collective", "14_within_memory"
+BEAT, CHOOSE, WITHIN = "09_beat_the_schedule", "07_choose_the_collective", "14_within_memory"
 
 
 @dataclass(frozen=True)
@@ -646,7 +646,7 @@ world.allreduce(most := first.detach().clone(), dist.ReduceOp.MAX).wait()
 assert most.equal(first)
 """,
 )
-graded("columns from NumPy's offsets, in lists", 7, """
+graded("columns from NumPy's offsets and split sizes", 7, """
     import json, struct
     import numpy as np
     SIZES = {"F32": torch.float32, "F64": torch.float64, "BF16": torch.bfloat16, "I64": torch.int64}
@@ -663,10 +663,32 @@ graded("columns from NumPy's offsets, in lists", 7, """
         if raw.size:
             file.readinto(raw)
         block = torch.from_numpy(raw).view(dtype).view(-1, columns) if raw.size else torch.empty(0, columns, dtype=dtype)
-        came = [torch.empty(R[r + 1] - R[r], C[rank + 1] - C[rank], dtype=dtype) for r in range(n)]
-        dist.all_to_all(came, [block[:, C[r] : C[r + 1]].contiguous() for r in range(n)])
-        return torch.cat(came)
+        parts = torch.cat([block[:, C[r] : C[r + 1]].flatten() for r in range(n)])
+        came = torch.empty(rows * (width := C[rank + 1] - C[rank]), dtype=dtype)
+        dist.all_to_all_single(came, parts, list(np.diff(R) * width), list(np.diff(C) * len(block)))
+        return came.view(rows, width)
     """, exercise=LOAD)  # fmt: skip
+graded("a schedule of NumPy's integers", 7, """
+    import numpy as np
+    def faster_all_reduce(n, node):
+        table, piece = np.arange(n).reshape(-1, node), np.arange(n).reshape(node, -1)
+        inside, between, back, home = steps = [[] for _ in range(4)]
+        for (m, i), me in np.ndenumerate(table):
+            for j in np.delete(np.arange(node), i):
+                inside.append(add(me, table[m, j], piece[j]))
+                home.append(copy(me, table[m, j], piece[i]))
+            for k in np.delete(np.arange(len(table)), m):
+                between.append(add(me, table[k, i], piece[i, k]))
+                back.append(copy(me, table[k, i], piece[i, m]))
+        return Schedule("all_reduce", n, steps, chunks=n)
+    """, exercise=BEAT)  # fmt: skip
+graded("a row to itself and two to each other rank", 0, """
+    def distributed_mean(x):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        rows = [torch.stack([x] * (1 + (r != rank))) for r in range(n)]
+        dist.all_to_all(came := [torch.empty_like(row) for row in rows], rows)
+        return sum(row[0].to(torch.float64 if x.dtype == torch.float64 else torch.float32) for row in came) / n
+    """, "tensors of one shape|invalid tensor size")  # fmt: skip
 graded("a crossover as a tensor", 4, """
     def crossover(n, alpha, beta):
         up = torch.tensor(float(n), dtype=torch.float64).log2().ceil()

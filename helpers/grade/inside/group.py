@@ -263,6 +263,8 @@ class Group(dist.ProcessGroup):
         return _All([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)])
 
     def alltoall(self, outputs, inputs, opts=None):
+        if any(len({tensor.shape for tensor in tensors}) > 1 for tensors in (outputs, inputs)):
+            raise RuntimeError("gloo's all_to_all takes tensors of one shape. Pass split sizes to all_to_all_single.")
         return self._call("all_to_all", list(inputs), list(outputs))
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):

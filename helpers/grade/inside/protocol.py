@@ -6,6 +6,7 @@ nesting, text.
 
 import json
 import struct
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy
@@ -39,7 +40,7 @@ class Opaque:
 
 
 def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
-    head = json.dumps(header).encode()
+    head = json.dumps(header, default=index).encode()  # NumPy's integers, too
     return HEAD.pack(len(head), len(body)) + head + body
 
 

@@ -20,7 +20,6 @@ import types
 import warnings
 from concurrent.futures import thread as pools
 from importlib.machinery import ModuleSpec
-from operator import index
 from typing import Any
 
 import torch
@@ -221,7 +220,7 @@ class RemoteFile(io.RawIOBase):
     seekable = readable
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = index(offset) + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
         if at < 0:
             raise OSError(errno.EINVAL, "there is nothing before the first byte of a file")
         self._at = at
