@@ -18,6 +18,7 @@ WORKSPACE = "collectives"
 SETTINGS = {
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
 }
 
 
@@ -35,7 +36,7 @@ def settle() -> None:
     """Gives JupyterLab our settings, as defaults that a user can change; written anew each time, so old environments too.
 
     Widgets are saved with the notebook: one that is opened again, with its kernel gone, shows them.  No question about
-    Jupyter's news covers the first page.
+    Jupyter's news covers the first page.  A page of Markdown that is opened from the list of files is shown, not its source.
     """
     ours = Path(sys.prefix, "share/jupyter/lab/settings/overrides.d/collectives.json")
     with suppress(OSError):  # an environment that is not ours to write in: then the defaults are Jupyter's

@@ -56,6 +56,10 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.get_by_role("link", name="01 ranks").click()
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
 
+    page.locator(".jp-SideBar [data-id=filebrowser]").click()
+    page.locator(".jp-DirListing-item", has_text="first_hour.md").dblclick()  # it is shown, not its source
+    page.locator(".jp-MarkdownViewer:visible h1").wait_for()
+
 
 def corner(shown):
     """Red, green and blue of what is seen at its top left."""
