@@ -102,7 +102,7 @@ function gridOf(data, tell) {
     const full = parts.length === n && n > 1, fill = full ? DONE : parts.length === 1 ? colour(parts[0]) : "#ffffff"
     const [left, top] = [x(c) + CELL.wide + CELL.right / 2, y(source) + CELL.high / 2]
     return h("g", { class: "moves fades", "data-to": `translate(0, ${y(target) - y(source)}px)`, "pointer-events": "none" },
-      h("circle", { cx: left, cy: top, r: 11, fill, stroke: "var(--edge)" }),
+      h("circle", { cx: left, cy: top, r: 11, fill, stroke: fill === "#ffffff" ? "#8889" : "var(--edge)" }),
       words(left, top, (adds ? "+" : full ? "Σ" : "") + names[c], { "text-anchor": "middle", "font-size": 11, fill: inkOn(fill) }))
   }
 

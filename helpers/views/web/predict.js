@@ -45,8 +45,8 @@ function predict(el, data, at, ask) {
     answers.push(mine.map(() => h("span")))
     const who = row.rank == null ? null
       : h("span", { class: "who", style: `border-color: ${colour(row.rank)}; box-shadow: 1px 0 ${edge(colour(row.rank))}; font-weight: ${row.root ? 700 : 400}` }, `${row.root ? "★ " : ""}rank ${row.rank}`)
-    const before = data.before ? [...held, "→"] : []
-    return h("div", { class: "row" }, who, ...before, ...mine.map((field, k) => h("span", { class: "answer" }, field, answers[i][k])))
+    const before = data.before ? [...held, mine.length ? "→" : null] : []
+    return h("div", { class: data.ask === "grid" ? "row even" : "row" }, who, ...before, ...mine.map((field, k) => h("span", { class: "answer" }, field, answers[i][k])))
   }
 
   const filled = () => (data.ask === "choice" ? [[chosen]]
@@ -55,7 +55,7 @@ function predict(el, data, at, ask) {
   async function mark(showing) {
     const given = filled()
     if (!showing && !given.flat().some(Boolean)) {
-      said.textContent = "Nothing is filled in yet. A guess is enough; what you were wrong about, you remember."
+      said.textContent = `Nothing is ${data.ask === "choice" ? "chosen" : "filled in"} yet. A guess is enough; what you were wrong about, you remember.`
       show.hidden = false
       return
     }
@@ -109,5 +109,6 @@ function predict(el, data, at, ask) {
 }
 
 const PREDICT = `
+.collectives .row.even { min-height: 32px; margin-bottom: 21px }
 .collectives .choices.puzzle { flex-direction: column; align-items: stretch }
 .collectives .choices.puzzle button { font: 13px/1.5 ui-monospace, monospace; text-align: left; overflow-wrap: anywhere }`
