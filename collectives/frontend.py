@@ -27,13 +27,13 @@ def show(picture: Any, words: str, recording: dict | None = None) -> None:
         recording = None
 
 
-def twin(words: str, picture: str = "", kind: str = "twin") -> dict[str, str]:
+def twin(words: str, picture: str = "", kind: str = "twin", fold: bool = True) -> dict[str, str]:
     """An output: text, which a notebook shows folded, below the HTML of a picture; a program has the text alone.
 
     kind: of the element, whose class is "collectives-" and that.
     """
-    folded = f"<details><summary>as text</summary>{_pre(words)}</details>"
-    return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{folded}</div>'}
+    shown = f"<details><summary>as text</summary>{_pre(words)}</details>" if fold else _pre(words)
+    return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{shown}</div>'}
 
 
 def answer(words: str, image: dict | None) -> dict[str, str]:
@@ -186,7 +186,7 @@ class Interactive:
             }
         picture = self.preview()
         image = "" if picture is None else image_html(picture.image())
-        yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still")
+        yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still", fold=picture is not None)
 
     def recording(self) -> dict | None:
         """What the website plays instead of the picture, as JSON; asked for after `unattended`. None: nothing."""

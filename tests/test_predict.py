@@ -107,7 +107,9 @@ def test_the_answer_is_not_in_the_page_before_run(capsys):
 
 def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
     prediction = predict(deserted, ask="verdict")
-    assert len(list(prediction.outputs())) == 2
+    widget, still = prediction.outputs()
+    assert VIEW in widget and "<img " not in still["text/html"]
+    assert "<details" not in still["text/html"], "without a picture the words are there to be read"
     assert prediction.run is None and not file.exists()
 
 
@@ -313,6 +315,7 @@ def test_works_without_anywidget(monkeypatch):
     prediction = predict(share_from_last, world_size=2)
     (still,) = prediction.outputs()
     assert still["text/plain"] == repr(prediction) and "<img " in still["text/html"]
+    assert "<details" in still["text/html"]
     assert prediction.answer(["10 10 10", "10 10 10"]).right == 6
 
 
