@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+from html import unescape
 from importlib import metadata
 
 import pytest
@@ -12,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from collectives.record.collectives import COLLECTIVES
 from helpers import Call, Event, Run
 from helpers.tools import notebooks
 from tests import ROOT
@@ -191,3 +193,9 @@ def test_the_field_guide_quotes_the_program_as_it_is():
         blocks = [block.splitlines() for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
         quoted += [line for block in blocks if block[0] in program for line in block if line != "..."]
     assert len(quoted) > 8 and [line for line in quoted if line not in program] == []
+
+
+def test_the_stored_cheat_sheet_says_what_the_library_says():
+    sheet = unescape((ROOT / "notebooks" / "images" / "cheatsheet.svg").read_text(encoding="utf-8"))
+    said = [words for each in COLLECTIVES.values() for words in (each.signature, each.needs, each.leaves, each.use)]
+    assert [words for words in said if f">{words}<" not in sheet] == []
