@@ -11,6 +11,7 @@ import argparse
 import os
 from contextlib import closing
 from math import log2, sqrt
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from helpers.grade.calls import Ungradable
 from helpers.grade.sandbox import Crew, SandboxPool
 from helpers.grade.switch import Switch
 
+FILE = Path(torch.__file__).parent / "testing/_internal/common_methods_invocations.py"
 COMMON = """
 import ctypes, glob, hashlib, mmap, os, random, sys, threading, time
 import torch, torch.distributed as dist
@@ -112,6 +114,44 @@ CHANNELS = {
             return took
         """,
     ),
+    "a cold page of a file read before or not": (  # each page once: main() throws them all out of memory before
+        (0.01, 0.003, 0.001),
+        """
+        def prepare(rank):
+            global PAGES, PLACES
+            size = os.fstat(FILE).st_size
+            PAGES = LIBC.mmap(None, ctypes.c_size_t(size), 1, 1, FILE, ctypes.c_long(0))
+            LIBC.madvise(ctypes.c_void_p(PAGES), ctypes.c_size_t(size), 1)  # MADV_RANDOM: nothing read ahead
+            PLACES = iter(range(0, size, PAGE))
+        def tell(bit, begin, slot):
+            until(begin)
+            place = next(PLACES)
+            if bit: ctypes.c_char.from_address(PAGES + place).value
+            until(begin + slot)
+        def told(begin, slot):
+            until(begin + slot / 2)
+            since = time.perf_counter()
+            ctypes.c_char.from_address(PAGES + next(PLACES)).value
+            took = time.perf_counter() - since
+            until(begin + slot)
+            return took
+        """,
+    ),
+    "the clock rate in /proc/cpuinfo": (
+        (0.05, 0.02),
+        """
+        def prepare(rank): pass
+        def tell(bit, begin, slot):
+            until(begin)
+            while bit and time.monotonic() < begin + slot: hashlib.sha256(bytes(1 << 14))
+            until(begin + slot)
+        def told(begin, slot):
+            until(begin + slot / 2)
+            rate = sum(float(line.split(":")[1]) for line in open("/proc/cpuinfo") if line.startswith("cpu MHz"))
+            until(begin + slot)
+            return rate
+        """,
+    ),
     "a line of a file in the cache or not": (
         (0.005, 0.001, 0.0003, 0.0001),
         """
@@ -173,6 +213,8 @@ def main() -> None:
             for slot in slots:
                 bits = max(50, min(options.bits, int(2 / slot)))
                 source = "\n".join([COMMON, *lines, f"def answer_of_two(x): answer({bits}, {slot})"])
+                with FILE.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 said = tried(source, crew)
                 if not said.startswith("RESULT"):
                     print(f"{name:38}{1e3 * slot:7.1f} ms   {said}")
