@@ -187,8 +187,8 @@ TASK = Task(
         "rank, which takes bincount's `minlength`. On the way back the two lists of split sizes change places.",
         "Stuck": "does a rank that has no tokens, or gets none, make all the calls that the others make? Empty tensors are "
         "sent and multiplied like any others.",
-        "RankFailed": "with gloo, all_to_all takes lists of equal pieces only, and unequal ones need all_to_all_single. "
-        "If it's that: print the split sizes on each rank. The first list (output) adds up to the rows of what arrives, the "
-        "second (input) to those of what leaves; on the way back they change places.",
+        "RankFailed": "print the split sizes on each rank. The first list (output) adds up to the rows of what arrives, the "
+        "second (input) to those of what leaves; on the way back they change places. (And with gloo, all_to_all takes lists "
+        "of equal pieces only: unequal ones need all_to_all_single.)",
     },
 )

@@ -189,7 +189,8 @@ def _differs(difference: Difference) -> str:
         many = wanted.numel()
         return f"{within}{numbers} of {many} number{'s' * (many != 1)} differ{'s' * (many == 1)}."
     if isinstance(wanted, (tuple, list)):
-        return f"{within}it must return {len(wanted)} things, not {kind(got)}."
+        several = isinstance(got, (tuple, list)) and len(got) != len(wanted)
+        return f"{within}it must return {len(wanted)} things, not {len(got) if several else kind(got)}."
     if isinstance(wanted, torch.Tensor) or type(got) is not type(wanted):
         any_tensor = isinstance(wanted, torch.Tensor) and not isinstance(got, torch.Tensor)
         return f"{within}it must return {'a tensor' if any_tensor else kind(wanted)}, not {kind(got)}."

@@ -1427,6 +1427,11 @@ def forward_only(x, w1, w2, b, target):
     return all_sum((x @ w1).relu() @ w2) + b
 
 
+@wrong(MLP, "it must return 5 things, not 4")
+def forgets_the_bias(x, w1, w2, b, target):
+    return mlp(x, w1, w2, b, target)[:4]
+
+
 # --- 11 average_in_buckets ----------------------------------------------------------------
 
 BUCKETS = "average_in_buckets"
