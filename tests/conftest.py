@@ -1,7 +1,6 @@
 """What tests of several files need."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -39,8 +38,7 @@ def pytest_terminal_summary(terminalreporter, config):
     """Note what failed in this run, for tests/again.py."""
     reports = [each for outcome in ("failed", "error") for each in terminalreporter.stats.get(outcome, ())]
     if hasattr(config, "cache"):  # tests.bench.power goes without
-        # pytest-xdist appends the group of a test to its name
-        config.cache.set("again", [re.sub(r"@(lab|site)$", "", each.nodeid) for each in reports])
+        config.cache.set("again", [each.nodeid for each in reports])
 
 
 @pytest.fixture

@@ -16,11 +16,7 @@ NOT_PART_OF_IT = shutil.ignore_patterns(
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Groups the tests of the website and those of JupyterLab: each is made once, so the groups can take a worker each."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("site" if "site" in item.fixturenames else "lab"))
     if os.environ.get("BROWSER_TESTS") != "required":
         why = missing() or "make test-browser runs them"
         for item in items:

@@ -9,7 +9,7 @@ from .lab import ROOT
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 AT_EACH_PUSH = ("00", "06", "10", "14", "18", "21")  # between them every kind of figure and output that chapters show
-END = 300_000  # ms: a chapter, where others work on the same cores
+END = 150_000  # ms: a chapter, where others work on the same cores
 
 
 @pytest.mark.parametrize(
