@@ -1107,6 +1107,20 @@ def test_warnings_of_torch_about_itself_are_not_printed(tmp_path):
     assert run(quiet, str(tmp_path), world_size=2).stdout == ["", ""]
 
 
+def test_a_plans_key_that_fits_no_module_is_named_once():
+    def planned():
+        from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+        model = nn.ModuleDict(
+            {str(k): nn.ModuleDict({"up": nn.Linear(2, 2)}) for k in range(2)} | {"out": nn.Linear(2, 2)}
+        )
+        keys = "*.up", "*.upp", "outt", "out"  # "*.up" does not fit "out", and "*.upp" nothing in three modules
+        parallelize_module(model, dist.init_device_mesh("cpu", (1,)), {key: ColwiseParallel() for key in keys})
+
+    said = run(planned, world_size=1).stdout[0]
+    assert re.findall("key '(.*?)'", said) == ["*.upp", "outt"] and len(said.splitlines()) == 2
+
+
 def test_warnings_about_the_learners_line_are_printed():
     def loud():
         from torch.distributed.nn import functional  # torch.distributed does not import it

@@ -242,6 +242,10 @@ _Action = COMPILING.takes("torch._C._dynamo.eval_frame._FrameAction")
 # Logs that torch skips its profiler's marks, those of its own DistributedDataParallel too.
 CONTEXT_LOG, CONTEXT_SKIPPED = "torch._dynamo.variables.ctx_manager", "Profiler record function"
 
+# Warns that a part of a plan's key fits no child of a module.
+PARALLELIZE = "parallelize_module"
+PART_UNMATCHED = "Parallelize plan key"
+
 
 def never_compiled(function, callees: bool = True):
     """The function, which torch.compile leaves alone from now on, with all that it calls or by itself."""
