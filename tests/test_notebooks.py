@@ -146,3 +146,11 @@ def test_no_line_that_is_printed_is_wider_than_its_cell(path):
     printed = [each.get("text") or each.data["text/plain"] for each in seen]
     wide = [said for said in printed if max(map(len, said.splitlines()), default=0) > LONGEST]
     assert len(wide) == (path.stem in WIDER), wide
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_fold_without_an_empty_line_is_no_markdown(path):
+    """What follows <summary> is HTML until the first empty line: backticks would be seen."""
+    pages = "\n\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown")
+    raw = re.findall(r"</summary> *\n?(?!\n)(.*?)(?=\n\n|</details>)", pages, re.DOTALL)
+    assert [words for words in raw if re.search(r"`|\*\w|\]\(", words)] == []
