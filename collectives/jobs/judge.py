@@ -37,14 +37,15 @@ class Judge:
     # --- what arrives ---------------------------------------------------------------------
 
     def take(self, rank: int, message: protocol.Message) -> None:
-        if type(message) is protocol.Failed:
+        kind = type(message)
+        if kind is protocol.Failed:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
-        if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
+        if kind is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
             self._notes.not_finite(event, self._monitor.call_of(event))
-        elif type(message) is protocol.Checked:
+        elif kind is protocol.Checked:
             self._notes.checked(rank, message)
-        if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
+        if not (self._certain_told and kind is protocol.Failed):  # a consequence
             self._monitor.feed(rank, message)
 
     def arrived(self, rank: int) -> None:
