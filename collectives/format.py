@@ -1,11 +1,14 @@
 """Numbers, sizes, ranks and dtypes in words, and words in columns: the same in every table, picture and message."""
 
 import math
+import textwrap
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 if TYPE_CHECKING:
     import torch
+
+COLUMNS = 100  # of a line that is shown whole, in a notebook beside its outline too
 
 
 def aligned(
@@ -33,6 +36,12 @@ def aligned(
         bar = "-" * max(map(len, lines))
         lines = [lines[0], bar, *lines[1:-1], bar, lines[-1]]
     return "\n".join(lines)
+
+
+def wrapped(text: str) -> str:
+    """Lines, those of more than COLUMNS characters broken between words."""
+    lines = [textwrap.wrap(line, COLUMNS, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")]
+    return "\n".join("\n".join(parts) for parts in lines)
 
 
 def name_ranks(ranks) -> str:

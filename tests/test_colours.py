@@ -99,7 +99,8 @@ def test_distances_are_those_of_the_paper(one, other, distance):
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("n", range(2, 9))
 def test_ranks_stay_apart(n, vision):
-    assert min(apart(*pair, vision) for pair in combinations(PALETTE[:n], 2)) > 16
+    for tints in (PALETTE, [NIGHT.get(tint, tint) for tint in PALETTE]):
+        assert min(apart(*pair, vision) for pair in combinations(tints[:n], 2)) > 16
 
 
 @pytest.mark.parametrize("vision", VISION)

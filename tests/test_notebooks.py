@@ -128,3 +128,29 @@ LONGEST = 100  # columns: JupyterLab's window of 1280 pixels has no more, and wh
 def test_no_line_of_code_is_wider_than_its_cell(path):
     code = (cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
     assert [line for source in code for line in source.splitlines() if len(line) > LONGEST] == []
+
+
+WIDER = {  # one output each
+    "03_one_to_many": "a message of gloo's",
+    "07_groups": "a verdict's row, with its line of code",
+    "09_algorithms": "a step of a schedule",
+    "18_when_it_hangs": "a table of dumps",
+    "if_the_start_fails": "a message of torch's, for each variable",
+}
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_line_that_is_printed_is_wider_than_its_cell(path):
+    outputs = [output for cell in nbformat.read(path, 4).cells for output in cell.get("outputs", ())]
+    seen = [each for each in outputs if each.output_type != "error" and {*each.get("data", ())} <= {"text/plain"}]
+    printed = [each.get("text") or each.data["text/plain"] for each in seen]
+    wide = [said for said in printed if max(map(len, said.splitlines()), default=0) > LONGEST]
+    assert len(wide) == (path.stem in WIDER), wide
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_fold_without_an_empty_line_is_no_markdown(path):
+    """What follows <summary> is HTML until the first empty line: backticks would be seen."""
+    pages = "\n\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown")
+    raw = re.findall(r"</summary> *\n?(?!\n)(.*?)(?=\n\n|</details>)", pages, re.DOTALL)
+    assert [words for words in raw if re.search(r"`|\*\w|\]\(", words)] == []

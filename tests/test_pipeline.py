@@ -224,7 +224,9 @@ def test_words_say_the_order_and_what_is_kept():
     lines = repr(table(possible(4, 8))).splitlines()
     assert len(lines) == 7 and lines[2].split() == ["GPipe", "33", "37.5%", "8", "48", "1/4"]
     stuck = Pipeline([["F0", "B0", "F1", "B1"], ["F0", "F1", "B0", "B1"]])
-    assert any("deadlock" in a.words for a in stuck.draw().artists if isinstance(a, Words))
+    words = [a.words for a in stuck.draw().artists if isinstance(a, Words)]
+    assert any("deadlock" in said for said in words)
+    assert [said for said in words if said.startswith("keeps")] == ["keeps 1", "keeps 1"]  # each has done its F0
 
 
 def test_the_player_moves_with_its_controls_and_says_what_cannot_be():

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from matplotlib.colors import to_rgb
 
 from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, Words, ink_on
-from collectives.draw.palette import NIGHT
-from collectives.draw.svg import is_coloured, turned
+from collectives.draw.palette import NIGHT, SERIES
+from collectives.draw.svg import at_night, is_coloured, turned
 from helpers import costs, run
 
 LUMINANCE = (0.2126, 0.7152, 0.0722)
@@ -72,6 +72,11 @@ def test_a_chart_is_dark_in_the_dark_too_and_the_same_each_time():
         assert contrast(night, turned("#ffffff")) > 3 > contrast("#1414a0", turned("#ffffff"))
         assert f'[style*="stroke: {tint}"]{{stroke:{night}!important}}' in dark or tint not in drawn
     assert "#1414a0" in drawn
+
+
+def test_a_line_is_seen_in_the_dark():
+    faint = [tint for tint in (*PALETTE, *SERIES) if contrast(at_night("stroke", tint), turned("#ffffff")) <= 3]
+    assert faint == ["#6e131b", "#146464"]  # lighter ones would be too near others for some colour vision
 
 
 def contrast(one, other):

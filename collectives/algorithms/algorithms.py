@@ -47,7 +47,8 @@ def chain_broadcast(n: int, root: int = 0, pieces: int = 1) -> Schedule:
 
 def binomial_broadcast(n: int, root: int = 0) -> Schedule:
     """Whoever has it sends it on: those who have it double in every step, ceil(lg n) steps."""
-    steps = [[copy((root + v) % n, (root + v + d) % n, 0) for v in range(d) if v + d < n] for d in doublings(n)]
+    pairs = [[(v, v + d) for v in range(min(d, n - d))] for d in doublings(n)]  # for root 0
+    steps = [[copy((root + a) % n, (root + b) % n, 0) for a, b in step] for step in pairs]
     return Schedule("broadcast", n, steps, root=root, name="binomial tree")
 
 

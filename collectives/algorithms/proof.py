@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Iterator
 
+from ..format import COLUMNS
 from .model import Holdings, Message, Parts, Schedule, chunk_name, members, said_ranks
 
 
@@ -32,8 +33,9 @@ class Proof:
 
     def __repr__(self) -> str:
         s, n = self.schedule, len(self.schedule.steps)
-        what = s.facts.proved.format(root=s.root)
-        return f"proved: after {n} step{'s' * (n != 1)} of {s.name}, {what} ({s.world_size} rank{'s' * (s.world_size > 1)})"
+        after = f"proved: after {n} step{'s' * (n != 1)} of {s.name},"
+        shown = f"{s.facts.proved.format(root=s.root)} ({s.world_size} rank{'s' * (s.world_size > 1)})"
+        return f"{after} {shown}" if len(after) + len(shown) < COLUMNS else f"{after}\n  {shown}"
 
 
 def prove(s: Schedule) -> Proof:

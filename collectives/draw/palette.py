@@ -7,8 +7,9 @@ PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#3
 # What is no rank (algorithms, kinds of memory or of work, groups of figures) has colours of its own, as far apart;
 # `pale` ones are for a second tone, or for what is written on.
 SERIES = ("#146464", "#8cb43c", "#1414a0", "#dc8ca0", "#786428", "#7878f0")
-# Lines that nobody could see or tell apart on a dark page, and what they are there.
-NIGHT = {"#1414a0": "#5c6cff", "#7878f0": "#d0b8ff"}
+# Lines that nobody could see or tell apart on a dark page, and what they are there.  #6e131b stays faint: to colour-blind
+# readers it differs by its darkness.
+NIGHT = {"#1414a0": "#5c6cff", "#7878f0": "#d0b8ff", "#3f90da": "#5493f0", "#bd1f01": "#c41901", "#832db6": "#893dbe"}
 INK = "#1c1e21"
 SOFT = "#6b7177"  # what is said besides: subtitles, steps, notes
 FAINT = "#949ba2"  # what is there but does not count: a buffer about to be overwritten

@@ -79,7 +79,7 @@ _TABLE = (
         promise="scatter gives rank r the r-th of rank {src}'s list",
         proved="every rank has its piece of rank {root}'s buffer",
         needs="src: a list of N equal tensors; all: a buffer for one", leaves="rank r: the r-th of the list",
-        use="distributing equal parts (usually each rank reads its own data)",
+        use="equal parts (usually each rank reads its own data)",
         code=(
             "chunks = list(x.chunk(world_size)) if rank == {root} else None",
             "mine = torch.zeros({size}, dtype=torch.{dtype})",

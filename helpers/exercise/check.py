@@ -15,7 +15,7 @@ import sys
 from typing import Any, Callable
 
 from collectives import frontend
-from collectives.format import size
+from collectives.format import size, wrapped
 from collectives.judge.errors import RunError, Stuck
 from collectives.judge.run import Run
 from collectives.launch.pool import preload
@@ -61,7 +61,7 @@ def check_values(answer: Callable) -> None:
     """
     task = task_of(answer)
     tried = attempt_all(task, answer, budget=False)
-    print(f"Right: {task.name} does what it should in {_tried(task)}.")
+    print(wrapped(f"Right: {task.name} does what it should in {_tried(task)}."))
     _earned(task, "values", tried)
 
 
@@ -71,7 +71,7 @@ def check_budget(answer: Callable) -> None:
     tried = attempt_all(task, answer, budget=True)
     if isinstance(task, Puzzle):
         case, inputs, attempt = tried[-1]
-        print(f"Right, in {_tried(task)}. {task.praise(case, inputs[0], attempt.results[0])}")
+        print(wrapped(f"Right, in {_tried(task)}. {task.praise(case, inputs[0], attempt.results[0])}"))
     else:
         case, inputs, attempt = max(
             tried, key=lambda each: (each[0].world_size, not each[0].uneven, each[2].traffic.busiest)
@@ -79,8 +79,8 @@ def check_budget(answer: Callable) -> None:
         budget = task.budget(case, inputs)
         best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
         print(f"Right and within its budget, in {_tried(task)}.")
-        print(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}.")
-        print(f"The budget: {budget.words}.")
+        print(wrapped(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}."))
+        print(wrapped(f"The budget: {budget.words}."))
     _earned(task, "budget", tried)
 
 
@@ -113,7 +113,11 @@ def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
     for exercise in (name for name in exercises() if task in EXERCISES.get(name, ())):
         checks = [check for check in checks_of(exercise) if check.function == task.name]
         for check in (check for check in checks if check.aspect == aspect):
-            print(f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}")
+            print(
+                wrapped(
+                    f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}"
+                )
+            )
             if check is checks[-1] and not isinstance(task, Puzzle):
                 _show_one(task, tried)
 

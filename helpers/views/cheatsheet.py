@@ -14,7 +14,7 @@ from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture,
 from collectives.draw.cells import JOINT, Grid, Style
 from collectives.draw.flow import flow
 from collectives.draw.grid import Tray
-from collectives.format import aligned
+from collectives.format import aligned, wrapped
 from collectives.launch.run import run
 from collectives.record import provenance
 from collectives.record.calls import Call
@@ -39,7 +39,7 @@ def cheatsheet(world_size: int = 4) -> Picture:
         f"Bytes: counted on gloo, in units of S, {full}. Its reduce_scatter is an all_reduce; NCCL's sends half.",
         "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
     ]
-    texts = ["\n".join(["Collectives", *legend]).replace("★", "*")]
+    texts = ["\n".join(["Collectives", *map(wrapped, legend)]).replace("★", "*")]
     y = heading(page, "Collectives")
     for i, words in enumerate(legend):
         page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")

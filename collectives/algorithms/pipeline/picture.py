@@ -39,7 +39,7 @@ def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
     sheet = _Sheet(s, subtitle, "Numbers are microbatches. Gray curve: activations kept.", until, NOTE)
     for rank, lane in enumerate(lanes):
         sheet.lane(rank, lane, until)
-        sheet.stairs(lane, kept(s, rank), until)
+        sheet.stairs(lane, kept(s, rank)[: len(lane)], until)  # a deadlock ends a lane before its order does
         sheet.below += LANE + STAIR + GAP
     sheet.reach(WIDTH, sheet.below)
     return Picture([sheet], repr(s), f"Picture: {s.title}, in time")

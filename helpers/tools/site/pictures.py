@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import distance_transform_cdt, label, maximum_filter, minimum_filter
 
-from collectives.draw.palette import NIGHT
+from collectives.draw.palette import NIGHT, PALETTE
 
 HEAVIEST = 60_000  # bytes of a file
 WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  # the first: a dark page's background
@@ -63,6 +63,8 @@ def dark(image: Image.Image) -> Image.Image:
     changed = pixels + (1 - share) * (turned(grey) - grey)
     cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)
     for day, night in NIGHT.items():
+        if day in PALETTE:  # a rank's: pixels don't tell its line from its narrow cell, which keeps its colour
+            continue
         line = (tints == rgb(day)).all(axis=1)[tint] & ~cells
         changed += np.where(line[..., None], share * (rgb(night) - rgb(day)), 0)
     return Image.fromarray(changed.round().clip(0, 255).astype(np.uint8))

@@ -69,13 +69,13 @@ function cost(el, data, at = {}) {
     }).sort((a, b) => a.time - b.time)
     const [best] = rows
     says.textContent = `${n.toLocaleString("en")} ranks, ${inBytes(bytes)}: ${best.name} is fastest with ${inTime(best.time)}, ` +
-      `${Math.round(100 * best.waits)} % of it latency`
+      `${Math.round(100 * best.waits)}% of it latency`
     const { drawn, x } = decades(rows, best.time, rows.at(-1).time)
     for (const [k, row] of rows.entries()) {
       const end = x(row.time)
       drawn.append(words(2, k * 44 + 10, row.name, { style: HALO }), h("rect", { x: 2, y: k * 44 + 20, width: end - 2, height: 16, rx: 3,
         fill: k ? "currentColor" : "var(--mark)", "fill-opacity": k ? 0.35 : 1 }),
-        words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)} % latency`, { "font-size": 12, style: HALO }))
+        words(end + 7, k * 44 + 28, `${inTime(row.time)}, ${Math.round(100 * row.waits)}% latency`, { "font-size": 12, style: HALO }))
     }
     sheet.replaceChildren(drawn)
   }

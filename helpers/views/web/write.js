@@ -43,7 +43,7 @@ const python = {
   },
 }
 
-const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((100 * loaded) / whole))} %`
+const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((100 * loaded) / whole))}%`
 
 /** An editor in `el`: {source, task, weighs (bytes of Python), place (by which the text is kept)}. */
 function write(el, data) {
