@@ -16,7 +16,7 @@ import torch
 
 from collectives.jobs import Hosts, HostsUnavailable, load
 from collectives.jobs.hearer import Hearer
-from collectives.jobs.judge import KEPT_CALLS, Judge
+from collectives.jobs.judge import ENDING_SECONDS, KEPT_CALLS, Judge
 from collectives.jobs.lines import RETURNED, Reader, decoded
 from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
@@ -403,6 +403,16 @@ def test_what_ends_all_ranks_is_told_as_that():
     assert judge.is_due
     said = wording.headline(judge.conclude())
     assert said.startswith("Ended: ranks 0, 1 and 2 were ended from outside, by SIGTERM: a scheduler")
+
+
+def test_what_is_about_to_end_all_ranks_is_not_told_of_the_first(monkeypatch):
+    """On a busy machine a launcher's signal ends ranks seconds apart; one that goes on is the only one in the end."""
+    judge = Judge(2, patience=60)
+    judge.ended(1, began := time.monotonic(), -signal.SIGTERM)
+    monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS - 1)
+    assert not judge.is_due
+    monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS + 1)
+    assert judge.is_due and wording.words(judge.conclude()).startswith("rank 1 was killed by SIGTERM")
 
 
 def test_a_rank_that_the_launcher_ends_after_a_failure_is_not_the_cause():
