@@ -436,6 +436,17 @@ def test_a_job_that_goes_on_without_the_rank_that_left_is_said_to_have_ended_wel
     assert judge.notes() == []
 
 
+def test_an_error_after_a_stuck_that_the_program_caught_is_told_too():
+    judge = Judge(2, patience=60)
+    judge.take(0, Called(Event(0, 0, "all_reduce", (0, 1), group_name="0")))
+    judge.take(0, Waiting(0, 0.0, False, "main"))
+    judge.take(1, RETURNED)
+    assert "This can never finish" in wording.words(judge.conclude())
+    judge.take(0, Failed(Failure("ValueError", "no such layer", [Line("train.py", 7, "save", "f()")], True)))
+    assert judge.notes() == ["after that, rank 0 raised ValueError: no such layer, save, line 7:  f()"]
+    assert not judge.is_due and judge.conclude() is None
+
+
 def test_a_rank_that_ends_well_without_a_word_has_returned():
     judge = Judge(2, patience=60)
     for rank in range(2):

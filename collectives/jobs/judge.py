@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from math import inf
 
+from ..judge.gloo import may_follow
 from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..rank import protocol
@@ -46,8 +47,10 @@ class Judge:
             self._notes.not_finite(event, self._monitor.call_of(event))
         elif type(message) is protocol.Checked:
             self._notes.checked(rank, message)
-        if not (self._certain_told and type(message) is protocol.Failed):  # a consequence
+        if not (self._certain_told and type(message) is protocol.Failed):
             self._monitor.feed(rank, message)
+        elif self._never and not may_follow(message.failure):  # else a consequence
+            self._notes.failed(rank, message.failure)
 
     def arrived(self, rank: int) -> None:
         """Take in that a rank's script begins."""
