@@ -146,10 +146,7 @@ def test_a_schedule_trains_as_one_process_does_and_sends_what_was_counted(s):
 def test_ranks_that_sleep_show_the_plan():
     s, costs = one_f_one_b(2, 2), Costs(0.01, 0.01, 0.01)
 
-    def paced(pipeline):
-        return pipeline(asleep(s, costs), torch.zeros(1))
-
-    r = run(paced, s.program(), world_size=2)
+    r = run(asleep(s, costs), world_size=2)
     ends = {d.action: (d.start, d.end) for mine in r.results for d in mine}
     for a, (start, end) in ends.items():
         assert end - start >= costs.of(a.kind)

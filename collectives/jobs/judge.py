@@ -40,14 +40,15 @@ class Judge:
     # --- what arrives ---------------------------------------------------------------------
 
     def take(self, rank: int, message: protocol.Message) -> None:
-        if type(message) is protocol.Failed:
+        kind = type(message)
+        if kind is protocol.Failed:
             self._ends()
         self._progress, self._still_told = time.monotonic(), False
-        if type(message) is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
+        if kind is protocol.NotFinite and (event := self._monitor.event(rank, message.index)):
             self._notes.not_finite(event, self._monitor.call_of(event))
-        elif type(message) is protocol.Checked:
+        elif kind is protocol.Checked:
             self._notes.checked(rank, message)
-        if not (self._certain_told and type(message) is protocol.Failed):
+        if not (self._certain_told and kind is protocol.Failed):
             self._monitor.feed(rank, message)
         elif self._never and not may_follow(message.failure):  # else a consequence
             self._notes.failed(rank, message.failure)

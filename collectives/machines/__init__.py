@@ -1,7 +1,8 @@
 """Machines and published figures as data: what a message takes between two ranks, and who measured it.
 
-from collectives.machines import gpu, machine, nvlink_node, rails, sweeps
+from collectives.machines import cluster, gpu, machine, sweeps
 gpu("H100").value("memory", "my script")        # bytes; gpus.csv has every figure of a GPU, with its source
+cluster("H100", 64)                             # 8 nodes with a network card for each GPU
 machine("DGX H100", 64)                         # 8 nodes, as machines.csv describes them; networks.csv has their networks
 """
 
@@ -14,7 +15,7 @@ __all__ = lazy(
         ".gpu": "Generation Gpu gpu gpus",
         ".model": "Gpus Level Machine Port Protocol flat",
         ".networks": "Network network networks",
-        ".presets": "efa fat_tree gpu_nodes links machine machines nvl72 nvlink_node pcie_node rails",
+        ".presets": "cluster efa fat_tree gpu_nodes links machine machines nvl72 nvlink_node pcie_node rails",
         ".sweeps": "Sweep sweeps",
     },
 )

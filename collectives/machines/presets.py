@@ -102,6 +102,18 @@ def rails(
     return _clustered(nodes, gpu, nic, ranks, network, name, shared)
 
 
+def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int = 8) -> Machine:
+    """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
+
+    nic: bytes/s of a card.  Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
+    """
+    if gpus <= node:
+        return nvlink_node(gpu, gpus)
+    if gpus % node:
+        raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}.")
+    return rails(gpus // node, gpu, nic, node)
+
+
 def fat_tree(
     nodes: int,
     gpu: str = "H100",

@@ -7,8 +7,9 @@ from ..cost.planner.division import RECOMPUTE, Division
 from ..cost.planner.memory import MARGIN
 from ..cost.planner.program import LATEST, Program
 from ..cost.planner.shape import Shape
-from ..cost.planner.step import Step, cluster, step
+from ..cost.planner.step import Step, step
 from ..format import duration, size
+from ..machines.presets import cluster
 from .web.panel import Control, at
 
 DEGREES = {

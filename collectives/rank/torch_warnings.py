@@ -9,6 +9,8 @@ or what one of them assumed. A learner can do nothing about these, and each rank
    decorators, to which stacklevel then points. Any other deprecation is torch's own affair.
 3. Any other warning stays, for it speaks of what was passed in (mse_loss with shapes that
    broadcast), unless torch.distributed, torch.jit or a private module of torch raises it.
+4. A key of a parallelize plan that fits no module is named once. torch warns for each module in which a part of the key
+   fits nothing: a page of words for a wildcard that is right.
 
 Compiling a model, torch logs that it skips its profiler's marks. That stays unsaid: most are its own.
 """
@@ -18,10 +20,11 @@ import logging
 import os
 import sys
 import warnings
+from fnmatch import fnmatchcase
 from types import FrameType
 
 from .callers import is_learners, owner
-from .torch_private import CONTEXT_LOG, CONTEXT_SKIPPED, FOLDER
+from .torch_private import CONTEXT_LOG, CONTEXT_SKIPPED, FOLDER, PARALLELIZE, PART_UNMATCHED
 
 _DEPRECATIONS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 _INSIDE = tuple(FOLDER + name for name in ("distributed" + os.sep, "jit" + os.sep, "_"))
@@ -32,10 +35,15 @@ def install() -> None:
     """Print warnings as text alone, by the rule above."""
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
     warnings.simplefilter("default")
-    show = warnings.showwarning
+    show, named = warnings.showwarning, set()
 
     def show_if(message, category, filename, lineno, file=None, line=None) -> None:
-        if stays(category, filename, sys._getframe(1)):
+        if str(message).startswith(PART_UNMATCHED):
+            if (key := unmatched_key(sys._getframe(1))) and key not in named:
+                named.add(key)
+                words = f"the plan's key {key!r} fits no module of the model, so {PARALLELIZE} skips it."
+                show(words, category, filename, lineno, file, line)
+        elif stays(category, filename, sys._getframe(1)):
             show(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show_if
@@ -56,6 +64,26 @@ def stays(category: type[Warning], file: str, frame: FrameType | None) -> bool:
     if issubclass(category, _DEPRECATIONS):
         return _called_directly(frame)
     return not frame.f_code.co_filename.startswith(_INSIDE)
+
+
+def unmatched_key(frame: FrameType | None) -> str | None:
+    """The key of the plan that parallelize_module works on, if it fits no module.
+
+    frame: of the function that shows the warning.  torch goes from child to child by calling itself: the outermost call
+    has the whole key.
+    """
+    plan = {}
+    while frame is not None:
+        if frame.f_code.co_name == PARALLELIZE:
+            plan = frame.f_locals
+        frame = frame.f_back
+    key, module = plan.get("module_path"), plan.get("module")
+    if key is None or module is None:
+        return None
+    parts = key.split(".")
+    paths = (name.split(".") for name, _ in module.named_modules(remove_duplicate=False))
+    fits = any(len(path) == len(parts) and all(map(fnmatchcase, path, parts)) for path in paths)
+    return None if fits else key
 
 
 def _called_directly(frame: FrameType | None) -> bool:

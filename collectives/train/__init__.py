@@ -27,7 +27,7 @@ __all__ = lazy(
     __name__,
     {
         ".causal": "causal_work",
-        ".files": "counted watch_files",
+        ".files": "watch_files",
         ".film": "Film",
         ".letters": "Letters letter letters",
         ".memory": "Activations nbytes",

@@ -111,6 +111,7 @@ TASK = Task(
     needs=needs,
     scale=scale,
     parameters=("x", "w1", "w2", "b", "target"),
+    outputs=("y", "dx", "dw1", "dw2", "db"),
     suspects=(
         mistake(
             "dx is this rank's partial sum only. x went into every rank's columns of w1: what comes back from all of them?",

@@ -117,6 +117,7 @@ TASK = Task(
     budget,
     needs=needs,
     parameters=("x", "chosen", "gate", "w", "dy"),
+    outputs=("y", "dx", "dgate", "dw"),
     scale=lambda args: max([1.0, *(float(t.abs().max()) for made in computed(args) for t in made if t.numel())]),
     suspects=(
         Suspect(

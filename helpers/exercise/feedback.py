@@ -167,7 +167,7 @@ def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> st
     elif verdict.argument is not None:
         fault = f"leaves the wrong numbers in {_argument(task, verdict)} {place}."
     else:
-        fault = f"is wrong {place}: {_differs(verdict.difference)}"
+        fault = f"is wrong {place}: {_differs(verdict.difference, task.outputs)}"
     lines = [f"{task.name} {fault}", f"  input: {case}"]
     for r, arguments in enumerate(inputs[:SHOWN_INPUTS]):
         lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
@@ -181,10 +181,13 @@ def _argument(task: Task, verdict: Finding) -> str:
     return task.parameters[verdict.argument] + "".join(f"[{k}]" for k, _ in verdict.difference.place)
 
 
-def _differs(difference: Difference) -> str:
-    """In one sentence."""
+def _differs(difference: Difference, names: tuple[str, ...]) -> str:
+    """In one sentence.  names: of the results."""
     wanted, got, place, numbers = difference
-    within = "".join(f"result {k + 1} of {count}: " for k, count in place)
+    within = "".join(
+        f"{names[k]}: " if names and not depth else f"result {k + 1} of {count}: "
+        for depth, (k, count) in enumerate(place)
+    )
     if numbers:
         many = wanted.numel()
         return f"{within}{numbers} of {many} number{'s' * (many != 1)} differ{'s' * (many == 1)}."

@@ -63,6 +63,7 @@ class Task:
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
+    outputs: tuple[str, ...] = ()  # what it returns, by name, where that is several things
     # Bytes that a rank cannot do without: what it must get from other ranks, or of a file, to know its result.
     needs: Callable[[Case, list[tuple]], list[float]] = field(kw_only=True)
     suspects: tuple[Suspect, ...] = ()

@@ -15,7 +15,7 @@ __all__ = lazy(
         ".decoder": "batch book decode decoder encode initialise loss_of write",
         ".slow_link": "SlowLink",
         ".training": "adam difference one_process sgd",
-        ".ways": "Ways mean_loss wrong_gradients",
+        ".ways": "Ways wrong_gradients",
     },
 )
 

@@ -33,10 +33,9 @@ def sum_over_ranks(x):
     return total
 
 
-def shard_weight(layer, dim, pieces=None):
+def shard_weight(layer, dim):
     rank, n = dist.get_rank(), dist.get_world_size()
-    mine = layer.weight.chunk(pieces or n, dim)[rank * (pieces or n) // n]
-    layer.weight = nn.Parameter(mine.clone())
+    layer.weight = nn.Parameter(layer.weight.chunk(n, dim)[rank].clone())
 
 
 def around(part, input_op, output_op):

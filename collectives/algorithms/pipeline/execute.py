@@ -28,7 +28,7 @@ def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
 
     It takes `compute(action, arrived)`, which returns what goes to the next stage (of F: activations; of B and I: the
     gradient of the input; of W: None), and `like`, a tensor of the shape and dtype of what is sent.  `arrived` is None
-    where an action has no input from another stage.  See `modules` and `asleep` for two of them.
+    where an action has no input from another stage.  See `modules` for one of them.
     Returns what this rank did and when.
     """
 
@@ -64,14 +64,22 @@ def _tag(a: Action) -> int:
     return (a.microbatch * 1000 + a.stage) * len(KINDS) + list(KINDS).index(a.kind)
 
 
-def asleep(s: Pipeline, costs: Costs) -> Compute:
-    """Compute that only sleeps: costs in seconds.  That needs no core, so ranks may be more than the cores."""
+def asleep(s: Pipeline, costs: Costs) -> Callable[[], list[Done]]:
+    """The rank function of a schedule whose stages only sleep: costs in seconds.
+
+    That needs no core, so ranks may be more than the cores.  Returns what this rank did and when.
+    """
+    pipeline = program(s)
 
     def compute(a: Action, arrived: Tensor | None) -> Tensor:
         time.sleep(costs.of(a.kind) * s.share)
         return torch.zeros(1)
 
-    return compute
+    def sleeping() -> list[Done]:
+        return pipeline(compute, torch.zeros(1))
+
+    sleeping.__name__ = sleeping.__qualname__ = s.name
+    return sleeping
 
 
 def modules(

@@ -19,6 +19,7 @@ __all__ = lazy(
         ".program": "PROGRAMS Overlap Program",
         ".search": "Plans plan",
         ".shape": "SHAPES Shape shape",
-        ".step": "BANDS BEST_MFU Band Step cluster step",
+        ".step": "BANDS BEST_MFU Band Step step",
+        "...machines.presets": "cluster",
     },
 )

@@ -11,7 +11,6 @@ from ...frontend import show
 from ...lazy import Later
 from ...machines.gpu import gpu as gpu_of
 from ...machines.model import Machine
-from ...machines.presets import nvlink_node, rails
 from .compute import PLANNER, Compute
 from .division import Division
 from .memory import LEFT_OUT, MARGIN, MIXED, Bytes, Memory, held_parameters, memory
@@ -118,8 +117,8 @@ class Step:
 
     program: a name in PROGRAMS, or a Program.  products: the share of the peak that matrix products reach, 0 to 1;
     None for what training steps reach of gpus.csv's.  capacity: bytes of a GPU's memory; None for gpus.csv's.
-    .messages: of each kind of parallelism, and .sent their bytes per step.  .seconds: of each part; they add up to
-    .time, which takes no account of what no plan knows.  .benchmark and .production: Bands of seconds, of what makers
+    .messages: of each kind of parallelism, and .sent their bytes per step.  .layer: seconds of a layer's attention (scores
+    and values) and feed-forward blocks, forward, for one microbatch.  .seconds: of each part; they add up to .time, which takes no account of what no plan knows.  .benchmark and .production: Bands of seconds, of what makers
     publish of their programs and of what trainings publish of theirs.
     .fits: with MARGIN to spare.  .warnings: sentences, where something is beyond what was published, or slow.
     Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
@@ -147,6 +146,7 @@ class Step:
         d = division
         within = inside(model, d, d.microbatches(batch), machine, self.program, bytes_, products)
         data = across(model, d, machine, self.program, bytes_, within)
+        self.layer = {kind: getattr(within.compute, kind) for kind in ("attention", "feed_forward")}
         self.messages = within.messages | {"data": data}
         self.sent = {kind: each.sent for kind, each in self.messages.items()}
         update = updating(model, d, within.compute.bandwidth)
@@ -208,18 +208,6 @@ class Step:
 
 
 step = Step  # as one asks for it: step(shape("Llama 3 8B"), Division(8), 64, cluster("H100", 8))
-
-
-def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int = 8) -> Machine:
-    """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
-
-    nic: bytes/s of a card.  Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
-    """
-    if gpus <= node:
-        return nvlink_node(gpu, gpus)
-    if gpus % node:
-        raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}.")
-    return rails(gpus // node, gpu, nic, node)
 
 
 def usable(machine: Machine, capacity: float | None = None) -> float:
