@@ -409,6 +409,7 @@ def test_what_is_about_to_end_all_ranks_is_not_told_of_the_first(monkeypatch):
     """On a busy machine a launcher's signal ends ranks seconds apart; one that goes on is the only one in the end."""
     judge = Judge(2, patience=60)
     judge.ended(1, began := time.monotonic(), -signal.SIGTERM)
+    assert not judge.is_due  # it is in trouble from now on
     monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS - 1)
     assert not judge.is_due
     monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS + 1)
