@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
-    """This program's own options, and `script`, with its arguments."""
+    """This program's own options, and `script`, with its arguments. A -- between the two is dropped, as torchrun does."""
     parser = argparse.ArgumentParser("torchrun ... -m collectives.watch", description=__doc__.splitlines()[0])
     parser.add_argument("--record", metavar="FOLDER", help="what is recorded (records/SCRIPT-TIME)")
     parser.add_argument("--values", action="store_true", help="record tensors' values too; of large ones a checksum")
@@ -43,10 +43,10 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--replicas", type=int, default=0, metavar="STEPS", help="compare ranks' parameters every so many steps of an optimizer")  # fmt: skip
     parser.add_argument("--alarm", metavar="COMMAND", help="that a shell starts when there is a verdict, which it reads from its input")  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a script")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="and its arguments")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     options = parser.parse_args(given)
-    if not options.script:
-        parser.error("which script?")
+    options.script = [options.script, *options.arguments]
     if options.last < 1 or options.patience <= 0:
         parser.error("--last and --patience are more than 0")
     if options.replicas < 0:

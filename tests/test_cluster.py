@@ -16,7 +16,7 @@ import torch
 
 from collectives.jobs import Hosts, HostsUnavailable, load
 from collectives.jobs.hearer import Hearer
-from collectives.jobs.judge import KEPT_CALLS, Judge
+from collectives.jobs.judge import ENDING_SECONDS, KEPT_CALLS, Judge
 from collectives.jobs.lines import RETURNED, Reader, decoded
 from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
@@ -405,6 +405,17 @@ def test_what_ends_all_ranks_is_told_as_that():
     assert said.startswith("Ended: ranks 0, 1 and 2 were ended from outside, by SIGTERM: a scheduler")
 
 
+def test_what_is_about_to_end_all_ranks_is_not_told_of_the_first(monkeypatch):
+    """On a busy machine a launcher's signal ends ranks seconds apart; one that goes on is the only one in the end."""
+    judge = Judge(2, patience=60)
+    judge.ended(1, began := time.monotonic(), -signal.SIGTERM)
+    assert not judge.is_due  # it is in trouble from now on
+    monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS - 1)
+    assert not judge.is_due
+    monkeypatch.setattr(time, "monotonic", lambda: began + ENDING_SECONDS + 1)
+    assert judge.is_due and wording.words(judge.conclude()).startswith("rank 1 was killed by SIGTERM")
+
+
 def test_a_rank_that_the_launcher_ends_after_a_failure_is_not_the_cause():
     judge = Judge(2, patience=60)
     judge.take(0, Failed(Failure("ValueError", "no such layer", [], True)))
@@ -424,6 +435,17 @@ def test_a_job_that_goes_on_without_the_rank_that_left_is_said_to_have_ended_wel
     judge.nothing_more()
     assert [note.startswith("all ranks have returned") for note in judge.notes()] == [True] * (end is RETURNED)
     assert judge.notes() == []
+
+
+def test_an_error_after_a_stuck_that_the_program_caught_is_told_too():
+    judge = Judge(2, patience=60)
+    judge.take(0, Called(Event(0, 0, "all_reduce", (0, 1), group_name="0")))
+    judge.take(0, Waiting(0, 0.0, False, "main"))
+    judge.take(1, RETURNED)
+    assert "This can never finish" in wording.words(judge.conclude())
+    judge.take(0, Failed(Failure("ValueError", "no such layer", [Line("train.py", 7, "save", "f()")], True)))
+    assert judge.notes() == ["after that, rank 0 raised ValueError: no such layer, save, line 7:  f()"]
+    assert not judge.is_due and judge.conclude() is None
 
 
 def test_a_rank_that_ends_well_without_a_word_has_returned():

@@ -9,7 +9,9 @@ import sys
 import zipfile
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from collectives import watch
 from tests import ROOT
 
 ABOUT = ROOT / "tests" / "corpus" / "starts" / "about.py"
@@ -62,3 +64,13 @@ def test_a_program_starts_and_fails_as_under_python(form, programs):
     assert re.sub(r"0x\w+", "", recorded[0]) == re.sub(r"0x\w+", "", out)
     assert err in re.sub(r"^collectives\.jobs: .*\n", "", recorded[1], flags=re.MULTILINE)  # which the collector says
     assert recorded[2] == code == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["train.py -- --lr 2", "-m package.train -- --lr 2", "train.py a -- b", "train.py -- -- b", "-m train -m -- b"],
+)
+def test_dashes_between_a_script_and_its_arguments_are_dropped_as_torchrun_drops_them(line):
+    """As in nanochat's `torchrun -m scripts.base_train -- --depth 12`."""
+    plain, own = get_args_parser().parse_args(line.split()), watch.arguments(line.split())
+    assert own.script == [plain.training_script, *plain.training_script_args] and own.module == plain.module

@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from math import inf
 
+from ..judge.gloo import may_follow
 from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..rank import protocol
@@ -13,6 +14,7 @@ from .notes import Notes
 
 KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
+ENDING_SECONDS = 5.0  # for all ranks to have ended, once a signal from outside has ended one: the machine may be busy
 STOOD_SECONDS = 2.0  # without a message; then it is told what stood still before a rank ended
 UNSEEN = "disappeared without an error on another host: killed, or ended by os._exit,"
 
@@ -29,6 +31,7 @@ class Judge:
         self._progress = time.monotonic()
         self._still_told = False  # the standstill since then
         self._stood: Standstill | None = None  # until the first rank ended
+        self._ended_since: float | None = None  # that a first rank has
         self._certain_told = False
         self._never = False  # it has been told that a call can never finish
         self._notes = Notes(world_size)
@@ -45,8 +48,10 @@ class Judge:
             self._notes.not_finite(event, self._monitor.call_of(event))
         elif kind is protocol.Checked:
             self._notes.checked(rank, message)
-        if not (self._certain_told and kind is protocol.Failed):  # a consequence
+        if not (self._certain_told and kind is protocol.Failed):
             self._monitor.feed(rank, message)
+        elif self._never and not may_follow(message.failure):  # else a consequence
+            self._notes.failed(rank, message.failure)
 
     def arrived(self, rank: int) -> None:
         """Take in that a rank's script begins."""
@@ -60,6 +65,7 @@ class Judge:
         """
         monitor = self._monitor
         self._ends()
+        self._ended_since = self._ended_since or time.monotonic()
         if rank in monitor.returned or rank in monitor.failures:
             return
         if status == 0:
@@ -99,7 +105,15 @@ class Judge:
         """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
         if self._certain_told:
             return False
-        return self._dark is not None or self._monitor.is_certain or self._is_late and self._is_standing
+        certain = self._monitor.is_certain and not self._is_being_ended
+        return self._dark is not None or certain or self._is_late and self._is_standing
+
+    @property
+    def _is_being_ended(self) -> bool:
+        """Whether all ranks may be about to be ended from outside, which is another verdict than that on the first."""
+        if self._ended_since is None or not self._monitor.is_being_ended:
+            return False
+        return time.monotonic() < self._ended_since + ENDING_SECONDS
 
     @property
     def over(self) -> set[int]:

@@ -1,4 +1,4 @@
-"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ, an error caught."""
+"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ, an error caught or a second one."""
 
 import time
 from collections import defaultdict
@@ -9,7 +9,7 @@ from ..format import name_ranks
 from ..judge.wording import source
 from ..rank import protocol
 from ..record.calls import Call
-from ..record.event import Event
+from ..record.event import Event, Failure
 
 GRACE_SECONDS = 0.5  # for what other ranks did before, and tell later
 KEPT_CHECKS = 64  # that lack ranks
@@ -47,6 +47,11 @@ class Notes:
     def caught(self) -> None:
         """Take in that all ranks returned, though a call could never finish."""
         self._told.append("all ranks have returned all the same: the program caught that a call could not finish")
+
+    def failed(self, rank: int, failure: Failure) -> None:
+        """Take in that a rank raised an error of its own after it had been told that a call could never finish."""
+        where = f", {source(failure.frames[-1])}" if failure.frames else ""
+        self._told.append(f"after that, rank {rank} raised {failure.kind}: {failure.message}{where}")
 
     def due(self, at_the_end: bool) -> list[str]:
         """What is to be told now; at the end, all that is left."""

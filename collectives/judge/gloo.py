@@ -75,6 +75,11 @@ _LOST = (
 )
 
 
+def may_follow(failure: Failure) -> bool:
+    """Whether an error may only say that a call could not finish, or that somebody has ended the job for it."""
+    return failure.kind in (*_BACKENDS_ERRORS, "DistStoreError", "KeyboardInterrupt")
+
+
 def is_consequence(failure: Failure) -> bool:
     """Whether this error only says that another rank is gone."""
     return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in _LOST)

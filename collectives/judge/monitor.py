@@ -174,15 +174,26 @@ class Monitor(State):
 
     def ended_from_outside(self) -> Verdict | None:
         """The verdict on ranks that have all ended, and none by itself; None if it is another."""
-        left = set(range(self.world_size)) - self._returned
+        by, left = self._outside, set(range(self.world_size)) - self._returned
+        if not by or left - self.dead - self._failures.keys():
+            return None
+        return Ended(**self._everybody, ranks=tuple(sorted(left)), signal=-min(by))
+
+    @property
+    def is_being_ended(self) -> bool:
+        """Whether ranks were ended from outside, none has ended by itself, and others have not ended yet."""
+        return bool(self._outside) and self.ended_from_outside() is None
+
+    @property
+    def _outside(self) -> set[int]:
+        """The signals from outside that ended ranks, negative; none if anything else may be the first cause."""
         interrupted = {rank for rank, failure in self._failures.items() if failure.kind == "KeyboardInterrupt"}
         own = {rank for rank, failure in self._failures.items() if not is_consequence(failure)} - interrupted
         status = {rank: self._exits.get(rank, (None, ""))[0] for rank in self.dead}
         own |= {rank for rank, how in status.items() if isinstance(how, int) and how not in FROM_OUTSIDE}
-        by = {how for how in status.values() if how in FROM_OUTSIDE} | ({-signal.SIGINT} if interrupted else set())
-        if self._wrong or not by or own or left - self.dead - self._failures.keys() or self._is_followed_by_ends:
-            return None
-        return Ended(**self._everybody, ranks=tuple(sorted(left)), signal=-min(by))
+        if self._wrong or own or self._is_followed_by_ends:
+            return set()
+        return {how for how in status.values() if how in FROM_OUTSIDE} | ({-signal.SIGINT} if interrupted else set())
 
     def unreachable(self, host: str, ranks: Iterable[int]) -> Verdict:
         """The verdict on the ranks of a host that does not answer."""
