@@ -137,21 +137,6 @@ CHANNELS = {
             return took
         """,
     ),
-    "the clock rate in /proc/cpuinfo": (
-        (0.05, 0.02),
-        """
-        def prepare(rank): pass
-        def tell(bit, begin, slot):
-            until(begin)
-            while bit and time.monotonic() < begin + slot: hashlib.sha256(bytes(1 << 14))
-            until(begin + slot)
-        def told(begin, slot):
-            until(begin + slot / 2)
-            rate = sum(float(line.split(":")[1]) for line in open("/proc/cpuinfo") if line.startswith("cpu MHz"))
-            until(begin + slot)
-            return rate
-        """,
-    ),
     "a line of a file in the cache or not": (
         (0.005, 0.001, 0.0003, 0.0001),
         """
