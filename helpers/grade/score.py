@@ -135,9 +135,7 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
     return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
 
 
-def _only_small(
-    task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str
-) -> str:
+def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str) -> str:
     """Why a right answer does not do with many numbers what it does with few; "" if it does.
 
     A few numbers can pass from rank to rank by how long things take, while calls carry nothing and so need no order.
@@ -152,7 +150,11 @@ def _only_small(
         reason = broken(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
     except Ungradable as error:
         reason = f"{task.name} with {ranks(case.world_size)}: {error}"
-    return f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}" if reason else ""
+    return (
+        f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
+        if reason
+        else ""
+    )
 
 
 def _strayed(submission: Submission, error: RunError) -> str:
