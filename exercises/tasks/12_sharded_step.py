@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import LARGE, ANY, Budget, Case, Suspect, Task
+from helpers.exercise import ANY, LARGE, Budget, Case, Suspect, Task
 
 RATE, MOMENTUM = 0.5, 0.9
 
