@@ -620,6 +620,100 @@ def test_what_stands_in_for_torchs_own_is_called_as_that_is():
         assert str(own(mine)).replace("datetime.", "") == str(torchs(other)).replace("datetime.", ""), other.__doc__
 
 
+# --- messages like an earlier one ----------------------------------------------------------
+
+
+def test_a_message_like_an_earlier_one_is_told_as_one_that_is_read():
+    def both():
+        from collectives.rank.protocol import Again, Called, Completed, Misused
+
+        me, peer = dist.get_rank(), 1 - dist.get_rank()
+
+        def program():
+            whole = torch.arange(8.0)
+            for turn in range(ALWAYS + SELDOM + 1):
+                group = dist.new_group() if turn % 40 == 0 else None  # a later one may lie in an earlier one's memory
+                for tag, x in ((0, whole), (1, whole[2:6]), (1, whole.double()), (2, nn.Parameter(whole[:3]))):
+                    got = torch.empty_like(x)
+                    sends, gets = dist.P2POp(dist.isend, x, peer, group, tag), dist.P2POp(dist.irecv, got, peer, group, tag)
+                    for work in dist.batch_isend_irecv([sends, gets]):
+                        if turn == 2 and tag == 0:
+                            got.tolist()  # too early, but for the send's
+                        work.wait()
+                    assert torch.equal(got, x)
+                if group is not None:
+                    dist.destroy_process_group(group)
+                try:
+                    dist.send(whole, 1, tag=3) if me == 0 else dist.recv(whole, 0, tag=3)
+                    raise KeyError("the next is called while this is handled")
+                except KeyError:
+                    dist.send(whole, 0, tag=3) if me == 1 else dist.recv(whole, 1, tag=3)
+
+        def told(repeats):
+            messages = []
+            tracer = Tracer(me, messages.append, 0.0, values=False)
+            tracer._repeats = repeats
+            with tracer:
+                program()
+            events = [m.event for m in messages if type(m) in (Called, Again)]
+            fields = [{k: v for k, v in vars(e).items() if k not in ("start", "group_name")} for e in events]
+            names = [sum(e.group_name == name for e in events) for name in dict.fromkeys(e.group_name for e in events)]
+            after = [(m.index, m.after, m.waited) for m in messages if type(m) is Completed]
+            misused = [m for m in messages if type(m) is Misused]
+            return fields, names, after, misused, sum(type(m) is Again for m in messages)
+
+        quick, read = told(True), told(False)
+        with pytest.raises(RuntimeError, match="gloo does not implement"):  # torch's own again, bound to its group
+            dist.group.WORLD._start_coalescing(torch.device("cpu"))
+        return quick[:4] == read[:4], len(quick[3]), len(quick[0]), quick[4], read[4]
+
+    print(run(both, world_size=2, record=False).results)
+    same, misused, calls, again, none = zip(*run(both, world_size=2, record=False).results)
+    turns = ALWAYS + SELDOM + 1
+    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (10 * turns,) * 2
+    assert again == (9 * turns - 9 - 3 * 8,) * 2  # not those of a handler, nor the first of each place and group
+
+
+def test_a_message_that_somebody_else_watches_goes_the_whole_way():
+    def seen():
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        from collectives.rank.protocol import Again
+
+        ops = []
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                ops.append(func.name())
+                return func(*args, **(kwargs or {}))
+
+        def swap():
+            for _ in range(3):
+                for work in [dist.irecv(torch.empty(3), peer), dist.isend(x, peer)]:
+                    work.wait()
+
+        def in_a_thread():
+            thread = threading.Thread(target=swap)
+            thread.start()
+            thread.join()
+
+        messages, counts, x, peer = [], [], torch.ones(3), 1 - dist.get_rank()
+        with Tracer(dist.get_rank(), messages.append, 0.0, values=False):
+            for where in (nullcontext(), nullcontext(), torch.profiler.profile(), Mode(), in_a_thread, nullcontext()):
+                before = len(messages)
+                if callable(where):
+                    where()
+                else:
+                    with where as there:
+                        swap()
+                if hasattr(there, "events"):
+                    ops += {e.name for e in there.events()} & {"c10d::send"}
+                counts.append(sum(type(m) is Again for m in messages[before:]))
+        return counts, ops.count("c10d::send")
+
+    assert run(seen, world_size=2, record=False).results == [([4, 6, 0, 0, 0, 6], 4)] * 2
+
+
 # --- what the recorder keeps --------------------------------------------------------------
 
 

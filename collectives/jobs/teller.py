@@ -64,6 +64,7 @@ class Teller:
         self._lock = threading.Lock()
         self._signatures: dict[tuple, _Signature] = {}  # told in this segment
         self._number = self._number_before = 0  # of the last signature, and of the last before this segment
+        self._alike: dict[Event, _Signature] = {}  # by an earlier event, told in this segment
         self._under_way: dict[int, _Signature] = {}  # by index
         self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see Event.lane -> calls made of it
         self._made = 0  # calls
@@ -86,7 +87,9 @@ class Teller:
         if self._ring.left < _ROOM:
             self._turn()
         kind = type(message)
-        if kind is protocol.Called:
+        if kind is protocol.Again:
+            self._again(message)
+        elif kind is protocol.Called:
             self._call(message.event)
         elif kind is protocol.Completed:
             self._done(message)
@@ -122,6 +125,18 @@ class Teller:
             self._ring.put(CALLED.pack(CALL, signature.number, e.index, e.start))
         signature.lane[0] += 1  # only now: a segment that begins meanwhile tells of what came before
         self._made = e.index + 1
+
+    def _again(self, m: protocol.Again) -> None:
+        signature = self._alike.get(m.like)
+        if signature is None or m.step != self._step or self._values:
+            self._call(m.event)
+            if not self._values:
+                self._alike[m.like] = self._under_way[m.index]
+            return
+        self._under_way[m.index] = signature
+        self._ring.put(CALLED.pack(CALL, signature.number, m.index, m.start))
+        signature.lane[0] += 1
+        self._made = m.index + 1
 
     def _done(self, m: protocol.Completed) -> None:
         signature = self._under_way.pop(m.index, None)
@@ -175,6 +190,7 @@ class Teller:
     def _turn(self) -> None:
         """Begin the next segment."""
         self._signatures.clear()
+        self._alike.clear()
         self._number_before = self._number
         self._ring.turn(lambda: not self.off)
         self._ring.put(self._line(self._anew()))

@@ -7,6 +7,7 @@ Nothing here needs torch: the kernel's server shall load it while the kernel doe
 
 from __future__ import annotations
 
+import copy
 import copyreg
 import io
 import os
@@ -86,6 +87,21 @@ class Called(NamedTuple):
     """The rank is about to make a call; or has made it and waited for it, if the event has an end."""
 
     event: Event
+
+
+class Again(NamedTuple):
+    """The rank is about to make a call that is like an earlier one."""
+
+    like: Event
+    index: int
+    start: float
+    step: int
+
+    @property
+    def event(self) -> Event:
+        event = copy.copy(self.like)
+        event.index, event.start, event.step = self.index, self.start, self.step
+        return event
 
 
 class Misused(NamedTuple):
@@ -264,6 +280,7 @@ class Refused(NamedTuple):
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
+    Again,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

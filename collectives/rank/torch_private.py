@@ -120,6 +120,26 @@ def time_limit(group: ProcessGroup) -> float | None:
         return backend(group, torch.device("cpu")).options._timeout.total_seconds() if TIME_LIMITS else None
 
 
+_METHODS = dict(vars(ProcessGroup))  # as they're bound to a group: looked up, one is a function that isn't
+REPEATS = Feature("handing messages that are like an earlier one to their backend at once")
+send = REPEATS.takes("torch.distributed.ProcessGroup.send")
+recv = REPEATS.takes("torch.distributed.ProcessGroup.recv")
+_profiled = REPEATS.takes("torch._C._autograd._profiler_enabled")
+_transformed = REPEATS.takes("torch._C._functorch.peek_interpreter_stack")
+
+
+def set_messages(send=_METHODS.get("send"), recv=_METHODS.get("recv")) -> None:
+    """Have every message that Python makes go through these functions, which must call those of torch; or torch's own."""
+    if REPEATS:
+        ProcessGroup.send, ProcessGroup.recv = send, recv
+
+
+def is_plain(mine: object) -> bool:
+    """Whether nobody but this mode would see an operator that is called now: no mode, profiler or torch.func."""
+    modes = mode_count()
+    return (not modes or modes == 1 and mode_at(0) is mine) and not _profiled() and _transformed() is None
+
+
 SOURCES = Feature("naming the source of a recv from anyone")
 _source_rank = SOURCES.takes("torch.distributed.Work._source_rank")
 
@@ -134,8 +154,8 @@ start_coalescing = BATCHES.takes("torch.distributed.ProcessGroup._start_coalesci
 end_coalescing = BATCHES.takes("torch.distributed.ProcessGroup._end_coalescing")
 
 
-def set_coalescing(start, end) -> None:
-    """Have every batch begin and end through these functions, which must call those of torch."""
+def set_coalescing(start=_METHODS.get("_start_coalescing"), end=_METHODS.get("_end_coalescing")) -> None:
+    """Have every batch begin and end through these functions, which must call those of torch; or by torch's own."""
     if BATCHES:
         ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = start, end
 
@@ -185,7 +205,8 @@ WATCHING.takes("torch.autograd._engine_run_backward")
 
 def set_run_backward(function) -> None:
     """Have every backward pass go through this function, which must call `run_backward`."""
-    torch.autograd._engine_run_backward = function
+    if IDLING:
+        torch.autograd._engine_run_backward = function
 
 
 PASSES = Feature("timing how long a backward pass waits for its calls")

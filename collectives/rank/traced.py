@@ -8,7 +8,7 @@ from typing import Callable, NamedTuple
 import torch
 from torch.distributed import Work
 
-from ..record.event import Value
+from ..record.event import Event, Value
 from . import threads
 from .protocol import Waiting, WorkBegan, WorkEnded
 from .streams import Streams
@@ -31,6 +31,8 @@ class Part(NamedTuple):
 
 class TracedWork(HasSource, Work):
     device: torch.device | None = None  # of the call's tensors
+    event: Event | None = None  # the one call that it is of, where others may be like it
+    after: Value = None  # what that leaves, if it is like an earlier one
     streams: Streams | None = None  # of a device that carries it out later
     captured = False  # whether it went into a graph: its end must not even be asked for
     any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
@@ -52,20 +54,31 @@ class TracedWork(HasSource, Work):
 
     @never_compiled
     def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
-        tracer, has_limit = self._tracer, timeout not in (NO_LIMIT, 0.0)  # torch takes seconds too
+        tracer = self._tracer
+        has_limit = timeout is not NO_LIMIT and timeout not in (NO_LIMIT, 0.0)  # torch takes seconds too
         if not self.told:
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
             limited = self.gives_up or has_limit
             for part in self.parts:
                 tracer.emit(Waiting(part.index, tracer.now(), limited, threads.here.work))
-                tracer.watch.waits(part.index, True)
+        guarded = not self.told and bool(tracer.watch.guards)
+        if guarded:
+            self._let(True)
         try:
             result = self.inner.wait(timeout) if has_limit else self.inner.wait()
         finally:  # a wait with a limit ends in an exception, and the program may go on
-            for part in self.parts:
-                tracer.watch.waits(part.index, False)
-        tracer.waited(self)
+            if guarded:
+                self._let(False)
+        if self.after is None:
+            tracer.waited(self)
+        else:
+            tracer.done(self)
         return result
+
+    def _let(self, now: bool) -> None:
+        """Whether the tensors may be used now."""
+        for part in self.parts:
+            self._tracer.watch.waits(part.index, now)
 
     @never_compiled
     def is_completed(self) -> bool:

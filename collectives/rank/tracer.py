@@ -27,7 +27,8 @@ from . import kernel, steps, streams, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
+from .protocol import Again, Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
+from .repeated import MAX_PATTERNS, Pattern, codes_of, place_of
 from .tensors import capture, is_dense, outline
 from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
@@ -45,7 +46,7 @@ SHORT_SECONDS = 30 * 60  # torch's own time limit of a group; one below it was s
 HANDLED_CHARACTERS = 300
 CAUGHT_SECONDS = 60  # one below this, of a group beside the whole world's, was set to be caught
 _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
-_WATCH_FILE = Watch.settle.__code__.co_filename
+_BETWEEN = Watch.settle.__code__.co_filename, __file__  # in the frames between a program and the kernel
 
 
 class Tracer:
@@ -92,6 +93,8 @@ class Tracer:
         # future. Not for ever: each holds its tensors.
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
         self._lock = threading.RLock()
+        self._repeats = not (values or nan or wait)  # else each call's tensors are read
+        self._patterns: dict[tuple, Pattern] = {}
         self._pass = -1  # the backward pass whose end is told of, see asked()
         self._steps = steps.Steps()
         self.watch = Watch(self._touched) if watch and torch_private.WATCHING else Unwatched()
@@ -107,6 +110,10 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
+        if self._repeats and torch_private.REPEATS:
+            torch_private.set_messages(
+                self._messages("send", torch_private.send), self._messages("recv", torch_private.recv)
+            )
         self.watch.start()
         self._steps.start()
         torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
@@ -119,7 +126,8 @@ class Tracer:
         self._steps.stop()
         torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
-        torch_private.set_coalescing(torch_private.start_coalescing, torch_private.end_coalescing)
+        torch_private.set_coalescing()
+        torch_private.set_messages()
         kernel.recorder = None
 
     def finish(self) -> None:
@@ -181,7 +189,7 @@ class Tracer:
             else:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
-                traced.captured = event.captured
+                traced.captured, traced.event = event.captured, event
                 if barrier is not None:  # in which the rank itself waits, and not a stream
                     traced.gives_up = self._has_short_limit(group)
                 if event.op == "recv" and event.src is None:
@@ -203,6 +211,57 @@ class Tracer:
         if len(self._open) > MAX_OPEN:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
+
+    def _messages(self, op: str, read: Callable) -> Callable:
+        """What the program calls in place of ProcessGroup.send or .recv, which gets the messages that are to be read."""
+
+        @torch_private.never_compiled
+        def message(*args, **kwargs):
+            place = None if kwargs or len(args) != 4 else place_of(op, *args, self.watch)
+            if place is None:
+                return read(*args, **kwargs)
+            pattern = self._patterns.get(place)
+            if pattern is None or not pattern.is_of(args[0]):
+                work = read(*args)
+                self._learn(place, args, work)
+                return work
+            return self._again(pattern, *args)
+
+        return message
+
+    def _learn(self, place: tuple, args: tuple, work: Work) -> None:
+        """Remember a message that was read, for those that are like it."""
+        if type(work) is TracedWork and work.event is not None and work.event.backend == "gloo":
+            if len(self._patterns) == MAX_PATTERNS:
+                self._patterns.clear()
+            group, (tensor,) = args[:2]
+            codes = codes_of(place, sys._getframe(2))
+            order = self._order[group.group_name]
+            fixed = outline(tensor), order, work.gives_up, work.by_torch
+            self._patterns[place] = Pattern(work.event, *fixed, group, codes)
+
+    def _again(self, pattern: Pattern, group: ProcessGroup, tensors: list, peer: int, tag: int) -> Work:
+        """Tell of a message that is like an earlier one, hand it to its backend, and return a Work of our own."""
+        if self._left:
+            self._ask_oldest()
+        with pattern.order:
+            with self._lock:
+                index, self._count = self._count, self._count + 1
+                self.emit(Again(pattern.event, index, self.now(), self._steps.count))
+            hand_on = getattr(torch_private.backend(group, _CPU), pattern.event.op)
+            traced = TracedWork(self, hand_on(tensors, peer, tag), [Part(index, None)])
+            traced.after, traced.gives_up, traced.by_torch = pattern.after, pattern.gives_up, pattern.by_torch
+            self._open[index] = traced
+        pattern.count += 1
+        if pattern.event.async_op and self.watch.is_due(pattern.count):
+            by_hook = torch_private.backward_task() != -1
+            outputs = [] if pattern.event.op == "send" else tensors
+            self.watch.add(Guard(index, tensors, outputs, by_hook))
+        else:
+            self.watch.settle()
+        if len(self._open) > MAX_OPEN:
+            self._write_down()
+        return traced
 
     def _waited_in(self, event: Event, op, keys, args: tuple, kwargs: dict):
         """What the operator itself returns. A group's first call may wait in it, until all have made it."""
@@ -412,8 +471,12 @@ class Tracer:
                 traced.by_torch
             ):  # one that the program made is its own to keep: kept here, it would keep a destroyed group connected
                 self._kept.append(traced)
-        for part in traced.parts:
-            self.watch.remove(part.index)
+        if self.watch.guards:
+            for part in traced.parts:
+                self.watch.remove(part.index)
+        if traced.after is not None:
+            self.emit(Completed(traced.index, traced.after, self.now() if complete else None, waited, None))
+            return
         place = torch_private.source_rank(traced.inner) if complete and traced.any_source else None
         src = None if place is None else traced.any_source[place]
         with torch_private.NoModes():
@@ -496,7 +559,7 @@ def _python_caller() -> FrameType | None:
 
     Such is each in which autograd works through what is on a GPU, and so each that makes DDP's calls there."""
     frame = sys._getframe(2).f_back  # that of kernel._kernel; before it this function's, and Tracer._called's
-    while frame is not None and frame.f_code.co_filename == _WATCH_FILE:  # the mode, through which the call came
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:  # the mode, or what stands for a method of torch
         frame = frame.f_back
     return frame
 

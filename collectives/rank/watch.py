@@ -56,13 +56,14 @@ class Guard:
 class Watch(DispatchMode):
     """The guards of all calls under way, and the mode that checks every use of a tensor against them.
 
+    guards: by the call's index.
     report: called with the call's index and "written", "read" or "viewed", once for each call, from within the use.
     """
 
     def __init__(self, report: Callable[[int, str], None]) -> None:
         super().__init__()
         self._report = report
-        self._guards: dict[int, Guard] = {}
+        self.guards: dict[int, Guard] = {}
         self._calls: dict[tuple, int] = defaultdict(int)  # made from each place
         self._thread = threading.local()
         self._methods = {name: vars(torch.Tensor).get(name) for name in _METHODS}
@@ -76,7 +77,7 @@ class Watch(DispatchMode):
     def stop(self) -> None:
         for name, own in self._methods.items():
             setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)  # or inherited
-        self._guards.clear()
+        self.guards.clear()
         self.settle()
 
     def due(self, op: str, frame: FrameType | None) -> bool:
@@ -87,26 +88,31 @@ class Watch(DispatchMode):
             frame = frame.f_back
         place = tuple(place)
         self._calls[place] = count = self._calls[place] + 1
+        return self.is_due(count)
+
+    @staticmethod
+    def is_due(count: int) -> bool:
+        """Whether to watch the call that is this one of those from its place."""
         return count <= ALWAYS or count % SELDOM == 0
 
     def add(self, guard: Guard) -> None:
-        self._guards[guard.index] = guard
+        self.guards[guard.index] = guard
         self.settle()
 
     def waits(self, index: int, now: bool) -> None:
         """Let the tensors be used while the call is waited for: gloo's reduce_scatter_single fills its output then."""
-        if guard := self._guards.get(index):
+        if guard := self.guards.get(index):
             guard.waited_for = now
 
     def remove(self, index: int) -> None:
-        if guard := self._guards.pop(index, None):
+        if guard := self.guards.pop(index, None):
             self._outlived |= guard.node is not None and guard.node is not torch_private.current_node()
-            if not self._guards:
+            if not self.guards:
                 self.settle()
 
     def settle(self, wanted: bool | None = None) -> None:
         """Put this mode on this thread's stack, or take it off: by default, as there are guards or not."""
-        wanted = bool(self._guards) if wanted is None else wanted
+        wanted = bool(self.guards) if wanted is None else wanted
         count = torch_private.mode_count()
         if not (wanted or count) or getattr(self._thread, "dispatching", False):
             return
@@ -133,7 +139,7 @@ class Watch(DispatchMode):
 
     @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self._guards and (used := _used(func)):
+        if self.guards and (used := _used(func)):
             if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
                 return NotImplemented  # they come here again, with the tensors that they stand for
             for place, name, how in used:
@@ -156,7 +162,7 @@ class Watch(DispatchMode):
         @wraps(original)
         @partial(never_compiled, callees=False)
         def method(tensor, *args, **kwargs):
-            if self._guards:
+            if self.guards:
                 self._check(tensor, how)
             return original(tensor, *args, **kwargs)
 
@@ -164,7 +170,7 @@ class Watch(DispatchMode):
 
     def _check(self, tensor: torch.Tensor, how: str) -> None:
         first, last = extent(tensor)
-        for guard in list(self._guards.values()):  # another thread may be adding one
+        for guard in list(self.guards.values()):  # another thread may be adding one
             for start, end, at_all in guard.extents:
                 touched = first < end and start < last and (at_all or how == "written")
                 if touched and not guard.waited_for and how not in guard.reported:
@@ -177,7 +183,8 @@ class Unwatched:
 
     def _nothing(self, *_) -> None: ...
 
-    start = stop = due = add = waits = remove = settle = _nothing
+    guards: dict[int, Guard] = {}
+    start = stop = due = is_due = add = waits = remove = settle = _nothing
     run_backward = staticmethod(torch_private.run_backward)
 
 

@@ -1,0 +1,89 @@
+"""Messages that are like an earlier one: found by where the program makes them, and not read again.
+
+A ring or a pipeline makes thousands of messages in a few places, and to read one takes longer than to send it.  So what
+messages of one place have in common is kept as a Pattern.  The next one goes straight to its backend: neither through
+torch's dispatcher nor through the kernel there (kernel.py), which both would pass it on as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import CodeType, FrameType
+from weakref import ref
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
+
+from ..record.event import MAIN, Event, Value
+from . import torch_private
+from .callers import owner
+from .threads import here
+from .watch import FRAMES
+
+MAX_PATTERNS = 4096
+DEEP = 24  # frames of torch between a message and the program's line
+
+
+class Pattern:
+    """What messages of one place have in common.
+
+    event: the first of them.  after: what each leaves.  order: held while one is numbered and handed on.
+    gives_up, by_torch: see TracedWork.  count: how many there were.
+    """
+
+    __slots__ = "event", "after", "order", "gives_up", "by_torch", "count", "_group", "_codes"
+
+    def __init__(
+        self,
+        event: Event,
+        after: Value,
+        order: threading.RLock,
+        gives_up: bool,
+        by_torch: bool,
+        group: ProcessGroup,
+        codes: list[CodeType],
+    ) -> None:
+        self.event, self.after, self.order, self.gives_up, self.by_torch = event, after, order, gives_up, by_torch
+        self.count = 0
+        self._group = ref(group)  # after it is destroyed, another may lie in the same memory
+        self._codes = codes  # likewise: as long as this is kept, a place that names them is theirs
+
+    def is_of(self, group: ProcessGroup) -> bool:
+        return self._group() is group
+
+
+def place_of(
+    op: str, group: ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int, mine: object
+) -> tuple | None:
+    """By what the pattern of a message is found; None: it may be like no other, and must be read.
+
+    To be called by what stands in place of ProcessGroup.send or .recv.  mine: see torch_private.is_plain.
+    """
+    if here.work is not MAIN or len(tensors) != 1 or sys.exc_info()[1] is not None:
+        return None
+    tensor = tensors[0]
+    kind = type(tensor)
+    if kind is not torch.Tensor and kind is not Parameter or not tensor.is_cpu or tensor.layout != torch.strided:
+        return None
+    if not torch_private.is_plain(mine):
+        return None
+    place = [op, id(group), peer, tag, tensor.dtype, tensor.shape, tensor.stride()]
+    frame, left, found = sys._getframe(2), DEEP, False
+    while frame is not None and left:
+        code = frame.f_code
+        if not found and owner(code.co_filename) == "learner":
+            found, left = True, FRAMES  # from where the line was reached belongs to its place
+        place += id(code), frame.f_lasti
+        frame, left = frame.f_back, left - 1
+    return tuple(place) if found else None
+
+
+def codes_of(place: tuple, frame: FrameType | None) -> list[CodeType]:
+    """What a place that was found from this frame names by its memory."""
+    codes, ids = [], set(place)
+    while frame is not None and id(frame.f_code) in ids:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes
