@@ -352,6 +352,20 @@ def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient)
     assert "out of time after 2.5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
 
 
+@pytest.mark.slow
+def test_who_computes_on_a_busy_machine_has_longer_and_who_sleeps_has_not(sandboxes, monkeypatch):
+    """A busy machine is one on which half a second is too short."""
+    monkeypatch.setattr(switch, "SECONDS", 0.5)
+    monkeypatch.setattr(switch, "MOST_PATIENCE", 1000.0)
+    burns = "if dist.get_world_size() == 2:\n        until = time.process_time() + 0.6\n        while time.process_time() < until: pass"
+    computes = "import time\n" + RIGHT.replace("dist.all_reduce(y)", f"{burns}\n    dist.all_reduce(y)")
+    assert scored(computes, sandboxes).points == 3
+    sleeps = scored("import time\ndef distributed_mean(x): time.sleep(1000)", sandboxes)
+    monkeypatch.setattr(switch, "MOST_PATIENCE", 0.0)
+    for late in (sleeps, scored(computes, sandboxes)):
+        assert "out of time after 0.5 s" in late.checks[0].reason
+
+
 def test_partial_credit(sandboxes):
     unchunked = next(answer for answer, _ in answers.WRONG["ring_all_reduce"] if answer.__name__ == "unchunked")
     values, budget = checked("ring_all_reduce", unchunked, sandboxes)

@@ -74,6 +74,11 @@ class Sandbox:
                 theirs.close()
         return [ours for ours, _ in pairs]
 
+    def computed(self) -> float:
+        """Seconds of processor time of all ranks together. Raises OSError or EOFError if the sandbox is gone."""
+        self._ours.sendall(frame({"look": True}))
+        return self._reply()["computed"]
+
     def end_ranks(self) -> list[int | None]:
         """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
         self._ours.sendall(frame({"end": True}))
@@ -150,6 +155,10 @@ class Crew:
         if self.loads:
             self._sandbox.load()
         self._socks += self._sandbox.more_ranks(size - len(self._socks))
+
+    def computed(self) -> float:
+        """How much the ranks have computed, see Sandbox.computed."""
+        return self._sandbox.computed()
 
     def ended(self) -> list[int | None]:
         """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""
