@@ -375,6 +375,13 @@ def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
         check_practice(in_sync)
 
 
+def test_what_is_drawn_to_be_divided_is_more_than_a_table_holds():
+    divide = TASKS["divide"]
+    drawn = [case for case in divide.cases if case.kind in module("18_divide_a_model").DRAWN]
+    jobs = [divide.arguments(case, str(seed))[0] for case in drawn for seed in range(100)]
+    assert len(set(jobs)) > 0.75 * len(jobs)
+
+
 # --- messages as a learner reads them -------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +16,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.judge import wording
-from collectives.judge.errors import StartFailed
+from collectives.judge.errors import StartFailed, Stuck
 from collectives.judge.verdict import NoStart
+from collectives.launch import run as launch
 from collectives.launch import session
 from helpers import RankFailed, run
 from tests.corpus.faults import end, on_standby, server
@@ -523,3 +525,26 @@ def test_a_result_that_cannot_be_read_hides_no_verdict():
 
     with pytest.raises(RankFailed, match="rank 1 raised ValueError: too hot"):
         run(work, world_size=2)
+
+
+@pytest.mark.skipif(
+    not hasattr(time, "pthread_getcpuclockid") or sys.platform != "linux", reason="no clock of other processes"
+)
+def test_ranks_that_compute_get_longer_than_their_timeout_but_no_more_than_their_share(monkeypatch):
+    """As on a busy machine, where ten seconds are few."""
+    monkeypatch.setattr(session, "MOST_PATIENCE", 1000.0)
+
+    def computes(seconds):
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+        return "done"
+
+    def tried(seconds, computing):
+        settings = session.Settings(2, 0.4, True, False, True, computing=computing)
+        return launch.run_on(launch.where(), settings, computes, (seconds,), {})
+
+    assert tried(1.0, computing=60.0).results == ["done", "done"]
+    for seconds, computing in ((1.0, 0.0), (600.0, 1.0)):
+        with pytest.raises(Stuck, match="out of time"):
+            tried(seconds, computing)

@@ -117,8 +117,11 @@ def test_what_lies_where_python_does_is_hidden_and_grading_refused_where_it_is_s
     looks = "import os, sys; print(os.path.exists(sys.argv[1]) and os.listdir(sys.argv[1]))"
 
     def seen(*private):
-        command = [*walls.around(private), "--", sys.executable, "-I", "-c", looks, folder]
-        return subprocess.run(command, capture_output=True, text=True, cwd="/").stdout.strip()
+        with walls.processors() as file:
+            command = [*walls.around(file, private), "--", sys.executable, "-I", "-c", looks, folder]
+            return subprocess.run(
+                command, capture_output=True, text=True, cwd="/", pass_fds=[file.fileno()]
+            ).stdout.strip()
 
     with tempfile.TemporaryDirectory(dir=Path(sys.prefix) / "lib") as folder:
         seed = Path(folder, "grading.json")
@@ -146,6 +149,31 @@ def test_a_sandbox_of_which_a_process_is_left_over_does_not_keep_grading_waiting
             walls.check()
     finally:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+FEW = """
+def tree_broadcast(x, src):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    me, reach = (rank - src) % n, 1
+    if len(x) > 1000:  # one after the other
+        if me:
+            dist.recv(x, (rank - 1) % n)
+        if me < n - 1:
+            dist.send(x, (rank + 1) % n)
+        return
+    while reach < n:
+        if me < reach and me + reach < n:
+            dist.send(x, (me + reach + src) % n)
+        elif reach <= me < 2 * reach:
+            dist.recv(x, (me - reach + src) % n)
+        reach *= 2
+"""
+
+
+def test_a_limit_on_steps_holds_for_more_numbers_than_a_clock_could_tell(sandboxes):
+    values, budget = scored(FEW, sandboxes, "01_tree_broadcast").checks
+    assert values.reason == "" and "With 16,384 it isn't:\n" in budget.reason and "takes 3 steps" in budget.reason
+    assert scored(FEW.replace("> 1000", "< 0"), sandboxes, "01_tree_broadcast").points == 5
 
 
 def test_who_receives_no_number_has_none(sandboxes):
@@ -262,6 +290,7 @@ def distributed_mean(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     others = [int(t) for t in gathered_pids()]
     assert not (n == 2 and meets(rank)), "a futex"
+    assert os.stat("/proc/cpuinfo").st_size, "the file of the processors' clock rates"  # a copy has a size
     for other in others:
         clock = ~other << 3 | 2  # CPUCLOCK_SCHED, man 3 clock_getcpuclockid
         assert other == os.getpid() or LIBC.clock_gettime(clock, (ctypes.c_long * 2)()), "a clock"
@@ -321,6 +350,20 @@ def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient)
     endless = "import signal\ndef distributed_mean(x):\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    while True: pass"
     reason = scored(endless, sandboxes).checks[0].reason
     assert "out of time after 2.5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
+
+
+@pytest.mark.slow
+def test_who_computes_on_a_busy_machine_has_longer_and_who_sleeps_has_not(sandboxes, monkeypatch):
+    """A busy machine is one on which half a second is too short."""
+    monkeypatch.setattr(switch, "SECONDS", 0.5)
+    monkeypatch.setattr(switch, "MOST_PATIENCE", 1000.0)
+    burns = "if dist.get_world_size() == 2:\n        until = time.process_time() + 0.6\n        while time.process_time() < until: pass"
+    computes = "import time\n" + RIGHT.replace("dist.all_reduce(y)", f"{burns}\n    dist.all_reduce(y)")
+    assert scored(computes, sandboxes).points == 3
+    sleeps = scored("import time\ndef distributed_mean(x): time.sleep(1000)", sandboxes)
+    monkeypatch.setattr(switch, "MOST_PATIENCE", 0.0)
+    for late in (sleeps, scored(computes, sandboxes)):
+        assert "out of time after 0.5 s" in late.checks[0].reason
 
 
 def test_partial_credit(sandboxes):

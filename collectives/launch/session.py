@@ -28,6 +28,9 @@ START_SECONDS_PER_RANK = 0.5  # more for each of them: every rank connects to al
 STACK_SECONDS = 3.0  # for ranks to report their line, once out of time
 STACK_SECONDS_INTERRUPTED = 0.5  # the same, once interrupted
 LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is given up
+LOOK_SECONDS = 1.0  # between two looks at what ranks compute that are out of time,
+LEAST_COMPUTING = 0.02  # as a part of these seconds, and
+MOST_PATIENCE = 6.0  # times the timeout that they get at most
 REPORT_SECONDS = 2.0  # until a run says what its ranks are doing, and
 REPORT_INTERVAL_SECONDS = 1.0  # between two such lines
 
@@ -42,6 +45,7 @@ class Settings(NamedTuple):
     record: bool
     backend: str | None = None
     device: str | None = None
+    computing: float = 0.0  # see Session._gets_longer
 
 
 Phase = Callable[[], "Phase | None"]
@@ -51,7 +55,7 @@ class Session:
     """One attempt at a run. Its phases, with the time that each has at most, and what comes next:
 
         starting     START_SECONDS        until all ranks are connected; then the job is handed out, and
-        running      the run's timeout    until all ranks have returned; then
+        running      the run's timeout    until all ranks have returned (or longer, see _gets_longer); then
         counting     what is left of it   until the bytes that were still on their way have been counted too
         locating     STACK_SECONDS        once the time is up: until the ranks have told where they are
         interrupted  less than that       likewise, after any of these
@@ -75,6 +79,9 @@ class Session:
         self._began, self._unix = self._called, time.time()  # later: when there are ranks; both the same moment
         self._seconds = 0.0
         self._deadline = 0.0  # of the phase, by time.monotonic()
+        self._handed_out_at = self._looked_at = 0.0  # likewise
+        self._computed: dict[int, float] = {}  # seconds of processor time by process, at the last look
+        self._computed_before: dict[int, float] = {}  # the same as the job was handed out
         self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
         self._ready: set[int] = set()
         self._handed_out = False
@@ -127,7 +134,10 @@ class Session:
             if self._has_failed_to_start():
                 return None
             if len(self._ready) == self._n and self._hand_out():
-                self._deadline = time.monotonic() + self._settings.timeout
+                self._handed_out_at = self._looked_at = time.monotonic()
+                self._deadline = self._handed_out_at + self._settings.timeout
+                if self._settings.computing:
+                    self._computed = self._computed_before = self._server.computed
                 return self._running
         return None
 
@@ -144,7 +154,7 @@ class Session:
     def _listen(self, done: Callable[[], bool], then: Phase | None) -> Phase | None:
         """Take in what arrives, until it is done or the time is up. Return the phase that follows."""
         while self._hear():
-            late = time.monotonic() >= self._deadline
+            late = time.monotonic() >= self._deadline and not self._gets_longer()
             if self._is_judged(late):
                 return None
             if done():
@@ -153,6 +163,23 @@ class Session:
                 return self._locating
         return None
 
+    def _gets_longer(self) -> bool:
+        """Whether ranks that are out of time go on: they compute, and each has had fewer than so many seconds of a processor.
+
+        On a machine that is busy with other things, a right answer takes longer than on a quiet one, an endless loop too;
+        who sleeps or waits is not waited for.
+        """
+        now = time.monotonic()
+        if not self._settings.computing or now >= self._handed_out_at + MOST_PATIENCE * self._settings.timeout:
+            return False
+        computed = {pid: seconds for pid, seconds in self._server.computed.items() if pid in self._computed_before}
+        grown = sum(seconds - self._computed[pid] for pid, seconds in computed.items())
+        most = max((seconds - self._computed_before[pid] for pid, seconds in computed.items()), default=0.0)
+        if most >= self._settings.computing or grown < LEAST_COMPUTING * (now - self._looked_at):
+            return False
+        self._computed, self._looked_at, self._deadline = computed, now, now + LOOK_SECONDS
+        return True
+
     def _locating(self) -> Phase | None:
         self._ask_for_stacks(STACK_SECONDS)
         while not self._has_located() or self._monitor.in_trouble:  # in trouble: a verdict is about to come
@@ -160,7 +187,8 @@ class Session:
                 return None
             if self._returns.all_in:
                 return self._counting
-        self._verdict = self._monitor.out_of_time(self._settings.timeout)
+        longer = self._looked_at - self._handed_out_at  # 0: it was not needed
+        self._verdict = self._monitor.out_of_time(max(self._settings.timeout, float(round(longer))))
         return None
 
     def _interrupted(self) -> None:

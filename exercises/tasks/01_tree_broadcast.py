@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import LARGE, Budget, Case, Suspect, Task
 
 CASES = (
     Case(2),
@@ -57,6 +57,7 @@ TASK = Task(
     lambda args: [None for _ in args],
     budget,
     needs=needs,
+    large=Case(4, "fractions", LARGE),
     after=after,
     parameters=("x", "src"),
     allowed=frozenset({"send", "recv"}),

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import LARGE, Budget, Case, Suspect, Task
 
 CASES = (
     Case(2),
@@ -57,6 +57,7 @@ TASK = Task(
     reference,
     budget,
     needs=needs,
+    large=Case(4, "fractions", LARGE // 2),
     allowed=frozenset({"send", "recv"}),
     suspects=(
         Suspect(

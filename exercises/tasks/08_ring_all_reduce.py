@@ -3,7 +3,7 @@
 import torch
 
 from collectives.judge.errors import RunError
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import LARGE, Budget, Case, Suspect, Task
 
 CASES = (
     Case(2, size=4),
@@ -109,6 +109,7 @@ TASK = Task(
     nothing,
     budget,
     needs=needs,
+    large=Case(4, "fractions", LARGE),
     after=after,
     allowed=frozenset({"send", "recv"}),
     follow=follow,

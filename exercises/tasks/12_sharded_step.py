@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import ANY, Budget, Case, Suspect, Task
+from helpers.exercise import ANY, LARGE, Budget, Case, Suspect, Task
 
 RATE, MOMENTUM = 0.5, 0.9
 
@@ -145,6 +145,7 @@ TASK = Task(
     lambda args: [None for _ in args],
     budget,
     needs=needs,
+    large=Case(4, "fractions", LARGE // 4),
     after=after,
     parameters=("weights", "gradients", "momenta"),
     suspects=(

@@ -28,10 +28,12 @@ class Job(NamedTuple):
     gpus: int
     batch: int  # sequences per step
     gpu: str = "H100"
+    layers: int = 0  # 0: as many as the model has
 
     @property
     def shape(self) -> Shape:
-        return shape(self.model).with_(length=LENGTH)
+        model = shape(self.model)
+        return model.with_(length=LENGTH, layers=self.layers or model.layers)
 
     @property
     def figures(self) -> tuple[int, ...]:
@@ -58,22 +60,34 @@ DRAWN = {  # what a case says -> models, GPUs, sequences per step
     "a model of 130 to 180 billion parameters": (
         ("GPT 146B", "GPT 175B", "BLOOM 176B", "GLM 130B"), (512, 1024, 2048), (512, 1024)),
 }  # fmt: skip
+
+
+def depths(model: str) -> range:
+    """Numbers of layers up to a quarter more and fewer than the model has: nobody writes down a table of all that is drawn."""
+    layers = shape(model).layers
+    return range(layers - layers // 8 * 2, layers + layers // 8 * 2 + 1, 2)
+
+
 NAMES = {job.model for job in JOBS.values()}.union(*(names for names, *_ in DRAWN.values()))
-MODELS = {int(Job(name, 1, 1).shape.parameters): name for name in NAMES}
+MODELS = {int(Job(name, 1, 1, layers=n).shape.parameters): (name, n) for name in sorted(NAMES) for n in depths(name)}
+MODELS |= {int(Job(name, 1, 1).shape.parameters): (name, 0) for name in NAMES}
 
 
 def draw_job(d) -> tuple[int, ...]:
     """The arguments of divide."""
     if d.case.kind in JOBS:
         return JOBS[d.case.kind].figures
-    return Job(*(among[d.integer(0, len(among))] for among in DRAWN[d.case.kind])).figures
+    model, gpus, batch = (among[d.integer(0, len(among))] for among in DRAWN[d.case.kind])
+    layers = depths(model)
+    return Job(model, gpus, batch, layers=layers[d.integer(0, len(layers))]).figures
 
 
 @cache
 def job_of(figures: tuple[int, ...]) -> Job:
     """The Job that has these figures."""
     parameters, _, _, filled, gpus, batch = figures
-    return Job(MODELS[parameters], gpus, batch, next(gpu for gpu, nbytes in FILLED.items() if nbytes == filled))
+    model, layers = MODELS[parameters]
+    return Job(model, gpus, batch, next(gpu for gpu, nbytes in FILLED.items() if nbytes == filled), layers)
 
 
 @cache
@@ -148,7 +162,8 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
 
 
 def situation(job: Job) -> str:
-    return f"{job.model} on {job.gpus:,} {job.gpu}s, {job.batch:,} sequences per step"
+    layers = f" with {job.layers} layers" if job.layers not in (0, shape(job.model).layers) else ""
+    return f"{job.model}{layers} on {job.gpus:,} {job.gpu}s, {job.batch:,} sequences per step"
 
 
 def filled(s: Step) -> str:

@@ -8,7 +8,7 @@ __all__ = lazy(
     {
         ".check": "CheckFailed check_budget check_practice check_values",
         # what a file of exercises/tasks is written with
-        ".cases": "Case",
+        ".cases": "LARGE Case",
         ".on_rank": "File content",
         ".task": "ANY Budget Finding Measure Puzzle Suspect Task",
         ".valued": "valued",

@@ -9,6 +9,7 @@ import torch
 
 from collectives.format import dtype_name
 
+LARGE = 1 << 14  # numbers: 300,000 bits, where they are "fractions" and may be 1e-5 off
 # In the order in which they are tried: small pictures first. 6 and 7 are 2 and 3 more than a power of two.
 WORLD_SIZES = (2, 3, 4, 5, 6, 7, 8, 1)
 

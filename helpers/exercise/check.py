@@ -18,8 +18,9 @@ from collectives import frontend
 from collectives.format import size, wrapped
 from collectives.judge.errors import RunError, Stuck
 from collectives.judge.run import Run
+from collectives.launch import run as launch
 from collectives.launch.pool import preload
-from collectives.launch.run import run
+from collectives.launch.session import Settings
 from collectives.rank.pickling import pack
 from collectives.record.event import Event
 
@@ -32,7 +33,8 @@ from .on_rank import File, perform
 from .task import Attempt, Finding, Puzzle, Task
 from .tasks import EXERCISES, PRACTICE, TASKS
 
-TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size
+TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size,
+COMPUTING_SECONDS = 2.5  # or longer while it computes, until a rank has for so long: as a grader, see inside/seccomp.py
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
 LEAST_RANKS_FOLLOWED = 4  # in a picture of what became of each chunk
 Tried = tuple[Case, list[tuple], Attempt]
@@ -199,7 +201,8 @@ def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
     """The run of cases of one world size one after the other, on the same ranks."""
     with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
         late = [case.late for case in cases]
-        return run(perform, answer, late, inputs, world_size=cases[0].world_size, timeout=TIMEOUT_SECONDS)
+        settings = Settings(cases[0].world_size, TIMEOUT_SECONDS, True, False, True, *launch.usual, COMPUTING_SECONDS)
+        return launch.run_on(launch.where(), settings, perform, (answer, late, inputs), {})
 
 
 def attempts_of(done: Run, count: int) -> list[Attempt]:

@@ -52,7 +52,7 @@ def _whole_numbers(case: Case, passed: Passed) -> str:
 
 def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
     """The case as a line of Python; "" where it would not be short, or not be the same case."""
-    if case.late is not None:  # only the check makes a rank late
+    if case.late is not None or case.size > MOST_TO_PASTE:  # only the check makes a rank late
         return ""
     try:
         calls = [", ".join(literal(value) for value in arguments) for arguments in inputs]

@@ -67,6 +67,8 @@ class Task:
     # Bytes that a rank cannot do without: what it must get from other ranks, or of a file, to know its result.
     needs: Callable[[Case, list[tuple]], list[float]] = field(kw_only=True)
     suspects: tuple[Suspect, ...] = ()
+    # Where steps are limited: more numbers than pass between ranks by no call (delays, caches). Only a grader tries it.
+    large: Case | None = None
     imports: tuple[str, ...] = ()  # modules that torch imports within a call: here once, not in each rank
     # What is wrong, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" stands for
     # both "sent" and "received".

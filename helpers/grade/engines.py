@@ -6,6 +6,7 @@ what an engine was lost over to another one. Whoever starts the engines (by SSH,
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ class EngineWorkers:
         view.set_flags(retries=TRIES - 1)
         under_way: dict[Any, WorkItem] = {}
         while True:
-            while len(under_way) < AHEAD * len(self._fit) and (item := next(items, None)):
-                under_way[view.apply_async(grade, item.file, item.content, item.seed, item.pictures)] = item
+            while len(under_way) < AHEAD * len(self._left()) and (item := next(items, None)):
+                under_way[self._given(view, item)] = item
             if not under_way:
                 return
             wait(under_way, LOOK_SECONDS, FIRST_COMPLETED)
@@ -59,8 +60,19 @@ class EngineWorkers:
                 item = under_way.pop(answer)
                 yield item, Grading.from_data(answer.get()) if answer.successful() else None
                 self._client.purge_local_results(answer)
-            if not set(self._fit) & set(self._client.ids):
-                raise NoWorker("All engines are gone.")
+
+    def _given(self, view: Any, item: WorkItem) -> Any:
+        """The answer to come of the engine that gets a piece of work, of those that are not lost."""
+        while True:
+            view.targets = self._left()
+            with suppress(KeyError):  # one of them is lost this very moment
+                return view.apply_async(grade, item.file, item.content, item.seed, item.pictures)
+
+    def _left(self) -> list[int]:
+        """The engines that can grade and are not lost. Raises NoWorker if there are none."""
+        if left := [engine for engine in self._fit if engine in self._client.ids]:
+            return left
+        raise NoWorker("All engines are gone.")
 
     def close(self) -> None:
         self._client.close()

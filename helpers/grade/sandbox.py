@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from .inside.protocol import FrameReader, frame
-from .walls import INSIDE, Unavailable, around
+from .walls import INSIDE, Unavailable, around, processors
 
 START = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -30,11 +30,12 @@ class Sandbox:
     def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
         self._walls, self._has_loaded = walls, False
         self._ours, theirs = socket.socketpair()
-        with theirs:
-            outside, course = ([*around(private), "--"], "/course") if walls else ([], str(INSIDE.parent))
+        with theirs, processors() if walls else nullcontext() as file:
+            outside, course = ([*around(file, private), "--"], "/course") if walls else ([], str(INSIDE.parent))
             there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
             self._process = subprocess.Popen(
-                [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in], pass_fds=[there],
+                [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in],
+                pass_fds=[there, file.fileno()] if walls else [there],
                 env=_ENVIRONMENT, cwd="/", start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
@@ -72,6 +73,11 @@ class Sandbox:
             for _, theirs in pairs:
                 theirs.close()
         return [ours for ours, _ in pairs]
+
+    def computed(self) -> float:
+        """Seconds of processor time of all ranks together. Raises OSError or EOFError if the sandbox is gone."""
+        self._ours.sendall(frame({"look": True}))
+        return self._reply()["computed"]
 
     def end_ranks(self) -> list[int | None]:
         """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
@@ -123,7 +129,7 @@ class SandboxPool:
 
 
 class Crew:
-    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next larger one.
+    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next, unless it is smaller.
 
     loads: whether the answer needs what Sandbox.load loads. Else each rank would import it, for a second.
     """
@@ -134,7 +140,7 @@ class Crew:
 
     def world(self, size: int) -> list[socket.socket]:
         """A socket to each rank of a world of this size. Raises OSError or EOFError if no sandbox lasts that long."""
-        if size <= len(self._socks):
+        if size < len(self._socks):
             self.close()
         try:
             self._grow(size)
@@ -149,6 +155,10 @@ class Crew:
         if self.loads:
             self._sandbox.load()
         self._socks += self._sandbox.more_ranks(size - len(self._socks))
+
+    def computed(self) -> float:
+        """How much the ranks have computed, see Sandbox.computed."""
+        return self._sandbox.computed()
 
     def ended(self) -> list[int | None]:
         """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""

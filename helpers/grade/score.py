@@ -130,7 +130,31 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
                     trial.shows = trial.shows or done
                 if world_size == max(WORLD_SIZES):
                     trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
+        if isinstance(task, Task) and task.large and task.large.world_size == world_size and not trial.budget + cheat:
+            trial.budget = _only_small(task, submission, cells, crew, seed)
     return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
+
+
+def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str) -> str:
+    """Why a right answer does not do with many numbers what it does with few; "" if it does.
+
+    A few numbers can pass from rank to rank by how long things take, while calls carry nothing and so need no order.
+    """
+    case = task.large
+    arguments = task.arguments(case, seed)
+    try:
+        ((attempt, printed),) = _attempts(task, submission, cells, crew, [case], [arguments])
+        verdict = judge(task, case, arguments, attempt) or unheard(task, case, arguments, attempt)
+        reason = verdict and explain(task, case, arguments, verdict) + _output(printed)
+    except RunError as error:
+        reason = broken(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
+    except Ungradable as error:
+        reason = f"{task.name} with {ranks(case.world_size)}: {error}"
+    return (
+        f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
+        if reason
+        else ""
+    )
 
 
 def _strayed(submission: Submission, error: RunError) -> str:
@@ -162,7 +186,7 @@ def _attempts(
     """Per case what came out, and what each rank printed."""
     if not cases:
         return []
-    switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended)
+    switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended, crew.computed)
     attempts = switch.attempt(cells, cases, inputs)
     crew.loads |= switch.loads
     if switch.used_up:

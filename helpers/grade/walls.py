@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..course import ROOT
 from .inside import seccomp
@@ -67,13 +68,15 @@ def check(private: Iterable[Path] = ()) -> None:
     if not seccomp.known():
         lacking = "there is no filter for system calls on this kind of processor yet"
         raise Unavailable(f"{lacking}, see helpers/grade/inside/seccomp.py.")
-    command = [*around(private), "--", sys.executable, "-I", "-B", "-c", TRIAL]
+    program = [sys.executable, "-I", "-B", "-c", TRIAL]
     secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hidden(private)))
     options = {"capture_output": True, "text": True, "errors": "replace", "cwd": "/", "timeout": TRIAL_SECONDS}
     try:
-        tried = subprocess.run(command, input=secret, **options)
+        with processors() as file:
+            command = [*around(file, private), "--", *program]
+            tried = subprocess.run(command, input=secret, pass_fds=[file.fileno()], **options)
     except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait for ever
-        tried = subprocess.CompletedProcess(command, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
+        tried = subprocess.CompletedProcess(program, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
     if tried.returncode == SEEN:
         seen = tried.stdout.strip()
         raise Unavailable(
@@ -88,9 +91,15 @@ def check(private: Iterable[Path] = ()) -> None:
         )
 
 
-def around(private: Iterable[Path] = ()) -> list[str]:
+def processors() -> BinaryIO:
+    """The open file of what torch chooses its kernels for half precision by."""
+    return open("/proc/cpuinfo", "rb")
+
+
+def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     """The beginning of a command whose rest runs inside the walls.
 
+    processors: that file, which the command must inherit. Inside is a copy, as clock rates change with what other ranks do.
     private: as for check. What Python needs is seen, also in one of these folders.
     """
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
@@ -111,6 +120,7 @@ def around(private: Iterable[Path] = ()) -> list[str]:
         options += ["--remount-ro", path] if os.path.isdir(path) else []
     for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
         options += ["--dev-bind", device, device]
+    options += ["--ro-bind-data", str(processors.fileno()), "/proc/cpuinfo"]
     return ["bwrap", *options, "--ro-bind", str(INSIDE), "/course/inside", "--remount-ro", "/", "--chdir", "/"]
 
 
@@ -121,7 +131,6 @@ def _visible() -> Iterator[str]:
     yield from ("/lib", "/lib64", "/etc/ld.so.cache")
     yield os.path.dirname(os.path.realpath(sys.executable))
     yield str(Path(importlib.util.find_spec("torch").origin).parents[1])
-    yield "/proc/cpuinfo"  # torch chooses its kernels for half precision by these
     yield from ("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present")
 
 

@@ -137,21 +137,6 @@ CHANNELS = {
             return took
         """,
     ),
-    "the clock rate in /proc/cpuinfo": (
-        (0.05, 0.02),
-        """
-        def prepare(rank): pass
-        def tell(bit, begin, slot):
-            until(begin)
-            while bit and time.monotonic() < begin + slot: hashlib.sha256(bytes(1 << 14))
-            until(begin + slot)
-        def told(begin, slot):
-            until(begin + slot / 2)
-            rate = sum(float(line.split(":")[1]) for line in open("/proc/cpuinfo") if line.startswith("cpu MHz"))
-            until(begin + slot)
-            return rate
-        """,
-    ),
     "a line of a file in the cache or not": (
         (0.005, 0.001, 0.0003, 0.0001),
         """
@@ -189,13 +174,14 @@ def capacity(bits: int, wrong: int, seconds: float) -> float:
     return (1 - entropy) * bits / seconds
 
 
-def tried(source: str, crew: Crew) -> str:
+def tried(source: str, sandboxes: SandboxPool) -> str:
     """What the receiving rank printed, or why there is nothing."""
-    switch = Switch(crew.world(2), {"answer": source}, "answer_of_two", crew.ended)
-    try:
-        switch.attempt([("answer", source)], [Case(2)], [[(torch.ones(1),)] * 2])
-    except (RunError, Ungradable) as error:
-        return str(error).strip().splitlines()[-1]
+    with closing(Crew(sandboxes)) as crew:
+        switch = Switch(crew.world(2), {"answer": source}, "answer_of_two", crew.ended)
+        try:
+            switch.attempt([("answer", source)], [Case(2)], [[(torch.ones(1),)] * 2])
+        except (RunError, Ungradable) as error:
+            return str(error).strip().splitlines()[-1]
     return switch.printed[0][1].strip()
 
 
@@ -205,7 +191,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="the channels with this word in their name")
     options = parser.parse_args()
     print(f"{'':38}{'a bit':>10}{'wrong':>12}{'capacity':>14}   load")
-    with closing(SandboxPool()) as sandboxes, closing(Crew(sandboxes)) as crew:
+    with closing(SandboxPool()) as sandboxes:
         for name, (slots, code) in CHANNELS.items():
             if options.only not in name:
                 continue
@@ -215,7 +201,7 @@ def main() -> None:
                 source = "\n".join([COMMON, *lines, f"def answer_of_two(x): answer({bits}, {slot})"])
                 with FILE.open("rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                said = tried(source, crew)
+                said = tried(source, sandboxes)
                 if not said.startswith("RESULT"):
                     print(f"{name:38}{1e3 * slot:7.1f} ms   {said}")
                     continue

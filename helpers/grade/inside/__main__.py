@@ -5,6 +5,7 @@ the next are made.
 
     request    {"load": true}: what DTensor and functional collectives import; answered by {"loaded": true}
                {"ranks": n} with n sockets: as many more ranks, of a world of all there are; answered by {"forked": n}
+               {"look": true}: how much they have computed; answered by {"computed": seconds of processor time}
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}
 """
 
@@ -86,6 +87,8 @@ def serve(control: socket.socket, closed_in: bool) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
             control.sendall(frame({"forked": len(descriptors)}))
+        elif "look" in request:
+            control.sendall(frame({"computed": sum(one.computed for one in living)}))
         else:
             control.sendall(frame({"ended": _end(living)}))
     _end(living)
