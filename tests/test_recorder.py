@@ -620,10 +620,10 @@ def test_what_stands_in_for_torchs_own_is_called_as_that_is():
         assert str(own(mine)).replace("datetime.", "") == str(torchs(other)).replace("datetime.", ""), other.__doc__
 
 
-# --- messages like an earlier one ----------------------------------------------------------
+# --- calls like an earlier one ----------------------------------------------------------
 
 
-def test_a_message_like_an_earlier_one_is_told_as_one_that_is_read():
+def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
     def both():
         from collectives.rank.protocol import Again, Called, Completed, Misused
 
@@ -641,6 +641,12 @@ def test_a_message_like_an_earlier_one_is_told_as_one_that_is_read():
                             got.tolist()  # too early, but for the send's
                         work.wait()
                     assert torch.equal(got, x)
+                for op, later in ((dist.ReduceOp.SUM, False), (dist.ReduceOp.MAX, False), (dist.ReduceOp.MAX, True)):
+                    total = whole.clone()
+                    work = dist.all_reduce(total, op, group, later)
+                    if later:
+                        work.wait()
+                    assert torch.equal(total, whole * 2 if op == dist.ReduceOp.SUM else whole)
                 if group is not None:
                     dist.destroy_process_group(group)
                 try:
@@ -667,14 +673,13 @@ def test_a_message_like_an_earlier_one_is_told_as_one_that_is_read():
             dist.group.WORLD._start_coalescing(torch.device("cpu"))
         return quick[:4] == read[:4], len(quick[3]), len(quick[0]), quick[4], read[4]
 
-    print(run(both, world_size=2, record=False).results)
     same, misused, calls, again, none = zip(*run(both, world_size=2, record=False).results)
     turns = ALWAYS + SELDOM + 1
-    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (10 * turns,) * 2
-    assert again == (9 * turns - 9 - 3 * 8,) * 2  # not those of a handler, nor the first of each place and group
+    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (13 * turns,) * 2
+    assert again == (12 * turns - 12 - 3 * 11,) * 2  # not those of a handler, nor the first of each place and group
 
 
-def test_a_message_that_somebody_else_watches_goes_the_whole_way():
+def test_a_call_that_somebody_else_watches_goes_the_whole_way():
     def seen():
         from torch.utils._python_dispatch import TorchDispatchMode
 

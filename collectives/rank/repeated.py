@@ -1,7 +1,7 @@
-"""Messages that are like an earlier one: found by where the program makes them, and not read again.
+"""Calls that are like an earlier one: found by where the program makes them, and not read again.
 
-A ring or a pipeline makes thousands of messages in a few places, and to read one takes longer than to send it.  So what
-messages of one place have in common is kept as a Pattern.  The next one goes straight to its backend: neither through
+A training step makes thousands of messages and sums in a few places, and to read one takes longer than to send it.  So
+what calls of one place have in common is kept as a Pattern.  The next one goes straight to its backend: neither through
 torch's dispatcher nor through the kernel there (kernel.py), which both would pass it on as it is.
 """
 
@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from weakref import ref
 
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import AllreduceOptions, ProcessGroup
 from torch.nn import Parameter
 
 from ..record.event import MAIN, Event, Value
@@ -23,20 +23,21 @@ from .threads import here
 from .watch import FRAMES
 
 MAX_PATTERNS = 4096
-DEEP = 24  # frames of torch between a message and the program's line
+DEEP = 24  # frames of torch between a call and the program's line
 
 
 class Pattern:
-    """What messages of one place have in common.
+    """What calls of one place have in common.
 
-    event: the first of them.  after: what each leaves.  order: held while one is numbered and handed on.
-    gives_up, by_torch: see TracedWork.  count: how many there were.
+    method: of ProcessGroup and of a backend.  event: the first of them.  after: what each leaves.
+    order: held while one is numbered and handed on.  gives_up, by_torch: see TracedWork.  count: how many there were.
     """
 
-    __slots__ = "event", "after", "order", "gives_up", "by_torch", "count", "_group", "_codes"
+    __slots__ = "method", "event", "after", "order", "gives_up", "by_torch", "count", "_group", "_codes"
 
     def __init__(
         self,
+        method: str,
         event: Event,
         after: Value,
         order: threading.RLock,
@@ -45,7 +46,8 @@ class Pattern:
         group: ProcessGroup,
         codes: list[CodeType],
     ) -> None:
-        self.event, self.after, self.order, self.gives_up, self.by_torch = event, after, order, gives_up, by_torch
+        self.method, self.event, self.after, self.order = method, event, after, order
+        self.gives_up, self.by_torch = gives_up, by_torch
         self.count = 0
         self._group = ref(group)  # after it is destroyed, another may lie in the same memory
         self._codes = codes  # likewise: as long as this is kept, a place that names them is theirs
@@ -54,14 +56,23 @@ class Pattern:
         return self._group() is group
 
 
-def place_of(
-    op: str, group: ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int, mine: object
-) -> tuple | None:
-    """By what the pattern of a message is found; None: it may be like no other, and must be read.
+def place_of(method: str, args: tuple, mine: object) -> tuple | None:
+    """By what the pattern of a call is found; None: it may be like no other, and must be read.
 
-    To be called by what stands in place of ProcessGroup.send or .recv.  mine: see torch_private.is_plain.
+    To be called by what stands in place of that method of ProcessGroup.  mine: see torch_private.is_plain.
     """
-    if here.work is not MAIN or len(tensors) != 1 or sys.exc_info()[1] is not None:
+    if here.work is not MAIN or sys.exc_info()[1] is not None:
+        return None
+    if method == "allreduce":
+        if len(args) != 3 or type(args[2]) is not AllreduceOptions:
+            return None
+        group, tensors, options = args
+        how = options.reduceOp, options.asyncOp
+    elif len(args) == 4:
+        group, tensors, *how = args
+    else:
+        return None
+    if len(tensors) != 1:
         return None
     tensor = tensors[0]
     kind = type(tensor)
@@ -69,7 +80,7 @@ def place_of(
         return None
     if not torch_private.is_plain(mine):
         return None
-    place = [op, id(group), peer, tag, tensor.dtype, tensor.shape, tensor.stride()]
+    place = [method, id(group), *how, tensor.dtype, tensor.shape, tensor.stride()]
     frame, left, found = sys._getframe(2), DEEP, False
     while frame is not None and left:
         code = frame.f_code

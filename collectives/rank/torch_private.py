@@ -121,17 +121,20 @@ def time_limit(group: ProcessGroup) -> float | None:
 
 
 _METHODS = dict(vars(ProcessGroup))  # as they're bound to a group: looked up, one is a function that isn't
-REPEATS = Feature("handing messages that are like an earlier one to their backend at once")
-send = REPEATS.takes("torch.distributed.ProcessGroup.send")
-recv = REPEATS.takes("torch.distributed.ProcessGroup.recv")
+REPEATS = Feature("handing calls that are like an earlier one to their backend at once")
+REPEATED = {name: REPEATS.takes(f"torch.distributed.ProcessGroup.{name}") for name in ("send", "recv", "allreduce")}
 _profiled = REPEATS.takes("torch._C._autograd._profiler_enabled")
 _transformed = REPEATS.takes("torch._C._functorch.peek_interpreter_stack")
 
 
-def set_messages(send=_METHODS.get("send"), recv=_METHODS.get("recv")) -> None:
-    """Have every message that Python makes go through these functions, which must call those of torch; or torch's own."""
-    if REPEATS:
-        ProcessGroup.send, ProcessGroup.recv = send, recv
+def set_repeated(functions: dict) -> None:
+    """Have what Python code calls of ProcessGroup's methods REPEATED go through these functions, which must call them.
+
+    None by a name: through torch's own again.
+    """
+    for name, function in functions.items():
+        if REPEATS:
+            setattr(ProcessGroup, name, function or _METHODS[name])
 
 
 def is_plain(mine: object) -> bool:

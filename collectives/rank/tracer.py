@@ -110,10 +110,8 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
-        if self._repeats and torch_private.REPEATS:
-            torch_private.set_messages(
-                self._messages("send", torch_private.send), self._messages("recv", torch_private.recv)
-            )
+        if self._repeats:
+            torch_private.set_repeated({name: self._in_place_of(name, own) for name, own in torch_private.REPEATED.items()})
         self.watch.start()
         self._steps.start()
         torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
@@ -127,7 +125,7 @@ class Tracer:
         torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
         torch_private.set_coalescing()
-        torch_private.set_messages()
+        torch_private.set_repeated(dict.fromkeys(torch_private.REPEATED))
         kernel.recorder = None
 
     def finish(self) -> None:
@@ -212,51 +210,50 @@ class Tracer:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
-    def _messages(self, op: str, read: Callable) -> Callable:
-        """What the program calls in place of ProcessGroup.send or .recv, which gets the messages that are to be read."""
+    def _in_place_of(self, name: str, own: Callable) -> Callable:
+        """What the program calls in place of a method of ProcessGroup. own: torch's, which gets what is to be read."""
 
         @torch_private.never_compiled
-        def message(*args, **kwargs):
-            place = None if kwargs or len(args) != 4 else place_of(op, *args, self.watch)
+        def called(*args, **kwargs):
+            place = None if kwargs else place_of(name, args, self.watch)
             if place is None:
-                return read(*args, **kwargs)
+                return own(*args, **kwargs)
             pattern = self._patterns.get(place)
             if pattern is None or not pattern.is_of(args[0]):
-                work = read(*args)
-                self._learn(place, args, work)
+                work = own(*args)
+                self._learn(place, name, args, work)
                 return work
             return self._again(pattern, *args)
 
-        return message
+        return called
 
-    def _learn(self, place: tuple, args: tuple, work: Work) -> None:
-        """Remember a message that was read, for those that are like it."""
+    def _learn(self, place: tuple, method: str, args: tuple, work: Work) -> None:
+        """Remember a call that was read, for those that are like it."""
         if type(work) is TracedWork and work.event is not None and work.event.backend == "gloo":
             if len(self._patterns) == MAX_PATTERNS:
                 self._patterns.clear()
             group, (tensor,) = args[:2]
-            codes = codes_of(place, sys._getframe(2))
-            order = self._order[group.group_name]
-            fixed = outline(tensor), order, work.gives_up, work.by_torch
-            self._patterns[place] = Pattern(work.event, *fixed, group, codes)
+            codes, order = codes_of(place, sys._getframe(2)), self._order[group.group_name]
+            fixed = work.event, outline(tensor), order, work.gives_up, work.by_torch
+            self._patterns[place] = Pattern(method, *fixed, group, codes)
 
-    def _again(self, pattern: Pattern, group: ProcessGroup, tensors: list, peer: int, tag: int) -> Work:
-        """Tell of a message that is like an earlier one, hand it to its backend, and return a Work of our own."""
+    def _again(self, pattern: Pattern, group: ProcessGroup, tensors: list[torch.Tensor], *how) -> Work:
+        """Tell of a call that is like an earlier one, hand it to its backend, and return a Work of our own."""
         if self._left:
             self._ask_oldest()
+        event = pattern.event
         with pattern.order:
             with self._lock:
                 index, self._count = self._count, self._count + 1
-                self.emit(Again(pattern.event, index, self.now(), self._steps.count))
-            hand_on = getattr(torch_private.backend(group, _CPU), pattern.event.op)
-            traced = TracedWork(self, hand_on(tensors, peer, tag), [Part(index, None)])
+                self.emit(Again(event, index, self.now(), self._steps.count))
+            work = getattr(torch_private.backend(group, _CPU), pattern.method)(tensors, *how)
+            traced = TracedWork(self, work, [Part(index, None)])
             traced.after, traced.gives_up, traced.by_torch = pattern.after, pattern.gives_up, pattern.by_torch
             self._open[index] = traced
         pattern.count += 1
-        if pattern.event.async_op and self.watch.is_due(pattern.count):
+        if event.async_op and self.watch.is_due(pattern.count):
             by_hook = torch_private.backward_task() != -1
-            outputs = [] if pattern.event.op == "send" else tensors
-            self.watch.add(Guard(index, tensors, outputs, by_hook))
+            self.watch.add(Guard(index, tensors, [] if event.op == "send" else tensors, by_hook))
         else:
             self.watch.settle()
         if len(self._open) > MAX_OPEN:
