@@ -345,6 +345,17 @@ def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes, patient):
     assert re.search(ON_THE_WIRE.get(words, words), budget.reason), budget.reason
 
 
+def test_groups_that_not_all_ranks_make_alike(sandboxes):
+    def told(group):
+        return (
+            scored(RIGHT.replace("dist.all_reduce(y)", f"{group}\n    dist.all_reduce(y)"), sandboxes).checks[0].reason
+        )
+
+    assert "call 1 of new_group makes a group of other ranks on rank 1" in told("dist.new_group([dist.get_rank()])")
+    assert "rank 1 calls new_group once, rank 0 never" in told("dist.get_rank() and dist.new_group([0])")
+    assert told("dist.new_group([dist.get_rank()], use_local_synchronization=True)") == ""
+
+
 @pytest.mark.slow
 def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient):
     endless = "import signal\ndef distributed_mean(x):\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    while True: pass"
