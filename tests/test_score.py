@@ -170,10 +170,24 @@ def tree_broadcast(x, src):
 """
 
 
+TWO_CALLS = """
+def summed_gradient(x):
+    if len(x) > 1000:
+        dist.reduce(x, 0)
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+    return x
+"""
+
+
 def test_a_limit_on_steps_holds_for_more_numbers_than_a_clock_could_tell(sandboxes):
     values, budget = scored(FEW, sandboxes, "01_tree_broadcast").checks
     assert values.reason == "" and "With 16,384 it isn't:\n" in budget.reason and "takes 3 steps" in budget.reason
     assert scored(FEW.replace("> 1000", "< 0"), sandboxes, "01_tree_broadcast").points == 5
+    assert re.search(
+        "With 16,384 it isn't:(?s:.*)takes 2 steps", checked("summed_gradient", TWO_CALLS, sandboxes)[-1].reason
+    )
 
 
 def test_who_receives_no_number_has_none(sandboxes):
@@ -212,7 +226,7 @@ def every(table, answer_of):
 
 
 def checked(name, answer, sandboxes):
-    source = cell_of(name, answer)
+    source = answer if isinstance(answer, str) else cell_of(name, answer)
     of = {
         cell.id: source if f"def {name}(" in cell.source else "pass"
         for cell in pristine(EXERCISE_OF[name]).cells
