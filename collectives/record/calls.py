@@ -21,7 +21,8 @@ class Call:
     events: list[Event]  # in group order; a rank that never made the call is missing
     unseen: set[int] = field(default_factory=set)  # ranks that made it, whose events are lost
     one_line: bool = True  # whether all of them made it from the same line
-    over: int = 0  # how many of them a judge has counted as complete
+
+    over = 0  # how many of them a judge has counted as complete: no field, see Event.counted
 
     @property
     def is_message(self) -> bool:
