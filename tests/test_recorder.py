@@ -635,7 +635,10 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
                 group = dist.new_group() if turn % 4 == 0 else None  # a later one may lie in an earlier one's memory
                 for tag, x in ((0, whole), (1, whole[2:6]), (1, whole.double()), (1, nn.Parameter(whole[:3]))):
                     got = torch.empty_like(x)
-                    sends, gets = dist.P2POp(dist.isend, x, peer, group, tag), dist.P2POp(dist.irecv, got, peer, group, tag)
+                    sends, gets = (
+                        dist.P2POp(dist.isend, x, peer, group, tag),
+                        dist.P2POp(dist.irecv, got, peer, group, tag),
+                    )
                     for work in dist.batch_isend_irecv([sends, gets]):
                         if turn == 2 and tag == 0:
                             got.tolist()  # too early, but for the send's
