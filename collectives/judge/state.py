@@ -38,6 +38,7 @@ class State:
         self._beside: dict[int, dict[Hashable, Event | None]] = defaultdict(dict)
         # rank whose function has ended -> the threads that it waits for; daemons are not among them.
         self._joined: dict[int, set[Hashable]] = {}
+        self._over: dict[int, set[int]] = defaultdict(set)  # id(call) -> id(event) of those that are complete
         self._complete: deque[Call] = deque()
 
     # --- what arrives ---------------------------------------------------------------------
@@ -165,17 +166,19 @@ class State:
 
     def _remember(self, event: Event) -> None:
         """Count a complete event. Of too many complete calls, forget the oldest."""
-        if event.counted:
+        call = self.call_of(event)
+        over = self._over[id(call)]
+        if id(event) in over:
             return
-        call = self._matcher.of[id(event)]
-        event.counted, call.over = True, call.over + 1
-        if call.over == len(call.events) and call.is_complete:
+        over.add(id(event))
+        if call.is_complete and len(over) == len(call.events):
             self._complete.append(call)
-            if len(self._complete) > self._keep:
-                oldest = self._complete.popleft()
-                self._matcher.forget(oldest)
-                for e in oldest:
-                    del self._events[e.rank][e.index]
+        if len(self._complete) > self._keep:
+            oldest = self._complete.popleft()
+            self._matcher.forget(oldest)
+            del self._over[id(oldest)]
+            for e in oldest:
+                del self._events[e.rank][e.index]
 
     # --- where the ranks are --------------------------------------------------------------
 

@@ -22,8 +22,6 @@ class Call:
     unseen: set[int] = field(default_factory=set)  # ranks that made it, whose events are lost
     one_line: bool = True  # whether all of them made it from the same line
 
-    over = 0  # how many of them a judge has counted as complete: no field, see Event.counted
-
     @property
     def is_message(self) -> bool:
         return self.op in ("send", "recv")

@@ -131,8 +131,6 @@ class Event:
     handling: str | None = None  # the exception that the program was handling when it made the call
     non_finite: bool = False  # whether it passes in a NaN or an infinity, where that is looked for
 
-    counted = False  # in Call.over: no field, and told by nobody
-
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would take as long as ten of them."""
         values = [*_values(self)]
