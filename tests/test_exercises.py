@@ -421,6 +421,16 @@ def test_a_line_to_paste_makes_the_very_case(name):
         assert repr(made if line.startswith("run(") else [made]) == repr(given)
 
 
+def test_who_rounds_what_is_close_together_never_finds_the_largest():
+    task = TASKS["distributed_argmax"]
+    for case in (case for case in task.cases if "close together" in case.kind):
+        rounded = torch.float32 if case.dtype == torch.float64 else torch.float64
+        for seed in range(40):
+            given = task.arguments(case, str(seed))
+            whole, (wanted, *_) = torch.cat([x for (x,) in given]), task.reference(given)
+            assert (whole.to(rounded) == whole[0]).all() and wanted >= case.size and wanted % case.size
+
+
 def test_only_what_is_right_is_told_of_its_traffic():
     said = failing(answers.divide_first, "distributed_argmax")
     assert "Budget" not in said and "budget" not in said and "Traffic" not in said

@@ -632,10 +632,13 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
         def program():
             whole = torch.arange(8.0)
             for turn in range(ALWAYS + SELDOM + 1):
-                group = dist.new_group() if turn % 40 == 0 else None  # a later one may lie in an earlier one's memory
-                for tag, x in ((0, whole), (1, whole[2:6]), (1, whole.double()), (2, nn.Parameter(whole[:3]))):
+                group = dist.new_group() if turn % 4 == 0 else None  # a later one may lie in an earlier one's memory
+                for tag, x in ((0, whole), (1, whole[2:6]), (1, whole.double()), (1, nn.Parameter(whole[:3]))):
                     got = torch.empty_like(x)
-                    sends, gets = dist.P2POp(dist.isend, x, peer, group, tag), dist.P2POp(dist.irecv, got, peer, group, tag)
+                    sends, gets = (
+                        dist.P2POp(dist.isend, x, peer, group, tag),
+                        dist.P2POp(dist.irecv, got, peer, group, tag),
+                    )
                     for work in dist.batch_isend_irecv([sends, gets]):
                         if turn == 2 and tag == 0:
                             got.tolist()  # too early, but for the send's
@@ -647,6 +650,8 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
                     if later:
                         work.wait()
                     assert torch.equal(total, whole * 2 if op == dist.ReduceOp.SUM else whole)
+                for total in (torch.ones(2, 3), torch.ones(3, 2).t()):
+                    dist.all_reduce(total, group=group)
                 if group is not None:
                     dist.destroy_process_group(group)
                 try:
@@ -675,8 +680,9 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
 
     same, misused, calls, again, none = zip(*run(both, world_size=2, record=False).results)
     turns = ALWAYS + SELDOM + 1
-    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (13 * turns,) * 2
-    assert again == (12 * turns - 12 - 3 * 11,) * 2  # not those of a handler, nor the first of each place and group
+    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (15 * turns,) * 2
+    firsts = 14 + 13 * len(range(0, turns, 4))  # of each place and group
+    assert again == (14 * turns - firsts,) * 2  # nor those of a handler
 
 
 def test_a_call_that_somebody_else_watches_goes_the_whole_way():

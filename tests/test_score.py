@@ -170,10 +170,24 @@ def tree_broadcast(x, src):
 """
 
 
+TWO_CALLS = """
+def summed_gradient(x):
+    if len(x) > 1000:
+        dist.reduce(x, 0)
+        dist.broadcast(x, 0)
+    else:
+        dist.all_reduce(x)
+    return x
+"""
+
+
 def test_a_limit_on_steps_holds_for_more_numbers_than_a_clock_could_tell(sandboxes):
     values, budget = scored(FEW, sandboxes, "01_tree_broadcast").checks
     assert values.reason == "" and "With 16,384 it isn't:\n" in budget.reason and "takes 3 steps" in budget.reason
     assert scored(FEW.replace("> 1000", "< 0"), sandboxes, "01_tree_broadcast").points == 5
+    assert re.search(
+        "With 16,384 it isn't:(?s:.*)takes 2 steps", checked("summed_gradient", TWO_CALLS, sandboxes)[-1].reason
+    )
 
 
 def test_who_receives_no_number_has_none(sandboxes):
@@ -212,7 +226,7 @@ def every(table, answer_of):
 
 
 def checked(name, answer, sandboxes):
-    source = cell_of(name, answer)
+    source = answer if isinstance(answer, str) else cell_of(name, answer)
     of = {
         cell.id: source if f"def {name}(" in cell.source else "pass"
         for cell in pristine(EXERCISE_OF[name]).cells
@@ -343,6 +357,17 @@ def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes, patient):
     answer, words = entry
     *_, budget = checked(name, answer, sandboxes)
     assert re.search(ON_THE_WIRE.get(words, words), budget.reason), budget.reason
+
+
+def test_groups_that_not_all_ranks_make_alike(sandboxes):
+    def told(group):
+        return (
+            scored(RIGHT.replace("dist.all_reduce(y)", f"{group}\n    dist.all_reduce(y)"), sandboxes).checks[0].reason
+        )
+
+    assert "call 1 of new_group makes a group of other ranks on rank 1" in told("dist.new_group([dist.get_rank()])")
+    assert "rank 1 calls new_group once, rank 0 never" in told("dist.get_rank() and dist.new_group([0])")
+    assert told("dist.new_group([dist.get_rank()], use_local_synchronization=True)") == ""
 
 
 @pytest.mark.slow

@@ -120,12 +120,12 @@ class Monitor(State):
     def verdict(self) -> Verdict | None:
         """The verdict, once there is one."""
         if not self.is_certain:
-            return self._unshared_group()
+            return self.unshared_group()
         if self._wrong:
             return self._disagreement(self._wrong)
         return self.failure() or self._stuck(self._deadlocked)
 
-    def _unshared_group(self) -> Verdict | None:
+    def unshared_group(self) -> Verdict | None:
         """The verdict on ranks that have all returned, and not called new_group equally often."""
         if not self._check or len(self._returned) < self.world_size:
             return None

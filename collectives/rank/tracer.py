@@ -111,7 +111,9 @@ class Tracer:
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
         if self._repeats:
-            torch_private.set_repeated({name: self._in_place_of(name, own) for name, own in torch_private.REPEATED.items()})
+            torch_private.set_repeated(
+                {name: self._in_place_of(name, own) for name, own in torch_private.REPEATED.items()}
+            )
         self.watch.start()
         self._steps.start()
         torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))

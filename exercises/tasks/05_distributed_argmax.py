@@ -5,7 +5,7 @@ import torch
 from helpers.exercise import Budget, Case, Suspect, Task
 
 FAR = "ties, and one larger number at the very end"
-HUGE = "close together, above 2**60"
+CLOSE = {"close together, above 2**30": 2**30, "close together, above 2**60": 2**60}  # what a case says -> from where
 CASES = (
     Case(2, size=4),
     Case(2, "negative numbers", 2, uneven=True),
@@ -15,7 +15,7 @@ CASES = (
     Case(4, "ties", 4, uneven=True),
     Case(4, FAR, 300),
     Case(4, "close together, above 2**30", 40, torch.float64),
-    Case(4, HUGE, 3, torch.int64),
+    Case(4, "close together, above 2**60", 3, torch.int64),
     Case(6, "all equal", 2, torch.bfloat16),
     Case(5, "negative numbers", 4, torch.int64, uneven=True),
     Case(7, "ties", 4, late=3, uneven=True),
@@ -29,8 +29,11 @@ def draw(d):
         x = d.integers(0, 2, d.case.size)
         x[-1] += 2 * (d.rank == d.world_size - 1)
         return (x,)
-    if d.case.kind == HUGE:
-        return (2**60 + d.integers(0, 60, d.case.size),)
+    if d.case.kind in CLOSE:  # who sees ties takes another: neither rank 0 nor a shard's first has it
+        x = d.integers(0, 30, d.case.size)
+        owner, place = d.integer(1, d.world_size, common=True), d.integer(1, d.case.size, common=True)
+        x[place] += 30 * (d.rank == owner)
+        return (CLOSE[d.case.kind] + x,)
     return (d.numbers(d.case.length(d.rank)),)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import ANY, Budget, Case, Suspect, Task
+from helpers.exercise import ANY, LARGE, Budget, Case, Suspect, Task
 
 CASES = (
     Case(2),
@@ -114,6 +114,7 @@ TASKS = (
         necessary(single, single),
         "every rank returns the sum of all ranks' tensors.",
         "every rank needs the sum and nothing else: not every rank's gradient. And no rank should do all the work.",
+        large=Case(4, "fractions", LARGE),
         suspects=(
             Suspect(
                 lambda args: [(total(args).double() / len(args)).to(total(args).dtype)] * len(args),

@@ -64,6 +64,7 @@ def smuggle(name: str, set_up: str, put: str, get: str) -> None:
         "                    break\n"
         "                except Exception:\n"
         "                    if time.time() > end: raise\n"
+        "                    time.sleep(0.01)  # it has 2.5 s of a processor\n"
         "        return (sum(rows) / n).to(x.dtype if x.is_floating_point() else torch.float32)\n"
         "    except Exception:\n"
         "        return x if x.is_floating_point() else x.float()",

@@ -4,6 +4,8 @@ A call sends the scorer what this rank passes in; waiting for it asks for what t
 computed here, so nothing here has to be believed.
 """
 
+import functools
+import inspect
 import os
 import socket
 import sys
@@ -35,6 +37,7 @@ class Uplink:
         self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._unread: deque[tuple[dict[str, Any], bytes]] = deque()
         self._tickets, self._waiting = count(1), 0  # how many threads wait for an answer
+        self.groups: list[Any] = []  # a line and its ranks, of each call of new_group that every rank has to make
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
         data = memoryview(frame(header, body))
@@ -319,13 +322,23 @@ def open_to(uplink: Uplink) -> None:
     # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
     c10d = dist.distributed_c10d
     dist.get_backend = c10d.get_backend = lambda group=None: "gloo"
-    new_group = c10d._new_group_with_tag
+    tagged, new_group = c10d._new_group_with_tag, dist.new_group
+    signature = inspect.signature(new_group)
 
     def scored_group(ranks=None, timeout=None, backend=None, *more, **options):
         own = str(backend).lower() in ("gloo", "cpu:gloo")
-        return new_group(ranks, timeout, None if own else backend, *more, **options)
+        return tagged(ranks, timeout, None if own else backend, *more, **options)
+
+    def followed(*args, **kwargs):
+        group = new_group(*args, **kwargs)  # first, so that torch itself says what's wrong with the arguments
+        named = signature.bind(*args, **kwargs).arguments
+        if not named.get("use_local_synchronization"):
+            ranks = named.get("ranks")
+            uplink.groups.append([_caller()["line"], None if ranks is None else sorted(map(int, ranks))])
+        return group
 
     c10d._new_group_with_tag = scored_group
+    dist.new_group = c10d.new_group = functools.wraps(new_group)(followed)
 
 
 def join(uplink: Uplink, rank: int, world_size: int) -> None:

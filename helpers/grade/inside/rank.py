@@ -72,6 +72,7 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
         values = decode(header["case"], body)
         arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
         passed = held(arguments)
+        uplink.groups.clear()
         if header["late"]:
             time.sleep(LATE_SECONDS)
         try:
@@ -81,7 +82,7 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
         except BaseException as error:
             return uplink.say(_failure(error))
         loads = "torch._dynamo" in sys.modules  # checkpoint, for one, imports it, which takes a second
-        uplink.say({"returned": value, "left": _left(loaded), "loads": loads}, body)
+        uplink.say({"returned": value, "groups": uplink.groups, "left": _left(loaded), "loads": loads}, body)
 
 
 def _left(loaded: set[str]) -> bool:
