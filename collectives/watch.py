@@ -32,7 +32,11 @@ def main() -> None:
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
-    """This program's own options, and `script`, with its arguments. A -- between the two is dropped, as torchrun does."""
+    """This program's own options, and `script`, with its arguments. A -- between the two is dropped, as torchrun does.
+
+    A first --local_rank is the script's: some launchers (deepspeed, torch.distributed.launch) put it behind the module.
+    """
+    local_rank = [word for word in given[:1] if word.startswith(("--local_rank=", "--local-rank="))]
     parser = argparse.ArgumentParser("torchrun ... -m collectives.watch", description=__doc__.splitlines()[0])
     parser.add_argument("--record", metavar="FOLDER", help="what is recorded (records/SCRIPT-TIME)")
     parser.add_argument("--values", action="store_true", help="record tensors' values too; of large ones a checksum")
@@ -45,8 +49,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a script")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
-    options = parser.parse_args(given)
-    options.script = [options.script, *options.arguments]
+    options = parser.parse_args(given[len(local_rank) :])
+    options.script = [options.script, *local_rank, *options.arguments]
     if options.last < 1 or options.patience <= 0:
         parser.error("--last and --patience are more than 0")
     if options.replicas < 0:
