@@ -62,7 +62,7 @@ ENDINGS = {
     "caught": NOTHING,
 }
 # An ending that nothing is certain of, and all that is said of it is where the ranks stand.
-STANDS = {"never_comes": r"Standstill: (.*\n)+init_process_group of ranks 0, 1 and 2 lacks rank 3\."}
+STANDS = {"never_comes": r"Standstill: (.*\n)+init_process_group of ranks? .* lacks ranks? (.* and )?3\."}
 
 
 # --- the job ------------------------------------------------------------------------------
@@ -133,14 +133,12 @@ def judged(said: str | None, ending: str) -> str:
     if said is None:
         return "not recorded"
     parts = [part.strip() for part in re.split(f"^{words.RULE}$", said, flags=re.M) if part.strip()]
-    if ending in STANDS:  # what comes after it is init_process_group's own time limit
-        return "silent" if not parts else "right" if re.match(STANDS[ending], parts[0]) else "wrong"
-    certain = [part for part in parts if not part.startswith("Standstill")]
+    certain = parts[:1] if ending in STANDS else [part for part in parts if not part.startswith("Standstill")]
     if certain and re.search(OTHER_END, certain[0]):
         return "other end"
     if not certain:
-        return "right" if ENDINGS[ending] == NOTHING else "silent"
-    return "right" if len(certain) == 1 and re.match(ENDINGS[ending], certain[0]) else "wrong"
+        return "right" if ENDINGS.get(ending) == NOTHING else "silent"
+    return "right" if len(certain) == 1 and re.match((ENDINGS | STANDS)[ending], certain[0]) else "wrong"
 
 
 def main() -> None:
