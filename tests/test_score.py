@@ -300,8 +300,32 @@ def meets(rank):
             return True
     return False
 
+def mapped(flags=0x22, nbytes=1 << 24):
+    return LIBC.mmap(None, ctypes.c_size_t(nbytes), 3, flags, -1, ctypes.c_long(0))
+
+def taken():
+    \"\"\"Parts of this rank's memory, all that it may have.\"\"\"
+    return list(iter(mapped, ctypes.c_void_p(-1).value))
+
+def give_back(parts):
+    for part in parts:
+        LIBC.munmap(ctypes.c_void_p(part), ctypes.c_size_t(1 << 24))
+
+def memory_of_others(rank):
+    \"\"\"By how many parts a rank's memory is less while each second rank has taken all of its own.\"\"\"
+    give_back(before := taken())
+    dist.barrier()
+    parts = taken() if rank % 2 else []
+    dist.barrier()
+    give_back(now := [] if rank % 2 else taken())
+    dist.barrier()
+    give_back(parts)
+    return 0 if rank % 2 else len(before) - len(now)
+
 def distributed_mean(x):
     rank, n = dist.get_rank(), dist.get_world_size()
+    assert memory_of_others(rank) <= 1, "memory"
+    assert mapped(flags=0x40022) == ctypes.c_void_p(-1).value and ctypes.get_errno() == 1, "huge pages"  # EPERM
     others = [int(t) for t in gathered_pids()]
     assert not (n == 2 and meets(rank)), "a futex"
     assert os.stat("/proc/cpuinfo").st_size, "the file of the processors' clock rates"  # a copy has a size

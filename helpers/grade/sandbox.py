@@ -21,6 +21,7 @@ START = (
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/"}
 _ENVIRONMENT["PATH"] = os.environ.get("PATH", "/usr/bin")
 UP_SECONDS = 120.0  # to load torch, on a busy machine
+MAX_FORKING = 8  # threads of a process that may have begun others: of the two in front, and none in a rank
 ANSWER_SECONDS = 20.0  # for a request to the first process
 
 
@@ -78,6 +79,18 @@ class Sandbox:
         """Seconds of processor time of all ranks together. Raises OSError or EOFError if the sandbox is gone."""
         self._ours.sendall(frame({"look": True}))
         return self._reply()["computed"]
+
+    def threads(self) -> int:
+        """How many threads all its processes have; 0 where the system has no /proc."""
+        count, pids = 0, [str(self.pid)]
+        while pids:
+            with suppress(OSError):  # it has ended since
+                folder = Path("/proc", pids.pop(), "task")
+                count += len(threads := os.listdir(folder))
+                for thread in threads[:MAX_FORKING]:
+                    with suppress(OSError):
+                        pids += (folder / thread / "children").read_text().split()
+        return count
 
     def end_ranks(self) -> list[int | None]:
         """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
@@ -159,6 +172,10 @@ class Crew:
     def computed(self) -> float:
         """How much the ranks have computed, see Sandbox.computed."""
         return self._sandbox.computed()
+
+    def threads(self) -> int:
+        """How many threads there are in the sandbox, see Sandbox.threads."""
+        return self._sandbox.threads()
 
     def ended(self) -> list[int | None]:
         """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""

@@ -186,7 +186,9 @@ def _attempts(
     """Per case what came out, and what each rank printed."""
     if not cases:
         return []
-    switch = Switch(crew.world(cases[0].world_size), submission.answers, task.name, crew.ended, crew.computed)
+    switch = Switch(
+        crew.world(cases[0].world_size), submission.answers, task.name, crew.ended, crew.computed, crew.threads
+    )
     attempts = switch.attempt(cells, cases, inputs)
     crew.loads |= switch.loads
     if switch.used_up:

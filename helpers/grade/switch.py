@@ -41,6 +41,8 @@ LEAST_COMPUTING, LOOK_SECONDS, MOST_PATIENCE = 0.01, 1.0, 6.0  # the third in ti
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
 MAX_THREADS = 1 << 16
+# Of each rank at a time. Python's own take all its memory sooner; others take none, and all that the system has for everybody.
+MOST_THREADS, COUNT_SECONDS = 300, 0.2  # the second between two counts
 # A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
 # computing, counting and judging less than both.
 MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
@@ -112,14 +114,15 @@ class Switch:
     """Ranks of one worker group, and the calls between them.
 
     socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
-    computed: seconds of processor time that they have had.
+    computed: seconds of processor time that they have had.  threads: how many there are of all ranks.
     """
 
     def __init__(
         self, socks: list[socket.socket], sources: dict[str, str], function: str, ended: Callable[[], list[int]],
-        computed: Callable[[], float] = lambda: 0.0,
+        computed: Callable[[], float] = lambda: 0.0, threads: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         self._n, self._function, self._ended, self._computed = len(socks), function, ended, computed
+        self._threads, self._counted = threads, 0.0
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
         self._begin()
@@ -190,8 +193,16 @@ class Switch:
         while not all(map(done, self._peers)):
             if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
                 raise self._error(self._final_verdict())  # what they did decides, not how fast
-            for key, _ in self._select.select(self._left()):
+            for key, _ in self._select.select(min(self._left(), COUNT_SECONDS)):
                 self._listen(key.data)
+            self._count_threads()
+
+    def _count_threads(self) -> None:
+        """Raises Ungradable if there are too many, at most so often."""
+        if time.monotonic() > self._counted + COUNT_SECONDS:
+            if self._threads() > (most := MOST_THREADS * self._n):
+                raise Ungradable(f"the ranks have more than {most} threads at a time.")
+            self._counted = time.monotonic()
 
     def _give_up(self) -> bool:
         """Ends the first wait of all with a limit, as time would: no rank does anything before. False if there is none."""

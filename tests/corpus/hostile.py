@@ -276,6 +276,16 @@ body(
     "import threading\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
     "raised RuntimeError|out of time|was killed|MemoryError",
 )
+body(
+    "threads without memory of their own",
+    """
+    import ctypes
+    LIBC, stacks = ctypes.CDLL(None), ctypes.create_string_buffer(1000 << 12)
+    for top in range(1 << 12, len(stacks), 1 << 12):  # flags: it shares all that there is
+        LIBC.clone(LIBC.sleep, ctypes.c_void_p(ctypes.addressof(stacks) + top), 0x50F00, ctypes.c_void_p(99))
+    time.sleep(99)""",
+    "more than \\d+ threads at a time",
+)
 hostile("no Python at all", "def distributed_mean(x):\n    return ((((", "SyntaxError")
 hostile(
     "breaks the compiler",

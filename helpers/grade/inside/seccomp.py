@@ -29,9 +29,10 @@ MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
 CALLS = Path(__file__).with_name("syscalls.csv")
 LIMITED = {  # allowed with some arguments only, see _program
-    *("clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
+    *("mmap", "clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
     *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl", "madvise"),
 }
+MAP_HUGETLB = 0x40000  # huge pages set aside for the whole machine, which others find taken
 CLONE_THREAD = 0x10000
 FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file that both have mapped
 NEGATIVE = 0x80000000  # the clock of a process by its number: how much another rank has computed
@@ -44,7 +45,7 @@ PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH
 _LOAD, _EQUAL, _HAS_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40  # offsets in struct seccomp_data
 
 
 def known() -> bool:
@@ -150,6 +151,7 @@ def _program(machine: str) -> list[bytes]:
     for name in filter(lambda name: name not in LIMITED, numbers):
         code += [_op(_EQUAL, numbers[name], 0, 1), _op(_RETURN, _ALLOW)]
     code += [_op(_EQUAL, numbers["clone3"], 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]  # the C library then uses clone
+    code += _when(numbers["mmap"], _FOURTH, [_op(_HAS_BIT, MAP_HUGETLB, 1, 0)], fail)
     code += _when(numbers["clone"], _FIRST, [_op(_HAS_BIT, CLONE_THREAD, 0, 1)], fail)
     # "The value has changed": a wait for the end of a thread, which glibc makes without the flag, then looks again.
     code += _when(numbers["futex"], _SECOND, [_op(_HAS_BIT, FUTEX_PRIVATE_FLAG, 0, 1)], _FAIL | errno.EAGAIN)
