@@ -22,7 +22,7 @@ from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
 from collectives.judge import wording
 from collectives.machines import rails
-from collectives.rank.protocol import Called, Completed, Failed, Misused, Returned, Waiting, WorkBegan
+from collectives.rank.protocol import Called, Completed, Failed, Misused, Resumed, Returned, Waiting, WorkBegan
 from collectives.record.event import Event, Failure, Line, Summary
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
@@ -446,6 +446,33 @@ def test_an_error_after_a_stuck_that_the_program_caught_is_told_too():
     judge.take(0, Failed(Failure("ValueError", "no such layer", [Line("train.py", 7, "save", "f()")], True)))
     assert judge.notes() == ["after that, rank 0 raised ValueError: no such layer, save, line 7:  f()"]
     assert not judge.is_due and judge.conclude() is None
+
+
+def waits(judge, rank, index, group):
+    judge.take(rank, Called(Event(rank, index, "all_reduce", (0, 1, 2), group_name=group)))
+    judge.take(rank, Waiting(index, 0.0, False, "main"))
+
+
+def test_a_stuck_after_one_that_the_program_caught_is_told_too():
+    """Once nobody waits in the first group any more: until then, and once a rank has failed, it may be a consequence."""
+    judge = Judge(3, patience=60)
+    waits(judge, 0, 0, "0")
+    waits(judge, 2, 0, "0")
+    judge.take(1, RETURNED)
+    assert "ranks 0 and 2 wait in all_reduce #1" in wording.words(judge.conclude())
+    judge.take(2, Resumed())
+    waits(judge, 2, 1, "1")
+    assert not judge.is_due
+    judge.take(0, Resumed())
+    assert judge.is_due and "rank 2 waits in all_reduce #2" in wording.words(judge.conclude()) and not judge.is_due
+    waits(judge, 0, 1, "0")
+    judge.take(2, Resumed())
+    assert not judge.is_due and judge.conclude() is None  # who knows which calls are paired in a group that failed
+    judge.take(0, Resumed())
+    waits(judge, 0, 2, "2")
+    assert judge.is_due
+    judge.take(2, Failed(Failure("RuntimeError", "Connection closed by peer", [], True)))
+    assert not judge.is_due
 
 
 def test_a_rank_that_ends_well_without_a_word_has_returned():

@@ -22,6 +22,8 @@ UNSEEN = "disappeared without an error on another host: killed, or ended by os._
 class Judge:
     """Fed with the ranks' messages, it gives one verdict that is certain, and before it one on each standstill.
 
+    Only a program that catches a deadlock and goes on may be told another one.
+
     patience: seconds without a message, after which a job whose ranks wait is taken to stand still.
     """
 
@@ -33,7 +35,8 @@ class Judge:
         self._stood: Standstill | None = None  # until the first rank ended
         self._ended_since: float | None = None  # that a first rank has
         self._certain_told = False
-        self._never = False  # it has been told that a call can never finish
+        self._never: set[str] = set()  # names of the groups of calls that have been told never to finish
+        self._all_told = False  # no verdict follows from here on
         self._notes = Notes(world_size)
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
@@ -50,8 +53,10 @@ class Judge:
             self._notes.checked(rank, message)
         if not (self._certain_told and kind is protocol.Failed):
             self._monitor.feed(rank, message)
-        elif self._never and not may_follow(message.failure):  # else a consequence
-            self._notes.failed(rank, message.failure)
+        else:
+            self._all_told = True
+            if self._never and not may_follow(message.failure):  # else a consequence
+                self._notes.failed(rank, message.failure)
 
     def arrived(self, rank: int) -> None:
         """Take in that a rank's script begins."""
@@ -79,7 +84,7 @@ class Judge:
 
     def blind(self) -> None:
         """Take in that a rank goes on, and tells nothing any more: nothing is certain from here on."""
-        self._certain_told = True
+        self._certain_told = self._all_told = True
 
     def _ends(self) -> None:
         """Keep, before a first rank ends, what has stood still: most often that is the cause."""
@@ -104,7 +109,7 @@ class Judge:
     def is_due(self) -> bool:
         """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
         if self._certain_told:
-            return False
+            return self._stuck_again is not None
         certain = self._monitor.is_certain and not self._is_being_ended
         return self._dark is not None or certain or self._is_late and self._is_standing
 
@@ -114,6 +119,11 @@ class Judge:
         if self._ended_since is None or not self._monitor.is_being_ended:
             return False
         return time.monotonic() < self._ended_since + ENDING_SECONDS
+
+    @property
+    def _stuck_again(self) -> Deadlock | None:
+        """The verdict on another deadlock, once the program has caught the one that was told."""
+        return self._monitor.stuck_again(self._never) if self._never and not self._all_told else None
 
     @property
     def over(self) -> set[int]:
@@ -136,12 +146,15 @@ class Judge:
         return not self._still_told and time.monotonic() - self._progress > self._patience
 
     def conclude(self) -> Verdict | None:
-        """The verdict, to be told: it is given once. None if there is nothing to tell."""
+        """The verdict, to be told: each is given once. None if there is nothing to tell."""
         if self._certain_told:
-            return None
+            again = self._stuck_again
+            self._give_up(again)
+            return again
         dark = self._dark and self._monitor.unreachable(*self._dark)
         if verdict := dark or self._monitor.ended_from_outside() or self._monitor.verdict():
-            self._certain_told, self._never = True, isinstance(verdict, Deadlock)
+            self._certain_told = True
+            self._give_up(verdict)
             if self._stood and isinstance(verdict, Raised | Died):
                 verdict = replace(verdict, stood=self._stood)
         elif self._is_late:
@@ -150,3 +163,8 @@ class Judge:
             else:
                 self._progress = time.monotonic()
         return verdict
+
+    def _give_up(self, verdict: Verdict | None) -> None:
+        """Keep in which groups calls can never finish, if that is the verdict."""
+        if isinstance(verdict, Deadlock):
+            self._never |= {call.events[0].group_name for call in verdict.calls}

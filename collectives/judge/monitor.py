@@ -6,7 +6,7 @@ machine are judged alike.
 
 import signal
 import time
-from typing import Callable, Iterable, Mapping
+from typing import Callable, Collection, Iterable, Mapping
 
 from ..rank import protocol
 from ..record.calls import Call
@@ -124,6 +124,17 @@ class Monitor(State):
         if self._wrong:
             return self._disagreement(self._wrong)
         return self.failure() or self._stuck(self._deadlocked)
+
+    def stuck_again(self, over: Collection[str]) -> Deadlock | None:
+        """The verdict on ranks that wait for ever once more, after the program caught a deadlock; None if there is none.
+
+        over: names of the groups of earlier deadlocks. A group in which a call failed does not pair its calls as they are
+        counted here; and as long as a rank waits in one, or has failed or died, that may be the cause.
+        """
+        waits = self._deadlocked
+        if not waits or self.dead or self._failures or any(self._blocked[rank].group_name in over for rank in waits):
+            return None
+        return self._stuck(waits)
 
     def unshared_group(self) -> Verdict | None:
         """The verdict on ranks that have all returned, and not called new_group equally often."""
@@ -266,7 +277,7 @@ class Monitor(State):
     def _everybody(self) -> dict:
         return {"world_size": self.world_size, "standing": self.standing}
 
-    def _stuck(self, waits: dict[int, set[int]]) -> Verdict:
+    def _stuck(self, waits: dict[int, set[int]]) -> Deadlock:
         everybody, ranks = self._everybody, tuple(sorted(waits))
         stuck = [everybody["standing"][rank] for rank in ranks]
         calls = tuple(dict.fromkeys(each.call for each in stuck))

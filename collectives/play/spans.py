@@ -16,7 +16,7 @@ class CallSpan(NamedTuple):
     blocked: float  # from here on the rank did nothing else
     met: float  # the last of those it needed had made the call too
     end: float  # it was complete; or issued, see Event.issued
-    late: int | None  # the rank that it waited for last; None: itself
+    late: int | None  # the rank that it waited for last, or still does; None: itself
 
     @property
     def waits(self) -> float:
@@ -58,8 +58,15 @@ def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
     if e.issued is not None:
         met = blocked  # the stream waits for others, and not the rank
     if ended is None and not call.is_complete:
-        met = end  # somebody never came
+        met, late = end, _never_came(e, call)
     return CallSpan(e, *(t - first for t in (e.start, blocked, met, end)), late if met > blocked else None)
+
+
+def _never_came(e: Event, call: Call) -> int | None:
+    """The first rank that a call still waits for; None: nobody knows, as for a recv from anyone."""
+    if call.is_message:
+        return e.dst if e.op == "send" else e.src
+    return next((rank for rank in call.group if rank not in call.ranks and rank not in call.unseen), None)
 
 
 def together(intervals: Iterable[tuple[float, float]]) -> float:
