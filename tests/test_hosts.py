@@ -326,6 +326,28 @@ def test_a_pulled_cable_is_noticed_by_the_time_out_and_a_short_cut_never(job):
     assert made.wait_for(lambda: len({h for _, h, _ in made.found("Timed out waiting 10000ms", at)}) == 2, 60)
 
 
+PATIENT = """
+with open("/proc/sys/net/ipv4/tcp_retries2", "w") as file:  # this host's own: 15 would take a quarter of an hour
+    file.write("4")
+"""
+
+
+@needs_hosts
+@pytest.mark.nightly
+def test_linux_gives_up_on_a_pulled_cable_and_not_on_a_slow_peer_before_a_long_time_out(job):
+    slow = f"if os.environ['RANK'] == '3' and step == 200: time.sleep({2 * LIMIT_SECONDS})  # the peer's slowness is the fault"
+    script = TRAIN.replace(f"seconds={LIMIT_SECONDS}", "minutes=30").replace(
+        "    if step % 20", f"    {slow}\n    if step % 20"
+    )
+    made = job(script=PATIENT + script)
+    assert made.wait_for(lambda: made.found(r"STEP \d 220 "), 90) and made.found("Error") == []
+    at = time.monotonic()
+    made.hosts.unplug(1)
+    said = r"Read error \[10\.77\.0\.(\d)\]:\d+: Connection timed out"
+    assert made.wait_for(lambda: {h for _, h, _ in made.found(said, at)} == {0, 1}, 60)
+    assert {(host, match[1]) for _, host, match in made.found(said, at)} == {(0, "2"), (1, "1")}  # whom each has lost
+
+
 FINDS = """
 import os, sys
 import torch.distributed as dist

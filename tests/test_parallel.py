@@ -455,6 +455,7 @@ def test_a_layer_whose_memory_is_given_back_counts_while_it_is_whole():
 
     watched = watch(by_hand, torch.nn.Sequential(torch.nn.Linear(8, 4, bias=False)), world_size=2)
     assert watched.peaks[0]["parameters"] == 64 + 128  # its own half beside the whole
+    assert [(frame.held("0"), frame.shards) for frame in watched.frames[0]] == [(128, 64)]
     assert {(p.name, p.start) for mine in watched.pieces for p in mine} == {("flat", (0,)), ("flat", (16,))}
 
 
@@ -568,13 +569,26 @@ def test_pictures_fit_the_page(layers, ranks):
     assert Film(frames, sizes).draw().pixels[0] <= WIDTH + 40
 
 
-def test_a_film_shows_gradients_where_there_are_any():
-    def words(*gradients):
-        frames = [FilmFrame(0, "backward", f"b{k}", {}, {"b0": 9}, n, {"b0": 7}, 0) for k, n in enumerate(gradients)]
-        return [a.words for a in Film([frames], {"b0": 9}).draw().artists if hasattr(a, "words")]
+def words_of(view):
+    return [a.words for a in view.draw().artists if hasattr(a, "words")]
 
-    assert {"gradients", "up to 500 B", "activations", "up to 7 B"} <= set(words(0, 500))
-    assert "gradients" not in words(0, 0)
+
+def test_a_film_shows_gradients_and_shards_where_there_are_any():
+    def film(*gradients, shards=0):
+        moments = enumerate(gradients)
+        frames = [FilmFrame(0, "backward", f"b{k}", {}, {"b0": 9}, n, {"b0": 7}, 0, shards) for k, n in moments]
+        return Film([frames], {"b0": 9})
+
+    assert {"gradients", "up to 500 B", "activations", "up to 7 B"} <= set(words_of(film(0, 500)))
+    assert not {"gradients", "shards"} & {*words_of(film(0, 0)), *repr(film(0, 0)).split()}
+    assert {"shards", "up to 300 B"} <= set(words_of(film(0, shards=300))) and " 300 " in repr(film(0, shards=300))
+
+
+def test_columns_of_layers_and_narrow_tensors_are_named(seen):
+    assert "layers" in words_of(seen["sharded"].calls()) and "layers" not in words_of(seen["data"].calls())
+    (named,) = [words for words in words_of(seen["tensor"].owns("parameters")) if "narrow" in words]
+    assert named.endswith("; narrow: norm1, norm2, norm")
+    assert not any("narrow" in words for words in words_of(Owns([[piece((0, 0), (8, 6))]])))
 
 
 def test_a_replica_is_hatched_and_a_shard_is_not():

@@ -216,6 +216,16 @@ def test_boxes_are_to_scale_and_in_the_colour_of_what_they_do():
     }
 
 
+def test_the_legend_has_pale_boxes_where_there_are_any():
+    def legend(s):
+        return {a.words for a in s.draw().artists if isinstance(a, Words)} & {"second stage", "later stages"}
+
+    assert [legend(s) for s in (zero_bubble(3, 4), dualpipe(4, 8), interleaved(2, 4, 3))] == [
+        set(), {"second stage"}, {"later stages"},
+    ]  # fmt: skip
+    assert dualpipe(4, 8).draw().pixels == one_f_one_b(4, 8).draw().pixels  # it has room
+
+
 def test_words_say_the_order_and_what_is_kept():
     assert repr(one_f_one_b(2, 2)) == (
         "1F1B: 2 ranks, 2 microbatches\n  rank 0 keeps 2     F0 F1 B0 B1\n  rank 1 keeps 1     F0 B0 F1 B1"

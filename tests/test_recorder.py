@@ -652,6 +652,17 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
                     assert torch.equal(total, whole * 2 if op == dist.ReduceOp.SUM else whole)
                 for total in (torch.ones(2, 3), torch.ones(3, 2).t()):
                     dist.all_reduce(total, group=group)
+                for part, later in ((whole[:4], False), (whole[:2], True)):
+                    parts, mine = part.new_empty(2 * len(part)), torch.empty_like(part)
+                    work = dist.all_gather_single(parts, part, group, later)
+                    if later:
+                        work.wait()
+                    work = dist.reduce_scatter_single(mine, parts, dist.ReduceOp.MAX, group, later)
+                    if later:
+                        if turn == 3:
+                            mine.tolist()  # too early
+                        work.wait()
+                    assert torch.equal(parts, part.repeat(2)) and torch.equal(mine, part)
                 if group is not None:
                     dist.destroy_process_group(group)
                 try:
@@ -680,9 +691,9 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
 
     same, misused, calls, again, none = zip(*run(both, world_size=2, record=False).results)
     turns = ALWAYS + SELDOM + 1
-    assert same == (True, True) and misused == (1, 1) and none == (0, 0) and calls == (15 * turns,) * 2
-    firsts = 14 + 13 * len(range(0, turns, 4))  # of each place and group
-    assert again == (14 * turns - firsts,) * 2  # nor those of a handler
+    assert same == (True, True) and misused == (2, 2) and none == (0, 0) and calls == (19 * turns,) * 2
+    firsts = 18 + 17 * len(range(0, turns, 4))  # of each place and group
+    assert again == (18 * turns - firsts,) * 2  # nor those of a handler
 
 
 def test_a_call_that_somebody_else_watches_goes_the_whole_way():

@@ -151,25 +151,18 @@ def test_a_sandbox_of_which_a_process_is_left_over_does_not_keep_grading_waiting
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
-FEW = """
+TREE = cell_of("tree_broadcast", answers.doubling)
+FEW = f"""{TREE}
+of_few = tree_broadcast
 def tree_broadcast(x, src):
     rank, n = dist.get_rank(), dist.get_world_size()
-    me, reach = (rank - src) % n, 1
-    if len(x) > 1000:  # one after the other
-        if me:
-            dist.recv(x, (rank - 1) % n)
-        if me < n - 1:
-            dist.send(x, (rank + 1) % n)
-        return
-    while reach < n:
-        if me < reach and me + reach < n:
-            dist.send(x, (me + reach + src) % n)
-        elif reach <= me < 2 * reach:
-            dist.recv(x, (me - reach + src) % n)
-        reach *= 2
+    if len(x) < 1000:
+        return of_few(x, src)
+    if rank != src:
+        dist.recv(x, (rank - 1) % n)
+    if (rank + 1) % n != src:
+        dist.send(x, (rank + 1) % n)
 """
-
-
 TWO_CALLS = """
 def summed_gradient(x):
     if len(x) > 1000:
@@ -184,7 +177,7 @@ def summed_gradient(x):
 def test_a_limit_on_steps_holds_for_more_numbers_than_a_clock_could_tell(sandboxes):
     values, budget = scored(FEW, sandboxes, "01_tree_broadcast").checks
     assert values.reason == "" and "With 16,384 it isn't:\n" in budget.reason and "takes 3 steps" in budget.reason
-    assert scored(FEW.replace("> 1000", "< 0"), sandboxes, "01_tree_broadcast").points == 5
+    assert scored(TREE, sandboxes, "01_tree_broadcast").points == 5
     assert re.search(
         "With 16,384 it isn't:(?s:.*)takes 2 steps", checked("summed_gradient", TWO_CALLS, sandboxes)[-1].reason
     )

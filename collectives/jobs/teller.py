@@ -121,22 +121,24 @@ class Teller:
                 self._write(lines.of_signature(self._number, e, self._with_text), _ROOM)
                 self._signatures[key] = signature
         if key is not None:
-            self._under_way[e.index] = signature
-            self._ring.put(CALLED.pack(CALL, signature.number, e.index, e.start))
+            self._number_call(signature, e.index, e.start)
         signature.lane[0] += 1  # only now: a segment that begins meanwhile tells of what came before
         self._made = e.index + 1
 
     def _again(self, m: protocol.Again) -> None:
         signature = self._alike.get(m.like)
-        if signature is None or m.step != self._step or self._values:
+        if signature is None or m.step != self._step:
             self._call(m.event)
-            if not self._values:
-                self._alike[m.like] = self._under_way[m.index]
-            return
-        self._under_way[m.index] = signature
-        self._ring.put(CALLED.pack(CALL, signature.number, m.index, m.start))
-        signature.lane[0] += 1
-        self._made = m.index + 1
+            self._alike[m.like] = self._under_way[m.index]
+        else:
+            self._number_call(signature, m.index, m.start)
+            signature.lane[0] += 1
+            self._made = m.index + 1
+
+    def _number_call(self, signature: _Signature, index: int, start: float) -> None:
+        """Tell of a call by its signature's number."""
+        self._under_way[index] = signature
+        self._ring.put(CALLED.pack(CALL, signature.number, index, start))
 
     def _done(self, m: protocol.Completed) -> None:
         signature = self._under_way.pop(m.index, None)

@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 from weakref import ref
 
 import torch
-from torch.distributed import AllreduceOptions, ProcessGroup
+from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
 from ..record.event import MAIN, Event, Value
@@ -29,7 +29,7 @@ DEEP = 24  # frames of torch between a call and the program's line
 class Pattern:
     """What calls of one place have in common.
 
-    method: of ProcessGroup and of a backend.  event: the first of them.  after: what each leaves.
+    method: of a backend.  event: the first of them.  after: what each leaves.
     order: held while one is numbered and handed on.  gives_up, by_torch: see TracedWork.  count: how many there were.
     """
 
@@ -63,24 +63,25 @@ def place_of(method: str, args: tuple, mine: object) -> tuple | None:
     """
     if here.work is not MAIN or sys.exc_info()[1] is not None:
         return None
-    if method == "allreduce":
-        if len(args) != 3 or type(args[2]) is not AllreduceOptions:
-            return None
-        group, tensors, options = args
-        how = options.reduceOp, options.asyncOp
-    elif len(args) == 4:
-        group, tensors, *how = args
+    if len(args) != (3 if method == "allreduce" else 4):
+        return None
+    if method in ("send", "recv"):
+        how = args[2:]
+    elif type(options := args[-1]) in torch_private.OPTIONS:
+        how = getattr(options, "reduceOp", None), options.asyncOp
     else:
         return None
-    if len(tensors) != 1:
+    inputs, outputs = tensors_of(args)
+    if len(inputs) != 1:
         return None
-    tensor = tensors[0]
-    kind = type(tensor)
-    if kind is not torch.Tensor and kind is not Parameter or not tensor.is_cpu or tensor.layout != torch.strided:
-        return None
+    place = [method, id(args[0]), *how]
+    for tensor in inputs if inputs is outputs else inputs + outputs:
+        kind = type(tensor)
+        if kind is not torch.Tensor and kind is not Parameter or not tensor.is_cpu or tensor.layout != torch.strided:
+            return None
+        place += tensor.dtype, tensor.shape, tensor.stride()
     if not torch_private.is_plain(mine):
         return None
-    place = [method, id(group), *how, tensor.dtype, tensor.shape, tensor.stride()]
     frame, left, found = sys._getframe(2), DEEP, False
     while frame is not None and left:
         code = frame.f_code
@@ -89,6 +90,12 @@ def place_of(method: str, args: tuple, mine: object) -> tuple | None:
         place += id(code), frame.f_lasti
         frame, left = frame.f_back, left - 1
     return tuple(place) if found else None
+
+
+def tensors_of(args: tuple) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What one of these methods' arguments pass in, and what the rank is left with: the same list for many."""
+    first = args[1]
+    return ([args[2]], [first]) if isinstance(first, torch.Tensor) else (first, first)
 
 
 def codes_of(place: tuple, frame: FrameType | None) -> list[CodeType]:

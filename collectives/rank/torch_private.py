@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import FrameType
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.distributed
@@ -122,19 +122,33 @@ def time_limit(group: ProcessGroup) -> float | None:
 
 _METHODS = dict(vars(ProcessGroup))  # as they're bound to a group: looked up, one is a function that isn't
 REPEATS = Feature("handing calls that are like an earlier one to their backend at once")
-REPEATED = {name: REPEATS.takes(f"torch.distributed.ProcessGroup.{name}") for name in ("send", "recv", "allreduce")}
 _profiled = REPEATS.takes("torch._C._autograd._profiler_enabled")
 _transformed = REPEATS.takes("torch._C._functorch.peek_interpreter_stack")
+_Backend = REPEATS.takes("torch._C._distributed_c10d.Backend")
+OPTIONS = {
+    REPEATS.takes(f"torch.distributed.distributed_c10d.{kind}Options")
+    for kind in ("Allreduce", "Allgather", "ReduceScatter")
+}
+# Of methods of ProcessGroup that Python code calls: torch's own, and the name of the backend's that carries it out.
+REPEATED = {
+    name: (getattr(ProcessGroup, name), of_backend)
+    for of_backend, names in {
+        "send": ("send",),
+        "recv": ("recv",),
+        "allreduce": ("allreduce",),
+        "_allgather_base": ("_allgather_base", "all_gather_single"),  # the second from torch 2.13 on
+        "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter_single"),
+    }.items()
+    for name in names
+    if hasattr(ProcessGroup, name) and hasattr(_Backend, of_backend)
+}
 
 
-def set_repeated(functions: dict) -> None:
-    """Have what Python code calls of ProcessGroup's methods REPEATED go through these functions, which must call them.
-
-    None by a name: through torch's own again.
-    """
-    for name, function in functions.items():
-        if REPEATS:
-            setattr(ProcessGroup, name, function or _METHODS[name])
+def set_repeated(functions: dict[str, Callable] = {name: _METHODS[name] for name in REPEATED}) -> None:
+    """Have what Python calls of these methods go through these functions, which must call REPEATED; or torch's own."""
+    if REPEATS:
+        for name, function in functions.items():
+            setattr(ProcessGroup, name, function)
 
 
 def is_plain(mine: object) -> bool:

@@ -63,20 +63,19 @@ class TracedWork(HasSource, Work):
                 tracer.emit(Waiting(part.index, tracer.now(), limited, threads.here.work))
         guarded = not self.told and bool(tracer.watch.guards)
         if guarded:
-            self._let(True)
+            self._waits(True)
         try:
             result = self.inner.wait(timeout) if has_limit else self.inner.wait()
         finally:  # a wait with a limit ends in an exception, and the program may go on
             if guarded:
-                self._let(False)
+                self._waits(False)
         if self.after is None:
             tracer.waited(self)
         else:
             tracer.done(self)
         return result
 
-    def _let(self, now: bool) -> None:
-        """Whether the tensors may be used now."""
+    def _waits(self, now: bool) -> None:
         for part in self.parts:
             self._tracer.watch.waits(part.index, now)
 

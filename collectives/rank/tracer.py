@@ -1,7 +1,8 @@
 """The recorder inside a rank: tells of every call of torch.distributed, before it is made and when it is complete.
 
 The kernel (kernel.py) hands it each call of an operator.  It reads the call (operators.py), tells of it, passes it on to
-its backend, and returns a Work of its own (traced.py).  So nothing that was asynchronous becomes synchronous.
+its backend, and returns a Work of its own (traced.py), so nothing that was asynchronous becomes synchronous.  A call that
+is like an earlier one isn't read (repeated.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
 from .protocol import Again, Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
-from .repeated import MAX_PATTERNS, Pattern, codes_of, place_of
+from .repeated import MAX_PATTERNS, Pattern, codes_of, place_of, tensors_of
 from .tensors import capture, is_dense, outline
 from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
@@ -112,7 +113,7 @@ class Tracer:
         torch_private.set_coalescing(*self._batching())
         if self._repeats:
             torch_private.set_repeated(
-                {name: self._in_place_of(name, own) for name, own in torch_private.REPEATED.items()}
+                {name: self._in_place_of(name, *of) for name, of in torch_private.REPEATED.items()}
             )
         self.watch.start()
         self._steps.start()
@@ -127,7 +128,7 @@ class Tracer:
         torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
         torch_private.set_coalescing()
-        torch_private.set_repeated(dict.fromkeys(torch_private.REPEATED))
+        torch_private.set_repeated()
         kernel.recorder = None
 
     def finish(self) -> None:
@@ -212,8 +213,11 @@ class Tracer:
             self._write_down()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
-    def _in_place_of(self, name: str, own: Callable) -> Callable:
-        """What the program calls in place of a method of ProcessGroup. own: torch's, which gets what is to be read."""
+    def _in_place_of(self, name: str, own: Callable, of_backend: str) -> Callable:
+        """What the program calls in place of a method of ProcessGroup.
+
+        own: torch's, which gets what is to be read.  of_backend: the name of the backend's method that carries it out.
+        """
 
         @torch_private.never_compiled
         def called(*args, **kwargs):
@@ -223,7 +227,7 @@ class Tracer:
             pattern = self._patterns.get(place)
             if pattern is None or not pattern.is_of(args[0]):
                 work = own(*args)
-                self._learn(place, name, args, work)
+                self._learn(place, of_backend, args, work)
                 return work
             return self._again(pattern, *args)
 
@@ -234,12 +238,12 @@ class Tracer:
         if type(work) is TracedWork and work.event is not None and work.event.backend == "gloo":
             if len(self._patterns) == MAX_PATTERNS:
                 self._patterns.clear()
-            group, (tensor,) = args[:2]
+            group, (output,) = args[0], tensors_of(args)[1]
             codes, order = codes_of(place, sys._getframe(2)), self._order[group.group_name]
-            fixed = work.event, outline(tensor), order, work.gives_up, work.by_torch
+            fixed = work.event, outline(output), order, work.gives_up, work.by_torch
             self._patterns[place] = Pattern(method, *fixed, group, codes)
 
-    def _again(self, pattern: Pattern, group: ProcessGroup, tensors: list[torch.Tensor], *how) -> Work:
+    def _again(self, pattern: Pattern, group: ProcessGroup, *args) -> Work:
         """Tell of a call that is like an earlier one, hand it to its backend, and return a Work of our own."""
         if self._left:
             self._ask_oldest()
@@ -248,14 +252,15 @@ class Tracer:
             with self._lock:
                 index, self._count = self._count, self._count + 1
                 self.emit(Again(event, index, self.now(), self._steps.count))
-            work = getattr(torch_private.backend(group, _CPU), pattern.method)(tensors, *how)
+            work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
             traced = TracedWork(self, work, [Part(index, None)])
             traced.after, traced.gives_up, traced.by_torch = pattern.after, pattern.gives_up, pattern.by_torch
             self._open[index] = traced
         pattern.count += 1
         if event.async_op and self.watch.is_due(pattern.count):
             by_hook = torch_private.backward_task() != -1
-            self.watch.add(Guard(index, tensors, [] if event.op == "send" else tensors, by_hook))
+            inputs, outputs = tensors_of((group, *args))
+            self.watch.add(Guard(index, inputs, [] if event.op == "send" else outputs, by_hook))
         else:
             self.watch.settle()
         if len(self._open) > MAX_OPEN:

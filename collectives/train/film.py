@@ -10,14 +10,16 @@ from ..format import aligned, span
 from .observer import FilmFrame
 from .view import View, alike
 
+BELOW = {"shards": attrgetter("shards"), "gradients": attrgetter("gradients"), "activations": attrgetter("kept")}
+
 
 class Film(View):
     """What each rank held when: a column a moment, a line a layer, filled as far as it was held.
 
-    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are gradients, where
-    there were any, and activations.  sizes: layer -> bytes of its parameters when whole.  step: one step
-    (FilmFrame.step), "all", or None for the last; all where the ranks' orders differ, as in a pipeline.  ranks: all
-    by default.
+    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are what there was of
+    shards that the function keeps beside its modules, gradients, and activations.  sizes: layer -> bytes of its
+    parameters when whole.  step: one step (FilmFrame.step), "all", or None for the last; all where the ranks' orders
+    differ, as in a pipeline.  ranks: all by default.
     Raises ValueError if there are no moments to show.
     """
 
@@ -38,11 +40,12 @@ class Film(View):
         self.shown = {r: [f for f in row if step in ("all", f.step)] for r, row in every.items()}
         if not any(self.shown.values()):
             raise ValueError(f"{name} called no modules in step {step}: there are no moments to show")
+        self.below = {kind: of for kind, of in BELOW.items() if any(map(of, chain(*self.shown.values())))}
 
     def __repr__(self) -> str:
         """A line a moment: bytes of each layer that the rank holds, * where it holds it whole; ranks alike together."""
         same = alike((rank, tuple(self._line(f) for f in frames)) for rank, frames in self.shown.items())
-        head = ("moment", *self.sizes, "gradients", "activations")
+        head = ("moment", *self.sizes, *self.below)
         parts = []
         for rows, ranks in same.items():
             title = f"rank{'s' * (len(ranks) > 1)} {span(ranks)}: bytes held, * whole"
@@ -51,7 +54,7 @@ class Film(View):
 
     def _line(self, f: FilmFrame) -> tuple[str, ...]:
         layers = (f"{f.held(k):,}{'*' * self._is_whole(f, k)}" for k in self.sizes)
-        return (f"{f.phase} {f.layer}".strip(), *layers, f"{f.gradients:,}", f"{f.kept:,}")
+        return (f"{f.phase} {f.layer}".strip(), *layers, *(f"{of(f):,}" for of in self.below.values()))
 
     def _is_whole(self, f: FilmFrame, layer: str) -> bool:
         return f.whole.get(layer, 0) >= self.sizes[layer] > 0
@@ -64,13 +67,12 @@ class Film(View):
         lines = len(ranks) * (len(self.sizes) + 1)
         high, size = (15, 10) if lines <= 24 else (10, 9) if lines <= 50 else (5, 9)  # of a line; of its name
         names = ["activations", *(self.sizes if high >= 9 else ["parameters"])]
-        curves = {"gradients": attrgetter("gradients"), "activations": attrgetter("kept")}
         labels = RankLabels(ranks, 12.5)
         left = labels.width + 22 + max(text_width(name, size) for name in names)
         longest = max(map(len, self.shown.values()))
         wide = min(70.0, (WIDTH - left - 112) / longest)
         right = left + wide * longest + 6
-        most = {kind: max(map(of, chain(*self.shown.values()))) for kind, of in curves.items()}
+        most = {kind: max(map(of, chain(*self.shown.values()))) for kind, of in self.below.items()}
         same_moments = _same_moments(self.shown)
         if same_moments:
             y = _moments(sketch, self.shown[ranks[0]], left, wide, y)
@@ -85,9 +87,7 @@ class Film(View):
             sketch.text(right, (top + y) / 2, f"up to {held:,} B", 10.5, SOFT, align="left")
             labels.draw(sketch, labels.width, (top + y) / 2, r)
             tall = high * 1.6 + 2
-            for kind, of in curves.items():
-                if not most[kind]:
-                    continue  # as gradients that are reduced to shards before the moment is seen
+            for kind, of in self.below.items():
                 held = [of(f) for f in frames]
                 sketch.text(left - 8, y + tall / 2, kind, size, SOFT, align="right")
                 _curve(sketch, [nbytes / most[kind] * tall for nbytes in held], left, wide, y + tall)

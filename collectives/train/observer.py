@@ -61,6 +61,7 @@ class FilmFrame(NamedTuple):
     gradients: int
     activations: dict[str, int]  # layer -> kept for backward
     messages: int
+    shards: int = 0  # parameters that the function keeps beside its modules
 
     def held(self, layer: str) -> int:
         """Bytes of the layer's parameters."""
@@ -292,6 +293,8 @@ class _Observer(DispatchMode):
         values = result if isinstance(result, dict) else {}
         for name, shape in values.get("shapes", {}).items():
             self.modules.shape[str(name)] = tuple(shape)
+        shards = self._beside_modules(values, "parameters")
+        self.frames = [frame._replace(shards=shards) for frame in self.frames]
         for kind in KINDS:
             if kind in values:
                 self._peak(kind, self.peaks[kind] + self._beside_modules(values, kind))

@@ -110,10 +110,6 @@ def memory_table(peaks: Sequence[dict[str, int]]) -> str:
 def _slices(strips: list[Layout], ranks: int, name: str) -> Canvas:
     sketch = Canvas()
     copies = [strip.copies() for strip in strips]
-    words = f"{', '.join(word for strip in strips for word in strip.kinds)}; area shows bytes"
-    if any(count > 1 for counts in copies for count in counts.values()):
-        words += "; hatched: another rank holds the same"
-    y = heading(sketch, f"who holds what in {name}", words) + 4
     labels = RankLabels(range(ranks), 12.5)
     left = labels.width + 14
     if len(strips) == 1:
@@ -122,7 +118,15 @@ def _slices(strips: list[Layout], ranks: int, name: str) -> Canvas:
         left += max(text_width(word, 10.5) for strip in strips for word in strip.kinds) + 10
         high = max(28, *(12 * len(strip.kinds) for strip in strips)) if ranks <= 4 else 18
     places = _places({n: size for strip in strips for n, size in strip.whole.items()}, left)
-    y = _columns(sketch, places, y)
+    words = f"{', '.join(word for strip in strips for word in strip.kinds)}; area shows bytes"
+    if any(count > 1 for counts in copies for count in counts.values()):
+        words += "; hatched: another rank holds the same"
+    parts = {n: part for n in places if (part := _part(n))}
+    named = {n: part for n, part in parts.items() if text_width(part, 10) <= places[n][1]}
+    if narrow := [part for part in dict.fromkeys(parts.values()) if part not in named.values()]:
+        words += f"; narrow: {', '.join(narrow)}"
+    y = heading(sketch, f"who holds what in {name}", words) + 4
+    y = _columns(sketch, places, named, y)
     for rank in range(ranks):
         top = y
         for strip, counts in zip(strips, copies):
@@ -161,8 +165,14 @@ def _places(whole: dict[str, int], left: float) -> dict[str, tuple[float, float]
     return places
 
 
-def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], y: float) -> float:
-    """The layers' names above, and below them those of the tensors that have room."""
+def _part(name: str) -> str:
+    """'q' of 'block0.attention.q.weight'; '' of a layer, and of its only weight."""
+    parts = [part for part in name[len(layer_of(name)) :].split(".") if part not in ("", "weight")]
+    return parts[-1] if parts else ""
+
+
+def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], named: dict[str, str], y: float) -> float:
+    """The layers' names above, and below them those of tensors.  named: the tensors that have room for theirs."""
     spans: dict[str, tuple[float, float]] = {}
     for n, (x, wide) in places.items():
         begin, _ = spans.get(layer_of(n), (x, x))
@@ -175,13 +185,10 @@ def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], y: float) -
             reached = (x0 + x1) / 2 + wide / 2 + 4
         sketch.line([(x0, y + 12), (x1, y + 12)], SOFT, 1)
     y += 16
-    written = False
-    for n, (x, wide) in places.items():
-        parts = [part for part in n[len(layer_of(n)) :].split(".") if part not in ("", "weight")]
-        if parts and text_width(parts[-1], 10) <= wide:
-            sketch.text(x + wide / 2, y + 5, parts[-1], 10, SOFT)
-            written = True
-    return y + (14 if written else 2)
+    for n, part in named.items():
+        x, wide = places[n]
+        sketch.text(x + wide / 2, y + 5, part, 10, SOFT)
+    return y + (14 if named else 2)
 
 
 def _hatch(sketch: Canvas, x: float, y: float, w: float, h: float) -> None:

@@ -214,13 +214,14 @@ def _bars(title: str, words: str, lines: list[Bar], names: Sequence[str] = ()) -
     sketch = Canvas()
     y = heading(sketch, title, words) + 6
     lefts = [0.0]
-    for column in zip(("", "", "", "calls"), *(words for *words, _ in lines)):
-        wide = max(text_width(word, 12) for word in column)
+    for head, *column in zip(("", "", "layers", "calls"), *(words for *words, _ in lines)):
+        head *= any(column)
+        sketch.text(lefts[-1], y, head, 11, SOFT, align="left")
+        wide = max(text_width(word, 12) for word in (head, *column))
         lefts.append(lefts[-1] + wide + 16 * (wide > 0))
     left = lefts.pop()
     most = max((size for *_, sizes in lines for size in sizes), default=0) or 1
     room = WIDTH - left - text_width(f"{exact(most)} B, both", 11.5) - 12
-    sketch.text(lefts[3], y, "calls", 11, SOFT, align="left")
     if names:
         entries = ((tint, f"{name}, bytes that a rank sends") for tint, name in zip(TINTS, names))
         legend(sketch, left, y, entries, pad=6, between=24)

@@ -21,7 +21,7 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 from torch import nn
 
-from collectives.draw.canvas import TRAY, Canvas, Picture, colour
+from collectives.draw.canvas import SOFT, TRAY, Canvas, Picture, colour
 from collectives.record.event import Event
 from collectives.train import Calls, Watched, watch
 from collectives.train.view import View
@@ -199,6 +199,8 @@ class Panels(View):
     def _panel(name: str, mesh: Mesh, shares: list[list[float]]) -> Canvas:
         sketch = Canvas()
         sketch.text(0, 8, name, 13, align="left", bold=True)
+        for k, layer in enumerate(["embed", *range(len(shares[0]) - 2), "head"]):
+            sketch.text(25 * k + 11.5, 24, str(layer), 8, SOFT)
         places = itertools.product(*map(range, mesh.values()))
         for rank, (of, at) in enumerate(zip(shares, places)):
             for k, share in enumerate(of):
@@ -208,7 +210,7 @@ class Panels(View):
                     if dim == "fs" or dim in ("tp", "sp", "ep") and not ends:
                         piece /= mesh[dim]
                         start += place * piece
-                x, y = 25 * k, 22 + 13 * rank
+                x, y = 25 * k, 32 + 13 * rank
                 sketch.box(x, y, 23, 11, TRAY, radius=0)
                 if share:
                     sketch.box(x + 23 * min(start, 1 - share), y, 23 * share, 11, colour(rank), radius=0)

@@ -36,7 +36,7 @@ def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
             f"microbatch{'es' * (most != 1)}"
         )
     until = max((lane[-1].end for lane in lanes if lane), default=1.0)
-    sheet = _Sheet(s, subtitle, "Numbers are microbatches. Gray curve: activations kept.", until, NOTE)
+    sheet = _Sheet(s, subtitle, "Number: microbatch. Gray: activations kept.", until, NOTE)
     for rank, lane in enumerate(lanes):
         sheet.lane(rank, lane, until)
         sheet.stairs(lane, kept(s, rank)[: len(lane)], until)  # a deadlock ends a lane before its order does
@@ -83,6 +83,8 @@ class _Sheet(Canvas):
         y = heading(self, s.title, subtitle)
         kinds = [kind for kind in TINTS if any(a.kind == kind for a in s.place)]
         entries = [*((TINTS[kind], WORDS[kind]) for kind in kinds), (_hatched, "waits")]
+        if (most := max(len(s.held(rank)) for rank in range(s.ranks))) > 1:
+            entries.append((PALE[kinds[0]], "second stage" if most == 2 else "later stages"))
         x = legend(self, 0.0, y + 3.5, entries, sample=(14, 11), between=19)
         self.text(x, y + 3.5, note, 11, SOFT, align="left")
         self.below = y + 22

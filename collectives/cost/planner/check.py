@@ -35,8 +35,8 @@ FITTED = "fitted"  # a row's role: PASSES or IN_STEP were taken from it
 WHY = (  # what the planner does not know, where it errs most
     "ZeRO-3 alone, as DeepSpeed was in 2021: 1,536 GPUs take as long as 768, as they would if each got its parameters "
     "at some 16 GB/s. NCCL's rings carry ten times that, and those the planner prices.",
-    "InternLM: states sharded over 256 and 1,024 GPUs, with four cards of 100 Gb/s per node. The planner hides "
-    "what that sends.",
+    "InternLM: optimizer states sharded over 256 and 1,024 GPUs (ZeRO 1), with four cards of 100 Gb/s per node. The "
+    "planner hides what that sends.",
     "GPT-OSS: products and attention of unusual widths (2,880 and 64), for which no kernel was good yet.",
     "From 8,192 GPUs onward: slow GPUs and crowded switches, as MegaScale's paper reports. The planner models neither.",
     "MPT 13B on H100: hidden messages are probably not free; they take processors and memory from the products.",

@@ -118,8 +118,9 @@ class Step:
     program: a name in PROGRAMS, or a Program.  products: the share of the peak that matrix products reach, 0 to 1;
     None for what training steps reach of gpus.csv's.  capacity: bytes of a GPU's memory; None for gpus.csv's.
     .messages: of each kind of parallelism, and .sent their bytes per step.  .layer: seconds of a layer's attention (scores
-    and values) and feed-forward blocks, forward, for one microbatch.  .seconds: of each part; they add up to .time, which takes no account of what no plan knows.  .benchmark and .production: Bands of seconds, of what makers
-    publish of their programs and of what trainings publish of theirs.
+    and values) and feed-forward blocks, forward, for one microbatch.  .seconds: of each part; they add up to .time, which
+    takes no account of what no plan knows.  .benchmark and .production: Bands of seconds, of what makers publish of their
+    programs and of what trainings publish of theirs.
     .fits: with MARGIN to spare.  .warnings: sentences, where something is beyond what was published, or slow.
     Raises ValueError for a division that is not possible, or whose product is not the machine's number of GPUs.
     """
