@@ -166,7 +166,9 @@ class Collector(Host):
         self._writer.standing([rank.hearer.clock()])
         if len(self._ranks) == self._size:
             hosts = len({r.where.host for r in self._ranks.values()})
-            say(f"records {self._size} rank{'s' * (self._size > 1)} on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}")
+            say(
+                f"records {self._size} rank{'s' * (self._size > 1)} on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}"
+            )
 
     def _standing(self) -> Iterator[bytes]:
         for rank in self._ranks.values():
