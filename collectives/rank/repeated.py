@@ -71,11 +71,11 @@ def place_of(method: str, args: tuple, mine: object) -> tuple | None:
         how = getattr(options, "reduceOp", None), options.asyncOp
     else:
         return None
-    inputs, outputs = tensors_of(args)
-    if len(inputs) != 1:
+    first = args[1]
+    if isinstance(first, list) and len(first) != 1:
         return None
     place = [method, id(args[0]), *how]
-    for tensor in inputs if inputs is outputs else inputs + outputs:
+    for tensor in first if isinstance(first, list) else args[1:3]:
         kind = type(tensor)
         if kind is not torch.Tensor and kind is not Parameter or not tensor.is_cpu or tensor.layout != torch.strided:
             return None
