@@ -18,13 +18,14 @@ WHOLE = """() => [...document.querySelectorAll('.jp-MarkdownViewer img')].some(e
 
 @pytest.fixture
 def opened(chrome, course):
-    """Opens a notebook in the workspace of the course, which is as it was again after that: JupyterLab may save by itself."""
+    """Opens a notebook in the workspace of the course, where nobody has saved or run a cell."""
     folder, address, token = course
     page = chrome.new_page()
     yield lambda name: Notebook(page, f"{address}/lab/workspaces/collectives/tree/{name}?token={token}")
     page.close()
     end_kernels(address, token)
-    git(folder, "checkout", "--", "notebooks")
+    git(folder, "checkout", "--", "notebooks")  # JupyterLab may have saved by itself
+    (folder / ".progress.json").unlink(missing_ok=True)
 
 
 def test_outline_progress_and_cheat_sheet_are_there(opened):
