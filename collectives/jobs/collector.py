@@ -165,10 +165,8 @@ class Collector(Host):
         self._writer.arrived(rank.number, rank.where.host, rank.where.pid)
         self._writer.standing([rank.hearer.clock()])
         if len(self._ranks) == self._size:
-            hosts = len({r.where.host for r in self._ranks.values()})
-            say(
-                f"records {self._size} rank{'s' * (self._size > 1)} on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}"
-            )
+            ranks, hosts = self._size, len({r.where.host for r in self._ranks.values()})
+            say(f"records {ranks} rank{'s' * (ranks > 1)} on {hosts} host{'s' * (hosts > 1)} in {self._writer.folder}")
 
     def _standing(self) -> Iterator[bytes]:
         for rank in self._ranks.values():

@@ -93,7 +93,7 @@ def place_of(method: str, args: tuple, mine: object) -> tuple | None:
 
 
 def tensors_of(args: tuple) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What one of these methods' arguments pass in, and what the rank is left with: the same list for many."""
+    """What one of these methods' arguments pass in, and what the rank is left with: one list, if that is in place."""
     first = args[1]
     return ([args[2]], [first]) if isinstance(first, torch.Tensor) else (first, first)
 

@@ -129,7 +129,8 @@ OPTIONS = {
     REPEATS.takes(f"torch.distributed.distributed_c10d.{kind}Options")
     for kind in ("Allreduce", "Allgather", "ReduceScatter")
 }
-# Of methods of ProcessGroup that Python code calls: torch's own, and the name of the backend's that carries it out.
+# Methods of ProcessGroup that Python code calls: torch's own, and the name of the backend's that carries it out.  One
+# that is gone is left to the kernel (kernel.py).
 REPEATED = {
     name: (getattr(ProcessGroup, name), of_backend)
     for of_backend, names in {
