@@ -1,5 +1,6 @@
 """`make lab` and what comes before it: the installer and the check, met with environments that are really broken."""
 
+import fcntl
 import os
 import pty
 import re
@@ -15,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from helpers.tools import install
 from tests import ROOT
 
 CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "check.py")]
@@ -108,6 +110,20 @@ def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_
         assert result.returncode == 1
         assert "pip could not install" in result.stderr and "give the same command again" in result.stderr
     assert not (venv / "made-from").exists()
+
+
+def test_of_two_installers_one_waits_and_then_has_nothing_left_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    first = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    command = [sys.executable, "-I", "helpers/tools/install.py", tmp_path, ""]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
+        assert "waiting for it" in second.stdout.readline() and second.poll() is None
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "python").touch()
+        (tmp_path / "made-from").write_text(install.sources())
+        os.close(first)
+        assert (second.wait(timeout=60), second.stdout.read()) == (0, "")
 
 
 def asked(address, server):

@@ -25,6 +25,9 @@ def main(venv, torch_index):
         stop("The course needs Linux or macOS.", "On Windows, install WSL2 (`wsl --install`) and work inside it.")
     if not can_make_environments(sys.executable):
         hand_over(venv, torch_index)
+    wait_for_others(venv)
+    if os.path.exists(python) and is_made_from(stamp, sources()):
+        return
     if not os.path.exists(python):  # none yet, or the Python it was made with is gone
         print("Making the environment in %s with Python %s." % (venv, sys.version.split()[0]), flush=True)
         print("This downloads about 300 MB, once, and takes a few minutes.\n", flush=True)
@@ -92,6 +95,22 @@ def hand_over(*arguments):
         "Python %s cannot make virtual environments: its venv or ensurepip module is missing." % version,
         "On Debian and Ubuntu: sudo apt install python3-venv",
     )
+
+
+def wait_for_others(venv):
+    """Returns when no other `make` works on the environment; until this process ends, others wait for it."""
+    import fcntl  # not on Windows, which got its answer before
+
+    try:
+        os.makedirs(venv, exist_ok=True)
+        folder = os.open(venv, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another make is making the environment in %s: waiting for it." % venv, flush=True)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+    except OSError:  # a disk without locks; or a folder that can't be made, which is said when it is needed
+        pass
 
 
 def take_cpu_torch(pip, index):
