@@ -327,6 +327,55 @@ def test_a_group_that_some_ranks_do_not_make():
     assert run(members_only, world_size=4, check=False).results == [2, 1, 2, 2]
 
 
+def test_groups_of_other_ranks_on_other_ranks():
+    """Each of these ends without a word in some runs and waits until time is out in others."""
+
+    def own_pairs():
+        first = dist.get_rank() // 2 * 2
+        dist.all_reduce(torch.ones(1), group=dist.new_group([first, first + 1]))
+
+    def never_comes():  # the group of rank 0 waits for a rank that makes another
+        dist.new_group([0, 1] if dist.get_rank() == 0 else [1, 2, 3])
+
+    def in_another_order():
+        mine = [[0, 1], [0, 2]] if dist.get_rank() else [[0, 2], [0, 1]]
+        return [dist.new_group(ranks) for ranks in mine]
+
+    text, error = said(Mismatch, own_pairs)
+    assert text.startswith(
+        "ranks make different groups in call #1 of new_group.\n  ranks 0 and 1  a group of ranks 0 and 1  own_pairs, line "
+    )
+    assert "\n  ranks 2 and 3  a group of ranks 2 and 3  own_pairs, line " in text and error.call is None
+    assert "in the same order and with the same ranks" in text
+    assert "\n  rank 0            a group of ranks 0 and 1     never_comes" in said(Mismatch, never_comes)[0]
+    assert "in call #1 of new_group" in said(Mismatch, in_another_order)[0]
+
+
+def test_what_comes_first_is_told_a_wrong_call_or_a_wrong_group():
+    def call_first():
+        dist.all_reduce(torch.ones(1 + dist.get_rank()))
+        dist.new_group([dist.get_rank()])
+
+    def group_first():
+        dist.new_group([dist.get_rank()])
+        dist.all_reduce(torch.ones(1 + dist.get_rank()))
+
+    assert "the shape of all_reduce" in said(Mismatch, call_first)[0]
+    assert "call #1 of new_group" in said(Mismatch, group_first)[0]
+
+
+def test_groups_that_are_the_same_though_ranks_say_them_otherwise():
+    def make():
+        rank = dist.get_rank()
+        if rank == 1:
+            with suppress(RuntimeError, ValueError):
+                dist.new_group([0, 9])
+        dist.new_group([None, [0, 1, 2], range(3), (2, 1, 0)][rank], backend="gloo")
+        return dist.get_world_size(dist.new_group(iter([0, 1]) if rank else [1, 0]))
+
+    assert run(make, world_size=3).results == [2, 2, -1]
+
+
 @pytest.mark.parametrize("n", [2, 4, 5, 8])
 def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""

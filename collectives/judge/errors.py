@@ -39,7 +39,7 @@ class RankFailed(RunError):
 class Mismatch(RunError):
     """Calls that belong together disagree: in op, shape, dtype, reduce op, root, sizes. `.call` is theirs.
 
-    Or not all ranks made a call of new_group, which is not recorded: then `.call` is None.
+    Or ranks didn't all make the same groups, by new_group, which is not recorded: then `.call` is None.
     """
 
     call: Call | None

@@ -20,10 +20,12 @@ from .verdict import (
     Died,
     Disagreement,
     Ended,
+    Grouping,
     Raised,
     Standing,
     Standstill,
     TimeUp,
+    UnlikeGroups,
     Unreachable,
     UnsharedGroup,
     Verdict,
@@ -64,6 +66,7 @@ class Monitor(State):
         self._check = check
         self._grace = DEADLOCK_GRACE_SECONDS if grace is None else grace
         self._wrong: diagnose.Wrong | None = None  # the first call that is
+        self._unlike: int | None = None  # the first call of new_group, 0-based, in which ranks name different ranks
         self._trouble_since: float | None = None
         self._patience: float | None = None
 
@@ -73,6 +76,19 @@ class Monitor(State):
         if suspect and self._check and not self._wrong:
             new = message.event if type(message) is protocol.Called else None
             self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
+        if type(message) is protocol.Grouped and self._check:
+            self._compare_groups(message.index)
+
+    def _compare_groups(self, index: int) -> None:
+        """Note whether ranks name different ranks in a call of new_group, which one of them has just begun."""
+        if len({grouping.ranks for grouping in self._nth_groups(index).values()}) > 1:
+            self._unlike = index if self._unlike is None else min(index, self._unlike)
+        elif self._unlike == index:
+            self._unlike = None
+
+    def _nth_groups(self, index: int) -> dict[int, Grouping]:
+        """By rank, a call of new_group: of those that have made it."""
+        return {rank: made[index] for rank, made in enumerate(self._groups) if len(made) > index}
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
@@ -81,7 +97,7 @@ class Monitor(State):
     @property
     def in_trouble(self) -> bool:
         """Whether a verdict is certain to come, though not yet which."""
-        return bool(self._failures or self._wrong or self.dead or self._deadlocked)
+        return bool(self._failures or self._wrong or self.unlike_groups() or self.dead or self._deadlocked)
 
     @property
     def patience(self) -> float | None:
@@ -109,6 +125,8 @@ class Monitor(State):
         patience = self.wait_for_more()
         if patience is None:
             return False
+        if (unlike := self.unlike_groups()) and len(unlike.ranks) == self.world_size:
+            return True
         # Of a call that all have made there is no more to learn, but who else misuses its tensors.
         if self._wrong and (call := self._wrong.calls[-1]).is_complete and not any(e.misuse for e in call):
             return True
@@ -121,6 +139,8 @@ class Monitor(State):
         """The verdict, once there is one."""
         if not self.is_certain:
             return self.unshared_group()
+        if unlike := self.unlike_groups():
+            return unlike
         if self._wrong:
             return self._disagreement(self._wrong)
         return self.failure() or self._stuck(self._deadlocked)
@@ -136,11 +156,22 @@ class Monitor(State):
             return None
         return self._stuck(waits)
 
+    def unlike_groups(self) -> UnlikeGroups | None:
+        """The verdict on ranks that name different ranks in the same call of new_group, before any other call is wrong."""
+        index = self._unlike
+        if index is None:
+            return None
+        made = self._nth_groups(index)
+        before = {rank: grouping.after for rank, grouping in made.items()}
+        if self._wrong and any(e.index < before.get(e.rank, 0) for e in self._wrong.calls[-1]):
+            return None
+        return UnlikeGroups(world_size=self.world_size, ranks=tuple(made), index=index, groups=tuple(made.values()))
+
     def unshared_group(self) -> Verdict | None:
         """The verdict on ranks that have all returned, and not called new_group equally often."""
         if not self._check or len(self._returned) < self.world_size:
             return None
-        made = tuple(self._groups[rank] for rank in range(self.world_size))
+        made = tuple(tuple(grouping.line for grouping in groups) for groups in self._groups)
         fewer = tuple(rank for rank, lines in enumerate(made) if len(lines) < max(map(len, made)))
         return UnsharedGroup(world_size=self.world_size, ranks=fewer, made=made) if fewer else None
 
@@ -150,7 +181,7 @@ class Monitor(State):
         It depends on what the ranks did, and not on the order in which their messages came.
         """
         waits = self._deadlocked or {rank: set() for rank in self._blocked}
-        return self.failure() or self.mismatch() or self._stuck(waits)
+        return self.unlike_groups() or self.failure() or self.mismatch() or self._stuck(waits)
 
     def mismatch(self) -> Verdict | None:
         """The verdict on the first call, in an order that all ranks agree with, whose parts do not fit together."""

@@ -9,7 +9,7 @@ from ..rank import protocol
 from ..record.calls import Call, Matcher, pair
 from ..record.event import MAIN, Event, Failure, Line
 from .gloo import is_consequence, needs
-from .verdict import Standing
+from .verdict import Grouping, Standing
 
 
 class State:
@@ -26,7 +26,7 @@ class State:
         self._calls: list[Call] | None = None  # of all messages until now, if asked
         self._began: set[int] = set()
         self._returned: set[int] = set()
-        self._groups: dict[int, tuple[Line | None, ...]] = {}  # rank that returned -> its lines that called new_group
+        self._groups: list[list[Grouping]] = [[] for _ in range(world_size)]  # that each rank makes, with all others
         self._failures: dict[int, Failure] = {}
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
@@ -119,9 +119,12 @@ class State:
                     self._blocked[rank] = waiting[0]
             case protocol.Began():
                 self._began.add(rank)
+            case protocol.Grouped(index, ranks, line):
+                del self._groups[rank][index:]  # a call that failed is made anew
+                self._groups[rank].append(Grouping(ranks, self._with_text(line), self.made(rank)))
             case protocol.Returned():
                 self._returned.add(rank)
-                self._groups[rank] = tuple(map(self._with_text, message.groups))
+                del self._groups[rank][message.groups :]
             case protocol.Failed(failure):
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure

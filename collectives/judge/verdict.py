@@ -4,6 +4,7 @@ Nothing here is worded: wording/ makes the sentences and the error of each.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..record.calls import Call
 from ..record.event import Event, Failure, Line
@@ -106,6 +107,25 @@ class Disagreement(Verdict):
     """
 
     flaw: str
+
+
+class Grouping(NamedTuple):
+    """A rank's call of new_group: its ranks, the learner's line, and how many calls the rank had made before."""
+
+    ranks: tuple[int, ...]
+    line: Line | None
+    after: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlikeGroups(Verdict):
+    """Ranks make different groups: the first call of new_group in which they name different ranks.
+
+    ranks: those that have made it.  index: 0-based, of the call.  groups: what each of them made in it.
+    """
+
+    index: int
+    groups: tuple[Grouping, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

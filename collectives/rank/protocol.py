@@ -185,6 +185,14 @@ class Checked(NamedTuple):
     calls: int  # that the rank has made
 
 
+class Grouped(NamedTuple):
+    """The rank is about to call new_group, as all ranks have to."""
+
+    index: int  # 0-based, of such calls that made a group
+    ranks: tuple[int, ...]  # of the group, ascending
+    line: Line | None
+
+
 class Returned(NamedTuple):
     """The function has returned."""
 
@@ -192,7 +200,7 @@ class Returned(NamedTuple):
     moved: tuple[int | None, int | None]  # bytes (sent, received) by this rank's sockets
     traffic: dict | None  # by connection, see tcp.traffic
     imported: list[str]  # modules that were loaded meanwhile
-    groups: tuple[Line | None, ...] = ()  # the learner's lines that called new_group, see groups.kept
+    groups: int = 0  # that it made, with all others
 
 
 class Counted(NamedTuple):
@@ -280,7 +288,7 @@ class Refused(NamedTuple):
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
-    Again,
+    Again, Grouped,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

@@ -51,7 +51,10 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         if not job.record:
             uninstall()
         started = True
-        with tracer if job.record else nullcontext(), groups.kept() as made:  # until the end: daemon threads may go on
+        with (
+            tracer if job.record else nullcontext(),
+            groups.told(channel.send) as made,
+        ):  # until the end: daemon threads may go on
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
@@ -62,7 +65,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             new = list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
             imported = sorted(filter(_is_lasting, new))
-            channel.announce(Returned(result, moved(before, now), now, imported, tuple(made)))
+            channel.announce(Returned(result, moved(before, now), now, imported, len(made)))
             channel.receive()  # all have returned, but something was on its way when one of them looked
             channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:

@@ -21,8 +21,7 @@ from collectives.judge import diagnose, gloo, wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.run import Run
 from collectives.judge.verdict import Verdict
-from collectives.judge.wording.phrases import EVERY_RANK_MAKES_IT
-from collectives.rank.protocol import Began, Called, Completed, Failed, Misused, Returned, Waiting
+from collectives.rank.protocol import Began, Called, Completed, Failed, Grouped, Misused, Returned, Waiting
 from collectives.rank.tensors import LARGE, summarise
 from collectives.record.collectives import COLLECTIVES, of
 from collectives.record.event import MAIN, Event, Failure, Line, each
@@ -88,7 +87,6 @@ class Peer:
     reads: list[int] = field(default_factory=list)  # bytes that each read of them got
     waits: list[Wait] = field(default_factory=list)
     busy: int = 0  # threads that do something else
-    groups: list[tuple[Any, Any]] = field(default_factory=list)  # where it called new_group, and with which ranks
     returned: tuple[Any, tuple] | None = None
     failure: Failure | None = None
 
@@ -168,7 +166,8 @@ class Switch:
             header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
-        self._compare_groups()
+        if apart := self._monitor.unlike_groups() or self._monitor.unshared_group():
+            raise self._error(apart)
         if any(len(peer.returned[1]) != len(arguments) for peer, arguments in zip(self._peers, given)):
             raise Ungradable(
                 "a rank sent the grader other arguments than it was given, which torch.distributed never does."
@@ -176,16 +175,6 @@ class Switch:
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
         return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
-
-    def _compare_groups(self) -> None:
-        """Raises the verdict on ranks that have not all made the same groups, and Ungradable where these have other ranks."""
-        if unshared := self._monitor.unshared_group():
-            raise self._error(unshared)
-        for k, made in enumerate(zip(*(peer.groups for peer in self._peers))):
-            if other := next((rank for rank, (_, ranks) in enumerate(made) if ranks != made[0][1]), None):
-                raise Ungradable(
-                    f"call {k + 1} of new_group makes a group of other ranks on rank {other} than on rank 0. {EVERY_RANK_MAKES_IT}"
-                )
 
     def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
         """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
@@ -291,13 +280,14 @@ class Switch:
                 came = decode(value, body)
                 if not (isinstance(came, tuple) and len(came) == 2 and isinstance(came[1], tuple)):
                     raise Malformed("a result that is none")
-                peer.groups = _groups(header)
                 self._keep(came)
                 peer.returned = came
                 self.used_up |= header.get("left") is True
                 self.loads |= header.get("loads") is True
-                lines = tuple(self._line(line) for line, _ in peer.groups)
-                self._monitor.feed(peer.rank, Returned(b"", (None, None), None, [], lines))
+                groups = _groups(header, self._n)
+                for k, (line, ranks) in enumerate(groups):
+                    self._monitor.feed(peer.rank, Grouped(k, ranks, self._line(line)))
+                self._monitor.feed(peer.rank, Returned(b"", (None, None), None, [], len(groups)))
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]
                 # Its lines are set off, lest one is taken for a line of the course's.
@@ -470,16 +460,21 @@ def _ticket(header: dict[str, Any]) -> int:
     return ticket
 
 
-def _groups(header: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _groups(header: dict[str, Any], world_size: int) -> list[tuple[Any, tuple[int, ...]]]:
     """Where a rank called new_group, and with which ranks."""
     groups = header.get("groups", [])
-    if not isinstance(groups, list) or len(groups) > MAX_CALLS or not all(map(_is_pair, groups)):
+    if not isinstance(groups, list) or len(groups) > MAX_CALLS:
         raise Malformed("groups that are none")
-    return [(line, ranks) for line, ranks in groups]
+    return [_group(group, world_size) for group in groups]
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
+def _group(group: Any, world_size: int) -> tuple[Any, tuple[int, ...]]:
+    match group:
+        case [line, None]:
+            return line, tuple(range(world_size))
+        case [line, list(ranks)] if len(ranks) <= world_size and all(rank in range(world_size) for rank in ranks):
+            return line, tuple(sorted(map(int, ranks)))
+    raise Malformed("a group that is none")
 
 
 def _nbytes(room: Room) -> int:

@@ -43,7 +43,7 @@ def _details(verdict: Verdict) -> dict:
             }
         case kinds.Disagreement():
             return {"call": verdict.calls[-1]}
-        case kinds.UnsharedGroup():
+        case kinds.UnlikeGroups() | kinds.UnsharedGroup():
             return {"call": None}
         case kinds.Raised() | kinds.Died() | kinds.Unreachable() | kinds.Unreadable():
             return {"rank": verdict.ranks[0], "traceback": failures.traceback_of(verdict)}
@@ -57,6 +57,7 @@ _KINDS: dict[type[Verdict], tuple[Callable[..., str], type[RunError] | type[Inte
     kinds.Standstill: (waits.standstill, None),
     kinds.Interruption: (waits.interruption, Interrupted),
     kinds.Disagreement: (mismatches.disagreement, Mismatch),
+    kinds.UnlikeGroups: (mismatches.unlike_groups, Mismatch),
     kinds.UnsharedGroup: (mismatches.unshared_group, Mismatch),
     kinds.Raised: (failures.raised, RankFailed),
     kinds.Died: (failures.died, RankFailed),

@@ -3,7 +3,7 @@
 from ...format import dtype_name, name_ranks, span
 from ...record.calls import Call
 from ...record.event import Event
-from ..verdict import Disagreement, UnsharedGroup
+from ..verdict import Disagreement, UnlikeGroups, UnsharedGroup
 from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, rows, source, verb
 
 
@@ -14,6 +14,13 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
     more = [*apart(verdict.parted), *handled(verdict.calls[-1])]
     return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
+
+
+def unlike_groups(verdict: UnlikeGroups) -> str:
+    head = f"ranks make different groups in call #{verdict.index + 1} of new_group."
+    made = zip(verdict.ranks, verdict.groups)
+    parts = [(rank, f"a group of {name_ranks(group.ranks)}", source(group.line)) for rank, group in made]
+    return "\n".join([head, rows(parts), f"{EVERY_RANK_MAKES_IT} {_BY_NUMBER}"])
 
 
 def unshared_group(verdict: UnsharedGroup) -> str:
@@ -41,6 +48,7 @@ def _times(count: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
+_BY_NUMBER = "Members find each other by the number of the call, and may meet those of another group, or nobody."
 _NEXT_GROUP = "Otherwise the next group may never come together."
 
 

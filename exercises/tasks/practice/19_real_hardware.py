@@ -22,6 +22,7 @@ CASES = (
     Case(1, "1 host"),
 )
 LEAVE = "bytes that leave its host"
+EVERY_GROUP = "every rank has to make every group, in the same order, also groups that it is not in. init_device_mesh does."
 
 
 def hosts(case):
@@ -115,6 +116,7 @@ TASK = Task(
         "calls": "three calls are enough, on two kinds of groups: one that sums and deals out, one that sums, one that collects.",
         "sent": "the ranks of a host don't all have to carry the same sum. reduce_scatter leaves each of them a part of it.",
         LEAVE: "which groups stay inside a host, and how many of its ranks send to another one, how much each?",
-        "Stuck": "every rank has to make every group, in the same order, also groups that it is not in. init_device_mesh does.",
+        "Stuck": EVERY_GROUP,
+        "Mismatch": EVERY_GROUP,
     },
 )
