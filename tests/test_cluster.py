@@ -26,6 +26,7 @@ from collectives.rank.protocol import Called, Completed, Failed, Misused, Resume
 from collectives.record.event import Event, Failure, Line, Summary
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
+from tests.sampling import when
 
 JOBS = ROOT / "tests" / "corpus" / "jobs"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -91,10 +92,10 @@ init_process_group of ranks 0, 1 and 2 lacks rank 3.
 """,
     "dtype_differs": "Mismatch: ranks disagree on the dtype of all_reduce in call #4.",
 }
+AT_EACH_PUSH = ("deadlock", "shapes", "killed 2", "forks", "exits os._exit", "raises", "early", "never_comes")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=when(False, each_push=n in AT_EACH_PUSH)) for n in VERDICTS])
 def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
     code, said, folder = job(tmp_path, "faulty", *name.split(), options=["--patience", "2"])
     said = re.sub(r"line \d+", "line N", said)
@@ -310,7 +311,7 @@ def test_a_long_job_keeps_its_beginning_its_end_and_its_totals(tmp_path):
     assert made == {"broadcast": 2, "barrier": 2, "all_reduce": 10_000}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_the_calls(tmp_path):
     """Of the ranks, and of the collector beside them: what keeps something of each call takes more with every 10,000.
 

@@ -54,7 +54,7 @@ def patient(monkeypatch):
 
 
 def cases(table, answer_of):
-    """Each task's first answer by `make test`, every fourth at each push, and then all to the short tasks.
+    """Each task's first answer by `make test`, every eighth at each push, and then half of those to the short tasks.
 
     Nobody else judges the short ones; of the others the sandbox judges an eighth (test_score.py) and each task's
     first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
@@ -67,7 +67,7 @@ def cases(table, answer_of):
             entry,
             marks=when(
                 k == 0 and not (table is RIGHT and name in practice.RIGHT) and name not in later,
-                k % 4 == 0 or name in practice.RIGHT,
+                k % (2 if name in practice.RIGHT else 8) == 0,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )

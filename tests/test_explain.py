@@ -18,6 +18,7 @@ from collectives.jobs.writer import Writer
 from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, Do, Played
+from tests.sampling import when
 
 MESH = (2, 2, 2)
 
@@ -44,7 +45,9 @@ REAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "two_groups" else pytest.mark.slow) for k in REAL])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=when(k == "two_groups", each_push=k in ("mismatch", "left_out"))) for k in REAL]
+)
 def test_a_hang_that_gloo_ran_into(kind, tmp_path):
     ranks, first, further = REAL[kind]
     said = made(kind, tmp_path, ranks)

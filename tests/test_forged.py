@@ -221,8 +221,13 @@ def test_whatever_a_rank_sends_there_is_a_verdict(name):
         forged(TASKS[name], case, seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["distributed_mean", "average_in_buckets", "load_columns"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("distributed_mean", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("average_in_buckets", "load_columns")),
+    ],
+)
 def test_whatever_a_rank_sends_ten_thousand_times_there_is_a_verdict(name):
     case = next(case for case in TASKS[name].cases if case.world_size == 1)
     for seed in range(10_000):

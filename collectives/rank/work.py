@@ -51,10 +51,8 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         if not job.record:
             uninstall()
         started = True
-        with (
-            tracer if job.record else nullcontext(),
-            groups.told(channel.send) as made,
-        ):  # until the end: daemon threads may go on
+        # Until the end: daemon threads may go on.
+        with tracer if job.record else nullcontext(), groups.told(channel.send) as made:
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
