@@ -90,9 +90,23 @@ all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
   rank 3            running your code, after 0 calls              data_that_never_comes, line N:  time.sleep(1000)
 init_process_group of ranks 0, 1 and 2 lacks rank 3.
 """,
+    "other_groups": """Mismatch: ranks make different groups in call #1 of new_group.
+  rank 0            a group of ranks 0 and 3     other_groups, line N:  dist.barrier(group=dist.new_group(ranks, timeout=datetime.timedelta(seconds=5)))
+  ranks 1, 2 and 3  a group of ranks 1, 2 and 3  other_groups, line N:  dist.barrier(group=dist.new_group(ranks, timeout=datetime.timedelta(seconds=5)))
+Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks.""",
     "dtype_differs": "Mismatch: ranks disagree on the dtype of all_reduce in call #4.",
 }
-AT_EACH_PUSH = ("deadlock", "shapes", "killed 2", "forks", "exits os._exit", "raises", "early", "never_comes")
+AT_EACH_PUSH = (
+    "deadlock",
+    "shapes",
+    "killed 2",
+    "forks",
+    "exits os._exit",
+    "raises",
+    "early",
+    "never_comes",
+    "other_groups",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=when(False, each_push=n in AT_EACH_PUSH)) for n in VERDICTS])

@@ -14,6 +14,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
     [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
+    [r, "group", index, group, line]        the rank calls new_group, as all ranks have to
     [r, "checked", optimizer, step, checksum, calls]    the rank's parameters after that step
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
@@ -143,6 +144,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.WorkEnded: lambda m, _: ["ended", *m],
     protocol.Joining: lambda m, _: ["joining", list(m.threads)],
     protocol.Checked: lambda m, _: ["checked", *m],
+    protocol.Grouped: lambda m, text: ["group", m.index, _ranks(m.ranks), text(m.line)],
     protocol.Returned: lambda *_: ["returned"],
     protocol.Failed: lambda m, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
 }
@@ -349,6 +351,7 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "ended": lambda _, work: [protocol.WorkEnded(hashable(work))],
     "joining": lambda _, threads: [protocol.Joining(set(map(hashable, threads)))],
     "checked": lambda _, *checked: [protocol.Checked(*checked)],
+    "group": lambda _, index, group, line: [protocol.Grouped(index, _group(group), _line(line))],
     "returned": lambda _: [RETURNED],
     "failed": Reader._failed,
     "anew": Reader._anew,

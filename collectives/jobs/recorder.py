@@ -15,6 +15,7 @@ from typing import Callable, Iterator, NoReturn
 
 from ..rank import threads, torch_private
 from ..rank.callers import is_learners
+from ..rank.groups import Groups
 from ..rank.protocol import Called, Completed, Failed, Joining, Message
 from ..rank.replicas import Replicas
 from ..rank.tracer import Tracer
@@ -60,6 +61,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
     _told_of_exit(end, tell)
     tracer.__enter__()
+    Groups(way.emit).__enter__()
     replicas.start()
     try:
         yield

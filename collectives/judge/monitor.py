@@ -81,14 +81,18 @@ class Monitor(State):
 
     def _compare_groups(self, index: int) -> None:
         """Note whether ranks name different ranks in a call of new_group, which one of them has just begun."""
-        if len({grouping.ranks for grouping in self._nth_groups(index).values()}) > 1:
+        made = self._nth_groups(index)
+        if len({grouping.ranks for grouping in made.values()}) > 1:
             self._unlike = index if self._unlike is None else min(index, self._unlike)
         elif self._unlike == index:
             self._unlike = None
+        elif len(made) == self.world_size and self._keep is not None:
+            for groups in self._groups:
+                del groups[index]
 
     def _nth_groups(self, index: int) -> dict[int, Grouping]:
         """By rank, a call of new_group: of those that have made it."""
-        return {rank: made[index] for rank, made in enumerate(self._groups) if len(made) > index}
+        return {rank: made[index] for rank, made in enumerate(self._groups) if index in made}
 
     def nothing_more(self) -> None:
         """Take in that nothing more will arrive: no verdict waits for it."""
@@ -169,10 +173,11 @@ class Monitor(State):
 
     def unshared_group(self) -> Verdict | None:
         """The verdict on ranks that have all returned, and not called new_group equally often."""
-        if not self._check or len(self._returned) < self.world_size:
+        counts = self._groups_made
+        if not self._check or len(counts) < self.world_size:
             return None
-        made = tuple(tuple(grouping.line for grouping in groups) for groups in self._groups)
-        fewer = tuple(rank for rank, lines in enumerate(made) if len(lines) < max(map(len, made)))
+        fewer = tuple(sorted(rank for rank in counts if counts[rank] < max(counts.values())))
+        made = tuple(tuple(grouping.line for grouping in groups.values()) for groups in self._groups)
         return UnsharedGroup(world_size=self.world_size, ranks=fewer, made=made) if fewer else None
 
     def final_verdict(self) -> Verdict:

@@ -26,7 +26,9 @@ class State:
         self._calls: list[Call] | None = None  # of all messages until now, if asked
         self._began: set[int] = set()
         self._returned: set[int] = set()
-        self._groups: list[list[Grouping]] = [[] for _ in range(world_size)]  # that each rank makes, with all others
+        # By rank, its calls of new_group that all others make, too, by index; and how many it has made, once it returned.
+        self._groups: list[dict[int, Grouping]] = [{} for _ in range(world_size)]
+        self._groups_made: dict[int, int] = {}
         self._failures: dict[int, Failure] = {}
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
@@ -120,11 +122,12 @@ class State:
             case protocol.Began():
                 self._began.add(rank)
             case protocol.Grouped(index, ranks, line):
-                del self._groups[rank][index:]  # a call that failed is made anew
-                self._groups[rank].append(Grouping(ranks, self._with_text(line), self.made(rank)))
+                self._groups[rank][index] = Grouping(ranks, self._with_text(line), self.made(rank))
             case protocol.Returned():
                 self._returned.add(rank)
-                del self._groups[rank][message.groups :]
+                if message.groups is not None:
+                    self._groups_made[rank] = message.groups
+                    self._groups[rank].pop(message.groups, None)  # a call that failed
             case protocol.Failed(failure):
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
@@ -13,36 +13,39 @@ from .callers import learners_call
 from .protocol import Grouped
 
 
-@contextmanager
-def told(tell: Callable[[Grouped], None]) -> Iterator[list[tuple[int, ...]]]:
-    """The ranks of each group made from here on, in order, but for those that their members make alone.
+class Groups:
+    """From its beginning to its end, tells of each such call before it is made, which may never end.
 
-    tell: is given each before its call, which may never end.
+    Those are not told of that a group's members make alone, or that torch refuses.
     """
-    made, new_group = [], dist.new_group
-    signature = inspect.signature(new_group)
 
-    @functools.wraps(new_group)
-    def followed(*args, **kwargs):
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError:
-            return new_group(*args, **kwargs)  # torch itself says what's wrong with the arguments
-        if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
-            given.arguments["ranks"] = list(given.arguments["ranks"])
-        ranks = _ranks(given.arguments)
-        if ranks is not None:
-            tell(Grouped(len(made), ranks, learners_call()[0]))
-        group = new_group(*given.args, **given.kwargs)
-        if ranks is not None:
-            made.append(ranks)
-        return group
+    def __init__(self, tell: Callable[[Grouped], None]) -> None:
+        self._tell = tell
+        self.made = 0
 
-    dist.new_group = distributed_c10d.new_group = followed
-    try:
-        yield made
-    finally:
-        dist.new_group = distributed_c10d.new_group = new_group
+    def __enter__(self) -> "Groups":
+        self._torchs = new_group = dist.new_group
+        signature = inspect.signature(new_group)
+
+        @functools.wraps(new_group)
+        def followed(*args, **kwargs):
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError:
+                return new_group(*args, **kwargs)  # torch itself says what's wrong with the arguments
+            if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
+                given.arguments["ranks"] = list(given.arguments["ranks"])
+            if ranks := _ranks(given.arguments):
+                self._tell(Grouped(self.made, ranks, learners_call()[0]))
+            group = new_group(*given.args, **given.kwargs)
+            self.made += bool(ranks)
+            return group
+
+        dist.new_group = distributed_c10d.new_group = followed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        dist.new_group = distributed_c10d.new_group = self._torchs
 
 
 def _ranks(given: dict[str, Any]) -> tuple[int, ...] | None:

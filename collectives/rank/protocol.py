@@ -200,7 +200,7 @@ class Returned(NamedTuple):
     moved: tuple[int | None, int | None]  # bytes (sent, received) by this rank's sockets
     traffic: dict | None  # by connection, see tcp.traffic
     imported: list[str]  # modules that were loaded meanwhile
-    groups: int = 0  # that it made, with all others
+    groups: int | None = None  # that it made, as all others have to; None: not known
 
 
 class Counted(NamedTuple):

@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 
 from ..record.event import Failure, Line
-from . import groups, threads
+from . import threads
 from .callers import is_learners
 from .group import join_anew
+from .groups import Groups
 from .kernel import uninstall
 from .own import pass_on, passes_on
 from .pickling import pack, unpack
@@ -52,7 +53,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             uninstall()
         started = True
         # Until the end: daemon threads may go on.
-        with tracer if job.record else nullcontext(), groups.told(channel.send) as made:
+        with tracer if job.record else nullcontext(), Groups(channel.send) as groups:
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
@@ -63,7 +64,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             new = list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
             imported = sorted(filter(_is_lasting, new))
-            channel.announce(Returned(result, moved(before, now), now, imported, len(made)))
+            channel.announce(Returned(result, moved(before, now), now, imported, groups.made))
             channel.receive()  # all have returned, but something was on its way when one of them looked
             channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:

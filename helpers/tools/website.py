@@ -8,7 +8,6 @@ from any folder; nothing is loaded from elsewhere.
 import ast
 import base64
 import hashlib
-import io
 import json
 import os
 import re
@@ -16,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 
@@ -84,15 +85,8 @@ class Figures:
         return self.files(stored.png, alt or stored.alt, stored.width, stored.narrow)
 
     def files(self, png: bytes, words: str, width: int | None, narrow: str = "") -> list[dict]:
-        name = hashlib.sha256(png).hexdigest()[:16]
-        if not any(self.folder.glob(f"{name}-*")):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            drawn = Image.open(io.BytesIO(png)).convert("RGB")
-            for theme, image in (("light", drawn), ("dark", pictures.dark(drawn))):
-                for part, file in enumerate(pictures.webp(image)):
-                    (self.folder / f"{name}-{theme}-{part}.webp").write_bytes(file)
         found = []
-        for file in sorted(self.folder.glob(f"{name}-*")):
+        for file in pictures.files(png, self.folder):
             _, theme, part = file.stem.split("-")
             with Image.open(file) as image:
                 wide, high = image.size
@@ -471,6 +465,15 @@ def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
 
 
+def draw_pictures(source: Path, folder: Path) -> None:
+    """Writes the files of all pictures in notebooks, on all cores: most of the time of a build."""
+    notebooks = (json.loads(path.read_text(encoding="utf-8")) for path in source.rglob("*.ipynb"))
+    outputs = (output for notebook in notebooks for cell in notebook["cells"] for output in cell.get("outputs", ()))
+    drawn = dict.fromkeys(picture.png for picture in map(stored_picture, outputs) if picture)
+    with ProcessPoolExecutor() as pool:
+        deque(pool.map(partial(pictures.files, folder=folder), drawn), maxlen=0)
+
+
 def prepared(source: Path) -> None:
     """Everything that Sphinx reads."""
     static = source / "_static"
@@ -485,6 +488,7 @@ def prepared(source: Path) -> None:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
     for page in ("README.md", "INSTALL.md"):
         shutil.copy(ROOT / page, source)
+    draw_pictures(source, static / "figures")
     places = {}
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)

@@ -5,7 +5,9 @@ what is grey is turned over; what is coloured keeps its colour, and the words on
 lighter there.
 """
 
+import hashlib
 import io
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -21,6 +23,18 @@ EDGE = 3  # pixels from a colour to where it has faded into what lies beside it
 THICK = 15  # pixels: of a line or a dot, less
 COUNTER = 256  # pixels: what a letter encloses has fewer, a cell more
 NEAR = 40  # levels that a blend may be off: the stored picture has few colours
+
+
+def files(png: bytes, folder: Path) -> list[Path]:
+    """The files of a picture in a folder, written unless they are there: {name}-{light or dark}-{part}.webp"""
+    name = hashlib.sha256(png).hexdigest()[:16]
+    if not any(folder.glob(f"{name}-*")):
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = Image.open(io.BytesIO(png)).convert("RGB")
+        for theme, image in (("light", drawn), ("dark", dark(drawn))):
+            for part, file in enumerate(webp(image)):
+                (folder / f"{name}-{theme}-{part}.webp").write_bytes(file)
+    return sorted(folder.glob(f"{name}-*"))
 
 
 def webp(image: Image.Image) -> list[bytes]:

@@ -186,6 +186,14 @@ def caught(rank):
     dist.barrier()
 
 
+def other_groups(rank):
+    """Rank 0 makes another group than the others do, and nobody finds its members."""
+    steps()
+    ranks = [0, 3] if rank == 0 else [1, 2, 3]
+    dist.barrier(group=dist.new_group(ranks, timeout=datetime.timedelta(seconds=5)))
+    raise RuntimeError("by chance they all found somebody")
+
+
 def hides(rank):
     """A call in a `finally` hides an error from the log."""
     steps()
