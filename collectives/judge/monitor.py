@@ -80,9 +80,13 @@ class Monitor(State):
             self._compare_groups(message.index)
 
     def _compare_groups(self, index: int) -> None:
-        """Note whether ranks name different ranks in a call of new_group, which one of them has just begun."""
+        """Note whether ranks name different ranks in a call of new_group, which one of them has just begun.
+
+        Where each makes a group of one rank, nobody looks for anybody: that works.
+        """
         made = self._nth_groups(index)
-        if len({grouping.ranks for grouping in made.values()}) > 1:
+        named = {grouping.ranks for grouping in made.values()}
+        if len(named) > 1 and max(map(len, named)) > 1:
             self._unlike = index if self._unlike is None else min(index, self._unlike)
         elif self._unlike == index:
             self._unlike = None
