@@ -56,6 +56,7 @@ ENDINGS = {
     "no_sync_on_one": r"Stuck: ranks? .*wait.* in all_reduce #10; rank 1 returned after 9 calls",
     "dtype_differs": r"Mismatch: ranks disagree on the dtype of all_reduce in call #4\.",
     "message_too_long": r"Mismatch: the send from rank 0 and the recv on rank 1 disagree on the size",
+    "other_groups": r"Mismatch: ranks make different groups in call #1 of new_group\.",
     "gathers_other_shapes": r"Mismatch: ranks disagree on the shape of all_gather in call #4\.",
     "ended": r"Ended: ranks 0, 1, 2 and 3 were ended from outside, by SIGTERM",
     "over": NOTHING,
