@@ -22,7 +22,9 @@ CASES = (
     Case(1, "1 host"),
 )
 LEAVE = "bytes that leave its host"
-EVERY_GROUP = "every rank has to make every group, in the same order, also groups that it is not in. init_device_mesh does."
+EVERY_GROUP = (
+    "every rank has to make every group, in the same order, also groups that it is not in. init_device_mesh does."
+)
 
 
 def hosts(case):
