@@ -126,6 +126,14 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
         )
 
 
+@pytest.mark.slow
+def test_ranks_that_are_others_in_a_world_of_the_programs_own_are_not_recorded(tmp_path):
+    code, said, folder = job(tmp_path, "faulty", "worlds", options=["--patience", "1"])
+    assert code == 0 and load(folder).verdict == ""
+    assert "rank 3 is not recorded: the program made it rank 1 of 2, in a default group of its own." in said
+    assert "rank 2 is not recorded: the program made it rank 0 of 2" in said and "Standstill" not in said
+
+
 MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
     "parts": r"Stuck: .*\n(.*\n)*They had parted before, in call #2: rank 0 at evaluates, line N: .*ranks 1, 2 and 3 at parts",

@@ -364,6 +364,22 @@ def test_what_comes_first_is_told_a_wrong_call_or_a_wrong_group():
     assert "call #1 of new_group" in said(Mismatch, group_first)[0]
 
 
+def test_groups_of_a_world_of_the_programs_own(tmp_path):
+    def worlds():
+        rank = dist.get_rank()
+        dist.destroy_process_group()
+        store = dist.FileStore(str(tmp_path / f"world {rank // 2}"), 2)
+        dist.init_process_group("gloo", store=store, rank=rank % 2, world_size=2)
+        dist.all_reduce(x := torch.ones(1), group=dist.new_group([0, 1] if rank < 2 else None))
+        dist.new_group([0] if rank < 2 else [0, 1])
+        return x.item()
+
+    assert "init_process_group of your own made this rank 0 of 2" in said(RankFailed, worlds)[0]
+    for world in tmp_path.iterdir():
+        world.unlink()
+    assert run(worlds, world_size=4, record=False).results == [2.0] * 4
+
+
 def test_groups_that_are_the_same_though_ranks_say_them_otherwise():
     def make():
         rank = dist.get_rank()

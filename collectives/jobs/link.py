@@ -86,7 +86,7 @@ class Link:
             try:
                 teller.tell(message)
             except Exception as error:
-                self._give_up(f"{type(error).__name__}: {error}")
+                self.give_up(f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
         """Wait until all has been read."""
@@ -103,19 +103,28 @@ class Link:
             with suppress(OSError):
                 os.close(self._pipe.sock.detach())
 
-    def _give_up(self, why: Any) -> None:
+    def give_up(self, why: Any) -> None:
+        """Tell nothing any more, and say why; the collector then accuses nobody."""
         if not self._teller.off:
             self._teller.off = True
             if not self._over:
                 say(f"rank {self._rank} is not recorded: {why}. Training goes on.")
         self._up.set()
         self._ended.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._pipe is not None:
+            with suppress(OSError):
+                self._pipe.sock.shutdown(socket.SHUT_RDWR)
 
     # --- the thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._pipe = self._reached()
+            if self._ended.is_set():  # it has given up before
+                return self._hang_up()
             about = {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "began": self._began}
             about["processes"] = here()
             self._pipe.send(about, descriptors=(self._ring.descriptor,))
@@ -128,7 +137,7 @@ class Link:
                 for what, _ in frames:
                     self._asked(what)
         except Exception as error:
-            self._give_up(f"the collector is not reachable ({error or type(error).__name__})")
+            self.give_up(f"the collector is not reachable ({error or type(error).__name__})")
 
     def _reached(self) -> Pipe:
         deadline = time.monotonic() + FIND_SECONDS

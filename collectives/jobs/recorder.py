@@ -39,7 +39,10 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
-    tracer = Tracer(rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan)
+    tracer = Tracer(
+        rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan,
+        astray=lambda place: way.give_up(f"the program made it rank {place}, in a default group of its own"),
+    )  # fmt: skip
     replicas = Replicas(options.replicas, emit, lambda: tracer.calls)
     way.before_stack = tracer.ask
     failed = False
@@ -61,7 +64,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
     _told_of_exit(end, tell)
     tracer.__enter__()
-    Groups(way.emit).__enter__()
+    Groups(int(os.environ["WORLD_SIZE"]), way.emit).__enter__()
     replicas.start()
     try:
         yield

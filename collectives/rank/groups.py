@@ -16,11 +16,12 @@ from .protocol import Grouped
 class Groups:
     """From its beginning to its end, tells of each such call before it is made, which may never end.
 
-    Those are not told of that a group's members make alone, or that torch refuses.
+    Those are not told of that a group's members make alone, that torch refuses, or that are made in another world:
+    one of fewer ranks, in a default group of the program's own.
     """
 
-    def __init__(self, tell: Callable[[Grouped], None]) -> None:
-        self._tell = tell
+    def __init__(self, world_size: int, tell: Callable[[Grouped], None]) -> None:
+        self._world_size, self._tell = world_size, tell
         self.made = 0
 
     def __enter__(self) -> "Groups":
@@ -35,7 +36,7 @@ class Groups:
                 return new_group(*args, **kwargs)  # torch itself says what's wrong with the arguments
             if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
                 given.arguments["ranks"] = list(given.arguments["ranks"])
-            if ranks := _ranks(given.arguments):
+            if ranks := _ranks(given.arguments, self._world_size):
                 self._tell(Grouped(self.made, ranks, learners_call()[0]))
             group = new_group(*given.args, **given.kwargs)
             self.made += bool(ranks)
@@ -48,11 +49,10 @@ class Groups:
         dist.new_group = distributed_c10d.new_group = self._torchs
 
 
-def _ranks(given: dict[str, Any]) -> tuple[int, ...] | None:
+def _ranks(given: dict[str, Any], world_size: int) -> tuple[int, ...] | None:
     """The ranks that a call of new_group names; None if not all have to make it, or torch refuses them."""
     with suppress(TypeError, ValueError):
-        size, ranks = dist.get_world_size(), given.get("ranks")
-        ranks = tuple(range(size)) if ranks is None else tuple(sorted(map(int, ranks)))
-        if not given.get("use_local_synchronization") and set(ranks) <= set(range(size)):
-            return ranks
-    return None
+        everybody = tuple(range(dist.get_world_size()))
+        ranks = everybody if given.get("ranks") is None else tuple(sorted(map(int, given["ranks"])))
+        by_all = not given.get("use_local_synchronization") and len(everybody) == world_size
+        return ranks if by_all and set(ranks) <= set(everybody) else None

@@ -16,7 +16,7 @@ import traceback
 import warnings
 from collections import defaultdict, deque
 from types import FrameType
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -50,6 +50,14 @@ _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, di
 _BETWEEN = Watch.settle.__code__.co_filename, __file__  # in the frames between a program and the kernel
 
 
+def refused(place: str) -> NoReturn:
+    """Raise what is wrong with a rank that is another one in a default group of the program's own."""
+    raise RuntimeError(
+        f"run() records the calls of the world that it starts, and here an init_process_group of your own made this rank {place}. "
+        "Try run(..., record=False)."
+    )
+
+
 class Tracer:
     """Records every torch.distributed call made while it is entered.
 
@@ -68,9 +76,11 @@ class Tracer:
         patient: bool = False,  # True heeds a group's own time limit only where it is there to be caught
         wait: bool = False,  # True waits for calls of a device, as gloo does, so that their tensors can be read
         nan: bool = False,  # True looks for a NaN or an infinity in what a call passes in
+        astray: Callable[[str], None] = refused,  # is told which rank this process is in a world that is another
     ) -> None:
         self.emit = emit
         self._rank, self._began, self._patient, self._waits, self._nan = rank, began, patient, wait, nan
+        self._astray = astray
         self._capture = functools.partial(capture, whole=whole) if values else outline
         self._warns = values and not wait and rank == 0  # once
         self._count = 0
@@ -83,7 +93,8 @@ class Tracer:
         self._captured_at = 0.0
         self._batches: dict[tuple[int, str], list[Part]] = {}  # (thread, group name) -> calls of its batch
         # By group, as long as it lives: after destroy_process_group, another may have its name.
-        # The name of its backend by kind of device, and whether its calls give up early.
+        # Its ranks, the name of its backend by kind of device, and whether its calls give up early.
+        self._members: WeakKeyDictionary[ProcessGroup, tuple[int, ...]] = WeakKeyDictionary()
         self._backends: WeakKeyDictionary[ProcessGroup, dict[str, str | None]] = WeakKeyDictionary()
         self._short: WeakKeyDictionary[ProcessGroup, bool] = WeakKeyDictionary()
         # By group name. In a first call, NCCL may wait for all ranks: calls of other groups must not wait for that.
@@ -146,9 +157,8 @@ class Tracer:
         """Tell of the call of an operator, pass it on, and return what it returns, with a Work of our own."""
         given = arguments(op, args, kwargs)
         group = torch_private.process_group(given["process_group"])
-        try:
-            ranks = tuple(dist.get_process_group_ranks(group))
-        except KeyError:  # made past torch.distributed, as torchft does: nobody knows who is in it
+        ranks = self._members.get(group) or self._members_of(group)
+        if ranks is None:
             return kernel.passed_on(op, keys, args, kwargs)
         call = read(name, given, ranks, self._rank)
         if any([t.is_meta for t in call.all_in]):
@@ -232,6 +242,18 @@ class Tracer:
             return self._again(pattern, *args)
 
         return called
+
+    def _members_of(self, group: ProcessGroup) -> tuple[int, ...] | None:
+        """The ranks of a group; None if nobody knows them, as of those of torchft, made past torch.distributed."""
+        try:
+            ranks = tuple(dist.get_process_group_ranks(group))
+        except KeyError:
+            return None
+        if dist.is_initialized() and dist.get_rank() != self._rank:
+            self._astray(f"{dist.get_rank()} of {dist.get_world_size()}")
+            return None
+        self._members[group] = ranks
+        return ranks
 
     def _learn(self, place: tuple, method: str, args: tuple, work: Work) -> None:
         """Remember a call that was read, for those that are like it."""

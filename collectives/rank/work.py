@@ -53,7 +53,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             uninstall()
         started = True
         # Until the end: daemon threads may go on.
-        with tracer if job.record else nullcontext(), Groups(channel.send) as groups:
+        with tracer if job.record else nullcontext(), Groups(spec.world_size, channel.send) as groups:
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))

@@ -194,6 +194,18 @@ def other_groups(rank):
     raise RuntimeError("by chance they all found somebody")
 
 
+def worlds(rank):
+    """Two worlds of two ranks each, which do different things and end well."""
+    dist.destroy_process_group()
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.PrefixStore(f"world {rank // 2}", dist.TCPStore(host, port, is_master=False))
+    dist.init_process_group("gloo", store=store, rank=rank % 2, world_size=2)
+    steps(3 + rank // 2)
+    dist.broadcast(torch.ones(4 + rank // 2), 0, group=dist.new_group([0, 1] if rank < 2 else None))
+    time.sleep(rank % 2)
+    dist.barrier()
+
+
 def hides(rank):
     """A call in a `finally` hides an error from the log."""
     steps()
