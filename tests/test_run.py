@@ -328,7 +328,7 @@ def test_a_group_that_some_ranks_do_not_make():
 
 
 def test_groups_of_other_ranks_on_other_ranks():
-    """Each of these ends without a word in some runs and waits until time is out in others."""
+    """With plain torch, each ends without a word in some runs, and waits until time is out in others."""
 
     def own_pairs():
         first = dist.get_rank() // 2 * 2

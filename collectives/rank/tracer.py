@@ -50,7 +50,7 @@ _SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, di
 _BETWEEN = Watch.settle.__code__.co_filename, __file__  # in the frames between a program and the kernel
 
 
-def refused(place: str) -> NoReturn:
+def refuse(place: str) -> NoReturn:
     """Raise what is wrong with a rank that is another one in a default group of the program's own."""
     raise RuntimeError(
         f"run() records the calls of the world that it starts, and here an init_process_group of your own made this rank {place}. "
@@ -76,7 +76,7 @@ class Tracer:
         patient: bool = False,  # True heeds a group's own time limit only where it is there to be caught
         wait: bool = False,  # True waits for calls of a device, as gloo does, so that their tensors can be read
         nan: bool = False,  # True looks for a NaN or an infinity in what a call passes in
-        astray: Callable[[str], None] = refused,  # is told which rank this process is in a world that is another
+        astray: Callable[[str], None] = refuse,  # is told which rank this process is in a world that is another
     ) -> None:
         self.emit = emit
         self._rank, self._began, self._patient, self._waits, self._nan = rank, began, patient, wait, nan
@@ -244,7 +244,7 @@ class Tracer:
         return called
 
     def _members_of(self, group: ProcessGroup) -> tuple[int, ...] | None:
-        """The ranks of a group; None if nobody knows them, as of those of torchft, made past torch.distributed."""
+        """The ranks of a group; None if they aren't the job's: nobody knows torchft's, made past torch.distributed."""
         try:
             ranks = tuple(dist.get_process_group_ranks(group))
         except KeyError:

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from html import escape
@@ -471,7 +470,7 @@ def draw_pictures(source: Path, folder: Path) -> None:
     outputs = (output for notebook in notebooks for cell in notebook["cells"] for output in cell.get("outputs", ()))
     drawn = dict.fromkeys(picture.png for picture in map(stored_picture, outputs) if picture)
     with ProcessPoolExecutor() as pool:
-        deque(pool.map(partial(pictures.files, folder=folder), drawn), maxlen=0)
+        list(pool.map(partial(pictures.files, folder=folder), drawn))
 
 
 def prepared(source: Path) -> None:
