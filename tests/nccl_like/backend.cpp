@@ -52,6 +52,7 @@ struct Stream {
         queue.pop_front();
       }
       next();
+      next = nullptr;  // lets go of its tensors, which takes Python, before anybody learns that it's done
       std::lock_guard<std::mutex> lock(mutex);
       executed++;
       changed.notify_all();

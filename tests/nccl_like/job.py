@@ -80,7 +80,9 @@ def threads(rank, size):
         thread.join()
     else:
         dist.all_reduce(torch.ones(2), group=other)
+        device.synchronize()  # so that both devices have the calls in this order
         dist.all_reduce(torch.ones(2), group=one)
+    device.synchronize()  # Python that ends under a call ends the process by SIGABRT
 
 
 def ddp(rank, size):
