@@ -819,7 +819,7 @@ body(
             except Exception: pass
     threading.Thread(target=later, daemon=True).start()
     """,
-    f"{WRONG}|never finish|never does|out of time|without end|more than 2000|raised",
+    f"{WRONG}|never finish|never does|out of time|without end|more than 2000|raised|an earlier call of the function",
     slow=True,
 )
 body("an exception that is none", "raise GeneratorExit", "raised GeneratorExit|GeneratorExit")
