@@ -569,6 +569,21 @@ def test_a_wait_that_failed_is_over():
     assert run(patient, world_size=2).results == ["gave up", None]
 
 
+def test_a_limit_that_is_set_later_counts_for_collectives_as_gloo_has_it():
+    def impatient(receives):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
+        if dist.get_rank() == 0:
+            with nullcontext() if receives else pytest.raises(RuntimeError):
+                dist.recv(torch.zeros(1), 1, group=group) if receives else dist.barrier(group=group)
+            return "gave up"
+
+    assert run(impatient, False, world_size=2).results == ["gave up", None]
+    with pytest.raises(Stuck, match="rank 0 waits in recv #2.*This can never finish"):
+        run(impatient, True, world_size=2, timeout=20)
+
+
 def test_a_group_of_the_same_name_has_its_own_limit(tmp_path):
     def again():
         rank, n = dist.get_rank(), dist.get_world_size()

@@ -93,7 +93,7 @@ class Tracer:
         self._captured_at = 0.0
         self._batches: dict[tuple[int, str], list[Part]] = {}  # (thread, group name) -> calls of its batch
         # By group, as long as it lives: after destroy_process_group, another may have its name.
-        # Its ranks, the name of its backend by kind of device, and whether its calls give up early.
+        # Its ranks, the name of its backend by kind of device, and whether its messages give up early.
         self._members: WeakKeyDictionary[ProcessGroup, tuple[int, ...]] = WeakKeyDictionary()
         self._backends: WeakKeyDictionary[ProcessGroup, dict[str, str | None]] = WeakKeyDictionary()
         self._short: WeakKeyDictionary[ProcessGroup, bool] = WeakKeyDictionary()
@@ -199,7 +199,8 @@ class Tracer:
                     return out
             else:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
-                traced = self._wrapped(work, part, device, of_device, group, by_operator or event.within is not None)
+                by_torch = by_operator or event.within is not None
+                traced = self._wrapped(work, part, device, of_device, group, by_torch, event.is_message)
                 traced.captured, traced.event = event.captured, event
                 if barrier is not None:  # in which the rank itself waits, and not a stream
                     traced.gives_up = self._has_short_limit(group)
@@ -305,12 +306,14 @@ class Tracer:
         pass_on()
         self.emit(Completed(event.index, None, self.now(), True, None))
 
-    def _wrapped(self, work: Work, part: Part, device, of_device, group: ProcessGroup, by_torch: bool) -> TracedWork:
+    def _wrapped(
+        self, work: Work, part: Part, device, of_device, group: ProcessGroup, by_torch: bool, is_message: bool = False
+    ) -> TracedWork:
         """The Work that tells of its end in place of the backend's own, among those under way."""
         traced = TracedWork(self, work, [part])
         traced.device, traced.streams, traced.by_torch = device, of_device, by_torch
         on_device = bool(of_device) and not self._waits
-        traced.gives_up = on_device or self._has_short_limit(group)
+        traced.gives_up = on_device or self._has_short_limit(group, is_message)
         self._open[part.index] = traced
         return traced
 
@@ -379,13 +382,15 @@ class Tracer:
             return outline(value)
         return self._capture(value, scratch=scratch)
 
-    def _has_short_limit(self, group: ProcessGroup) -> bool:
-        """Whether the program gave this group a time limit of its own: its waits end by themselves."""
-        if group not in self._short:
-            limit = torch_private.time_limit(group)
-            short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
-            self._short[group] = short and not (self._patient and group.group_name == dist.group.WORLD.group_name)
-        return self._short[group]
+    def _has_short_limit(self, group: ProcessGroup, is_message: bool = False) -> bool:
+        """Whether the program gave this group a time limit of its own: its waits end by themselves.
+
+        It may set another at any time, which gloo's collectives heed; messages keep to the group's first."""
+        limit = torch_private.time_limit(group)
+        short = limit is not None and limit < (CAUGHT_SECONDS if self._patient else SHORT_SECONDS)
+        short = short and not (self._patient and group.group_name == dist.group.WORLD.group_name)
+        first = self._short.setdefault(group, short)
+        return first if is_message else short
 
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
