@@ -136,7 +136,7 @@ def test_ranks_that_are_others_in_a_world_of_the_programs_own_are_not_recorded(t
 
 MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
-    "parts": r"Stuck: .*\n(.*\n)*They had parted before, in call #2: rank 0 at evaluates, line N: .*ranks 1, 2 and 3 at parts",
+    "parts": r"Stuck: .*\n(.*\n)*Earlier, ranks made calls #2 and #3 from different lines, .*\n  #2  rank 0 +evaluates, line N: .*\n  #2  ranks 1, 2 and 3 +parts",
     "drifts": r"^the parameters of replicas differ after step 4: ranks 0, 1 and 3; rank 2. After step 2 they were the same.\n?$",
     "no_number": r"^rank 2 passes a NaN or an infinity to all_reduce #3, the first: no_number, line N",
 }

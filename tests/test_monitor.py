@@ -2,7 +2,9 @@
 
 import dataclasses
 import inspect
+import itertools
 import linecache
+import math
 import re
 from types import MappingProxyType
 
@@ -13,7 +15,7 @@ import torch.distributed as dist
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
 from collectives.rank.protocol import Called, Completed, Frames, Misused, Returned, Waiting, frame
-from collectives.record.event import Event
+from collectives.record.event import Event, Line
 from helpers import RunError, run
 from tests import ROOT
 
@@ -108,3 +110,135 @@ def test_of_a_long_job_only_the_last_calls_are_kept_and_what_comes_late_is_passe
     monitor.feed(0, Misused(3, "read", None))
     monitor.feed(1, Waiting(3, 1.0, False, "main"))
     assert not monitor.in_trouble and not monitor.standing[1].event
+
+
+A, B, C = (Line("gone.py", number, "step", f"line_{number}()") for number in (10, 20, 30))
+
+
+def part(rank, index, op="all_reduce", line=A, shape=(1,), **more):
+    reduces = {"reduce_op": "SUM"} if op == "all_reduce" else {}
+    return Event(
+        rank,
+        index,
+        op,
+        (0, 1, 2),
+        **({"shape": shape, "dtype": torch.float32, "nbytes": 4 * math.prod(shape), "line": line} | reduces | more),
+    )
+
+
+def turns(left):
+    """All orders in which ranks can take turns, if each has so many."""
+    if not any(left):
+        yield ()
+    for rank, n in enumerate(left):
+        if n:
+            yield from ((rank, *rest) for rest in turns((*left[:rank], n - 1, *left[rank + 1 :])))
+
+
+def in_any_order(programs):
+    """The one verdict on what ranks made, whatever the order in which it came.  programs: by rank, events and misuses."""
+    said = set()
+    for order in turns(tuple(map(len, programs))):
+        monitor, left = Monitor(3), [list(program) for program in programs]
+        for rank in order:
+            what = left[rank].pop(0)
+            monitor.feed(rank, Called(dataclasses.replace(what)) if isinstance(what, Event) else what)
+        monitor.nothing_more()
+        said.add(wording.headline(monitor.verdict()))
+        said.add(wording.headline(monitor.final_verdict()))
+    [verdict] = said
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "programs, first_line",
+    [
+        (  # the keys of a set, in three orders
+            [[part(0, 0)], [part(1, 0, "all_to_all_single", B, (3, 3))], [part(2, 0, shape=(3, 3))]],
+            "disagree on which collective to make in call #1",
+        ),
+        (
+            [
+                [part(0, 0, non_dense=("in",)), Misused(0, "read", None)],
+                [part(1, 0, dtype=torch.int32, shape=(2,))],
+                [part(2, 0, reduce_op="MAX", strides=(1, 2))],
+            ],
+            "disagree on the reduce op of all_reduce in call #1",
+        ),
+        (
+            [[part(0, 0, "reduce", dst=0)], [part(1, 0, "reduce", dst=0, shape=(2,))], [part(2, 0, "reduce", dst=2)]],
+            "disagree on the dst of reduce in call #1",
+        ),
+        (  # the second call is the graver, and the first comes first
+            [
+                [part(0, 0), part(0, 1, "broadcast", src=0)],
+                [part(1, 0), part(1, 1, "barrier")],
+                [part(2, 0, shape=(2,)), part(2, 1, "broadcast", src=2)],
+            ],
+            "disagree on the shape of all_reduce in call #1",
+        ),
+    ],
+)
+def test_the_gravest_flaw_of_the_first_wrong_call_is_told_in_whatever_order_its_parts_come(programs, first_line):
+    assert first_line in in_any_order(programs).splitlines()[0]
+
+
+def lines_of(*places, **last):
+    """Three ranks' all_reduces from these lines, a column for each call; the last of each has a shape of its line's."""
+    return [
+        [
+            part(r, k, line=line, shape=(line.number,) if k == len(mine) - 1 else (1,), **last)
+            for k, line in enumerate(mine)
+        ]
+        for r, mine in enumerate(places)
+    ]
+
+
+def test_lines_of_different_calls_are_told_from_those_of_one():
+    """Rank 0 has been where the others are: it makes a call more, or a call fewer. Who never was may be in the same call."""
+    different = in_any_order(lines_of([A, B], [A, A], [A, A]))
+    head, *_, remedy = different.splitlines()
+    assert head == "Mismatch: ranks disagree on which all_reduce to make in call #2."
+    assert remedy.startswith("These are different calls.") and "shape" not in remedy
+    assert "Earlier, call #1 came from step, line 10:  line_10()\nRank 0 may have made fewer calls" in different
+    assert "or makes a call here that ranks 1 and 2 don't." in different
+
+    head, *_, remedy = in_any_order(lines_of([B, B], [A, A], [A, A])).splitlines()
+    assert head == "Mismatch: ranks disagree on the shape of all_reduce in call #2."
+    assert "must pass the same shape" in remedy and "If these lines aren't meant to make one call" in remedy
+
+    *_, remedy = in_any_order([[part(r, 0, shape=(1 + r,))] for r in range(3)]).splitlines()
+    assert "must pass the same shape" in remedy and "these lines" not in remedy
+
+    root = [part(0, 0, "broadcast", A, src=0), part(0, 1, "broadcast", B, src=1, shape=(2,))]
+    others = [[part(r, 0, "broadcast", B, src=0), part(r, 1, "broadcast", [B, A][r == 1], src=1)] for r in (1, 2)]
+    assert "on the shape of broadcast" in in_any_order([root, *others]), "the line of a root"
+
+
+def test_where_ranks_met_before_is_told_even_if_they_were_never_on_one_line():
+    """As of a library that makes a call of its own on some ranks alone: the others are a line ahead from the beginning."""
+    ahead = [[part(0, 0, line=A), part(0, 1, line=B)], [part(1, 0, line=A), part(1, 1, line=B)]]
+    said = in_any_order([*ahead, [part(2, 0, line=B), part(2, 1, "barrier", C)]])
+    assert "ranks made call #1 from different lines, which may have mixed up their data:" in said
+    assert re.search(r"  #1  ranks 0 and 1 +step, line 10:.*\n  #1  rank 2 +step, line 20:", said)
+    own = in_any_order(
+        [[part(0, 0), part(0, 1)], [part(1, 0), part(1, 1)], [part(2, 0, line=B), part(2, 1, "barrier", C)]]
+    )
+    assert "Earlier" not in own, "each rank has lines of its own: that is how the program is made"
+
+
+def test_calls_that_torch_makes_to_stand_in_are_not_where_ranks_parted():
+    def made(index, within, line, line_of_own=None):
+        joined = [part(r, index, within="Join.__exit__") for r in (0, 1)]
+        return [*joined, part(2, index, line=line, within=within)]
+
+    calls = [[part(r, 0, line=C) for r in range(3)]]
+    calls += [made(1, "DistributedDataParallel.forward", B), made(2, "Tensor.backward", C), made(3, None, B)]
+    calls += [made(4, "DistributedDataParallel.forward", B)]
+    calls += [[*made(5, None, B)[:2], part(2, 5, "barrier", C)]]
+    monitor = Monitor(3)
+    for event in itertools.chain.from_iterable(calls):
+        monitor.feed(event.rank, Called(event))
+    said = wording.headline(monitor.final_verdict())
+    assert "Earlier, ranks made calls #4 and #5 from different lines" in said and "#2" not in said and "#3" not in said
+    assert "Join matches only the calls of the models and optimizers given to it" in said

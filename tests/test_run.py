@@ -1,6 +1,7 @@
 """run(): what may be run, what comes back, what is printed, and what is said when it fails."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from contextlib import suppress
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as with_history
+from torch.distributed.algorithms.join import Join
 
 from collectives.launch.conversation import Conversation
 from helpers import Mismatch, RankFailed, Stuck, run
@@ -456,6 +459,94 @@ def test_calls_that_disagree_are_named(wrong, words):
 def test_a_shape_that_gives_right_numbers_is_said_to(shape, works):
     text, _ = said(Mismatch, lambda: dist.broadcast(torch.ones(4 if dist.get_rank() else shape), 0), world_size=2)
     assert ("so they do arrive" in text, "abort" in text) == (works, not works)
+
+
+def turned(x):
+    """The same numbers, stored column by column."""
+    return x.t().contiguous().t()
+
+
+def reduces(follow):
+    x = torch.arange(6.0).view(2, 3) * (1 + dist.get_rank())
+    x = turned(x) if dist.get_rank() else x
+    follow(x, dist.all_reduce)
+    return x.tolist() == [[0, 3, 6], [9, 12, 15]]
+
+
+def reduces_a_column(follow):
+    x = torch.arange(6.0).view(3, 2)[:, dist.get_rank()]
+    follow(x, dist.all_reduce)
+    return x.tolist() == [1, 5, 9]
+
+
+def receives(follow):
+    x, numbers = torch.zeros(2, 3), torch.arange(6.0).view(2, 3)
+    x = turned(x) if dist.get_rank() else x
+    follow(x, lambda y: dist.scatter(y, None if dist.get_rank() else [numbers, numbers], 0))
+    return x.equal(numbers)
+
+
+def deals(follow):
+    x, numbers = torch.zeros(2, 3), torch.arange(6.0).view(2, 3)
+    follow([turned(numbers)] * 2, lambda y: dist.scatter(x, None if dist.get_rank() else y, 0))
+    return x.equal(numbers)
+
+
+@pytest.mark.parametrize(
+    "program, copied", [(reduces, True), (reduces_a_column, True), (receives, True), (deals, False)]
+)
+def test_advice_on_a_layout_is_right_if_it_is_followed_to_the_letter(program, copied):
+    def as_it_stands(x, call):
+        call(x)
+
+    def as_advised(x, call):
+        if copied:
+            names = {"x": x}
+            exec(before, names)
+            call(names["y"])
+            exec(after, names)
+        else:
+            call(eval(given, {"xs": x}))
+
+    text, _ = said(Mismatch, lambda: program(as_it_stands), world_size=2)
+    before, after = re.findall(r"Write (y = .*), pass y, and .* with (x\..*?\))\.", text)[0] if copied else ("", "")
+    given = re.findall(r"Pass (\[.*\]) as", text)[0] if not copied else ""
+    assert run(lambda: program(as_advised), world_size=2).results == [True, True]
+    assert ("Write" in text, "Pass" in text) == (copied, not copied)
+
+
+def test_advice_on_the_layout_of_a_gradient_is_for_who_makes_no_call():
+    """torch's all_gather with history scatters gradients as they come, here transposed, into buffers of that layout."""
+
+    def job(advised):
+        x = torch.ones(3, 4, requires_grad=True)
+        parts = with_history.all_gather(x)
+        for y in parts if advised else ():
+            y.register_hook(lambda grad: grad.contiguous())
+        weights = torch.arange(24.0).view(8, 3)
+        ((dist.get_rank() + 1) * weights * torch.cat([part.t() for part in parts])).sum().backward()
+        return x.grad.equal(3 * weights.chunk(2)[dist.get_rank()].t())
+
+    text, _ = said(Mismatch, lambda: job(False), world_size=2)
+    assert "for each y that the forward call returned, write y.register_hook(lambda grad: grad.contiguous())." in text
+    assert "pass y" not in text and "Pass" not in text
+    assert run(job, True, world_size=2).results == [True, True]
+
+
+def test_an_own_call_within_join_is_where_ranks_parted():
+    def job():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        with Join([model]):
+            for _ in range(1 + 2 * dist.get_rank()):
+                model(torch.ones(2, 4)).sum().backward()
+                dist.all_reduce(torch.ones(1))
+
+    text, error = said(Mismatch, job, world_size=2)
+    [first] = re.findall(
+        r"^  (#\d+)  rank 0  job, .*Join.*\n  \1  rank 1 +job, line \d+:  dist.all_reduce", text, re.MULTILINE
+    )
+    assert re.search(rf"^Earlier, ranks made calls? {first}\b", text, re.MULTILINE), text
+    assert "Join matches only the calls" in text
 
 
 def test_without_check_the_program_goes_on_as_gloo_would():

@@ -3,6 +3,8 @@
 import ast
 import functools
 import linecache
+from itertools import combinations
+from typing import Iterable
 
 from ..record.event import Line
 
@@ -19,6 +21,11 @@ def alternatives(one: Line, other: Line) -> bool:
         if None not in taken and taken[0] != taken[1]:
             return True
     return False
+
+
+def same_place(lines: Iterable[Line]) -> bool:
+    """Whether lines are as good as one: all the same, or all in different branches of one `if`."""
+    return all(alternatives(one, other) for one, other in combinations(sorted(set(lines)), 2))
 
 
 @functools.lru_cache(maxsize=32)

@@ -7,15 +7,23 @@ posted.  A rank reports each call before it makes it and in order, so "rank 2 wa
 rank that has returned, is certain the moment it is seen: no time-out has to pass.
 """
 
-from itertools import combinations
+from itertools import combinations, takewhile
 from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..record.calls import Call
 from ..record.collectives import of
 from ..record.event import Event
 from . import nccl
-from .branches import alternatives
+from .branches import alternatives, same_place
 from .gloo import TAKEN_FOR_DENSE
+
+LOOK_BACK = 128  # calls, for the one in which ranks parted
+# Flaws of calls whose parts do not fit together, the gravest first.
+_GRAVITY = (
+    "collective", "root", "reduce op", "dtype", "shape", "size", "aliased", "gaps", "remainder", "split sizes", "read",
+    "written", "layout",
+)  # fmt: skip
+OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # which, from different lines, two different calls may have, too
 
 
 def deadlocked(waits: Mapping[int, list[set[int]]]) -> set[int]:
@@ -41,33 +49,34 @@ class Wrong(NamedTuple):
 
 
 def wrong(
-    call: Call, before: Callable[[Call], Iterable[Call]] = lambda call: (), new: Event | None = None
+    call: Call, before: Callable[..., Iterable[Call]] = lambda call, most=0: (), new: Event | None = None
 ) -> Wrong | None:
     """What is wrong with a call as far as it has been made.
 
-    before: gives the calls before it on its group.  new: the part that came last, if nothing was wrong without it.
+    before: gives the calls before it on its group, at most so many.  new: the part that came last, if nothing was wrong
+    without it.
     """
     if flaw := mismatch(call, new):
-        return Wrong((call,), flaw)
+        return Wrong((call,), "call" if flaw in OF_ONE_LINE and _are_different(call, before(call, LOOK_BACK)) else flaw)
     if not call.one_line and (earlier := out_of_order(call, before(call))):
         return Wrong((earlier, call), "order")
     return None
 
 
 def mismatch(call: Call, new: Event | None = None) -> str | None:
-    """How the parts of a call disagree, or its tensors are misused, as far as it has been made.  new: as of wrong."""
+    """How, at the gravest, the parts of a call disagree or its tensors are misused, as far as it has been made.
+
+    It does not depend on the order in which the parts came, unless only a new one is looked at.  new: as of wrong.
+    """
     first, looked_at = call.events[0], call.events
     if new is not None:  # any other is as good as the first to compare it with
         first, looked_at = call.events[-1] if new is first else first, [new]
         if new is not first and new.form is first.form and new.op != "all_to_all_single":
             return None
-    for e in looked_at:
-        if misuse := _misuse(e, len(call.group)):
-            return misuse
-    for e in looked_at:
-        if e is not first and (flaw := _differ(first, e)):
-            return flaw
-    return _splits(call) if call.op == "all_to_all_single" else None
+    flaws = {_misuse(e, len(call.group)) for e in looked_at} | {_differ(first, e) for e in looked_at if e is not first}
+    if call.op == "all_to_all_single":
+        flaws.add(_splits(call))
+    return min(flaws - {None}, key=_GRAVITY.index, default=None)
 
 
 def _differ(one: Event, other: Event) -> str | None:
@@ -109,21 +118,50 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
     return None
 
 
-def parted(call: Call, earlier: Iterable[Call]) -> Call | None:
-    """Before a call that goes wrong, the first of the last calls that ranks made from different lines.
+def _are_different(call: Call, earlier: Iterable[Call]) -> bool:
+    """Whether the lines of a call belong to different calls: a rank was in an earlier one where another is in this.
 
-    None if there are none, or if ranks never came from the same line before them: then that is how the program is made.
-    Lines in different branches of one `if` are as good as the same.
+    The line of a root shows nothing, as ranks may take turns.
     """
-    first = None
-    for other in reversed([other for other in earlier if other is not call]):
-        lines = sorted({e.line for e in other if e.line})
-        if all(alternatives(one, another) for one, another in combinations(lines, 2)):
-            if first is not None:
-                return first
-        else:
-            first = other
-    return None
+    lines = {e.line: e for e in call if e.line}
+    if call.one_line or same_place(lines):
+        return False
+    been = {(e.rank, e.line) for other in earlier for e in other}
+    return any(
+        (e.rank, line) in been and not alternatives(line, e.line) and line != e.line
+        for e in call
+        for line, there in lines.items()
+        if e.line and (there.op != e.op or (there.root == there.rank) == (e.root == e.rank))
+    )
+
+
+def parted(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
+    """The last calls in a row before one that goes wrong that ranks made from different lines.
+
+    None of them if ranks never came from the same line before, and are not where others were either: then that is how
+    the program is made.  Lines in different branches of one `if` are as good as the same.  The first is none in which
+    torch stands in for a rank, and all others' parts are torch's, too: that is right.
+    """
+    found: list[Call] = []  # the latest first
+    together = False
+    for other in reversed(list(earlier)):
+        if not same_place(e.line for e in other if e.line):
+            found.append(other)
+        elif found:
+            together = True
+            break
+    while found and any(e.stands_in for e in found[-1]) and all(e.within for e in found[-1]):
+        found.pop()
+    return tuple(reversed(found)) if together or _are_different(call, found) else ()
+
+
+def repeated(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
+    """The last calls in a row before one that goes wrong that ranks made from one line, which only some have left since."""
+    *_, last = [(), *({e.line for e in other} for other in earlier)]
+    lines = {e.line for e in call if e.line}
+    if len(last) != 1 or not lines > last or same_place(lines):
+        return ()
+    return tuple(takewhile(lambda other: {e.line for e in other} == last, reversed(list(earlier))))[::-1]
 
 
 def _misuse(e: Event, size: int) -> str | None:

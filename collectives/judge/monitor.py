@@ -32,8 +32,7 @@ from .verdict import (
 )
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
-LOOK_BACK = 128  # calls, for the one in which ranks parted
-OF_PARTED_RANKS = ("collective", "root", "shape", "size")  # flaws of ranks that are not at the same place
+OF_PARTED_RANKS = ("collective", "call", "root", "shape", "size")  # flaws of ranks that are not at the same place
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 # A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
 AT_ONCE_SECONDS = 0.1
@@ -150,7 +149,7 @@ class Monitor(State):
         if unlike := self.unlike_groups():
             return unlike
         if self._wrong:
-            return self._disagreement(self._wrong)
+            return self.mismatch() or self._disagreement(self._wrong)
         return self.failure() or self._stuck(self._deadlocked)
 
     def stuck_again(self, over: Collection[str]) -> Deadlock | None:
@@ -194,7 +193,8 @@ class Monitor(State):
 
     def mismatch(self) -> Verdict | None:
         """The verdict on the first call, in an order that all ranks agree with, whose parts do not fit together."""
-        found = next((wrong for call in self.calls if (wrong := diagnose.wrong(call))), None)
+        calls = dict.fromkeys(self.call_of(e) for call in self.calls for e in call)
+        found = next((wrong for call in calls if (wrong := diagnose.wrong(call, self._matcher.before))), None)
         return found and self._disagreement(found)
 
     def failure(self) -> Verdict | None:
@@ -322,13 +322,16 @@ class Monitor(State):
         stuck = [everybody["standing"][rank] for rank in ranks]
         calls = tuple(dict.fromkeys(each.call for each in stuck))
         absent = frozenset().union(*waits.values(), *(each.absent for each in stuck))
-        parted = next((found for call in calls if (found := self._parted(call))), None)
+        parted = next((found for call in calls if (found := self._parted(call))), ())
         return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent, parted=parted)
 
-    def _parted(self, call: Call) -> Call | None:
-        return diagnose.parted(call, self._matcher.before(call, LOOK_BACK))
+    def _parted(self, call: Call) -> tuple[Call, ...]:
+        return diagnose.parted(call, self._matcher.before(call, diagnose.LOOK_BACK))
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
-        parted = self._parted(wrong.calls[0]) if wrong.flaw in OF_PARTED_RANKS else None
-        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted}
+        call, parted, repeated = wrong.calls[0], (), ()
+        if wrong.flaw in OF_PARTED_RANKS:
+            parted = self._parted(call)
+            repeated = () if parted else diagnose.repeated(call, self._matcher.before(call, diagnose.LOOK_BACK))
+        about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted, "repeated": repeated}
         return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

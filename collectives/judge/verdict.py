@@ -50,13 +50,13 @@ class Verdict:
     """How a run ended badly. A subclass for each kind adds what it needs.
 
     ranks: those it is about.  calls: those it is about.  world_size: number of ranks of the run.
-    parted: an earlier call of the same group from which on the ranks were on different lines, if there is one.
+    parted: earlier calls of the same group that ranks made from different lines, see diagnose.parted.
     """
 
     world_size: int
     ranks: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
-    parted: Call | None = None
+    parted: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,11 @@ class Disagreement(Verdict):
 
     ranks: those that misuse them; else all that have made the call.
     flaw: what is wrong, see diagnose.Wrong.
+    repeated: earlier calls, all from a line that only some of the ranks have left since, see diagnose.repeated.
     """
 
     flaw: str
+    repeated: tuple[Call, ...] = ()
 
 
 class Grouping(NamedTuple):

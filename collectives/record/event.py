@@ -192,6 +192,11 @@ class Event:
         return collective.root == "dst" and collective.in_place and self.rank != self.dst
 
     @property
+    def stands_in(self) -> bool:
+        """Whether torch's Join made it, because this rank has run out of input: to match what torch calls elsewhere."""
+        return self.within == "Join.__exit__"
+
+    @property
     def is_scratch(self) -> bool:
         """A buffer that torch made itself: before the call it holds whatever its memory held."""
         return bool(self.within) and (self.op == "recv" or self.op == "broadcast" and self.rank != self.src)

@@ -2,9 +2,13 @@
 
 from ...format import dtype_name, name_ranks, span
 from ...record.calls import Call
+from ...record.collectives import of
 from ...record.event import Event
+from ..branches import same_place
+from ..diagnose import OF_ONE_LINE
+from ..gloo import TAKEN_FOR_DENSE
 from ..verdict import Disagreement, UnlikeGroups, UnsharedGroup
-from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, rows, source, verb
+from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, numbered, rows, source, verb
 
 
 def disagreement(verdict: Disagreement) -> str:
@@ -12,7 +16,7 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in verdict.calls for e in call]
     else:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
-    more = [*apart(verdict.parted), *handled(verdict.calls[-1])]
+    more = [*apart(verdict.parted), *_left(verdict), *handled(verdict.calls[-1])]
     return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
 
 
@@ -38,10 +42,56 @@ def unshared_group(verdict: UnsharedGroup) -> str:
     return "\n".join([f"{', '.join(clauses)}.", rows(calls), f"{EVERY_RANK_MAKES_IT} {_NEXT_GROUP}"])
 
 
+def _left(verdict: Disagreement) -> list[str]:
+    """What it may mean that only some ranks have left a line from which all had made the calls before."""
+    if not verdict.repeated:
+        return []
+    [line] = {e.line for call in verdict.repeated for e in call}
+    left = [e.rank for e in verdict.calls[-1] if e.line and e.line != line]
+    there = [e.rank for e in verdict.calls[-1] if e.line == line]
+    sentence = (
+        f"{name_ranks(left)} may have made fewer calls there, and then some of these paired up wrongly, "
+        f"or {verb('make', left)} a call here that {name_ranks(there)} {'do' if there[1:] else 'does'}n't."
+    )
+    return [f"Earlier, {numbered(verdict.repeated)} came from {source(line)}", sentence[0].upper() + sentence[1:]]
+
+
 def _consequence(verdict: Disagreement) -> str:
-    if verdict.flaw == "shape" and len({e.nbytes for e in verdict.calls[-1]}) == 1:
-        return _AS_MANY
-    return CONSEQUENCES[verdict.flaw]
+    flaw, call = verdict.flaw, verdict.calls[-1]
+    if flaw == "gaps":
+        return f"{_made_dense(verdict)} {CONSEQUENCES[flaw]}"
+    if flaw == "layout":
+        return f"{CONSEQUENCES[flaw]} {_made_dense(verdict)}"
+    words = _AS_MANY if flaw == "shape" and len({e.nbytes for e in call}) == 1 else CONSEQUENCES[flaw]
+    if flaw in OF_ONE_LINE and not same_place(e.line for e in call if e.line):
+        words = f"{words} {_PERHAPS_TWO}"
+    met = (*verdict.parted, call)
+    if any(any(e.stands_in for e in each) and not all(e.within for e in each) for each in met):
+        words = f"{words} {_JOIN}"
+    return words
+
+
+def _made_dense(verdict: Disagreement) -> str:
+    """How to hand over the tensors that are not stored as the call takes them: by what it does with them, and who makes it."""
+    advice: list[str] = []
+    for e in verdict.calls[-1]:
+        if verdict.flaw == "gaps":
+            sides = set(e.non_dense) & set(TAKEN_FOR_DENSE[e.op])
+        else:  # strides are of what the rank passes in, and of its buffer if that is nothing
+            sides = {"out" if e.root not in (None, e.rank) else "in"} if e.strides else set()
+        if sides and of(e.op).in_place:
+            sides = {"out"}
+        if not sides:
+            continue
+        if e.within:
+            by_autograd = e.within.endswith(("backward", "grad"))
+            advice.append(_OF_AUTOGRAD if by_autograd else _OF_TORCH.format(within=e.within))
+            continue
+        if "in" in sides:
+            advice.append(_GIVEN_LISTS if e.op in ("scatter", "reduce_scatter") else _GIVEN)
+        if "out" in sides:
+            advice.append(_FILLED)
+    return " ".join(dict.fromkeys(advice))
 
 
 def _times(count: int) -> str:
@@ -71,6 +121,8 @@ def _head(verdict: Disagreement) -> str:
 def _subject(flaw: str, call: Call) -> str:
     if flaw == "collective":
         return "which collective to make"
+    if flaw == "call":
+        return f"which {call.op} to make"
     if flaw == "root":
         flaw = "src" if call.events[0].src is not None else "dst"
     return f"the {flaw} of {call.op}"
@@ -98,21 +150,32 @@ _MISUSES = {
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
 }
 _PAIRS = "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank."
+_PERHAPS_TWO = "If these lines aren't meant to make one call, a rank has made a call too many or too few."
+_JOIN = "Join matches only the calls of the models and optimizers given to it: make any others after its `with` block."
+_FILLED = "Write y = x.contiguous(), pass y, and once the call is complete, copy the result back with x.copy_(y)."
+_GIVEN = "Pass x.contiguous()."
+_GIVEN_LISTS = "Pass [x.contiguous() for x in xs] as the list xs."
+_OF_AUTOGRAD = (
+    "Autograd makes this call, with a gradient as it comes: for each y that the forward call returned, "
+    "write y.register_hook(lambda grad: grad.contiguous())."
+)
+_OF_TORCH = "torch makes this call in {within}: make the tensor contiguous before that."
 _AS_MANY = (
     "The number of elements is the same, so they do arrive, but in a different arrangement. "
     "If that's meant, view() them in one shape first."
 )
 CONSEQUENCES = {
     "collective": _PAIRS,
+    "call": f"These are different calls. {_PAIRS}",
     "order": _PAIRS,
     "root": "Every rank must name the same src or dst.",
     "reduce op": "gloo would silently combine some chunks one way and some the other.",
     "dtype": "Only bytes travel: the receiver would read them as numbers of a different kind, or run past its buffer.",
     "shape": "Every rank must pass the same shape; a backend may hang, abort, or leave part of the data behind.",
-    "layout": "One rank's tensor is stored in a different order (a transpose?). Only memory travels: pass x.contiguous().",
+    "layout": "One rank's tensor is stored in a different order (a transpose?), and only memory travels.",
     "size": "A recv needs a buffer of exactly the size that is sent. If more comes, gloo aborts; if less, the rest keeps its old numbers.",
     "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
-    "gaps": "Pass x.contiguous(), and copy the result back. gloo would silently use the numbers stored in between.",
+    "gaps": "gloo would silently use the numbers stored in between.",
     "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
     "remainder": "gloo divides the bytes, and may cut through a number without an error; NCCL refuses. Pad, or pass both split sizes.",
     "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",

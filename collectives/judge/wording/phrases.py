@@ -1,11 +1,13 @@
 """Phrases that verdicts share."""
 
-from typing import Hashable, Iterable
+from typing import Hashable, Iterable, Sequence
 
 from ...format import aligned, name_ranks, span
 from ...record.calls import Call
 from ...record.event import Event, Line
 from ..verdict import Standing
+
+CALLS_SHOWN = 3  # of those that ranks made from different lines
 
 EVERY_RANK_MAKES_IT = (
     "Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks."
@@ -40,13 +42,26 @@ def handled(events: Iterable[Event | None]) -> list[str]:
     return [f"Rank {e.rank} made {e.op} #{e.index + 1} while it handled {e.handling}" for e in made]
 
 
-def apart(parted: Call | None) -> list[str]:
-    """Where the ranks first were on different lines, before the call that shows it."""
-    if parted is None:
+def apart(parted: Sequence[Call]) -> list[str]:
+    """Where the ranks were in calls that they made from different lines, before the one that shows it."""
+    if not parted:
         return []
-    places = alike((e.rank, source(e.line)) for e in parted if e.line)
-    where = "; ".join(f"{name_ranks(ranks)} at {line}" for line, ranks in places.items())
-    return [f"They had parted before, in call #{parted.index + 1}: {where}"]
+    places = [
+        (f"#{call.index + 1}", name_ranks(ranks), line)
+        for call in parted[:CALLS_SHOWN]
+        for line, ranks in alike((e.rank, source(e.line)) for e in call if e.line).items()
+    ]
+    head = f"Earlier, ranks made {numbered(parted)} from different lines, which may have mixed up their data:"
+    more = ["  ..."] if len(parted) > CALLS_SHOWN else []
+    return [head, aligned(places, indent="  "), *more]
+
+
+def numbered(calls: Sequence[Call]) -> str:
+    """Calls in a row by their numbers: 'call #3', 'calls #3 and #4', 'calls #3 to #7'."""
+    first, last = (f"#{call.index + 1}" for call in (calls[0], calls[-1]))
+    if len(calls) == 1:
+        return f"call {first}"
+    return f"calls {first} {'and' if len(calls) == 2 else 'to'} {last}"
 
 
 def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
