@@ -22,7 +22,18 @@ from collectives.jobs.ring import RingReader, RingWriter
 from collectives.jobs.teller import Teller
 from collectives.judge import wording
 from collectives.machines import rails
-from collectives.rank.protocol import Called, Completed, Failed, Misused, Resumed, Returned, Waiting, WorkBegan
+from collectives.rank.protocol import (
+    Called,
+    Completed,
+    Failed,
+    Grouped,
+    Misused,
+    Resumed,
+    Returned,
+    Ungrouped,
+    Waiting,
+    WorkBegan,
+)
 from collectives.record.event import Event, Failure, Line, Summary
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
@@ -94,6 +105,13 @@ init_process_group of ranks 0, 1 and 2 lacks rank 3.
   rank 0            a group of ranks 0 and 3     other_groups, line N:  dist.barrier(group=dist.new_group(ranks, timeout=datetime.timedelta(seconds=5)))
   ranks 1, 2 and 3  a group of ranks 1, 2 and 3  other_groups, line N:  dist.barrier(group=dist.new_group(ranks, timeout=datetime.timedelta(seconds=5)))
 Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks.""",
+    "other_names": """Mismatch: the members of the group of ranks 0, 1, 2 and 3 look for each other under different names.
+  ranks 0 and 2  in 2 groups  other_names, line N:  dist.new_group(timeout=datetime.timedelta(seconds=5), use_local_synchronization=True)
+  ranks 1 and 3  in 1 group   other_names, line N:  dist.new_group(timeout=datetime.timedelta(seconds=5), use_local_synchronization=True)
+With use_local_synchronization=True, torch puts into the group's name how many groups the process is in""",
+    "member_elsewhere": """
+new_group of ranks 0 and 2 lacks rank 1. With use_local_synchronization=True only members have to call it, but every one of them.
+""",
     "dtype_differs": "Mismatch: ranks disagree on the dtype of all_reduce in call #4.",
 }
 AT_EACH_PUSH = (
@@ -106,6 +124,7 @@ AT_EACH_PUSH = (
     "early",
     "never_comes",
     "other_groups",
+    "other_names",
 )
 
 
@@ -586,6 +605,7 @@ def test_what_is_told_is_heard_and_read_again(value, values):
     teller, hearer = Teller(ring, 1, values), Hearer(1, 10.0)
     told = [Waiting(0, 1.5, False, "main"), Completed(0, value, 2.0, True, None), Misused(0, "read", line)]
     told = [Called(event(1, 0, before=value, line=line, start=1.0)), *told, WorkBegan(("future", 0, 7), 0)]
+    told += [Grouped(0, (0, 1, 2, 3), line), Grouped(0, (1, 3), line, "name", 2), Ungrouped(0)]
     for message in told:
         teller.tell(message)
     ((piece, lost),) = RingReader(ring.descriptor).read()

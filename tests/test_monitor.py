@@ -14,7 +14,18 @@ import torch.distributed as dist
 
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
-from collectives.rank.protocol import Called, Completed, Frames, Misused, Returned, Waiting, frame
+from collectives.rank.protocol import (
+    Called,
+    Completed,
+    Frames,
+    Grouped,
+    Misused,
+    Returned,
+    Skipped,
+    Ungrouped,
+    Waiting,
+    frame,
+)
 from collectives.record.event import Event, Line
 from helpers import RunError, run
 from tests import ROOT
@@ -242,3 +253,35 @@ def test_calls_that_torch_makes_to_stand_in_are_not_where_ranks_parted():
     said = wording.headline(monitor.final_verdict())
     assert "Earlier, ranks made calls #4 and #5 from different lines" in said and "#2" not in said and "#3" not in said
     assert "Join matches only the calls of the models and optimizers given to it" in said
+
+
+def alone(index, groups, ranks=(0, 1)):
+    return Grouped(index, ranks, None, f"{ranks} of a process in {groups} groups", groups)
+
+
+def test_of_groups_that_members_make_alone_only_names_without_a_partner_are_judged():
+    monitor = Monitor(3, keep=4, grace=60)
+    for index in range(20):  # rank 0 is far ahead of what is heard of rank 1, or behind it
+        for rank in (0, 1) if index % 2 else (1, 0):
+            monitor.feed(rank, alone(index, index))
+            monitor.feed(rank, alone(100 + index, index, (rank, 2)))
+    for index in range(20):
+        monitor.feed(2, alone(2 * index, index, (0, 2)))
+        assert not monitor.in_trouble
+        monitor.feed(2, alone(2 * index + 1, index, (1, 2)))
+    assert not monitor.in_trouble and not monitor._alone
+    monitor.feed(0, alone(200, 30))
+    monitor.feed(0, Ungrouped(200))  # it failed, and the program tries something else
+    monitor.feed(1, alone(200, 31))
+    assert not monitor.in_trouble
+    monitor.feed(0, alone(201, 32))
+    assert monitor.is_certain
+    assert re.search(r"  rank 0  in 32 groups *\n  rank 1  in 31 groups *\n", wording.headline(monitor.verdict()))
+
+
+def test_a_name_that_may_have_been_lost_is_held_against_nobody():
+    monitor = Monitor(2)
+    monitor.feed(0, alone(0, 1))
+    monitor.feed(1, Skipped(0, {}, set()))
+    monitor.feed(1, alone(1, 2))
+    assert not monitor.in_trouble and monitor.standing[0].lacking == frozenset()

@@ -318,7 +318,7 @@ def test_a_group_that_some_ranks_do_not_make():
             made.append(dist.new_group([0, 2]))
         return len(made)
 
-    def among_themselves():  # before any other group: torch names this one by how many groups a rank is in
+    def among_themselves():
         return dist.get_rank() in (0, 2) and len(dist.new_group([0, 2], use_local_synchronization=True).group_name) > 0
 
     text, error = said(Mismatch, members_only)
@@ -365,6 +365,53 @@ def test_what_comes_first_is_told_a_wrong_call_or_a_wrong_group():
 
     assert "the shape of all_reduce" in said(Mismatch, call_first)[0]
     assert "call #1 of new_group" in said(Mismatch, group_first)[0]
+
+
+def test_members_that_make_a_group_alone_and_name_it_differently():
+    """With plain torch, these wait until time is out: torch puts into the name how many groups a process is in."""
+
+    def one_more():
+        if dist.get_rank() in (0, 2):
+            dist.new_group([0, 2], use_local_synchronization=True)
+        dist.new_group(range(3), use_local_synchronization=True)
+
+    def in_another_order():
+        ranks = [0, 1, 2] if dist.get_rank() else [2, 1, 0]
+        dist.new_group(ranks, sort_ranks=False, use_local_synchronization=True)
+
+    def stays_away():
+        if dist.get_rank() != 1:
+            dist.new_group(range(3), use_local_synchronization=True)
+
+    text, error = said(Mismatch, one_more)
+    assert text.startswith(
+        "the members of the group of ranks 0, 1 and 2 look for each other under different names.\n"
+        "  ranks 0 and 2  in 2 groups  one_more, line "
+    )
+    assert "\n  rank 1         in 1 group   one_more, line " in text and error.call is None
+    assert "Every member must pass them in the same order." in said(Mismatch, in_another_order)[0]
+    with pytest.raises(
+        Stuck, match="new_group of ranks 0 and 2 lacks rank 1. With use_local_synchronization=True only"
+    ):
+        run(stays_away, world_size=4, timeout=2)
+
+
+def test_groups_that_members_make_alone_and_find():
+    def make():
+        rank = dist.get_rank()
+        groups = [dist.new_group([rank % 2, rank % 2 + 2], use_local_synchronization=True)]
+        groups += [dist.new_group(use_local_synchronization=True) for _ in range(2)]
+        dist.new_group([rank], use_local_synchronization=True)  # nobody is waited for
+        dist.new_group(range(4), backend="fake", use_local_synchronization=True)
+        with suppress(ValueError):
+            dist.new_group([rank, rank], use_local_synchronization=True)  # torch refuses it
+        for group in groups:
+            dist.barrier(group=group)
+        if rank == 0:  # from here on, in one group fewer than the others
+            dist.destroy_process_group(groups.pop())
+        return len(groups), dist.new_group([1, 3], use_local_synchronization=True) is None
+
+    assert run(make, world_size=4).results == [(2, True), (3, False), (3, True), (3, False)]
 
 
 def test_groups_of_a_world_of_the_programs_own(tmp_path):

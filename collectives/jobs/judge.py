@@ -136,9 +136,11 @@ class Judge:
 
     @property
     def _is_standing(self) -> bool:
-        """Whether ranks wait; before the first call of each, only their lines can tell."""
+        """Whether ranks wait; before the first call of each, or in new_group, only their lines can tell."""
         monitor = self._monitor
-        return monitor.standstill(0.0) is not None or not all(map(monitor.made, range(monitor.world_size)))
+        if monitor.standstill(0.0) or not all(map(monitor.made, range(monitor.world_size))):
+            return True
+        return any(each.lacking for each in monitor.standing)
 
     @property
     def _is_late(self) -> bool:

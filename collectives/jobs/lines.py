@@ -15,6 +15,8 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "group", index, group, line]        the rank calls new_group, as all ranks have to
+    [r, "group", index, group, line, name, groups]    the same, with use_local_synchronization=True
+    [r, "no group", index]                  such a call has ended in an exception
     [r, "checked", optimizer, step, checksum, calls]    the rank's parameters after that step
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
@@ -133,6 +135,10 @@ def _as_json(value: torch.dtype | torch.Tensor | Summary) -> str | dict:
     return about
 
 
+def _name(m: protocol.Grouped) -> list:
+    return [] if m.name is None else [m.name, m.groups]
+
+
 _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.Waiting: lambda m, _: ["waiting", *m],
     protocol.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after],
@@ -144,7 +150,8 @@ _WRITTEN: dict[type, Callable[..., list]] = {
     protocol.WorkEnded: lambda m, _: ["ended", *m],
     protocol.Joining: lambda m, _: ["joining", list(m.threads)],
     protocol.Checked: lambda m, _: ["checked", *m],
-    protocol.Grouped: lambda m, text: ["group", m.index, _ranks(m.ranks), text(m.line)],
+    protocol.Grouped: lambda m, text: ["group", m.index, _ranks(m.ranks), text(m.line), *_name(m)],
+    protocol.Ungrouped: lambda m, _: ["no group", *m],
     protocol.Returned: lambda *_: ["returned"],
     protocol.Failed: lambda m, text: ["failed", vars(m.failure) | {"frames": [*map(text, m.failure.frames)]}],
 }
@@ -351,7 +358,8 @@ _READ: dict[str, Callable[..., list[protocol.Message]]] = {
     "ended": lambda _, work: [protocol.WorkEnded(hashable(work))],
     "joining": lambda _, threads: [protocol.Joining(set(map(hashable, threads)))],
     "checked": lambda _, *checked: [protocol.Checked(*checked)],
-    "group": lambda _, index, group, line: [protocol.Grouped(index, _group(group), _line(line))],
+    "group": lambda _, index, group, line, *name: [protocol.Grouped(index, _group(group), _line(line), *name)],
+    "no group": lambda _, index: [protocol.Ungrouped(index)],
     "returned": lambda _: [RETURNED],
     "failed": Reader._failed,
     "anew": Reader._anew,

@@ -6,6 +6,7 @@ machine are judged alike.
 
 import signal
 import time
+from itertools import combinations
 from typing import Callable, Collection, Iterable, Mapping
 
 from ..rank import protocol
@@ -26,6 +27,7 @@ from .verdict import (
     Standstill,
     TimeUp,
     UnlikeGroups,
+    UnlikeNames,
     Unreachable,
     UnsharedGroup,
     Verdict,
@@ -75,7 +77,7 @@ class Monitor(State):
         if suspect and self._check and not self._wrong:
             new = message.event if type(message) is protocol.Called else None
             self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
-        if type(message) is protocol.Grouped and self._check:
+        if type(message) is protocol.Grouped and message.name is None and self._check:
             self._compare_groups(message.index)
 
     def _compare_groups(self, index: int) -> None:
@@ -104,7 +106,7 @@ class Monitor(State):
     @property
     def in_trouble(self) -> bool:
         """Whether a verdict is certain to come, though not yet which."""
-        return bool(self._failures or self._wrong or self.unlike_groups() or self.dead or self._deadlocked)
+        return bool(self._failures or self._wrong or self.unlike() or self.dead or self._deadlocked)
 
     @property
     def patience(self) -> float | None:
@@ -132,7 +134,7 @@ class Monitor(State):
         patience = self.wait_for_more()
         if patience is None:
             return False
-        if (unlike := self.unlike_groups()) and len(unlike.ranks) == self.world_size:
+        if (unlike := self.unlike()) and unlike.is_complete:
             return True
         # Of a call that all have made there is no more to learn, but who else misuses its tensors.
         if self._wrong and (call := self._wrong.calls[-1]).is_complete and not any(e.misuse for e in call):
@@ -146,7 +148,7 @@ class Monitor(State):
         """The verdict, once there is one."""
         if not self.is_certain:
             return self.unshared_group()
-        if unlike := self.unlike_groups():
+        if unlike := self.unlike():
             return unlike
         if self._wrong:
             return self.mismatch() or self._disagreement(self._wrong)
@@ -163,16 +165,25 @@ class Monitor(State):
             return None
         return self._stuck(waits)
 
-    def unlike_groups(self) -> UnlikeGroups | None:
-        """The verdict on ranks that name different ranks in the same call of new_group, before any other call is wrong."""
-        index = self._unlike
-        if index is None:
-            return None
-        made = self._nth_groups(index)
+    def unlike(self) -> UnlikeGroups | UnlikeNames | None:
+        """The verdict on ranks that new_group does not bring together, before any other call is wrong."""
+        made, index = self._unlike_names(), self._unlike
+        if index is not None:
+            made = self._nth_groups(index)
         before = {rank: grouping.after for rank, grouping in made.items()}
-        if self._wrong and any(e.index < before.get(e.rank, 0) for e in self._wrong.calls[-1]):
+        if not made or self._wrong and any(e.index < before.get(e.rank, 0) for e in self._wrong.calls[-1]):
             return None
-        return UnlikeGroups(world_size=self.world_size, ranks=tuple(made), index=index, groups=tuple(made.values()))
+        about = {"world_size": self.world_size, "ranks": tuple(made), "groups": tuple(made.values())}
+        return UnlikeNames(**about) if index is None else UnlikeGroups(**about, index=index)
+
+    def _unlike_names(self) -> dict[int, Grouping]:
+        """By rank, the call that makes a group of members alone, two of whom have no name for it in common."""
+        for ranks in sorted(self._alone) if self._check else ():
+            made = {rank: list(calls.values()) for rank, calls in self._alone[ranks].items() if calls}
+            names = [{group.name for group in groups} for groups in made.values()]
+            if not self._unheard & set(ranks) and any(one.isdisjoint(other) for one, other in combinations(names, 2)):
+                return {rank: groups[0] for rank, groups in made.items()}
+        return {}
 
     def unshared_group(self) -> Verdict | None:
         """The verdict on ranks that have all returned, and not called new_group equally often."""
@@ -189,7 +200,7 @@ class Monitor(State):
         It depends on what the ranks did, and not on the order in which their messages came.
         """
         waits = self._deadlocked or {rank: set() for rank in self._blocked}
-        return self.unlike_groups() or self.failure() or self.mismatch() or self._stuck(waits)
+        return self.unlike() or self.failure() or self.mismatch() or self._stuck(waits)
 
     def mismatch(self) -> Verdict | None:
         """The verdict on the first call, in an order that all ranks agree with, whose parts do not fit together."""

@@ -29,6 +29,10 @@ class State:
         # By rank, its calls of new_group that all others make, too, by index; and how many it has made, once it returned.
         self._groups: list[dict[int, Grouping]] = [{} for _ in range(world_size)]
         self._groups_made: dict[int, int] = {}
+        # Of a group that its members make alone, by member, the calls that not all have made under this name, by index.
+        self._alone: dict[tuple[int, ...], dict[int, dict[int, Grouping]]] = {}
+        self._last_group: dict[int, Grouping] = {}  # by rank
+        self._unheard: set[int] = set()  # ranks of whose messages some are lost
         self._failures: dict[int, Failure] = {}
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
@@ -121,8 +125,16 @@ class State:
                     self._blocked[rank] = waiting[0]
             case protocol.Began():
                 self._began.add(rank)
-            case protocol.Grouped(index, ranks, line):
-                self._groups[rank][index] = Grouping(ranks, self._with_text(line), self.made(rank))
+            case protocol.Grouped(index, ranks, line, name, groups):
+                made = Grouping(ranks, self._with_text(line), self.made(rank), name, groups)
+                self._last_group[rank] = made
+                if name is None:
+                    self._groups[rank][index] = made
+                else:
+                    self._comes(rank, index, made)
+            case protocol.Ungrouped(index):
+                for by_rank in self._alone.values():
+                    by_rank.get(rank, {}).pop(index, None)
             case protocol.Returned():
                 self._returned.add(rank)
                 if message.groups is not None:
@@ -136,8 +148,25 @@ class State:
                     self._left_in_call(rank)
         return None
 
+    def _comes(self, rank: int, index: int, group: Grouping) -> None:
+        """A rank makes a group with its members alone. Forget the calls of it once all members have made theirs."""
+        made = self._alone.setdefault(group.ranks, {member: {} for member in group.ranks})
+        made[rank][index] = group
+        found = {member: self._under(group.name, calls) for member, calls in made.items()}
+        if None not in found.values():
+            for member, at in found.items():
+                del made[member][at]
+            if not any(made.values()):
+                del self._alone[group.ranks]
+
+    @staticmethod
+    def _under(name: str, calls: dict[int, Grouping]) -> int | None:
+        """The index of the first of these calls with that name."""
+        return next((index for index, call in calls.items() if call.name == name), None)
+
     def _skip(self, rank: int, made: dict[tuple, int], works: set[Hashable]) -> None:
         """Some messages of a rank are lost. What it may have told in them is held against nobody."""
+        self._unheard.add(rank)
         self._matcher.skip(rank, made)
         self._blocked.pop(rank, None)
         self._beside[rank] = dict.fromkeys(works)
@@ -222,7 +251,17 @@ class State:
         event, (line, inside) = self._blocked.get(rank), self._where.get(rank, (None, ()))
         call = event and self.call_of(event)
         made, returned, began = self.made(rank), rank in self._returned, rank in self._began or bool(self._last[rank])
-        return Standing(rank, made, self._last[rank], returned, event, call, line, inside, began)
+        return Standing(rank, made, self._last[rank], returned, event, call, line, inside, began, self._lacking(rank))
+
+    def _lacking(self, rank: int) -> frozenset[int] | None:
+        """The members that a rank's last group, if its members make it alone, still lacks."""
+        group = self._last_group.get(rank)
+        if group is None or group.name is None:
+            return None
+        made = self._alone.get(group.ranks, {})
+        if self._unheard & set(group.ranks) or group not in made.get(rank, {}).values():
+            return frozenset()
+        return frozenset(member for member, calls in made.items() if self._under(group.name, calls) is None)
 
     @property
     def unlocated(self) -> set[int]:

@@ -26,6 +26,8 @@ class Standing:
     line: Line | None  # the learner's line it is at, if asked
     inside: tuple[str, ...]  # the functions that this line is inside, innermost first
     began: bool = True  # whether it is known to have begun
+    # Of its last call of new_group, the members that haven't made theirs; None if all ranks have to make it.
+    lacking: frozenset[int] | None = None
 
     @property
     def entering(self) -> str | None:
@@ -112,11 +114,16 @@ class Disagreement(Verdict):
 
 
 class Grouping(NamedTuple):
-    """A rank's call of new_group: its ranks, the learner's line, and how many calls the rank had made before."""
+    """A rank's call of new_group: its ranks, the learner's line, and how many calls the rank had made before.
+
+    name, groups: as of protocol.Grouped.
+    """
 
     ranks: tuple[int, ...]
     line: Line | None
     after: int
+    name: str | None = None
+    groups: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +135,26 @@ class UnlikeGroups(Verdict):
 
     index: int
     groups: tuple[Grouping, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no other rank can belong to it."""
+        return len(self.ranks) == self.world_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlikeNames(Verdict):
+    """Members of a group that they make alone look for each other under different names.
+
+    ranks: those that have come.  groups: what each of them is making.
+    """
+
+    groups: tuple[Grouping, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no other rank can belong to it."""
+        return len(self.ranks) == len(self.groups[0].ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

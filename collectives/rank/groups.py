@@ -1,4 +1,4 @@
-"""The calls of new_group that a rank makes: every rank of the world has to make each of them, with the same ranks."""
+"""The calls of new_group that a rank makes: those that every rank of the world has to make, and those of members alone."""
 
 import functools
 import inspect
@@ -10,19 +10,23 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from .callers import learners_call
-from .protocol import Grouped
+from .protocol import Grouped, Ungrouped
+from .torch_private import name_among_members
 
 
 class Groups:
     """From its beginning to its end, tells of each such call before it is made, which may never end.
 
-    Those are not told of that a group's members make alone, that torch refuses, or that are made in another world:
-    one of fewer ranks, in a default group of the program's own.
+    made: how many groups it made that every rank has to make.
+
+    Those are not told of that torch refuses, that leave this rank out, that wait for nobody, or that are made in another
+    world: one of fewer ranks, in a default group of the program's own.
     """
 
-    def __init__(self, world_size: int, tell: Callable[[Grouped], None]) -> None:
+    def __init__(self, world_size: int, tell: Callable[[Grouped | Ungrouped], None]) -> None:
         self._world_size, self._tell = world_size, tell
         self.made = 0
+        self._alone = 0  # calls of members alone
 
     def __enter__(self) -> "Groups":
         self._torchs = new_group = dist.new_group
@@ -36,10 +40,15 @@ class Groups:
                 return new_group(*args, **kwargs)  # torch itself says what's wrong with the arguments
             if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
                 given.arguments["ranks"] = list(given.arguments["ranks"])
-            if ranks := _ranks(given.arguments, self._world_size):
-                self._tell(Grouped(self.made, ranks, learners_call()[0]))
-            group = new_group(*given.args, **given.kwargs)
-            self.made += bool(ranks)
+            make = functools.partial(new_group, *given.args, **given.kwargs)
+            ranks = _ranks(given.arguments, self._world_size)
+            if ranks is None:
+                return make()
+            if given.arguments.get("use_local_synchronization"):
+                return self._make_alone(make, ranks, given.arguments)
+            self._tell(Grouped(self.made, ranks, learners_call()[0]))
+            group = make()
+            self.made += 1
             return group
 
         dist.new_group = distributed_c10d.new_group = followed
@@ -48,11 +57,29 @@ class Groups:
     def __exit__(self, *_: object) -> None:
         dist.new_group = distributed_c10d.new_group = self._torchs
 
+    def _make_alone(self, make: Callable[[], Any], ranks: tuple[int, ...], given: dict[str, Any]) -> Any:
+        """The group that its members make alone."""
+        in_order = list(given["ranks"]) if given.get("sort_ranks") is False and given.get("ranks") else ranks
+        name = name_among_members(in_order)
+        if name is None or dist.get_rank() not in ranks or not _meets(given.get("backend")):
+            return make()
+        index, self._alone = self._alone, self._alone + 1
+        self._tell(Grouped(index, ranks, learners_call()[0], *name))
+        try:
+            return make()
+        except BaseException:
+            self._tell(Ungrouped(index))
+            raise
+
 
 def _ranks(given: dict[str, Any], world_size: int) -> tuple[int, ...] | None:
-    """The ranks that a call of new_group names; None if not all have to make it, or torch refuses them."""
+    """The ranks that a call of new_group names; None if torch refuses them, or knows another world."""
     with suppress(TypeError, ValueError):
         everybody = tuple(range(dist.get_world_size()))
         ranks = everybody if given.get("ranks") is None else tuple(sorted(map(int, given["ranks"])))
-        by_all = not given.get("use_local_synchronization") and len(everybody) == world_size
-        return ranks if by_all and set(ranks) <= set(everybody) else None
+        return ranks if len(everybody) == world_size and set(ranks) <= set(everybody) else None
+
+
+def _meets(backend: str | None) -> bool:
+    """Whether members connect as soon as they make a group of this backend: of gloo's, and not of NCCL's or "fake"."""
+    return "gloo" in str(backend or dist.get_backend_config()).lower()

@@ -186,11 +186,19 @@ class Checked(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The rank is about to call new_group, as all ranks have to."""
+    """The rank is about to call new_group, as all ranks have to; or, where there is a name, all members."""
 
-    index: int  # 0-based, of such calls that made a group
+    index: int  # 0-based: of the calls that all ranks have to make, those that made a group; or of the others
     ranks: tuple[int, ...]  # of the group, ascending
     line: Line | None
+    name: str | None = None  # under which the members look for each other, with use_local_synchronization=True
+    groups: int | None = None  # that the process is in, which the name depends on
+
+
+class Ungrouped(NamedTuple):
+    """The rank's call of new_group, one that only members have to make, has ended in an exception."""
+
+    index: int
 
 
 class Returned(NamedTuple):
@@ -288,7 +296,7 @@ class Refused(NamedTuple):
 MESSAGES = (
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
-    Again, Grouped,
+    Again, Grouped, Ungrouped,
 )  # fmt: skip
 Message = NamedTuple  # one of MESSAGES
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

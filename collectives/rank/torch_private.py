@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import FrameType
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import torch
 import torch.distributed
@@ -182,6 +182,20 @@ def backend_name(group: ProcessGroup, device: torch.device) -> str | None:
     """What carries out a group's calls with tensors of this device: "gloo", "nccl", ..."""
     with suppress(RuntimeError):
         return backend(group, device).name() if SHORT_WAY else None
+
+
+NAMES = Feature("noticing that the members of a group look for each other under different names")
+_name_of = NAMES.takes("torch.distributed.distributed_c10d._hash_ranks_to_str")
+_world = NAMES.takes("torch.distributed.distributed_c10d._world")
+NAMES.takes("torch.distributed.distributed_c10d._world.pg_names")
+
+
+def name_among_members(ranks: Iterable[int]) -> tuple[str, int] | None:
+    """What torch would call a group that its members make alone now, and how many groups this process is in.
+
+    None if torch does not tell.
+    """
+    return (_name_of(ranks), len(_world.pg_names)) if NAMES else None
 
 
 class HasSource:

@@ -43,7 +43,7 @@ def _details(verdict: Verdict) -> dict:
             }
         case kinds.Disagreement():
             return {"call": verdict.calls[-1]}
-        case kinds.UnlikeGroups() | kinds.UnsharedGroup():
+        case kinds.UnlikeGroups() | kinds.UnlikeNames() | kinds.UnsharedGroup():
             return {"call": None}
         case kinds.Raised() | kinds.Died() | kinds.Unreachable() | kinds.Unreadable():
             return {"rank": verdict.ranks[0], "traceback": failures.traceback_of(verdict)}
@@ -58,6 +58,7 @@ _KINDS: dict[type[Verdict], tuple[Callable[..., str], type[RunError] | type[Inte
     kinds.Interruption: (waits.interruption, Interrupted),
     kinds.Disagreement: (mismatches.disagreement, Mismatch),
     kinds.UnlikeGroups: (mismatches.unlike_groups, Mismatch),
+    kinds.UnlikeNames: (mismatches.unlike_names, Mismatch),
     kinds.UnsharedGroup: (mismatches.unshared_group, Mismatch),
     kinds.Raised: (failures.raised, RankFailed),
     kinds.Died: (failures.died, RankFailed),

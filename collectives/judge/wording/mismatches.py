@@ -7,7 +7,7 @@ from ...record.event import Event
 from ..branches import same_place
 from ..diagnose import OF_ONE_LINE
 from ..gloo import TAKEN_FOR_DENSE
-from ..verdict import Disagreement, UnlikeGroups, UnsharedGroup
+from ..verdict import Disagreement, UnlikeGroups, UnlikeNames, UnsharedGroup
 from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, numbered, rows, source, verb
 
 
@@ -25,6 +25,15 @@ def unlike_groups(verdict: UnlikeGroups) -> str:
     made = zip(verdict.ranks, verdict.groups)
     parts = [(rank, f"a group of {name_ranks(group.ranks)}", source(group.line)) for rank, group in made]
     return "\n".join([head, rows(parts), f"{EVERY_RANK_MAKES_IT} {_BY_NUMBER}"])
+
+
+def unlike_names(verdict: UnlikeNames) -> str:
+    members = name_ranks(list(verdict.groups[0].ranks))
+    head = f"the members of the group of {members} look for each other under different names."
+    made = zip(verdict.ranks, verdict.groups)
+    parts = [(rank, f"in {group.groups} group{'s' * (group.groups != 1)}", source(group.line)) for rank, group in made]
+    reason = _BY_COUNT if len({group.groups for group in verdict.groups}) > 1 else _BY_ORDER
+    return "\n".join([head, rows(parts), reason])
 
 
 def unshared_group(verdict: UnsharedGroup) -> str:
@@ -99,6 +108,16 @@ def _times(count: int) -> str:
 
 
 _BY_NUMBER = "Members find each other by the number of the call, and may meet those of another group, or nobody."
+_BY_COUNT = (
+    "With use_local_synchronization=True, torch puts into the group's name how many groups the process is in, the world's "
+    "included. These numbers differ, so the members wait for each other forever.\n"
+    "Make this group at a point where all its members are in the same number of groups. Or leave "
+    "use_local_synchronization out: then every rank of the world must make every group, in the same order."
+)
+_BY_ORDER = (
+    "With use_local_synchronization=True and sort_ranks=False, the group's name depends on the order of its ranks. "
+    "Every member must pass them in the same order."
+)
 _NEXT_GROUP = "Otherwise the next group may never come together."
 
 

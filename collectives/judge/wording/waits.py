@@ -6,6 +6,7 @@ from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
 from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, handled, rows, source, verb
 
+_BETWEEN = "look at what is between them, an address, a port, a firewall."
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
 
@@ -82,15 +83,32 @@ def _told(standing: Sequence[Standing]) -> str:
 
 def _lack_entries(verdict: Standstill) -> Iterable[str]:
     """A sentence for each function in which ranks wait for others to come."""
+    yield from _lack_members(verdict.standing)
     for name in ENTRIES:
-        inside = [each.rank for each in verdict.standing if each.entering == name]
+        inside = [each.rank for each in verdict.standing if each.entering == name and each.lacking is None]
         others = [
             each.rank for each in verdict.standing if each.rank not in inside and (name == ENTRIES[1] or not each.made)
         ]
         if inside and others:
             yield f"{name} of {name_ranks(inside)} lacks {name_ranks(others)}."
         elif inside:
-            yield f"All ranks are in {name}: look at what is between them, an address, a port, a firewall."
+            yield f"All ranks are in {name}: {_BETWEEN}"
+
+
+def _lack_members(standing: Sequence[Standing]) -> Iterable[str]:
+    """A sentence for each group that ranks make with its members alone: on those that haven't come."""
+    making = alike((each.rank, each.lacking) for each in standing if each.entering == ENTRIES[1])
+    for lacking, inside in making.items():
+        if lacking:
+            yield (
+                f"new_group of {name_ranks(inside)} lacks {name_ranks(sorted(lacking))}. With "
+                "use_local_synchronization=True only members have to call it, but every one of them."
+            )
+        elif lacking is not None:
+            yield (
+                f"All members have come to new_group of {name_ranks(inside)}: {_BETWEEN} Or the name is an old one: "
+                "torch may give it again after destroy_process_group, and members then look for each other at the old addresses."
+            )
 
 
 def _lacks(verdict: Standstill) -> Iterable[str]:
@@ -198,6 +216,8 @@ def time_up(verdict: TimeUp) -> str:
 
 
 def _look_for(busy: list[Standing], fits: bool) -> str:
+    if lack_members := "\n".join(_lack_members(busy)):
+        return lack_members
     if any(each.entering == "new_group" for each in busy):
         return EVERY_RANK_MAKES_IT
     if not all(each.event for each in busy):

@@ -194,6 +194,22 @@ def other_groups(rank):
     raise RuntimeError("by chance they all found somebody")
 
 
+def other_names(rank):
+    """Ranks 0 and 2 are in one group more, and that number is in the name of the group of all."""
+    steps()
+    if rank in (0, 2):
+        dist.new_group([0, 2], use_local_synchronization=True)
+    dist.new_group(timeout=datetime.timedelta(seconds=5), use_local_synchronization=True)
+
+
+def member_elsewhere(rank):
+    """The group that ranks 0 to 2 make alone waits for rank 1."""
+    steps()
+    if rank in (0, 2):
+        dist.new_group([0, 1, 2], timeout=datetime.timedelta(seconds=8), use_local_synchronization=True)
+    data_that_never_comes()
+
+
 def worlds(rank):
     """Two worlds of two ranks each, which do different things and end well."""
     dist.destroy_process_group()
