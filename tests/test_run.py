@@ -38,6 +38,70 @@ def test_closures_lambdas_modules_and_containers_travel():
     assert isinstance(run(lambda: net, world_size=1).results[0], Net)
 
 
+OWN = """
+    import io, os, pickle
+    from dataclasses import dataclass
+    from enum import Enum
+
+    import torch, torch.distributed as dist
+    from helpers import run
+
+    class Box:
+        class Lid:
+            def __eq__(self, other): return type(other) is Box.Lid
+
+    class Used(Exception):
+        def __eq__(self, other): return type(other) is Used
+
+    def helper(): return Used()
+    def triple(x): return 3 * x
+
+    def saved(x):
+        torch.save(x, file := io.BytesIO())
+        file.seek(0)
+        return torch.load(file, weights_only=False)
+
+    def broadcast(x):
+        box = [x if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+    def gathered(x):
+        everyone = [None] * 2
+        dist.all_gather_object(everyone, x)
+        return everyone[1]
+
+    def by_name(passed, made):
+        values = [Settings(2), made(), Box.Lid(), passed, helper(), triple]
+        ways = [lambda x: pickle.loads(pickle.dumps(x)), saved, broadcast, gathered]
+        came = [(way(x), x) for way in ways for x in values]
+        return [(y, x) for y, x in came if y != x or type(y) is not type(x)], values
+
+    def enclosing():
+        kept = Settings
+        return lambda passed: by_name(passed, lambda: kept(3))
+"""
+
+
+def test_what_a_notebook_defines_is_found_by_its_name_in_every_rank(script):
+    """Its classes and functions: an argument's, a closure's, those of a function that is called, and one in another."""
+    once = """
+    @dataclass
+    class Settings:
+        {field}: int
+
+    class Kind(Enum):
+        SUM = 1
+
+    for wrong, values in run(enclosing(), Kind.SUM, world_size=2).results:
+        kinds = [type(x) for x in values[:-1]]
+        print(wrong, values[:2], kinds == [Settings, Settings, Box.Lid, Kind, Used], values[-1](1))
+    """
+    done = script(OWN + once.format(field="seed") + once.format(field="size"))  # defined anew
+    said = "[] [Settings({0}=2), Settings({0}=3)] True 3\n"
+    assert (done.stdout, done.stderr) == (said.format("seed") * 2 + said.format("size") * 2, "")
+
+
 def test_ranks_are_fresh_and_the_kernel_is_never_forked():
     torch.ones(1, requires_grad=True).mul(2).backward()  # forking after this breaks autograd
 

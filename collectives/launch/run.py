@@ -126,7 +126,7 @@ def check_arguments(fn: Any, world_size: Any, timeout: Any) -> None:
 
 def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
     try:
-        return pack((fn, args, kwargs))
+        return pack((fn, args, kwargs), definitions=True)
     except Exception as error:
         remedy = "Make it inside the function: each rank then has its own."
         raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}. {remedy}") from None

@@ -6,8 +6,10 @@ import pickle
 import sys
 import threading
 from collections import ChainMap
+from contextlib import suppress
+from operator import attrgetter
 from pkgutil import resolve_name
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Iterable
 
 import cloudpickle
@@ -19,7 +21,20 @@ from .tensors import is_dense
 
 
 class _Packer(cloudpickle.Pickler):
+    """cloudpickle's, which also collects the classes and functions of `__main__` that it packs by value."""
+
     dispatch_table = ChainMap({}, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer)
+        self.definitions: dict[str, Any] = {}  # by the name that pickle finds them by
+
+    def reducer_override(self, value: Any) -> Any:
+        if issubclass(type(value), (type, FunctionType)) and getattr(value, "__module__", None) == "__main__":
+            with suppress(Exception):  # a local name, or one that is gone; a class may raise anything
+                if attrgetter(value.__qualname__)(sys.modules["__main__"]) is value:
+                    self.definitions[value.__qualname__] = value
+        return super().reducer_override(value)
 
 
 def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
@@ -37,8 +52,11 @@ _packing = threading.Lock()
 _cloudpickles_own = cloudpickle.cloudpickle._find_imported_submodules
 
 
-def pack(value: Any) -> bytes:
-    """Functions, classes and objects of a notebook as bytes, by value where they must be."""
+def pack(value: Any, definitions: bool = False) -> bytes:
+    """Functions, classes and objects of a notebook as bytes, by value where they must be.
+
+    definitions: also pack the names of the notebook's own functions and classes, for unpack_with_definitions.
+    """
     buffer = io.BytesIO()
     with _packing:
         if kind := torch_private.unfinished():
@@ -47,10 +65,32 @@ def pack(value: Any) -> bytes:
         # thousand: that takes most of the time. Others in this process keep theirs.
         cloudpickle.cloudpickle._find_imported_submodules = _submodules
         try:
-            _Packer(buffer).dump(value)
+            packer = _Packer(buffer)
+            packer.dump(value)
+            if definitions:
+                packer.dump(packer.definitions)
         finally:
             cloudpickle.cloudpickle._find_imported_submodules = _cloudpickles_own
     return buffer.getvalue()
+
+
+def unpack_with_definitions(data: bytes) -> Any:
+    """What was packed. From here on, pickle finds the notebook's functions and classes in this process's `__main__`."""
+    unpickler, main = pickle.Unpickler(io.BytesIO(data)), ModuleType("__main__")
+    value = unpickler.load()
+    for name, definition in sorted(unpickler.load().items()):  # an outer class before those within it
+        *outer, last = name.split(".")
+        holder = main
+        for part in outer:
+            if not hasattr(holder, part):
+                setattr(holder, part, SimpleNamespace())  # in place of a class that hasn't been packed
+            holder = getattr(holder, part)
+        if not hasattr(holder, last):
+            setattr(holder, last, definition)
+        if isinstance(definition, type):
+            type.__setattr__(definition, "__qualname__", name)  # cloudpickle keeps only the last part
+    sys.modules["__main__"] = main
+    return value
 
 
 def _plainly(tensor: torch.Tensor):

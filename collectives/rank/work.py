@@ -15,7 +15,7 @@ from .group import join_anew
 from .groups import Groups
 from .kernel import uninstall
 from .own import pass_on, passes_on
-from .pickling import pack, unpack
+from .pickling import pack, unpack_with_definitions
 from .protocol import Channel, Counted, Failed, Job, Joining, ProcessContext, RankSpec, Returned
 from .tcp import TcpCounters, moved, traffic
 from .tracer import Tracer
@@ -46,7 +46,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
     try:
         if job.context:
             enter_context(spec, job.context)
-        fn, args, kwargs = unpack(job.payload)
+        fn, args, kwargs = unpack_with_definitions(job.payload)
         join_anew(spec, job.backend, job.device)
         tracer = Tracer(spec.rank, channel.send, job.began, job.whole, wait=True)
         if not job.record:
