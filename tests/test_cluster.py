@@ -178,9 +178,12 @@ def test_what_is_told_beside_a_verdict(name, tmp_path):
 
 @pytest.mark.slow
 def test_an_alarm_reads_the_verdict(tmp_path):
-    alarm = f"cat > {tmp_path / 'rung'}; basename $COLLECTIVES_RECORD >> {tmp_path / 'rung'}; touch {tmp_path / 'over'}"
-    job(tmp_path, "faulty", "raises", options=["--alarm", alarm])
+    ends = "for s in INT TERM HUP; do sh -c 'kill -$0 $$; echo survived $0' $s; done"  # unlike the collector
+    alarm = tmp_path / "alarm.sh"  # torchrun would replace the $ in an argument
+    alarm.write_text(f"(cat; basename $COLLECTIVES_RECORD; {ends}) > {tmp_path / 'rung'}; touch {tmp_path / 'over'}")
+    job(tmp_path, "faulty", "raises", options=["--alarm", f"sh {alarm}"])
     until((tmp_path / "over").exists)
+    assert "survived" not in (tmp_path / "rung").read_text()
     assert re.search(r"RankFailed: rank 1 raised ValueError(.*\n)*r\n", (tmp_path / "rung").read_text())
     verdict = json.loads((tmp_path / "r" / "verdict.json").read_text())
     assert (verdict["kind"], verdict["ranks"]) == ("Raised", [1])

@@ -1,7 +1,6 @@
 """The command that is run when there is a verdict on a job: to write to somebody, or to end the job."""
 
 import os
-import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,10 +16,5 @@ def ring(command: str, verdict: str, record: Path) -> None:
         text.seek(0)
         subprocess.Popen(
             command, shell=True, stdin=text, env=os.environ | {"COLLECTIVES_RECORD": str(record)},
-            start_new_session=True, preexec_fn=_end_by_signals,
+            start_new_session=True,
         )  # fmt: skip
-
-
-def _end_by_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which the collector does not heed
-        signal.signal(number, signal.SIG_DFL)

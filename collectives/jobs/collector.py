@@ -53,7 +53,7 @@ def collect(
     options: of watch.py.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)  # SIG_IGN would hold for the alarm's command too
     gc.set_threshold(*GARBAGE)
     if folder is None:
         try:
