@@ -17,6 +17,7 @@ from collectives.record.collectives import COLLECTIVES
 from helpers import Call, Event, Run
 from helpers.tools import notebooks
 from tests import ROOT
+from tests.bench import power
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -117,6 +118,10 @@ def test_what_is_pinned_runs_on_every_release_of_this_python(micro):
         if installed.version == version and wanted and python not in SpecifierSet(wanted):
             refused[name] = wanted
     assert refused == {}
+
+
+def test_every_break_that_measures_the_tests_breaks_something():
+    assert power.stale() == []
 
 
 @pytest.mark.parametrize("path", notebooks.every(), ids=lambda path: path.name)
