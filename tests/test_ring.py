@@ -1,17 +1,24 @@
 """What a rank tells through memory: it outlives the rank, and of too much the oldest is lost and nobody accused."""
 
+import argparse
+import mmap
 import os
+import random
 import signal
 
 import pytest
 import torch
 
+from collectives.jobs import ring as rings
+from collectives.jobs.collector import Collector
 from collectives.jobs.hearer import Hearer
 from collectives.jobs.judge import Judge
 from collectives.jobs.lines import Reader, decoded
+from collectives.jobs.local import Listener, connect
+from collectives.jobs.pipe import Pipe
 from collectives.jobs.record import load
-from collectives.jobs.ring import RingReader, RingWriter
-from collectives.jobs.teller import Teller
+from collectives.jobs.ring import HEADER_BYTES, RingReader, RingWriter
+from collectives.jobs.teller import CALL, LINE, Teller
 from collectives.jobs.writer import Writer
 from collectives.judge import wording
 from collectives.judge.verdict import Verdict
@@ -28,9 +35,10 @@ class Told:
     def __init__(self, rank):
         self.rank, ring = rank, RingWriter(SEGMENT_BYTES)
         ring._hold = 0.0  # nobody reads meanwhile: to wait would be for nothing
+        self.ring, self.memory = ring, mmap.mmap(ring.descriptor, 0)
         self.teller, self.reader, self.hearer = (
             Teller(ring, rank, False),
-            RingReader(ring.descriptor),
+            RingReader(os.dup(ring.descriptor)),
             Hearer(rank, 0.0),
         )
 
@@ -78,6 +86,120 @@ def test_a_reader_that_keeps_up_loses_nothing():
         if k % 20 == 0 or k == 999:
             made += [m.event.index for _, m in told.heard() if type(m) is Called]
     assert made == list(range(1000))
+
+
+def arriving(memory, write, order):
+    """Have a process write into memory, and let another see what it stored word by word, in any order, as ARM may."""
+    before = bytes(memory)
+    write()
+    after = bytes(memory)
+    changed = [at for at in range(0, len(after), 8) if before[at : at + 8] != after[at : at + 8]]
+    for at in changed:
+        memory[at : at + 8] = before[at : at + 8]
+    order.shuffle(changed)
+    for at in changed:
+        memory[at : at + 8] = after[at : at + 8]
+        yield
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_that_arrive_in_any_order_are_read_once_they_are_whole(seed):
+    ring, order, written, read = RingWriter(SEGMENT_BYTES), random.Random(seed), b"", b""
+    memory, reader = mmap.mmap(ring.descriptor, 0), RingReader(ring.descriptor)
+    while len(written) < 3 * rings.SEGMENTS * SEGMENT_BYTES:  # over records of earlier turns, too
+        records = [order.randbytes(order.randrange(1, 80)) for _ in range(order.randrange(1, 5))]
+
+        def write():
+            for record in records:
+                if ring.left < len(record):
+                    ring.turn()
+                ring.put(record)
+
+        for _ in arriving(memory, write, order):
+            for piece, lost in reader.read():
+                assert not lost
+                read += piece
+                assert (written + b"".join(records)).startswith(read)
+        written += b"".join(records)
+        assert read == written
+
+
+def test_a_reader_that_is_overtaken_gets_no_wrong_record():
+    """It reads while the rest of a segment that it has begun is overwritten."""
+    order, told = random.Random(0), Told(0)
+    told.call(0)
+    assert told.heard()
+
+    def write():
+        for k in range(1, 1000):
+            told.call(k, shape=(k,))
+            told.done(k)
+
+    heard = [both for _ in arriving(told.memory, write, order) for both in told.heard()]
+    messages = [message for _, message in heard if message]
+    first = next(m.calls for m in messages if type(m) is Skipped)
+    assert [m.event.shape[0] for m in messages if type(m) is Called] == list(range(first, 1000))
+    assert not told.hearer.is_deaf
+
+
+def damage(told):
+    """What a wild pointer of the program does: the last record, a line, gets other bytes."""
+    told.call(1, shape=(12345,))
+    memory, at = told.memory, bytes(told.memory).rindex(b"12345")
+    memory[at : at + 5] = b"54321"
+
+
+def misspell(told):
+    told.ring.put(b"\xff" * 20)
+
+
+def cut_short(told):
+    told.ring.put(bytes([CALL]) + bytes(5))
+
+
+def write_no_line(told):
+    told.ring.put(bytes([LINE, 3, 0, 0, 0]) + b"[0]")
+
+
+@pytest.mark.parametrize("spoil", [damage, misspell, cut_short, write_no_line])
+def test_damaged_records_are_lost_which_is_said_and_the_collector_goes_on(spoil, tmp_path, capsys):
+    name = f"collectives-test-{os.getpid()}"
+    options = argparse.Namespace(script=["train.py"], last=2000, patience=60, alarm=None)
+    listener = Listener(name, 1)
+    collector = Collector(listener, None, {"token": "", "began": 0.0}, 1, 1, str(tmp_path / "r"), options)
+    told, rank = Told(0), Pipe(connect(name))
+    about = {"rank": 0, "host": "h", "pid": os.getpid(), "began": 0.0, "processes": ""}
+    rank.send(about, descriptors=(told.ring.descriptor,))
+    told.call(0)
+    while not collector._ranks or not collector._writer._account.calls[0]:
+        collector.look()
+    spoil(told)
+    said = ""
+    while "some records of rank 0 are damaged and lost, so no verdict follows. Training goes on.\n" not in said:
+        collector.look()
+        said += capsys.readouterr().err
+    for k in range(2, 100):  # some segments more
+        told.call(k, shape=(k,))
+        told.done(k)
+        if k % 10 == 0:
+            collector.look()
+    rank.send({"end": True})
+    rank.sock.close()
+    collector.serve()
+    said += capsys.readouterr().err
+    assert said.count("are damaged and lost") == 1 and "faster" not in said
+    record = load(tmp_path / "r")
+    (events,) = record.events
+    indices = [e.index for e in events]
+    assert record.verdict == "" and 2 < indices[0] < 90 and indices == list(range(indices[0], 100))
+    assert all(e.shape == (e.index,) for e in events)
+    assert f"100 calls ({indices[0] - 1} of them were lost) in " in said
+
+
+@pytest.mark.parametrize("nbytes", [1, HEADER_BYTES, HEADER_BYTES + 400])
+def test_a_file_that_is_no_ring_is_refused(nbytes):
+    with pytest.raises(ValueError, match="this memory is not a ring"):
+        RingReader(rings.anonymous(nbytes))
 
 
 def test_what_a_stream_has_is_told_in_numbers_once_it_is_known_what_is_left():

@@ -23,6 +23,7 @@ from . import alarm, words
 from .hearer import Hearer
 from .host import Host, Local
 from .judge import Judge
+from .local import Listener
 from .pipe import Pipe, alive, say
 from .upward import Upward, publish
 from .words import Where
@@ -38,7 +39,7 @@ GARBAGE = 50_000, 1, 1
 
 
 def collect(
-    local: socket.socket,
+    local: Listener,
     others: socket.socket | None,
     way: dict,
     world_size: int,
@@ -102,6 +103,7 @@ class Collector(Host):
         self._judge, self._alarm = Judge(world_size, options.patience), options.alarm
         self._asked: float | None = None  # until when to wait for stacks
         self._skipped = False  # it has been said that calls were lost
+        self._damaged: set[int] = set()  # ranks of which records were damaged
         self._finished = False  # it has been said how much was recorded
 
     def serve(self) -> None:
@@ -128,15 +130,20 @@ class Collector(Host):
         self._arrived(_Rank(rank.number, about, about["began"] - self._began, rank.tell))
 
     def told(self, number: int, piece: bytes, lost: bool) -> None:
-        for line, message in self._ranks[number].hearer.hear(piece, lost):
+        hearer = self._ranks[number].hearer
+        for line, message in hearer.hear(piece, lost):
             self._writer.add(number, line, message)
             if message is not None:
                 self._judge.take(number, message)
-                if type(message) is Skipped and not self._skipped:
+                if type(message) is Skipped and not self._skipped and number not in self._damaged:
                     self._skipped = True
                     say(
                         f"rank {number} makes calls faster than they can be read: some are not recorded, the newest are."
                     )
+        if hearer.is_deaf and number not in self._damaged:
+            self._damaged.add(number)
+            self._judge.blind()
+            say(f"some records of rank {number} are damaged and lost, so no verdict follows. Training goes on.")
 
     def said(self, number: int, what: dict) -> None:
         rank = self._ranks[number]

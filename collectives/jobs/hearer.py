@@ -19,15 +19,29 @@ class Hearer(lines.Reader):
     def __init__(self, rank: int, shift: float) -> None:
         super().__init__(rank)
         self.shift = shift
+        self.is_deaf = False  # some records were damaged, and those that follow make no sense, up to the next segment
         self._whole = b'[%d,"call",%%d,%%d,%%.7f]\n[%d,"waiting",%%d,%%.7f,false,"main"]\n[%d,"done",%%d,%%.7f,%%s]'
         self._whole %= rank, rank, rank
+        self._anew = b'[%d,"anew",' % rank
         self._told: dict[int, list[bytes]] = {}  # the lines of each signature that may be used again
 
     def hear(self, piece: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
         """The lines of some records, with the message of each that is one; those of a whole call as one.
 
-        lost: whether records between the last piece and this one are missing.
+        lost: whether records between the last piece and this one are missing.  An empty piece: some are damaged.
         """
+        if self.is_deaf:
+            if not piece.startswith(self._anew, LENGTH.size):
+                return
+            self.is_deaf, lost = False, True
+        try:
+            if not piece:
+                raise ValueError("damaged")
+            yield from self._hear(piece, lost)
+        except Exception:
+            self.is_deaf = True
+
+    def _hear(self, piece: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
         rank, at, beyond = self._rank, 0, len(piece)
         while at < beyond:
             kind = piece[at]
@@ -61,8 +75,8 @@ class Hearer(lines.Reader):
                 _, length = LENGTH.unpack_from(piece, at)
                 at += LENGTH.size + length
                 yield from self._line(piece[at - length : at], lost)
-            else:  # END: nothing more in this segment
-                return
+            else:
+                raise ValueError(f"no record begins with {kind}")
 
     def _line(self, line: bytes, lost: bool) -> Iterator[tuple[bytes, protocol.Message | None]]:
         _, kind, *rest = json.loads(line)

@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 
 from .ends import Process, here
-from .pipe import Pipe, same_user
+from .local import Listener, same_user
+from .pipe import Pipe
 from .ring import RingReader
 
 LOOK_SECONDS = 0.02  # between two looks at the rings
@@ -25,6 +26,10 @@ class Local(Pipe):
         self.process: Process | None = None  # until it has ended
         self.ring: RingReader | None = None
 
+    def meet(self, about: dict) -> None:
+        """Take in who it is, and its ring."""
+        self.number, self.ring = about["rank"], RingReader(self.descriptors.pop())
+
     def tell(self, what: dict) -> None:
         with suppress(OSError):  # its end will be read
             self.send(what)
@@ -36,7 +41,7 @@ class Host:
     listener: where they connect.  count: how many they are.
     """
 
-    def __init__(self, listener: socket.socket, count: int) -> None:
+    def __init__(self, listener: Listener, count: int) -> None:
         self._listener, self._count = listener, count
         self.local: dict[int, Local] = {}  # by number, those that have said who they are
         self._select = selectors.DefaultSelector()
@@ -51,7 +56,10 @@ class Host:
         """A rank has said who it is: its number, host, process, and when its times begin."""
 
     def told(self, number: int, piece: bytes, lost: bool) -> None:
-        """A rank has written records; others before them are lost."""
+        """A rank has written records; others before them are lost.
+
+        An empty piece stands for records that are damaged. It's followed by one that can be read without those before.
+        """
 
     def said(self, number: int, what: dict) -> None:
         """A rank has answered, or has come to its end, after all that it told."""
@@ -92,26 +100,26 @@ class Host:
         self._select.register(sock, selectors.EVENT_READ, partial(self._receive, Local(sock)))
 
     def _receive(self, rank: Local) -> None:
+        is_new = rank.number is None
         try:
             frames = rank.receive()
-        except OSError:
+            if frames and is_new:
+                rank.meet(about := frames.pop(0)[0])
+        except (OSError, ValueError, LookupError, TypeError):  # it has ended, or this is no rank
             frames = None
+        if is_new and rank.number is not None:
+            self._meet(rank, about)
         for what, _ in frames or ():
-            if rank.number is None:
-                self._meet(rank, what)
-            else:
-                self._read(rank)
-                self.said(rank.number, what)
+            self._read(rank)
+            self.said(rank.number, what)
         if frames is None or rank.has_ended:  # now, and not when it is next looked at: the first that ends is the cause
             self._close(rank)
 
     def _meet(self, rank: Local, about: dict) -> None:
-        rank.number = about["rank"]
-        rank.ring = RingReader(rank.descriptors.pop())
         self.local[rank.number] = rank
         if len(self.local) == self._count:  # nobody else is to come: its name is free for the next job
             self._select.unregister(self._listener)
-            self._listener.close()
+            self._listener.remove()
         self.arrived(rank, about)
         if about["processes"] == self._here:
             with suppress(OSError):  # it may have ended
@@ -119,9 +127,9 @@ class Host:
                 self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
                 self._connected += 1
 
-    def _read(self, rank: Local) -> None:
+    def _read(self, rank: Local, is_over: bool = False) -> None:
         if rank.ring is not None:
-            for piece, lost in rank.ring.read():
+            for piece, lost in rank.ring.read(is_over):
                 self.told(rank.number, piece, lost)
 
     def _close(self, rank: Local) -> None:
@@ -148,7 +156,7 @@ class Host:
         self._gone(rank, status)
 
     def _gone(self, rank: Local, status: int | None) -> None:
-        self._read(rank)
+        self._read(rank, is_over=True)
         rank.ring.close()
         rank.ring = None
         self.gone(rank.number, status)

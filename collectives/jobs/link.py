@@ -5,6 +5,7 @@ collector, training goes on: a rank that cannot reach it says so in one line, an
 """
 
 import _thread
+import errno
 import hashlib
 import os
 import socket
@@ -17,7 +18,8 @@ from typing import Any, Callable
 
 from ..rank.protocol import Message
 from .ends import here
-from .pipe import Pipe, local, same_user, say
+from .local import Listener, Untrusted, connect
+from .pipe import Pipe, say
 from .ring import RingWriter
 from .teller import Teller
 
@@ -31,12 +33,12 @@ RETRY_SECONDS = 0.02
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def address() -> str:
-    """Where the collector of this rank's host listens: each restart of the ranks has a collector of its own."""
+def name() -> str:
+    """The name under which the collector of this rank's host listens: each restart of the ranks has its own collector."""
     environ = os.environ
     names = "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
     job = [os.getuid(), first_rank(), *map(environ.get, names)]
-    return local("collectives-" + hashlib.sha256(repr(job).encode()).hexdigest()[:24])
+    return "collectives-" + hashlib.sha256(repr(job).encode()).hexdigest()[:24]
 
 
 def first_rank() -> int:
@@ -44,20 +46,16 @@ def first_rank() -> int:
     return int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", 0))
 
 
-def listener(count: int) -> socket.socket:
+def listener(count: int) -> Listener:
     """Where the ranks of this host, so many, will find their collector. Raises OSError if there is one already."""
     deadline = time.monotonic() + TAKEN_SECONDS
     while True:
-        sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.bind(address())
-            sock.listen(count)
-            return sock
-        except OSError:  # of an earlier job with the same port, which is about to end
-            sock.close()
-            if time.monotonic() > deadline:
+            return Listener(name(), count)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise
-            time.sleep(RETRY_SECONDS)
+            time.sleep(RETRY_SECONDS)  # an earlier job with the same port is about to end
 
 
 class Link:
@@ -92,9 +90,10 @@ class Link:
         """Wait until all has been read."""
         if not self._teller.off:
             self._over = True
-            with suppress(OSError, AttributeError):  # it is not connected
-                self._pipe.send({"end": True})
-                self._ended.wait(END_SECONDS)
+            if self._up.is_set():  # else nobody knows yet whose end it would be
+                with suppress(OSError):
+                    self._pipe.send({"end": True})
+                    self._ended.wait(END_SECONDS)
 
     def _in_child(self) -> None:
         """A process that the program forks is no rank. It must not keep the rank's connection open either."""
@@ -142,18 +141,14 @@ class Link:
     def _reached(self) -> Pipe:
         deadline = time.monotonic() + FIND_SECONDS
         while True:
-            sock = socket.socket(socket.AF_UNIX)
             try:
-                sock.connect(address())
+                return Pipe(connect(name()))
+            except Untrusted:
+                raise
             except OSError:
-                sock.close()
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_SECONDS)
-                continue
-            if not same_user(sock):
-                raise ConnectionError("somebody else's process is in its place")
-            return Pipe(sock)
 
     def _asked(self, what: dict) -> None:
         if "stack" in what:

@@ -1,10 +1,10 @@
 """Connections between a rank and the collector of its host, and between collectors: frames of JSON, with bytes beside."""
 
 import json
-import os
 import socket
 import struct
 import sys
+import threading
 from typing import Any
 
 _SIZES = struct.Struct("!II")
@@ -17,18 +17,23 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 class Pipe:
-    """A connection that carries frames.  descriptors: of files that the other side has handed over."""
+    """A connection that carries frames, and that several threads may send on.
+
+    descriptors: of files that the other side has handed over.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.descriptors: list[int] = []
         self._unread = bytearray()
+        self._sending = threading.Lock()  # a frame that is larger than the room in the socket goes out in parts
 
     def send(self, what: dict, data: bytes = b"", descriptors: tuple[int, ...] = ()) -> None:
         text = json.dumps(what).encode()
         frame = _SIZES.pack(len(text), len(data)) + text + data
-        sent = socket.send_fds(self.sock, [frame], descriptors) if descriptors else 0
-        self.sock.sendall(frame[sent:])
+        with self._sending:
+            sent = socket.send_fds(self.sock, [frame], descriptors) if descriptors else 0
+            self.sock.sendall(frame[sent:])
 
     def receive(self) -> list[Frame] | None:
         """The frames that have come to their ends; None once the connection has ended."""
@@ -66,20 +71,6 @@ class Pipe:
             return False
         except OSError:
             return True
-
-
-def local(name: str) -> str:
-    """The address of a socket that processes of this host find by a name."""
-    # Linux keeps such names apart from files: none is left over.
-    return f"\0{name}" if sys.platform == "linux" else os.path.join("/tmp", name)
-
-
-def same_user(sock: socket.socket) -> bool:
-    """Whether the other end of a local connection is a process of this user, where the system tells."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return True
-    _, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return user == os.getuid()
 
 
 def reach(addresses: list[str], port: int) -> Pipe:

@@ -114,11 +114,11 @@ def _start_collector(options: argparse.Namespace, began: float) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     folder = _folder(options.record, options.script[0]) if rank == 0 else None
-    local = link.listener(count)
     others, way = None, {"token": secrets.token_hex(16), "began": began}
     if rank == 0 and count < size:
         others = socket.create_server(("", 0), backlog=size)
         way |= {"addresses": [os.environ["MASTER_ADDR"], socket.gethostname()], "port": others.getsockname()[1]}
+    local = link.listener(count)
     sys.stdout.flush()
     sys.stderr.flush()
     if child := os.fork():
@@ -136,6 +136,7 @@ def _start_collector(options: argparse.Namespace, began: float) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        local.remove()
         sys.stderr.flush()
         os._exit(0)  # nobody waits for it
 

@@ -5,8 +5,14 @@ segments, which are used in turn.  A record lies within one segment, and each se
 it: its first record says what they came to (teller.py).  So if the reader falls behind, the oldest segment is lost, and
 never the newest.
 
-The header's words, of 8 bytes each: WRITTEN, READ and FIRST are positions, in bytes since the beginning; a position
-modulo the size is where it lies.  Each has one writer, and is written after what it speaks of.
+The header's words, of 8 bytes each, are TURN (segments that the writer has begun, but for the first), READ (those that
+the reader is done with) and SEGMENT_BYTES; from PUBLISHED on, there is one for each segment.  Its bits are, from the
+lowest on, the checksum of the records in it, their bytes, whether it is CLOSED, and the turn, modulo TURNS.
+
+A processor may show one process's stores to another in a different order (ARM does), and Python has no barrier against
+that.  So nothing relies on the order: the reader takes records only if their checksum is right.  If it's wrong, they are
+still arriving, or are being overwritten, and the reader looks again later.  If it's still wrong after DAMAGED_SECONDS,
+the records are damaged, and are lost with the rest of their segment.
 """
 
 import mmap
@@ -14,12 +20,15 @@ import os
 import tempfile
 import time
 from typing import Callable
+from zlib import crc32
 
 SEGMENTS = 4
 HEADER_BYTES = 64
-WRITTEN, READ, FIRST, SEGMENT_BYTES = range(4)  # FIRST: of the oldest record that is not about to be overwritten
-END = 0  # in place of a record: the rest of this segment is empty
+TURN, READ, SEGMENT_BYTES, _, PUBLISHED = range(5)
+NBYTES_SHIFT, TURN_SHIFT = 32, 57
+CHECKSUM, MAX_NBYTES, CLOSED, TURNS = (1 << 32) - 1, (1 << 24) - 1, 1 << 56, 1 << 7
 HOLD_SECONDS = 5.0  # that the program waits for the reader, all in all
+DAMAGED_SECONDS = 1.0  # a processor needs less than a millionth of that to show what it has stored
 
 
 def anonymous(nbytes: int) -> int:
@@ -42,34 +51,35 @@ class RingWriter:
         memory = memoryview(mmap.mmap(self.descriptor, nbytes))
         self._words, self._memory = memory[:HEADER_BYTES].cast("Q"), memory[HEADER_BYTES:]
         self._words[SEGMENT_BYTES] = self._segment = segment_bytes
-        self._position, self._at = 0, 0  # of the next record, and where it lies
-        self.left = segment_bytes
         self._hold = HOLD_SECONDS
+        self._begin(0)
+
+    def _begin(self, turn: int) -> None:
+        self._turn, self._at, self.left = turn, turn % SEGMENTS * self._segment, self._segment
+        self._published = PUBLISHED + turn % SEGMENTS
+        self._checksum = 0
+        self._empty = (turn % TURNS << TURN_SHIFT) - (self._at << NBYTES_SHIFT)  # the word, when _at is added to it
 
     def put(self, record: bytes) -> None:
         """Append a record, of at most `left` bytes."""
         size, at = len(record), self._at
-        self._memory[at : at + size] = record
-        self._at = at + size
+        end = at + size
+        self._memory[at:end] = record
+        self._checksum = checksum = crc32(record, self._checksum)  # an interrupt comes before it or after all of these
+        self._at = end
         self.left -= size
-        self._position += size
-        self._words[WRITTEN] = self._position
+        self._words[self._published] = self._empty + (end << NBYTES_SHIFT) | checksum
 
     def turn(self, is_read: Callable[[], bool] = lambda: True) -> None:
         """Go on in the next segment. Waits for the reader if what it lacks is there, HOLD_SECONDS in all."""
-        if self.left:
-            self._memory[self._at] = END
-        self._position += self.left
-        first = self._position + self._segment - SEGMENTS * self._segment
-        if first > 0:
-            began = time.perf_counter()
-            while self._words[READ] < first and self._hold > 0 and is_read():
-                time.sleep(0.001)
-                now = time.perf_counter()
-                self._hold, began = self._hold - (now - began), now
-            self._words[FIRST] = first
-        self._words[WRITTEN] = self._position
-        self._at, self.left = self._position % (SEGMENTS * self._segment), self._segment
+        self._words[self._published] |= CLOSED
+        turn, began = self._turn + 1, time.perf_counter()
+        while self._words[READ] <= turn - SEGMENTS and self._hold > 0 and is_read():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            self._hold, began = self._hold - (now - began), now
+        self._words[TURN] = turn
+        self._begin(turn)
 
 
 class RingReader:
@@ -82,26 +92,60 @@ class RingReader:
         finally:
             os.close(descriptor)
         memory = memoryview(self._map)
+        if len(memory) < HEADER_BYTES:
+            raise ValueError("this memory is not a ring")
         self._words, self._memory = memory[:HEADER_BYTES].cast("Q"), memory[HEADER_BYTES:]
         self._segment = self._words[SEGMENT_BYTES]
-        if self._segment == 0 or len(memory) != HEADER_BYTES + SEGMENTS * self._segment:
+        if not 0 < self._segment <= MAX_NBYTES or len(memory) != HEADER_BYTES + SEGMENTS * self._segment:
             raise ValueError("this memory is not a ring")
-        self._position = 0
+        self._lost = False  # records before those to come
+        self._begin(0)
 
-    def read(self) -> list[tuple[bytes, bool]]:
-        """The records that have come, in pieces of one segment, and whether some before the piece were lost."""
-        pieces, written, lost = [], self._words[WRITTEN], False
-        while self._position < written:
-            end = min(written, (self._position // self._segment + 1) * self._segment)
-            at = self._position % len(self._memory)
-            piece = bytes(self._memory[at : at + end - self._position])
-            if (first := self._words[FIRST]) > self._position:  # overtaken: this may have been overwritten meanwhile
-                self._position, lost = first, True
-                continue
-            pieces.append((piece, lost))
-            self._position, lost = end, False
-            self._words[READ] = end
-        return pieces
+    def _begin(self, turn: int) -> None:
+        self._turn, self._words[READ] = turn, turn
+        self._nbytes = self._checksum = 0  # of what has been read of this segment
+        self._wrong_since: float | None = None
+
+    def read(self, is_over: bool = False) -> list[tuple[bytes, bool]]:
+        """The records that have come, in pieces of one segment, and whether some before the piece were lost.
+
+        An empty piece stands for records that are damaged.  is_over: the writer has ended, so what is wrong now stays wrong.
+        """
+        pieces = []
+        while True:
+            word, oldest = self._words[PUBLISHED + self._turn % SEGMENTS], self._words[TURN] + 1 - SEGMENTS
+            has_begun = word >> TURN_SHIFT == self._turn % TURNS
+            if has_begun and (piece := self._piece(word)) is not None:
+                if piece:
+                    pieces.append((piece, self._lost))
+                    self._lost = False
+                if not word & CLOSED:
+                    return pieces
+                self._begin(self._turn + 1)
+            elif oldest > self._turn:  # overtaken
+                self._lost = True
+                self._begin(oldest)
+            elif has_begun and (is_over or self._stays_wrong()):
+                pieces.append((b"", True))
+                self._lost = True
+                self._begin(self._turn + 1)
+            else:
+                return pieces
+
+    def _piece(self, word: int) -> bytes | None:
+        """The records of this segment that have not been read, up to what its word says; None if they are not all there."""
+        nbytes, checksum = word >> NBYTES_SHIFT & MAX_NBYTES, word & CHECKSUM
+        begin = self._turn % SEGMENTS * self._segment
+        piece = bytes(self._memory[begin + self._nbytes : begin + nbytes])
+        if not self._nbytes <= nbytes <= self._segment or crc32(piece, self._checksum) != checksum:
+            return None
+        self._nbytes, self._checksum, self._wrong_since = nbytes, checksum, None
+        return piece
+
+    def _stays_wrong(self) -> bool:
+        now = time.monotonic()
+        self._wrong_since = self._wrong_since or now
+        return now > self._wrong_since + DAMAGED_SECONDS
 
     def close(self) -> None:
         for view in (self._words, self._memory):

@@ -159,6 +159,6 @@ class Writer:
         """How much there is, and where."""
         self.flush()
         calls, skipped = sum(self._account.calls), self._account.skipped
-        lost = f" ({skipped:,} of them came faster than they could be read)" if skipped else ""
+        lost = f" ({skipped:,} of them were lost)" if skipped else ""
         found = f'; in a notebook, collectives.jobs.load("{os.path.relpath(self.folder)}")'
         return f"{calls:,} calls{lost} in {seconds:.1f} s{'' if self._refused else found}"
