@@ -10,9 +10,12 @@ import torch
 import torch.distributed as dist
 
 from collectives.draw.canvas import ANYBODYS, Words
+from collectives.record.collectives import of
 from helpers import RunError, Stuck, predict, run
 from helpers.views.predict.picture import blank
 from tests import reading
+from tests.corpus.collectives import CASES as CALLS
+from tests.corpus.collectives import given, left, make
 from tests.sampling import spread
 
 # --- every collective ---------------------------------------------------------------------
@@ -29,37 +32,13 @@ class Want(NamedTuple):
     source: int | str  # the rank it came from, or a kind of cell
 
 
-def chunk(rank, column):
-    """A rank's number for one member of the group."""
-    return Want(f"{10 * rank + column}", f"{COLUMNS[column]}{rank}".translate(BELOW), rank)
-
-
-def own(rank, column=0):
-    """A rank's two numbers."""
-    return Want(f"{10 * rank} {10 * rank + 1}", f"{COLUMNS[column]}{rank}".translate(BELOW), rank)
-
-
-def combined(column, *numbers, sign="Σ"):
-    return Want(" ".join(map(str, numbers)), sign + COLUMNS[column], "combined")
+def wanted(rank, column=0, whole=True):
+    """A rank's two numbers; or its one for a member of the group."""
+    numbers = f"{10 * rank} {10 * rank + 1}" if whole else f"{10 * rank + column}"
+    return Want(numbers, f"{COLUMNS[column]}{rank}".translate(BELOW), rank)
 
 
 UNDEFINED = Want("?", "?", "hollow")
-
-
-def mine(rank):
-    return torch.tensor([10 * rank, 10 * rank + 1])
-
-
-def row(rank, group):
-    return 10 * rank + torch.arange(len(group))
-
-
-def room(group, each=1):
-    return [torch.zeros(each, dtype=torch.int64) for _ in group]
-
-
-def total(group, column=0):
-    return sum(10 * rank + column for rank in group)
 
 
 class Case(NamedTuple):
@@ -72,109 +51,43 @@ class Case(NamedTuple):
     sign: str = ""
 
 
-def everybodys(r, g, q):
-    return {g.index(r): own(r, g.index(r))}
+def case(op, reduce_op="SUM", sign="Σ", total=sum):
+    """The case of an op, by what the table says of it."""
+    row, parted = of(op), of(op).gives == "all"
+
+    def value(rank, slot):
+        return torch.tensor([10 * rank + slot] if parted else [10 * rank, 10 * rank + 1])
+
+    def want(rank, slot):
+        return wanted(rank, slot, not parted)
+
+    def combined(parts):
+        numbers = [map(int, part.numbers.split()) for part in parts]
+        return Want(" ".join(str(total(each)) for each in zip(*numbers)), sign + parts[0].letter[0], "combined")
+
+    def cells(shape, value, place):
+        return dict(enumerate(value)) if isinstance(value, list) else {place if shape == "own" else 0: value}
+
+    def before(r, g, q):
+        mine = cells(row.gives, given(op, g, want)[g.index(r)], g.index(r))
+        if row.root != "src" or r == q:
+            return mine
+        return {0: mine[0]._replace(source="hollow")} if row.in_place else {}
+
+    def after(r, g, q):
+        got = left(op, g, r, q, want, combined)
+        if got is None:
+            return {0: UNDEFINED} if row.in_place else {}
+        return cells(row.gets, got, g.index(r))
+
+    title = op + f" {reduce_op}" * row.reduces + {"src": " from {root}", "dst": " to {root}", None: ""}[row.root]
+    how = getattr(dist.ReduceOp, reduce_op)
+    return Case(
+        title, lambda r, g, q, group: make(op, g, r, q, value, how, group), before, after, sign.strip() * row.reduces
+    )
 
 
-def row_of(r, g, q):
-    return {c: chunk(r, c) for c in range(len(g))}
-
-
-def gathered(r, g, q):
-    return {c: own(rank, c) for c, rank in enumerate(g)}
-
-
-def turned(r, g, q):
-    return {c: chunk(rank, g.index(r)) for c, rank in enumerate(g)}
-
-
-def column_sum(r, g, q):
-    return {g.index(r): combined(g.index(r), total(g, g.index(r)))}
-
-
-def whole_sum(r, g, q):
-    return {0: combined(0, total(g), total(g, 1))}
-
-
-CASES = {
-    "broadcast": Case(
-        "broadcast from {root}",
-        lambda r, g, q, group: dist.broadcast(mine(r), q, group),
-        lambda r, g, q: {0: own(r) if r == q else own(r)._replace(source="hollow")},
-        lambda r, g, q: {0: own(q)},
-    ),
-    "scatter": Case(
-        "scatter from {root}",
-        lambda r, g, q, group: dist.scatter(room(g)[0], list(row(r, g).split(1)) if r == q else None, q, group),
-        lambda r, g, q: row_of(r, g, q) if r == q else {},
-        lambda r, g, q: {g.index(r): chunk(q, g.index(r))},
-    ),
-    "reduce": Case(
-        "reduce SUM to {root}",
-        lambda r, g, q, group: dist.reduce(mine(r), q, group=group),
-        lambda r, g, q: {0: own(r)},
-        lambda r, g, q: whole_sum(r, g, q) if r == q else {0: UNDEFINED},
-        "Σ",
-    ),
-    "gather": Case(
-        "gather to {root}",
-        lambda r, g, q, group: dist.gather(mine(r), room(g, 2) if r == q else None, q, group),
-        everybodys,
-        lambda r, g, q: gathered(r, g, q) if r == q else {},
-    ),
-    "all_gather": Case(
-        "all_gather",
-        lambda r, g, q, group: dist.all_gather(room(g, 2), mine(r), group),
-        everybodys,
-        gathered,
-    ),
-    "all_gather_single": Case(
-        "all_gather_single",
-        lambda r, g, q, group: dist.all_gather_single(torch.cat(room(g, 2)), mine(r), group),
-        everybodys,
-        gathered,
-    ),
-    "all_reduce": Case(
-        "all_reduce SUM",
-        lambda r, g, q, group: dist.all_reduce(mine(r), group=group),
-        lambda r, g, q: {0: own(r)},
-        whole_sum,
-        "Σ",
-    ),
-    "all_reduce MAX": Case(
-        "all_reduce MAX",
-        lambda r, g, q, group: dist.all_reduce(mine(r), dist.ReduceOp.MAX, group),
-        lambda r, g, q: {0: own(r)},
-        lambda r, g, q: {0: combined(0, 10 * max(g), 10 * max(g) + 1, sign="max ")},
-        "max",
-    ),
-    "reduce_scatter": Case(
-        "reduce_scatter SUM",
-        lambda r, g, q, group: dist.reduce_scatter(room(g)[0], list(row(r, g).split(1)), group=group),
-        row_of,
-        column_sum,
-        "Σ",
-    ),
-    "reduce_scatter_single": Case(
-        "reduce_scatter_single SUM",
-        lambda r, g, q, group: dist.reduce_scatter_single(room(g)[0], row(r, g), group=group),
-        row_of,
-        column_sum,
-        "Σ",
-    ),
-    "all_to_all": Case(
-        "all_to_all",
-        lambda r, g, q, group: dist.all_to_all(room(g), list(row(r, g).split(1)), group),
-        row_of,
-        turned,
-    ),
-    "all_to_all_single": Case(
-        "all_to_all_single",
-        lambda r, g, q, group: dist.all_to_all_single(torch.cat(room(g)), row(r, g), group=group),
-        row_of,
-        turned,
-    ),
-}
+CASES = {op: case(op) for op in CALLS if of(op).gives} | {"all_reduce MAX": case("all_reduce", "MAX", "max ", max)}
 
 
 @functools.cache
@@ -274,22 +187,15 @@ def test_lines_of_a_collective(name, members):
 
 
 @pytest.mark.parametrize("members", GROUPS[1:4] + GROUPS[5:], ids=lambda members: "-".join(map(str, members)))
-@pytest.mark.parametrize(
-    "name, goes",  # (from, column of its chunk, to), where r and s are ranks, i and k their places in the group
-    [
-        ("all_gather", lambda r, i, s, k, q: (r, i, s)),
-        ("gather", lambda r, i, s, k, q: (r, i, q)),
-        ("scatter", lambda r, i, s, k, q: (q, k, s)),
-        ("all_to_all", lambda r, i, s, k, q: (r, k, s)),
-        ("all_to_all_single", lambda r, i, s, k, q: (r, k, s)),
-        ("reduce_scatter", lambda r, i, s, k, q: (r, k, s)),
-        ("reduce_scatter_single", lambda r, i, s, k, q: (r, k, s)),
-    ],
-)
-def test_lines_start_at_the_chunk(name, goes, members):
+@pytest.mark.parametrize("name", [op for op in CALLS if of(op).gives and not of(op).in_place])
+def test_lines_start_at_the_chunk(name, members):
     picture = collectives(members).draw(list(CASES).index(name))
-    places, root = list(enumerate(members)), root_of(members)
-    assert reading.chunks_sent(picture) == {goes(r, i, s, k, root) for i, r in places for k, s in places}
+    root, names = root_of(members), lambda rank, slot: frozenset({(rank, slot)})
+    goes = set()  # from, column of its chunk, to
+    for rank in members:
+        got = left(name, members, rank, root, names, lambda parts: frozenset().union(*parts)) or frozenset()
+        goes |= {(*slot, rank) for slot in (frozenset().union(*got) if isinstance(got, list) else got)}
+    assert reading.chunks_sent(picture) == goes
 
 
 @every_group

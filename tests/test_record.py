@@ -1,4 +1,4 @@
-"""What run() records of each collective, against values known beforehand, and its text twin."""
+"""What run() records of each collective, against what the table says of it, and its text twin."""
 
 import socket
 
@@ -8,97 +8,19 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.format import numbers
+from collectives.rank.operators import OPS
+from collectives.record.collectives import COLLECTIVES, of
 from helpers import Summary, run
+from tests.corpus.collectives import CASES, joined, left, make, passed
 
 SIZES = [2, 3, 4, 8]
 
 
-def mine(rank):
-    return torch.tensor([10.0 * rank, 10.0 * rank + 1])
-
-
-def pieces(rank, n):
-    return [torch.tensor([100 * rank + k]) for k in range(n)]
-
-
-def total(n):
-    return sum(mine(r) for r in range(n))
-
-
-def zeros(n, count=1, dtype=torch.int64):
-    return [torch.zeros(count, dtype=dtype) for _ in range(n)]
-
-
-# op, what each rank does, wanted before, wanted after; all of (rank, world size)
-CASES = [
-    (
-        "broadcast",
-        lambda r, n: dist.broadcast(mine(r), src=1),
-        lambda r, n: mine(r),
-        lambda r, n: mine(1),
-    ),
-    (
-        "all_reduce",
-        lambda r, n: dist.all_reduce(mine(r)),
-        lambda r, n: mine(r),
-        lambda r, n: total(n),
-    ),
-    (
-        "reduce",
-        lambda r, n: dist.reduce(mine(r), dst=1, op=dist.ReduceOp.MAX),
-        lambda r, n: mine(r),
-        lambda r, n: mine(n - 1) if r == 1 else ...,
-    ),
-    (
-        "gather",
-        lambda r, n: dist.gather(mine(r), zeros(n, 2, torch.float32) if r == 0 else None, dst=0),
-        lambda r, n: mine(r),
-        lambda r, n: [mine(k) for k in range(n)] if r == 0 else None,
-    ),
-    (
-        "scatter",
-        lambda r, n: dist.scatter(torch.zeros(1, dtype=torch.int64), pieces(r, n) if r == 1 else None, src=1),
-        lambda r, n: pieces(r, n) if r == 1 else None,
-        lambda r, n: pieces(1, n)[r],
-    ),
-    (
-        "all_gather",
-        lambda r, n: dist.all_gather(zeros(n, 2, torch.float32), mine(r)),
-        lambda r, n: mine(r),
-        lambda r, n: [mine(k) for k in range(n)],
-    ),
-    (
-        "all_gather_single",
-        lambda r, n: dist.all_gather_single(torch.zeros(2 * n), mine(r)),
-        lambda r, n: mine(r),
-        lambda r, n: torch.cat([mine(k) for k in range(n)]),
-    ),
-    (
-        "reduce_scatter",
-        lambda r, n: dist.reduce_scatter(torch.zeros(1, dtype=torch.int64), pieces(r, n)),
-        lambda r, n: pieces(r, n),
-        lambda r, n: sum(pieces(k, n)[r] for k in range(n)),
-    ),
-    (
-        "reduce_scatter_single",
-        lambda r, n: dist.reduce_scatter_single(torch.zeros(1, dtype=torch.int64), torch.cat(pieces(r, n))),
-        lambda r, n: torch.cat(pieces(r, n)),
-        lambda r, n: sum(pieces(k, n)[r] for k in range(n)),
-    ),
-    (
-        "all_to_all",
-        lambda r, n: dist.all_to_all(zeros(n), pieces(r, n)),
-        lambda r, n: pieces(r, n),
-        lambda r, n: [pieces(k, n)[r] for k in range(n)],
-    ),
-    (
-        "all_to_all_single",
-        lambda r, n: dist.all_to_all_single(torch.zeros(n, dtype=torch.int64), torch.cat(pieces(r, n))),
-        lambda r, n: torch.cat(pieces(r, n)),
-        lambda r, n: torch.cat([pieces(k, n)[r] for k in range(n)]),
-    ),
-    ("barrier", lambda r, n: dist.barrier(), lambda r, n: None, lambda r, n: None),
-]
+def value(op):
+    """Of a rank and a slot; whole numbers where each member of the group gets its own."""
+    if of(op).gives == "all":
+        return lambda rank, slot: torch.tensor([100 * rank + slot])
+    return lambda rank, slot: torch.tensor([10.0 * rank, 10.0 * rank + 1])
 
 
 def equal(value, wanted):
@@ -110,21 +32,49 @@ def equal(value, wanted):
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_before_and_after_of_each_collective(n):
+def test_each_collective_is_recorded_and_does_what_the_table_says(n):
     def all_of_them():
-        for _, call, _, _ in CASES:
-            call(dist.get_rank(), dist.get_world_size())
+        for op in CASES:
+            make(op, range(n), dist.get_rank(), 1, value(op))
 
     done = run(all_of_them, world_size=n)
     for rank, events in enumerate(done.events):
         assert len(events) == len(CASES)
-        for index, (e, (op, _, before, after)) in enumerate(zip(events, CASES)):
+        for index, (e, op) in enumerate(zip(events, CASES)):
             assert (e.rank, e.index, e.op, e.group) == (rank, index, op, tuple(range(n)))
-            assert equal(e.before, before(rank, n)), e
-            wanted = after(rank, n)
-            assert wanted is ... or equal(e.after, wanted), e
+            assert equal(e.before, passed(op, range(n), rank, 1, value(op))), e
+            after = joined(op, left(op, range(n), rank, 1, value(op)))
+            assert equal(e.after, after) or after is None and e.is_undefined, e
             assert e.end >= e.start > 0 and e.waited and e.line.function == "<lambda>"
     assert [call.ranks for call in done.calls] == [tuple(range(n))] * len(CASES)
+
+
+@pytest.mark.parametrize("op, row", COLLECTIVES.items())
+def test_the_columns_of_a_collective_are_those_of_its_result(op, row):
+    n, summed = 4, []
+
+    def total(values):
+        summed.append(values)
+        return frozenset().union(*values)
+
+    def results(root):
+        """Of each rank, with the set of the slots that a value is made of for a value."""
+        given = row.given(n, lambda rank, slot: frozenset({(rank, slot)}))
+        return [row.result(given, me, root, total) for me in range(n)]
+
+    assert any(results(0)) == (row.gets is not None)
+    for me, got in enumerate(results(0)):
+        assert isinstance(got, list) == (got is not None and row.gets == "all")
+        slots = frozenset().union(*got) if isinstance(got, list) else got or ()
+        assert {rank for rank, _ in slots} <= {me, *row.gloo(me, 0, n)}, "a rank waits for whom it gets something from"
+    assert bool(summed) == row.reduces
+    assert (results(0) != results(1)) == (row.root is not None)
+
+
+@pytest.mark.parametrize("op, row", COLLECTIVES.items())
+def test_every_collective_has_its_operators_and_is_called_here(op, row):
+    assert {kind for kind, *_ in OPS.values()} >= {op, *row.also}, "see rank/operators.py"
+    assert op in CASES, "see tests/corpus/collectives.py"
 
 
 TWINS = {
@@ -141,16 +91,16 @@ all_reduce SUM, ranks 0-2, float32 [2], 8 B per rank
   1      10 11   ->  30 33
   2      20 21   ->  30 33""",
     "reduce": """\
-reduce MAX to 1, ranks 0-2, float32 [2], 8 B per rank
+reduce SUM to 1, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
   0      0 1     ->  undefined
-  1*     10 11   ->  20 21
+  1*     10 11   ->  30 33
   2      20 21   ->  undefined""",
     "gather": """\
-gather to 0, ranks 0-2, float32 [2], 8 B per rank
+gather to 1, ranks 0-2, float32 [2], 8 B per rank
   rank   before      after
-  0*     0 1     ->  0 1 | 10 11 | 20 21
-  1      10 11   ->  -
+  0      0 1     ->  -
+  1*     10 11   ->  0 1 | 10 11 | 20 21
   2      20 21   ->  -""",
     "scatter": """\
 scatter from 1, ranks 0-2, int64 [1], 24 B on rank 1
@@ -198,9 +148,9 @@ all_to_all_single, ranks 0-2, int64 [3], 24 B per rank
 }
 
 
-@pytest.mark.parametrize("op, fn", [case[:2] for case in CASES], ids=[op for op, *_ in CASES])
-def test_text_twin_of_each_collective(op, fn):
-    done = run(lambda: fn(dist.get_rank(), dist.get_world_size()) and None, world_size=3)
+@pytest.mark.parametrize("op", TWINS)
+def test_text_twin_of_each_collective(op):
+    done = run(lambda: make(op, range(3), dist.get_rank(), 1, value(op)), world_size=3)
     assert repr(done) == TWINS[op]
 
 

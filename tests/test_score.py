@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from collectives.record.collectives import COLLECTIVES
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.exercise.tasks import EXERCISES
@@ -416,11 +417,21 @@ def test_partial_credit(sandboxes):
     assert values.points == 4 and budget.points == 0 and "are enough" in budget.reason
 
 
+def every_collective():
+    """The source of a function that makes each call of the table."""
+    lines = ["def every_collective(rank, world_size):"]
+    for row in COLLECTIVES.values():
+        lines.append(f"x = torch.arange(2.0{' * world_size' * (row.gives != 'own')})")
+        lines += [line.format(root=0, reduce_op="SUM", dtype="float32", size=2) for line in row.code]
+    return "\n    ".join(lines)
+
+
 def test_the_wire_knows_what_torch_distributed_can_do(sandboxes):
-    """Calls that no exercise's own answer makes, each against what it must give."""
+    """Calls that no exercise's own answer makes, each against what it must give; a collective needs a method in Group."""
     source = """
 def distributed_mean(x):
     rank, n = dist.get_rank(), dist.get_world_size()
+    every_collective(rank, n)
     everybody = dist.new_group(list(range(n)))
     objects = [None] * n
     dist.all_gather_object(objects, {"rank": rank}, group=everybody)
@@ -446,7 +457,7 @@ def distributed_mean(x):
     dist.all_reduce(y, async_op=True).wait()
     return y / n
 """
-    values, _ = scored(source, sandboxes).checks
+    values, _ = scored(every_collective() + source, sandboxes).checks
     assert values.reason == ""
 
 

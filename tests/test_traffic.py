@@ -13,6 +13,7 @@ import torch.distributed as dist
 from collectives import algorithms as schedule
 from collectives.record import collectives, traffic
 from helpers import run
+from tests.corpus.collectives import CASES, make, most
 
 S = 480  # bytes: 120 numbers, which 2, 3, 4, 5 and 8 ranks can share evenly
 NUMBERS = S // 4
@@ -44,71 +45,23 @@ def counted(calls, world_size):
 # --- collectives ------------------------------------------------------------------------------
 
 
-def ones(count):
-    return torch.ones(count)
-
-
-def some(count, n):
-    return [torch.ones(count) for _ in range(n)]
-
-
-# What each is called with -> its busiest rank's bytes, of S, over n ranks: NVIDIA/nccl-tests, doc/PERFORMANCE.md (the
-# factor between algbw and busbw); for scatter and gather its src/scatter.cu and src/gather.cu, and Thakur, Rabenseifner
-# and Gropp 2005, doi 10.1177/1094342005051521; all_reduce's is the bound of Patarasuk and Yuan 2009,
-# doi 10.1016/j.jpdc.2008.09.002.
-LITERATURE = {
-    "all_reduce": (lambda r, n: dist.all_reduce(ones(NUMBERS)), lambda n: 2 * (n - 1) / n),
-    "reduce_scatter": (
-        lambda r, n: dist.reduce_scatter(ones(NUMBERS // n), some(NUMBERS // n, n)),
-        lambda n: (n - 1) / n,
-    ),
-    "reduce_scatter_single": (
-        lambda r, n: dist.reduce_scatter_single(ones(NUMBERS // n), ones(NUMBERS)),
-        lambda n: (n - 1) / n,
-    ),
-    "all_gather": (lambda r, n: dist.all_gather(some(NUMBERS // n, n), ones(NUMBERS // n)), lambda n: (n - 1) / n),
-    "all_gather_single": (
-        lambda r, n: dist.all_gather_single(ones(NUMBERS), ones(NUMBERS // n)),
-        lambda n: (n - 1) / n,
-    ),
-    "all_to_all": (lambda r, n: dist.all_to_all(some(NUMBERS // n, n), some(NUMBERS // n, n)), lambda n: (n - 1) / n),
-    "all_to_all_single": (lambda r, n: dist.all_to_all_single(ones(NUMBERS), ones(NUMBERS)), lambda n: (n - 1) / n),
-    "broadcast": (lambda r, n: dist.broadcast(ones(NUMBERS), src=1), lambda n: 1),
-    "reduce": (lambda r, n: dist.reduce(ones(NUMBERS), dst=1), lambda n: 1),
-    "scatter": (
-        lambda r, n: dist.scatter(ones(NUMBERS // n), some(NUMBERS // n, n) if r == 1 else None, src=1),
-        lambda n: (n - 1) / n,
-    ),
-    "gather": (
-        lambda r, n: dist.gather(ones(NUMBERS // n), some(NUMBERS // n, n) if r == 1 else None, dst=1),
-        lambda n: (n - 1) / n,
-    ),
-}
-# Bytes, of S, that the root (rank 1) and every other rank must send, and receive.
-ROOTED = {
-    "broadcast": ((1, 0), lambda n: (0, 1)),
-    "reduce": ((0, 1), lambda n: (1, 0)),
-    "scatter": ((None, 0), lambda n: (0, 1 / n)),
-    "gather": ((0, None), lambda n: (1 / n, 0)),
-}
-
-
-def test_every_collective_that_moves_something_is_counted():
-    moving = {op for op, collective in collectives.COLLECTIVES.items() if collective.least}
-    assert {collectives.of(op).op for op in LITERATURE} == moving
-    assert ROOTED.keys() == {op for op in moving if collectives.of(op).root}
-
-
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
 def test_collectives_move_what_the_literature_says(n):
-    for (op, (_, factor)), got in zip(LITERATURE.items(), counted([call for call, _ in LITERATURE.values()], n)):
-        assert got.busiest == pytest.approx(factor(n) * S), op
-        holds = {(True, "scatter"): S, (False, "scatter"): S / n, (False, "gather"): S / n}  # who is root, op
-        assert got.largest == [pytest.approx(holds.get((rank == 1, op), S)) for rank in range(n)], op
+    def call(op):
+        each = NUMBERS if collectives.of(op).in_place else NUMBERS // n
+        return lambda rank, n: make(op, range(n), rank, 1, lambda rank, slot: torch.ones(each))
+
+    moving = {op: case for op, case in CASES.items() if collectives.of(op).least}
+    for (op, case), got in zip(moving.items(), counted(list(map(call, moving)), n)):
+        factor, row = case.busiest(n), collectives.of(op)
+        assert got.busiest == pytest.approx(factor * S), op
+        parted = row.root and not row.in_place  # then only the root has all of S
+        assert got.largest == [pytest.approx(S / n if parted and rank != 1 else S) for rank in range(n)], op
         assert got.ops == {op: n} and got.steps == 1 and got.messages == [0] * n and not got.links
+        assert bool(row.root) == bool(case.root), op
         for rank in range(n):
-            root, other = ROOTED.get(op, ((None, None), lambda n: (factor(n), factor(n))))
-            sent, received = (factor(n) if part is None else part for part in root) if rank == 1 else other(n)
+            sent, received = case.root if row.root and rank == 1 else case.others(n) or (factor, factor)
+            sent, received = (factor if part is most else part for part in (sent, received))
             assert (got.sent[rank], got.received[rank]) == pytest.approx((sent * S, received * S)), (op, rank)
 
 
@@ -142,7 +95,7 @@ SPLITS = [[0, 2, 1], [4, 1, 0], [3, 0, 5]]  # numbers from each rank to each
 
 def by_splits(rank, n):
     out = [row[rank] for row in SPLITS]
-    dist.all_to_all_single(ones(sum(out)), ones(sum(SPLITS[rank])), out, SPLITS[rank])
+    dist.all_to_all_single(torch.ones(sum(out)), torch.ones(sum(SPLITS[rank])), out, SPLITS[rank])
 
 
 def rows_by_splits(rank, n):

@@ -6,7 +6,8 @@ from the collective.  What can be done with a schedule has a module for each act
 """
 
 from dataclasses import dataclass
-from operator import index
+from functools import partial, reduce
+from operator import index, or_
 from typing import Any, Iterable, NamedTuple
 
 from ..format import span
@@ -181,15 +182,14 @@ class Schedule:
     def promised(self) -> Holdings:
         """What every rank must hold after the last step; what it holds besides does not matter."""
         n, what = self.world_size, self.facts
-        if what.personal:
-            return [{s * n + r: 1 << s for s in range(n)} for r in range(n)]
-        takers = (self.root,) if what.root == "dst" else range(n)
-        if what.reduces or what.root == "src":
-            every = dict.fromkeys(range(self.chunks), (1 << n) - 1 if what.reduces else 1 << self.root)
-        else:
-            every = {c: 1 << r for r in range(n) for c in self.piece(r)}
-        mine = [{c: every[c] for c in self.piece(r)} if what.gets == "own" else every for r in range(n)]
-        return [mine[r] if r in takers else {} for r in range(n)]
+        given = what.given(n, lambda rank, slot: 1 << rank)
+
+        def chunks(rank: int, left: Any) -> dict[int, Parts]:
+            if isinstance(left, list):
+                return {c: p for r, p in enumerate(left) for c in ([r * n + rank] if what.personal else self.piece(r))}
+            return dict.fromkeys(self.piece(rank) if what.gets == "own" else range(self.chunks), left) if left else {}
+
+        return [chunks(rank, what.result(given, rank, self.root, partial(reduce, or_))) for rank in range(n)]
 
     prove = Later(".proof", "prove")
     count = Later(".count", "count")

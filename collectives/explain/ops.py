@@ -7,40 +7,25 @@ those of its log; c10::toString of ScalarType.h has the dtypes.
 import re
 from functools import cache
 
+from ..record.collectives import COLLECTIVES
+
 # What is left of a name once case, underscores and a leading backend are gone -> the name in torch.distributed.
-_OPS = {
-    "allreduce": "all_reduce",
+_OPS = {name.replace("_", ""): name for row in COLLECTIVES.values() for name in (row.op, *row.also)} | {
     "allreducebarrier": "barrier",
-    "allreducecoalesced": "all_reduce_coalesced",
     "allreducesparse": "all_reduce",
-    "allgather": "all_gather",
     "allgatherbase": "all_gather_single",
-    "allgathersingle": "all_gather_single",
     "allgatherintotensor": "all_gather_single",
     "allgatherintotensorcoalesced": "all_gather_coalesced",
-    "allgathercoalesced": "all_gather_coalesced",
     "allgatherv": "all_gather",
-    "reducescatter": "reduce_scatter",
     "reducescatterbase": "reduce_scatter_single",
-    "reducescattersingle": "reduce_scatter_single",
     "reducescattertensor": "reduce_scatter_single",
     "reducescattertensorcoalesced": "reduce_scatter_coalesced",
-    "reducescattercoalesced": "reduce_scatter_coalesced",
     "reducescatterv": "reduce_scatter",
-    "alltoall": "all_to_all",
     "alltoallbase": "all_to_all_single",
-    "alltoallsingle": "all_to_all_single",
     "alltoallv": "all_to_all_single",
     "alltoallvsingle": "all_to_all_single",
-    "broadcast": "broadcast",
     "broadcastoop": "broadcast",
-    "reduce": "reduce",
     "reduceoop": "reduce",
-    "gather": "gather",
-    "gathersingle": "gather_single",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "monitoredbarrier": "monitored_barrier",
     "send": "send",
     "recv": "recv",
     "recvanysource": "recv",

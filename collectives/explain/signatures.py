@@ -5,6 +5,7 @@ from itertools import chain
 from math import prod
 from typing import Mapping, NamedTuple
 
+from ..record.collectives import of
 from .dump import Launch, Signature
 
 UNTOLD = "call"  # of which a log does not say what it is
@@ -36,20 +37,14 @@ def flaw(one: Signature, other: Signature) -> str | None:
 
 def elements(what: Signature) -> int | None:
     """Elements that must be the same on all ranks of a collective; None where they need not be."""
-    match family(what.op):
-        case "all_reduce" | "reduce" | "broadcast":
-            return _count(what.sizes or what.results)
-        case "all_gather":
-            uneven = len(what.results) > 1 and len(set(what.results)) > 1
-            return None if uneven or len(what.sizes) != 1 else _count(what.sizes)
-        case "reduce_scatter":
-            uneven = len(what.sizes) > 1 and len(set(what.sizes)) > 1
-            return None if uneven or len(what.results) != 1 else _count(what.results)
-        case "gather":
-            return _count(what.sizes)
-        case "scatter":
-            return _count(what.results)
-    return None
+    collective = of(family(what.op))
+    if collective.in_place:
+        return _count(what.sizes or what.results)
+    if "own" not in (collective.gives, collective.gets):
+        return None
+    own, row = (what.sizes, what.results) if collective.gives == "own" else (what.results, what.sizes)
+    uneven = len(set(row)) > 1 or len(own) != 1
+    return None if uneven and collective.root is None else _count(own)
 
 
 def _count(shapes: tuple[tuple[int, ...], ...]) -> int:

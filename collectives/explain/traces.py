@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ..format import aligned, duration, name_ranks, size
 from ..intervals import merged
+from ..record.collectives import least, of
 from . import ops, signatures
 from .plain import Unusable
 
@@ -275,8 +276,6 @@ def _ranks(traces: list[Trace]) -> str:
 
 def _collectives(traces: list[Trace], machine: str | None) -> str:
     """A row for each op, group and size: its time on the rank that came last, and what that is worth."""
-    from ..record.collectives import least, of  # torch takes a second, which dumps need not wait for
-
     world = max((trace.world_size for trace in traces), default=0) or len(traces)
     kinds: dict[tuple, list[list[float]]] = defaultdict(list)
     for trace in traces:

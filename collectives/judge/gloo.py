@@ -1,7 +1,7 @@
 """What gloo does: whom a call needs, and what goes wrong in silence."""
 
 from ..record.calls import Call
-from ..record.collectives import of
+from ..record.collectives import everybody, of
 from ..record.event import Event, Failure
 
 # --- stuck --------------------------------------------------------------------------------
@@ -18,33 +18,11 @@ def needs(event: Event, call: Call) -> set[int]:
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - {e.rank for e in call} - call.unseen
-    if event.backend == "nccl":  # its kernel ends once all have made the call
+    if event.backend == "nccl" or collective.gloo is everybody:  # NCCL's kernel ends once all have made the call
         return others
-    if collective.gloo == "tree":
-        return others & _tree_relatives(event)
-    if collective.gloo == "all" or event.rank == event.root:
-        return others
-    return others & ({event.root} if collective.gloo == "star" else _chain_relatives(event))
-
-
-def _chain_relatives(event: Event) -> set[int]:
-    """gloo's sum of each chunk walks from the last rank down: a rank needs those above it, and the one below to take it."""
-    me = event.group.index(event.rank)
-    return set(event.group[me + 1 :] + event.group[max(0, me - 1) : me])
-
-
-def _tree_relatives(event: Event) -> set[int]:
-    """Ancestors and children in the binomial tree by which gloo broadcasts."""
-    size = len(event.group)
-    if event.src not in event.group:
-        return set()
-    root = event.group.index(event.src)
-    me = (event.group.index(event.rank) - root) % size
-    relatives = {me + (1 << k) for k in range(me.bit_length(), size.bit_length()) if me + (1 << k) < size}
-    while me:
-        me -= 1 << me.bit_length() - 1
-        relatives.add(me)
-    return {event.group[(n + root) % size] for n in relatives}
+    group = event.group
+    root = group.index(event.root) if event.root in group else None
+    return others.intersection(group[k] for k in collective.gloo(group.index(event.rank), root, len(group)))
 
 
 # --- mismatch -----------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """Every collective: who has the root's part, what goes in, what comes out, what must travel, in words and as a call.
 
-The one table from which traffic, bounds, bus bandwidth, pictures, checks and the grader's results follow.
+The one table from which traffic, bounds, bus bandwidth, pictures, proofs, checks and the grader's results follow.
 Ranks import this module, so it imports nothing that draws; a sandbox may get its source alone, so it
 imports nothing of this package; a page of the website has no torch, so only what makes a call imports that.
 """
 
-from typing import Callable, Literal, NamedTuple
+from typing import Any, Callable, Iterable, Literal, NamedTuple
 
 # The part of a rank's slots that a call takes or fills: one whole tensor, the rank's own slot of a row
 # with a slot for every rank, or all of that row.
@@ -29,6 +29,35 @@ _OF_EACH = Least("(N-1)/N S", lambda n: n - 1, "what a rank lacks, or may not ke
 _TWICE = Least("2(N-1)/N S", lambda n: 2 * (n - 1), "Patarasuk & Yuan 2009, doi 10.1016/j.jpdc.2008.09.002")
 
 
+# Whom a rank waits for on gloo, as places in the group.  root: None where it is outside of the group.
+
+
+def everybody(me: int, root: int | None, n: int) -> Iterable[int]:
+    return range(n)
+
+
+def _star(me: int, root: int | None, n: int) -> Iterable[int]:
+    """The root, which itself waits for everybody."""
+    return range(n) if me == root else () if root is None else (root,)
+
+
+def _chain(me: int, root: int | None, n: int) -> Iterable[int]:
+    """gloo's sum of each chunk walks from the last rank down: a rank needs those above it, and the one below to take it."""
+    return range(n) if me == root else (*range(max(0, me - 1), me), *range(me + 1, n))
+
+
+def _tree(me: int, root: int | None, n: int) -> Iterable[int]:
+    """Ancestors and children in the binomial tree by which gloo broadcasts."""
+    if root is None:
+        return ()
+    at = (me - root) % n
+    relatives = [at + (1 << k) for k in range(at.bit_length(), n.bit_length()) if at + (1 << k) < n]
+    while at:
+        at -= 1 << at.bit_length() - 1
+        relatives.append(at)
+    return [(place + root) % n for place in relatives]
+
+
 class Collective(NamedTuple):
     op: str  # torch.distributed's name, without the form its tensors take
     root: Literal["src", "dst"] | None  # the argument that names the root
@@ -36,7 +65,10 @@ class Collective(NamedTuple):
     gives: Shape | None  # what each rank passes in; None: no tensor
     gets: Shape | None  # what each rank is left with
     least: Least | None  # None: no tensor
-    gloo: Literal["all", "star", "tree", "chain"]  # whom a rank waits for on gloo, see judge/gloo.py
+    gloo: Callable[[int, int | None, int], Iterable[int]]  # (me, root, n): whom a rank waits for on gloo
+    # (given, me, root, total): what the rank at the place `me` is left with, None if nothing is defined there.  given:
+    # what each rank of the group passes in, see `given`; root: a place, too; total: the reduction of several values.
+    result: Callable[[list, int, int | None, Callable[[list], Any]], Any]
     dual: str | None  # the collective that is its backward pass
     says: str  # what it does, in a few words
     promise: str  # a sentence with {src}, {dst}, {reduce_op}
@@ -47,6 +79,12 @@ class Collective(NamedTuple):
     use: str
     code: tuple[str, ...]  # the call as one would write it, on x; with {root}, {reduce_op}, {dtype}, {size}
     also: tuple[str, ...] = ()  # the names of its other forms
+
+    def given(self, n: int, value: Callable[[int, int], Any]) -> list:
+        """What each of n ranks passes in, of values that have a rank and a slot: a list of n where it gives all."""
+        if self.gives == "all":
+            return [[value(rank, slot) for slot in range(n)] for rank in range(n)]
+        return [value(rank, rank if self.gives == "own" else 0) for rank in range(n)]
 
     @property
     def personal(self) -> bool:
@@ -65,7 +103,8 @@ class Collective(NamedTuple):
 
 _TABLE = (
     Collective(
-        "broadcast", "src", False, "whole", "whole", _ONCE, gloo="tree", dual="reduce",
+        "broadcast", "src", False, "whole", "whole", _ONCE, gloo=_tree, dual="reduce",
+        result=lambda given, me, root, total: given[root],
         says="every rank gets what one has", signature="dist.broadcast(tensor, src)",
         promise="after a broadcast every rank holds what rank {src} had",
         proved="every rank has all of rank {root}'s buffer",
@@ -74,7 +113,8 @@ _TABLE = (
         code=("dist.broadcast(x, src={root})",),
     ),
     Collective(
-        "scatter", "src", False, "all", "own", _OF_ROOT, gloo="star", dual="gather",
+        "scatter", "src", False, "all", "own", _OF_ROOT, gloo=_star, dual="gather",
+        result=lambda given, me, root, total: given[root][me],
         says="one sends a part to each", signature="dist.scatter(tensor, scatter_list, src)",
         promise="scatter gives rank r the r-th of rank {src}'s list",
         proved="every rank has its piece of rank {root}'s buffer",
@@ -87,7 +127,8 @@ _TABLE = (
         ),
     ),
     Collective(
-        "gather", "dst", False, "own", "all", _OF_ROOT, gloo="star", dual="scatter",
+        "gather", "dst", False, "own", "all", _OF_ROOT, gloo=_star, dual="scatter",
+        result=lambda given, me, root, total: given if me == root else None,
         says="one collects a part from each", signature="dist.gather(tensor, gather_list, dst)",
         promise="gather gives rank {dst} the tensors of all ranks, in rank order",
         proved="rank {root} has every rank's piece",
@@ -100,7 +141,8 @@ _TABLE = (
         also=("gather_single",),
     ),
     Collective(
-        "reduce", "dst", True, "whole", "whole", _ONCE, gloo="chain", dual="broadcast",
+        "reduce", "dst", True, "whole", "whole", _ONCE, gloo=_chain, dual="broadcast",
+        result=lambda given, me, root, total: total(given) if me == root else None,
         says="the ranks' sum, on one rank", signature="dist.reduce(tensor, dst, op)",
         promise="reduce leaves the {reduce_op} over all ranks on rank {dst}",
         proved="rank {root} has the sum of all ranks, every part exactly once",
@@ -109,7 +151,8 @@ _TABLE = (
         code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
     ),
     Collective(
-        "all_gather", None, False, "own", "all", _OF_EACH, gloo="all", dual="reduce_scatter",
+        "all_gather", None, False, "own", "all", _OF_EACH, gloo=everybody, dual="reduce_scatter",
+        result=lambda given, me, root, total: given,
         says="every rank collects a part from each", signature="dist.all_gather_single(output, input)",
         promise="all_gather gives every rank the tensors of all ranks, in rank order",
         proved="every rank has every rank's piece",
@@ -119,7 +162,8 @@ _TABLE = (
         also=("all_gather_single", "all_gather_coalesced"),
     ),
     Collective(
-        "all_reduce", None, True, "whole", "whole", _TWICE, gloo="all", dual="all_reduce",
+        "all_reduce", None, True, "whole", "whole", _TWICE, gloo=everybody, dual="all_reduce",
+        result=lambda given, me, root, total: total(given),
         says="the ranks' sum, on every rank", signature="dist.all_reduce(tensor, op)",
         promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
         proved="every rank has the sum of all ranks, every part exactly once",
@@ -128,7 +172,8 @@ _TABLE = (
         code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",),
     ),
     Collective(
-        "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo="all", dual="all_gather",
+        "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo=everybody, dual="all_gather",
+        result=lambda given, me, root, total: total([row[me] for row in given]),
         says="one part of the sum for each", signature="dist.reduce_scatter_single(output, input, op)",
         promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
         proved="every rank has its piece of the sum, every part exactly once",
@@ -141,7 +186,8 @@ _TABLE = (
         also=("reduce_scatter_single", "reduce_scatter_coalesced"),
     ),
     Collective(
-        "all_to_all", None, False, "all", "all", _OF_EACH, gloo="all", dual="all_to_all",
+        "all_to_all", None, False, "all", "all", _OF_EACH, gloo=everybody, dual="all_to_all",
+        result=lambda given, me, root, total: [row[me] for row in given],
         says="every rank sends a part to each", signature="dist.all_to_all_single(output, input)",
         promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
         proved="every rank has from every rank the chunk meant for it",
@@ -150,7 +196,8 @@ _TABLE = (
         code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"), also=("all_to_all_single",),
     ),
     Collective(
-        "barrier", None, False, None, None, None, gloo="all", dual=None,
+        "barrier", None, False, None, None, None, gloo=everybody, dual=None,
+        result=lambda given, me, root, total: None,
         says="no rank continues before all arrive", signature="dist.barrier()",
         promise="after a barrier every rank has arrived", proved="",
         needs="nothing", leaves="all: every rank has arrived",

@@ -5,7 +5,8 @@ values bear that out, so that a result which nobody sent, or a sum with a rank m
 """
 
 from dataclasses import replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -69,26 +70,39 @@ def _before(call: Call, e: Event) -> Row:
 
 def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
     """The slot of a value that a call left behind: where it came from, if the values agree with it."""
-    mine = call.group.index(e.rank)
     if e.is_undefined:
         return Slot(column, value, "?", "undefined")
-    collective = of(e.op)
-    same = next((slot for slot in given[e.rank] if slot.column == column), None) if collective.in_place else None
+    same = next((slot for slot in given[e.rank] if slot.column == column), None) if of(e.op).in_place else None
     left_alone = same is not None and _equal(value, same.value)
     untouched = e.async_op and not e.waited and left_alone
+    sources = _sources(call, e, column)
+    parts = [_sent(given.get(rank), chunk) for rank, chunk in sources]
     if e.reduce_op:
         sign = SIGNS.get(e.reduce_op, e.reduce_op.lower() + " ") + letter(column)
-        if agree(call) and not untouched:
-            parts = [_sent(given.get(rank), column) for rank in call.group]
-            if _is_reduction(value, parts, e.reduce_op):
-                return Slot(column, value, sign, "reduced", None, joined)
-    elif len({other.op for other in call}) == 1:
-        sender = e.src if e.src is not None else call.group[column % len(call.group)]
-        # Where one deals, my slot of the sender's row comes to me.
-        if share := _copied(value, _sent(given.get(sender), mine if collective.deals else column)):
-            chunk = mine if collective.personal else column
+        if agree(call) and not untouched and _is_reduction(value, parts, e.reduce_op):
+            return Slot(column, value, sign, "reduced", None, joined)
+    elif len({other.op for other in call}) == len(sources) == 1:
+        ((sender, chunk),) = sources
+        if share := _copied(value, parts[0]):
             return Slot(column, value, letter(chunk, sender), "data", sender, joined, share)
     return same if left_alone else Slot(column, value, "?", "unknown", None, joined)
+
+
+@lru_cache(8)
+def _slots(op: str, group: tuple[int, ...]) -> list:
+    """What each rank passes to an op, as the names of its slots: the rank and the column."""
+    return of(op).given(len(group), lambda place, column: ((group[place], column),))
+
+
+def _sources(call: Call, e: Event, column: int) -> tuple[tuple[int, int], ...]:
+    """The names of the slots of which a call makes the one in this column."""
+    collective, group = of(e.op), call.group
+    if e.root is not None and e.root not in group:
+        return ()
+    root = None if e.root is None else group.index(e.root)
+    left = collective.result(_slots(e.op, group), group.index(e.rank), root, lambda parts: tuple(chain(*parts))) or ()
+    begin = column if collective.in_place else column - column % len(group)  # of its tensor, in a call of several
+    return tuple((rank, begin + k) for rank, k in (left[column % len(group)] if isinstance(left, list) else left))
 
 
 def _sent(row: Row | None, column: int) -> Value:
@@ -169,7 +183,7 @@ def is_whole(value: Value) -> bool:
 
 def _is_reduction(value: Value, parts: list[Value], op: str) -> bool:
     """Whether value combines all the parts; what cannot be computed here is believed."""
-    if any(part is None for part in parts):
+    if not parts or any(part is None for part in parts):
         return False
     if not all(isinstance(part, torch.Tensor) for part in [value, *parts]):
         return True

@@ -1,6 +1,6 @@
 """A call as a rank describes it, checked, since everything in the description may be a lie; and its result on each rank."""
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -54,11 +54,12 @@ def _is_sizes(value: Any, count: int) -> bool:
 
 def fits(op: str, given: Any) -> bool:
     """Whether this is what such a call takes: a tensor, a list of tensors, or nothing."""
-    if op in ("barrier", "recv") or op == "scatter" and given is None:
-        return given is None
-    if op in COLLECTIVES and of(op).gives == "all":
+    gives = "whole" if op == "send" else of(op).gives
+    if given is None:
+        return gives is None or of(op).root == "src" and gives == "all"  # the root alone has something to give
+    if op in COLLECTIVES and gives == "all":
         return isinstance(given, list) and all(isinstance(t, torch.Tensor) for t in given)
-    return isinstance(given, torch.Tensor)
+    return gives is not None and isinstance(given, torch.Tensor)
 
 
 _PAIRWISE = {  # of AVG the sum is then divided
@@ -74,11 +75,13 @@ class Impossible(Exception):
 def left_with(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:
     """New tensors, in the shapes there is room for, of what each rank passed in. Raises Impossible where none fit."""
     try:
-        if event.op == "reduce_scatter_single":  # gloo cuts the input by rows, and not by numbers
+        collective = of(event.op)
+        if event.op not in COLLECTIVES and (collective.gives, collective.gets) == ("all", "own"):
+            # gloo cuts the input by rows, and not by numbers
             passed, wanted, parts = given[event.rank].shape, room[0][1], len(event.group)
             if not passed or not wanted or wanted[0] * parts != passed[0]:
                 raise Impossible(
-                    f"reduce_scatter_single: an input of shape {list(passed)} for {parts} ranks needs an output with "
+                    f"{event.op}: an input of shape {list(passed)} for {parts} ranks needs an output with "
                     f"1/{parts} of its rows, and got one of shape {list(wanted)}."
                 )
         came = _result(event, call, given)
@@ -101,24 +104,25 @@ def left_with(event: Event, call: Call, given: dict[int, Any], room: Room) -> li
 
 
 def _result(event: Event, call: Call, given: dict[int, Any]) -> list[torch.Tensor]:
-    group, me = event.group, event.group.index(event.rank)
-    if event.op in ("send", "barrier"):
-        return []
+    group, collective = event.group, of(event.op)
     if event.op == "recv":
         return [given[event.src]]
-    collective, listed = of(event.op), event.op in COLLECTIVES  # listed: chunks come in a list, not in one tensor
     if event.nbytes == 0 and not collective.personal:
         return []  # nothing to move
-    if collective.root == "dst" and event.rank != event.dst:
+    listed = event.op in COLLECTIVES  # chunks come in a list, not in one tensor
+    values = [given.get(rank) for rank in group]
+    if collective.gives == "all" and not listed:
+        splits = {e.rank: e.splits[0] if e.splits else () for e in call}
+        values = [v.split(splits[rank] or v.shape[0] // len(group), dim=0) for rank, v in zip(group, values)]
+    root = None if event.root is None else group.index(event.root)
+    came = collective.result(values, group.index(event.rank), root, partial(_total, event.reduce_op))
+    if came is None:
         return [given[event.rank]] if collective.in_place else []
-    values = [given[rank] for rank in ((event.src,) if collective.root == "src" else group)]
-    if collective.personal and not listed:
-        splits = {e.rank: e.splits[0] for e in call}
-        values = [v.split(splits[rank] or v.shape[0] // len(group), dim=0)[me] for rank, v in zip(group, values)]
-    elif collective.gives == "all" and listed:
-        values = [chunks[me] for chunks in values]
-    if collective.reduces:
-        total = reduce(_PAIRWISE[event.reduce_op], values)
-        total = total / len(values) if event.reduce_op == "AVG" else total
-        return [total if listed or collective.in_place else total.reshape(-1).chunk(len(group))[me]]
-    return values if listed else [torch.cat([value.reshape(-1) for value in values])]
+    if not isinstance(came, list):
+        return [came]
+    return came if listed else [torch.cat([value.reshape(-1) for value in came])]
+
+
+def _total(reduce_op: str, values: list[torch.Tensor]) -> torch.Tensor:
+    total = reduce(_PAIRWISE[reduce_op], values)
+    return total / len(values) if reduce_op == "AVG" else total
