@@ -188,8 +188,11 @@ class Event:
     @property
     def is_undefined(self) -> bool:
         """After reduce only the root's tensor means anything; the backends leave differing things."""
-        collective = of(self.op)
-        return collective.root == "dst" and collective.in_place and self.rank != self.dst
+        collective, group = of(self.op), self.group
+        if not (collective.reduces and collective.in_place):
+            return False
+        root = group.index(self.dst) if self.dst in group else None
+        return collective.result(group, group.index(self.rank), root, len) is None
 
     @property
     def stands_in(self) -> bool:
