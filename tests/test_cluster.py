@@ -63,6 +63,7 @@ def ops(record, rank=0):
     return [e.op for e in record.events[rank]]
 
 
+LEFT_EARLY = "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n"
 VERDICTS = {
     "deadlock": """Stuck: ranks 0, 1 and 3 wait in all_reduce #4; rank 2 waits in recv #4 from 1. This can never finish.
   ranks 0, 1 and 3  waiting in all_reduce #4   deadlock, line N:  dist.all_reduce(torch.ones(4))
@@ -91,6 +92,16 @@ VERDICTS = {
 As a consequence, ranks 0, 2 and 3 couldn't finish barrier #4.
 """,
     "early": "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
+    "leaves raised": LEFT_EARLY + "  rank 0            returned after 3 calls\n",
+    "leaves renamed": LEFT_EARLY,
+    "leaves noted": LEFT_EARLY,
+    "drops": """Stuck: rank 1 waits in recv #4 from 0; rank 0 returned after 4 calls. This can never finish.
+  rank 0         returned after 4 calls
+  rank 1         waiting in recv #4 from 0  drops, line N:  dist.recv(torch.empty(4), 0)
+  ranks 2 and 3  returned after 3 calls
+Rank 0 dropped the handle of isend #4 (drops, line N:  dist.isend(torch.ones(4), 1)) before it was complete, and gloo may \
+lose such a message: keep the Work that isend returns, and wait() for it.
+""",
     "sleeper": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.
   ranks 0, 1 and 3  waiting in all_reduce #4          sleeper, line N:  dist.all_reduce(torch.ones(4))
   rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
@@ -122,6 +133,8 @@ AT_EACH_PUSH = (
     "exits os._exit",
     "raises",
     "early",
+    "leaves raised",
+    "drops",
     "never_comes",
     "other_groups",
     "other_names",
@@ -143,6 +156,11 @@ def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
         assert re.search(
             r"rank 2, host .*\n    .*faulty.py:\d+ in <module>:  main\(\)\n(    .*\n)*    .* in recv:  ", said
         )
+    if name == "leaves raised":
+        assert re.search(r"rank 0, host \S+, process \d+\n    returned\n", said)
+        assert said.count("    raised RuntimeError at line N\n") >= 1 and "end of its script" not in said
+    if name == "killed 2":
+        assert re.search(r"rank 2, host \S+, process \d+\n    was killed by SIGKILL\n", said)
 
 
 @pytest.mark.slow
@@ -157,6 +175,7 @@ MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
     "parts": r"Stuck: .*\n(.*\n)*Earlier, ranks made calls #2 and #3 from different lines, .*\n  #2  rank 0 +evaluates, line N: .*\n  #2  ranks 1, 2 and 3 +parts",
     "drifts": r"^the parameters of replicas differ after step 4: ranks 0, 1 and 3; rank 2. After step 2 they were the same.\n?$",
+    "drops_by_luck": r"^Rank 0 dropped the handle of isend #2 \(drops_by_luck, line N: .*\), and of 1 more, before it was",
     "no_number": r"^rank 2 passes a NaN or an infinity to all_reduce #3, the first: no_number, line N",
 }
 

@@ -751,7 +751,103 @@ def test_a_call_that_somebody_else_watches_goes_the_whole_way():
     assert run(seen, world_size=2, record=False).results == [([4, 6, 0, 0, 0, 6], 4)] * 2
 
 
+def test_calls_under_way_that_are_repeated_are_watched_for_what_the_program_does_alone():
+    """gloo's threads fill what a call gets, and that is no use by the program."""
+
+    def loops(reads_early):
+        from collectives.rank.protocol import Again, Misused
+
+        n, me = dist.get_world_size(), dist.get_rank()
+        x, peer, messages = torch.ones(3), 1 - me, []
+        with Tracer(me, messages.append, 0.0, values=False):
+            for turn in range(40):
+                own, whole, part, arriving = torch.ones(6), torch.empty(6), torch.empty(3), torch.empty(3)
+                works = [
+                    dist.all_reduce(own, async_op=True),
+                    dist.all_gather_single(whole, x.clone(), async_op=True),
+                    dist.all_gather_single(torch.empty(6), x.clone(), async_op=True),
+                    dist.reduce_scatter_single(part, torch.ones(6), async_op=True),
+                    dist.broadcast(torch.ones(3), 0, async_op=True),
+                    dist.isend(x, peer),
+                    dist.irecv(arriving, peer),
+                ]
+                both = dist.P2POp(dist.irecv, torch.empty(3), peer), dist.P2POp(dist.isend, x, peer)
+                works += dist.batch_isend_irecv([*both])
+                if reads_early and turn == 30:
+                    whole.sum()
+                for work in works:
+                    work.wait()
+                assert own.sum() == 6 * n and whole.sum() == 6 and part.sum() == 3 * n and arriving.sum() == 3
+        again = sum(type(m) is Again for m in messages)
+        return again > 100, [(m.how, m.index // 9) for m in messages if type(m) is Misused]
+
+    assert run(loops, False, world_size=2, record=False).results == [(True, [])] * 2
+    assert run(loops, True, world_size=2, record=False).results == [(True, [("read", 30)])] * 2
+
+
+def test_a_call_that_failed_is_never_told_as_complete():
+    """gloo's is_completed() is true of it, too."""
+
+    def left_alone():
+        from collectives.rank.protocol import Completed
+
+        messages, me = [], dist.get_rank()
+        tracer, complete = Tracer(me, messages.append, 0.0, values=False), []
+        with tracer:
+            dist.all_reduce(torch.ones(2))
+            if me == 0:
+                dist.destroy_process_group()
+            else:
+                works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(3)]
+                future = works[0].get_future()
+                for work in works[2:]:
+                    with pytest.raises(RuntimeError):
+                        work.wait()
+                with pytest.raises(RuntimeError):
+                    future.wait()
+                while not works[1].is_completed():
+                    time.sleep(0.001)
+                complete = [work.complete for work in works]
+                tracer.ask()
+            tracer.finish()
+        return complete, [m.index for m in messages if type(m) is Completed and m.end is not None]
+
+    done = run(left_alone, world_size=2, record=False)
+    assert done.results == [([], [0]), ([False] * 3, [0])]
+
+
 # --- what the recorder keeps --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_a_message_dies_with_its_handle_as_without_the_recorder(values):
+    """Three are let go of before they are received; the fourth, which is kept, arrives."""
+
+    def drops():
+        from collectives.rank.protocol import Completed
+        from collectives.rank.traced import TracedWork
+
+        messages, me = [], dist.get_rank()
+        store = dist.PrefixStore("drops", dist.distributed_c10d._get_default_store())
+        tracer, got = Tracer(me, messages.append, 0.0, values=values), torch.zeros(1)
+        with tracer:
+            if me == 0:
+                for k in range(3):
+                    work = dist.isend(torch.ones(1), 1, tag=k)
+                del work
+                kept = dist.isend(torch.ones(1), 1, tag=3)
+                works = sum(type(o) is TracedWork for o in gc.get_objects())
+                store.set("sent", "")
+                kept.wait()
+            else:
+                store.wait(["sent"])
+                works = dist.recv(got, 0, tag=3)
+            tracer.finish()
+        return works, [(m.index, m.end is None) for m in messages if type(m) is Completed]
+
+    sent, received = run(drops, world_size=2, record=False).results
+    assert received == (0, [(0, False)])
+    assert sent == (1, [(0, True), (1, True), (2, True), (3, False)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2])

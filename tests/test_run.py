@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 import torch
@@ -16,7 +17,11 @@ import torch.distributed as dist
 import torch.distributed.nn.functional as with_history
 from torch.distributed.algorithms.join import Join
 
+from collectives.judge import wording
+from collectives.judge.monitor import Monitor
 from collectives.launch.conversation import Conversation
+from collectives.rank.protocol import Called, Waiting
+from collectives.record.event import Event
 from helpers import Mismatch, RankFailed, Stuck, run
 from tests.corpus.faults import on_standby
 from tests.corpus.module_for_ranks import Net, share
@@ -340,6 +345,64 @@ def test_time_limit_says_where_each_rank_stands():
     )
     assert second.startswith("  rank 1  waiting in barrier #1 ") and second.endswith("dist.barrier()")
     assert error.ranks == (0, 1)
+
+
+def test_a_message_whose_handle_is_dropped_is_lost_and_said_to_be():
+    def drops(receiver_first):
+        if dist.get_rank() == 0:
+            if receiver_first:
+                dist.recv(torch.empty(1), 1)
+                time.sleep(0.2)  # for the recv to be posted
+            dist.isend(torch.ones(4), 1)
+            dist.barrier()
+        elif receiver_first:
+            arriving = torch.empty(4)
+            later = dist.irecv(arriving, 0)
+            dist.send(torch.ones(1), 0)
+            later.wait()
+            dist.barrier()
+        else:
+            dist.barrier()
+            dist.recv(torch.empty(4), 0)
+
+    dropped = (
+        r"Rank 0 dropped the handle of isend #{} \(drops, line \d+:  dist.isend\(torch.ones\(4\), 1\)\) before it was"
+    )
+    text, _ = said(Stuck, drops, receiver_first=False, world_size=2, timeout=60)
+    assert text.startswith("rank 1 waits in recv #2 from 0; rank 0 returned after 2 calls.")
+    assert re.search(dropped.format(1), text) and "cable" not in text
+    assert re.search(dropped.format(2), repr(run(drops, True, world_size=2)))
+
+
+def test_what_was_waited_for_was_not_dropped():
+    def waits():
+        n, me = dist.get_world_size(), dist.get_rank()
+        x, left, right = torch.ones(2), (me - 1) % n, (me + 1) % n
+        pair = dist.new_group(timeout=timedelta(seconds=0.2))
+        for _ in range(3):
+            works = [dist.isend(x, right), dist.irecv(torch.empty(2), left)]
+            while works:
+                works.pop().wait()
+            for work in dist.batch_isend_irecv(
+                [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, x.clone(), left)]
+            ):
+                work.wait()
+        if me == 0:
+            with suppress(RuntimeError):  # nobody receives it
+                dist.isend(x, 1, group=pair).wait()
+        dist.send(x, right) if me == 0 else dist.recv(x) if me == 1 else None
+
+    assert "dropped" not in repr(run(waits, world_size=3))
+
+
+def test_ranks_of_one_machine_are_not_said_to_have_a_cable_between_them():
+    monitor = Monitor(2)
+    for rank in range(2):
+        monitor.feed(rank, Called(Event(rank, 0, "barrier", (0, 1), backend="gloo")))
+        monitor.feed(rank, Waiting(0, 0.0, False, "main"))
+    together, apart = (wording.words(monitor.out_of_time(20.0, distant)) for distant in (False, True))
+    assert "a cable, a firewall" in apart and "cable" not in together
+    assert "their calls fit together. Give it longer with run(..., timeout=seconds)" in together
 
 
 def test_only_the_root_reduces():

@@ -276,8 +276,8 @@ class Collector(Host):
 
     def _announce(self) -> None:
         if verdict := self._judge.conclude():
-            for number, rank in self._ranks.items():
-                rank.where.over = number in self._judge.over
+            for number, end in self._judge.ends.items():
+                self._ranks[number].where.end = end
             text = words.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text, verdict)
             say(text, by="")

@@ -65,6 +65,7 @@ class EngineRanks(Ranks):
         found = self._about(range(min(self.usual, world_size)))
         # Engines are numbered as they register, whichever host they are on: a ring would go back and forth.
         hosts = list(dict.fromkeys(about.host for about in found.values()))
+        self.hosts = len(hosts)
         by_host = sorted(found, key=lambda engine: hosts.index(found[engine].host))
         engine_of = [by_host[rank * len(found) // world_size] for rank in range(world_size)]
         host_of = [found[engine].host for engine in engine_of]

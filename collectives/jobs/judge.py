@@ -4,11 +4,12 @@ import time
 from dataclasses import replace
 from math import inf
 
-from ..judge.gloo import may_follow
+from ..judge.gloo import may_be_lost, may_follow
 from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..rank import protocol
 from ..record.event import Line
+from . import words
 from .lines import RETURNED
 from .notes import Notes
 
@@ -53,6 +54,10 @@ class Judge:
             self._notes.checked(rank, message)
         if not (self._certain_told and kind is protocol.Failed):
             self._monitor.feed(rank, message)
+            if kind is protocol.Completed and message.end is None and rank not in self._monitor.failures:
+                event = self._monitor.event(rank, message.index)
+                if event is not None and may_be_lost(event):
+                    self._notes.dropped(event)
         else:
             self._all_told = True
             if self._never and not may_follow(message.failure):  # else a consequence
@@ -101,6 +106,8 @@ class Judge:
         monitor.nothing_more()
         if self._never and len(monitor.returned) == monitor.world_size:
             self._notes.caught()
+        if not self._certain_told and len(monitor.returned) == monitor.world_size:
+            self._notes.ended_well()
         self._patience = inf
 
     # --- what follows ---------------------------------------------------------------------
@@ -126,9 +133,12 @@ class Judge:
         return self._monitor.stuck_again(self._never) if self._never and not self._all_told else None
 
     @property
-    def over(self) -> set[int]:
-        """The ranks whose script has returned or failed."""
-        return self._monitor.returned | self._monitor.failures.keys()
+    def ends(self) -> dict[int, str]:
+        """How each rank ended that has."""
+        monitor = self._monitor
+        ends = {rank: words.exited(status) for rank, status in monitor.exits.items() if rank in monitor.dead}
+        ends |= dict.fromkeys(monitor.returned, words.RETURNED)
+        return ends | {rank: words.raised(failure) for rank, failure in monitor.failures.items()}
 
     def notes(self) -> list[str]:
         """What is worth a look and no verdict, each told once."""

@@ -6,7 +6,7 @@ from math import inf
 from typing import Iterable
 
 from ..format import name_ranks
-from ..judge.wording import source
+from ..judge.wording.phrases import dropped, source
 from ..rank import protocol
 from ..record.calls import Call
 from ..record.event import Event, Failure
@@ -25,6 +25,7 @@ class Notes:
         self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
+        self._dropped: dict[int, tuple[Event, int]] = {}  # by rank, the first message that gloo may lose; how many more
         self._told: list[str] = []
 
     def not_finite(self, event: Event, call: Call) -> None:
@@ -43,6 +44,15 @@ class Notes:
             self._compare(optimizer, step, at)
         elif len(self._checks) > KEPT_CHECKS:
             del self._checks[min(self._checks, key=lambda key: key[1])]
+
+    def dropped(self, send: Event) -> None:
+        """Take in that a rank let go of a message that gloo may lose."""
+        first, more = self._dropped.get(send.rank, (send, -1))
+        self._dropped[send.rank] = first, more + 1
+
+    def ended_well(self) -> None:
+        """Take in that the job has ended, and nothing was wrong that was noticed."""
+        self._told += [dropped(*of) for of in self._dropped.values()]
 
     def caught(self) -> None:
         """Take in that all ranks returned, though a call could never finish."""

@@ -23,6 +23,7 @@ class HostRanks(Ranks):
 
     def workers(self, server: Any, world_size: int, *how: Any) -> WorkerGroup:
         self._places = self._hosts.places(world_size)
+        self.hosts = len({place.namespaces for place in self._places})
         return super().workers(server, world_size, *how)
 
 

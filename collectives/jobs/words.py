@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from ..judge import wording
 from ..judge.verdict import Standstill, Verdict
-from ..record.event import Line
+from ..judge.wording.failures import killed_by
+from ..record.event import Failure, Line
 
 RULE = "-" * 80
+RETURNED = "returned"
 LEFT = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
-_OVER = "has come to the end of its script"
 _NO_ANSWER = "gives no answer: stopped, or inside C++ that holds the interpreter"
 INSTALLED = f"-packages{os.sep}"
 
@@ -21,8 +22,20 @@ class Where:
     host: str
     pid: int
     connected: bool = True
-    over: bool = False  # its script has returned or failed
+    end: str = ""  # how it has ended, as far as that is known, see Judge.ends
     stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: not told
+
+
+def raised(failure: Failure) -> str:
+    """How the script of a rank ended in an exception."""
+    return f"raised {failure.kind}" + (f" at line {failure.frames[-1].number}" if failure.frames else "")
+
+
+def exited(status: int | str | None) -> str:
+    """How the process of a rank ended. status: see Died."""
+    if status is None or isinstance(status, str):
+        return "has ended"
+    return f"was {killed_by(status)}" if status < 0 else f"ended with exit code {status}"
 
 
 def told(verdict: Verdict, where: dict[int, Where]) -> str:
@@ -35,7 +48,7 @@ def stacks(where: dict[int, Where]) -> list[str]:
     """Every rank's host, process and stack; a stack that several ranks share is written once."""
     alike: dict[tuple, list[int]] = {}
     for rank, place in sorted(where.items()):
-        alike.setdefault((place.connected, place.over, place.stack), []).append(rank)
+        alike.setdefault((place.connected, place.end, place.stack), []).append(rank)
     lines = []
     for ranks in alike.values():
         lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
@@ -44,10 +57,10 @@ def stacks(where: dict[int, Where]) -> list[str]:
 
 
 def _written(place: Where) -> list[str]:
-    if not place.connected:
-        return ["has ended"]
+    if place.end or not place.connected:
+        return [place.end or "has ended"]
     if not place.stack:
-        return [_OVER if place.over or place.stack is not None else _NO_ANSWER]
+        return ["its script has ended" if place.stack is not None else _NO_ANSWER]
     return [
         f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
         for line in place.stack

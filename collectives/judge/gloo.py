@@ -25,6 +25,16 @@ def needs(event: Event, call: Call) -> set[int]:
     return others.intersection(group[k] for k in collective.gloo(group.index(event.rank), root, len(group)))
 
 
+def lost(event: Event, call: Call) -> Event | None:
+    """The send that a recv waits for, if gloo may have lost it."""
+    return next(filter(may_be_lost, call), None) if event.op == "recv" else None
+
+
+def may_be_lost(event: Event) -> bool:
+    """Whether it is a send that its rank let go of and never waited for: without a recv that was posted, it is not sent."""
+    return event.op == "send" and event.abandoned and event.waiting is None and event.backend == "gloo"
+
+
 # --- mismatch -----------------------------------------------------------------------------
 
 # Where gloo takes a tensor's memory for dense: it then reads and writes numbers between the

@@ -13,7 +13,7 @@ from ..rank import protocol
 from ..record.calls import Call
 from ..record.event import Failure, Line
 from . import diagnose, nccl
-from .gloo import is_consequence
+from .gloo import is_consequence, lost
 from .state import State
 from .verdict import (
     Deadlock,
@@ -40,6 +40,7 @@ EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork 
 AT_ONCE_SECONDS = 0.1
 FOLLOWING = (-signal.SIGABRT, -signal.SIGTERM)  # ends that may follow from another rank's: gloo aborts, launchers end
 FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+LOST_SECONDS = 2.0  # that a rank waits for a message whose sender has let go of it, until it is taken to be lost
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
@@ -70,6 +71,8 @@ class Monitor(State):
         self._unlike: int | None = None  # the first call of new_group, 0-based, in which ranks name different ranks
         self._trouble_since: float | None = None
         self._patience: float | None = None
+        # By (rank, index of its recv), the time.monotonic() since which it is known to wait for a message that may be lost.
+        self._lost_since: dict[tuple[int, int], float] = {}
 
     def feed(self, rank: int, message: protocol.Message) -> None:
         """Take in one message of a rank. Messages that say nothing about calls are passed over."""
@@ -105,7 +108,11 @@ class Monitor(State):
 
     @property
     def in_trouble(self) -> bool:
-        """Whether a verdict is certain to come, though not yet which."""
+        """Whether a verdict is certain to come, though not yet which; or a message may be lost."""
+        return self._is_in_trouble or bool(self._lacking_messages)
+
+    @property
+    def _is_in_trouble(self) -> bool:
         return bool(self._failures or self._wrong or self.unlike() or self.dead or self._deadlocked)
 
     @property
@@ -115,9 +122,13 @@ class Monitor(State):
 
     def wait_for_more(self) -> float | None:
         """The time.monotonic() until which more may arrive that belongs to the verdict; None as long as all is well."""
-        if not self.in_trouble:
-            self._trouble_since = self._patience = None
-            return None
+        lacking, now = self._lacking_messages, time.monotonic()
+        keys = [(rank, self._blocked[rank].index) for rank in lacking]
+        self._lost_since = {key: self._lost_since.get(key, now) for key in keys}
+        if not self._is_in_trouble:
+            self._trouble_since = None
+            self._patience = min(self._lost_since.values()) + LOST_SECONDS if lacking else None
+            return self._patience
         dead = self.dead
         self._trouble_since = self._trouble_since or time.monotonic()
         grace = min(FAILURE_GRACE_SECONDS, self._grace) if self._failures or dead else self._grace
@@ -152,7 +163,7 @@ class Monitor(State):
             return unlike
         if self._wrong:
             return self.mismatch() or self._disagreement(self._wrong)
-        return self.failure() or self._stuck(self._deadlocked)
+        return self.failure() or self._stuck(self._deadlocked or self._lacking_messages)
 
     def stuck_again(self, over: Collection[str]) -> Deadlock | None:
         """The verdict on ranks that wait for ever once more, after the program caught a deadlock; None if there is none.
@@ -216,7 +227,11 @@ class Monitor(State):
         waits = self._unmet
         leavers = frozenset().union(*waits.values()) & self._returned
         first = min(self._failed_at.values(), default=time.monotonic())
-        causes = {rank: failure for rank, failure in failures.items() if not is_consequence(failure)}
+        # Who raised while it waited for ranks that had returned may have made another error of what the call raised.
+        waited = {rank for rank, absent in waits.items() if absent & leavers}
+        causes = {
+            rank: failure for rank, failure in failures.items() if not is_consequence(failure) and rank not in waited
+        }
         for rank in self._lost:
             ended_late = leavers and self._lost[rank] > first + AT_ONCE_SECONDS  # by a launcher that kills
             if rank in dead and self._ended_by_itself(rank) and not ended_late:
@@ -225,7 +240,7 @@ class Monitor(State):
         if causes:
             return self._raised(causes)
         if leavers:
-            return self._stuck({rank: absent for rank, absent in waits.items() if absent & leavers})
+            return self._stuck({rank: waits[rank] for rank in waited})
         if early := [rank for rank in self._lost if rank in dead and self._lost[rank] < first + AT_ONCE_SECONDS]:
             return self._died(min(early, key=self._may_follow))
         if failures and (absent := frozenset().union(*waits.values()) - failures.keys() - dead):
@@ -293,10 +308,14 @@ class Monitor(State):
         began = rank in self._began
         return Died(**self._everybody, ranks=(rank,), status=status, last_words=last_words, began=began)
 
-    def out_of_time(self, seconds: float) -> Verdict:
-        """The verdict on a run whose time is up, though nothing is certain to be wrong."""
+    def out_of_time(self, seconds: float, distant: bool = False) -> Verdict:
+        """The verdict on a run whose time is up, though nothing is certain to be wrong.
+
+        distant: whether the ranks are on several machines.
+        """
         busy = tuple(rank for rank in range(self.world_size) if rank not in self._returned)
-        return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=self.mismatch() is None)
+        fits = self.mismatch() is None
+        return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=fits, distant=distant)
 
     def standstill(self, seconds: float) -> Verdict | None:
         """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
@@ -323,6 +342,14 @@ class Monitor(State):
             return {}
         stuck = diagnose.deadlocked({rank: self._waits_of(rank) for rank in range(self.world_size)})
         return {rank: self._needs(event) for rank, event in self._blocked.items() if rank in stuck}
+
+    @property
+    def _lacking_messages(self) -> dict[int, set[int]]:
+        """Ranks that wait for a message which gloo may have lost, with its sender."""
+        if not self._check:
+            return {}
+        sends = ((rank, lost(event, self.call_of(event))) for rank, event in self._blocked.items())
+        return {rank: {send.rank} for rank, send in sends if send}
 
     @property
     def _everybody(self) -> dict:

@@ -29,7 +29,7 @@ def in_flight(calls: Iterable[Call], over: Collection[int]) -> dict[Call, list[E
     """
     parts = {}
     for call in calls:
-        under_way = [e for e in call if e.end is None and not e.captured and e.rank not in over]
+        under_way = [e for e in call if e.end is None and not (e.captured or e.abandoned) and e.rank not in over]
         if call.is_complete and under_way:
             parts[call] = under_way
     return {call: parts[call] for call in _first_of_each(parts)}

@@ -1,6 +1,7 @@
 """`Run`: what `run` returns, with its picture and its table."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from ..frontend import show
 from ..record.calls import Call, blocks, pair
 from ..record.event import Event, Value
 from ..record.messages import steps_of
-from ..record.text import block_table
+from ..record.text import all_dropped, block_table
+from .gloo import may_be_lost
 
 SHOWN_BLOCKS = 3  # of a run that is shortened on display
 SHORTENED = 6  # blocks: a run that has as many is; one or two more are shown rather than counted
@@ -69,6 +71,7 @@ class Run:
         if rest:
             following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
+        parts += all_dropped(filter(may_be_lost, chain(*self.events)))
         if returned := self._returned(last_shown=not rest):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"

@@ -279,6 +279,11 @@ class State:
         return self._lost.keys() - self._returned - self._failures.keys()
 
     @property
+    def exits(self) -> Mapping[int, int | str | None]:
+        """By rank, how the processes ended that are known to have: see Died.status."""
+        return MappingProxyType({rank: status for rank, (status, _) in self._exits.items()})
+
+    @property
     def returned(self) -> frozenset[int]:
         """Ranks whose function has returned."""
         return frozenset(self._returned)
@@ -309,7 +314,7 @@ def note(event: Event, message: protocol.Message) -> None:
             event.after, event.issued, event.waited = after, at, True
         case protocol.Completed(_, after, end, waited, src):
             event.after = event.after if after is None else after
-            event.end, event.waited = end, waited
+            event.end, event.waited, event.abandoned = end, waited, end is None
             event.src = event.src if src is None else src
         case protocol.NotFinite():
             event.non_finite = True

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..record.calls import Call
 from ..record.event import Event, Failure, Line
-from .gloo import needs
+from .gloo import lost, needs
 
 ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
 
@@ -44,7 +44,14 @@ class Standing:
     @property
     def waits_for(self) -> set[int]:
         """The ranks whose calls it waits for."""
-        return set() if self.event is None else self.absent or needs(self.event, self.call)
+        if self.event is None:
+            return set()
+        return {self.lost.rank} if self.lost else self.absent or needs(self.event, self.call)
+
+    @property
+    def lost(self) -> Event | None:
+        """The message that it waits for, if gloo may have lost that."""
+        return None if self.event is None else lost(self.event, self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +88,14 @@ class Deadlock(Halt):
 
 @dataclass(frozen=True, kw_only=True)
 class TimeUp(Halt):
-    """The ranks had not all returned in time.  fits: whether no call is known to be wrong."""
+    """The ranks had not all returned in time.
+
+    fits: whether no call is known to be wrong.  distant: whether the ranks are on several machines.
+    """
 
     seconds: float
     fits: bool
+    distant: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

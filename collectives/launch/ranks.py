@@ -12,7 +12,10 @@ class Ranks:
     """Where a run's ranks come from: this machine.  Others do the same elsewhere (jobs/engines.py).
 
     places: the host of each rank; empty for this machine itself.
+    hosts: how many they are on, once there are workers.
     """
+
+    hosts = 1
 
     def __init__(self, places: Sequence[Place] = ()) -> None:
         self._places = places

@@ -188,7 +188,8 @@ class Session:
             if self._returns.all_in:
                 return self._counting
         longer = self._looked_at - self._handed_out_at  # 0: it was not needed
-        self._verdict = self._monitor.out_of_time(max(self._settings.timeout, float(round(longer))))
+        seconds = max(self._settings.timeout, float(round(longer)))
+        self._verdict = self._monitor.out_of_time(seconds, distant=self._ranks.hosts > 1)
         return None
 
     def _interrupted(self) -> None:

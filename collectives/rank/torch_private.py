@@ -136,6 +136,7 @@ REPEATED = {
     for of_backend, names in {
         "send": ("send",),
         "recv": ("recv",),
+        "recv_anysource": ("recv_anysource",),
         "allreduce": ("allreduce",),
         "_allgather_base": ("_allgather_base", "all_gather_single"),  # the second from torch 2.13 on
         "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter_single"),
@@ -143,6 +144,9 @@ REPEATED = {
     for name in names
     if hasattr(ProcessGroup, name) and hasattr(_Backend, of_backend)
 }
+
+
+MESSAGES = [name for name in ("send", "recv", "recv_anysource") if name in REPEATED]
 
 
 def set_repeated(functions: dict[str, Callable] = {name: _METHODS[name] for name in REPEATED}) -> None:

@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 from functools import partial
 from typing import Callable, NamedTuple
+from weakref import ref
 
 import torch
 from torch.distributed import Work
@@ -29,6 +30,20 @@ class Part(NamedTuple):
     outputs: Value  # what the rank is left with, once complete
 
 
+class Held(ref):
+    """A message's Work, as long as the program holds it; and its end, which is told once that is gone.
+
+    outputs: what the rank is left with.  after: the same, if the call is like an earlier one.
+    """
+
+    __slots__ = "index", "outputs", "after", "streams"
+
+    def __init__(self, traced: "TracedWork", gone: Callable[["Held"], None]) -> None:
+        super().__init__(traced, gone)
+        ((self.index, self.outputs),) = traced.parts
+        self.after, self.streams = traced.after, traced.streams
+
+
 class TracedWork(HasSource, Work):
     device: torch.device | None = None  # of the call's tensors
     event: Event | None = None  # the one call that it is of, where others may be like it
@@ -41,7 +56,7 @@ class TracedWork(HasSource, Work):
     since: float | None = None  # since when the main thread has waited for that future inside C++, if it is known
     by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
     told = waited = False  # whether its end has been told of, and with it a wait
-    failed = False  # whether it is known to have ended in an error, and so never to be complete
+    failed = False  # whether a wait for it is known to raise its error
 
     def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
         super().__init__()
@@ -55,6 +70,8 @@ class TracedWork(HasSource, Work):
     @never_compiled
     def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
         tracer = self._tracer
+        if tracer.let_go:
+            tracer.tell_let_go()
         has_limit = timeout is not NO_LIMIT and timeout not in (NO_LIMIT, 0.0)  # torch takes seconds too
         if not self.told:
             # A wait with a limit of its own ends by itself, so nobody may call it stuck.
@@ -66,6 +83,9 @@ class TracedWork(HasSource, Work):
             self._waits(True)
         try:
             result = self.inner.wait(timeout) if has_limit else self.inner.wait()
+        except BaseException:
+            self.failed = self.inner.is_completed()  # else the wait alone has ended, at its limit
+            raise
         finally:  # a wait with a limit ends in an exception, and the program may go on
             if guarded:
                 self._waits(False)
@@ -79,12 +99,27 @@ class TracedWork(HasSource, Work):
         for part in self.parts:
             self._tracer.watch.waits(part.index, now)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the call is complete: has ended, and without an error.
+
+        is_completed() is true of a Work that failed, too.  A wait for it then returns, or raises, at once.
+        """
+        if self.captured or self.failed or not self.inner.is_completed():
+            return False
+        if not self.streams:  # a device's Work that fails ends the process
+            try:
+                self.inner.wait()
+            except RuntimeError:
+                self.failed = True
+        return not self.failed
+
     @never_compiled
     def is_completed(self) -> bool:
-        complete = self.inner.is_completed()
-        if complete:  # as good as a wait
+        ended = self.inner.is_completed()
+        if ended and self.complete:  # as good as a wait
             self._tracer.done(self)
-        return complete
+        return ended
 
     @never_compiled
     def get_future(self):
@@ -105,11 +140,7 @@ class TracedWork(HasSource, Work):
 
     @never_compiled
     def _note(self, future):
-        try:
-            value = future.value()
-        except Exception:
-            self.failed = True
-            raise
+        value = future.value()  # or its error
         self._tracer.done(self)
         return value
 

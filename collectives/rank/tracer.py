@@ -31,7 +31,7 @@ from .operators import SAME_CALL, Reading, arguments, read
 from .protocol import Again, Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
 from .repeated import MAX_PATTERNS, Pattern, codes_of, place_of, tensors_of
 from .tensors import capture, is_dense, outline
-from .traced import Part, TracedWork, in_their_own_words
+from .traced import Held, Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
 
 MAX_OPEN = 1024  # calls that nobody has waited for; more, and the oldest that are complete are written down
@@ -104,6 +104,10 @@ class Tracer:
         # ... and then a little longer. DistributedDataParallel waits for a Work, and next asks for its
         # future. Not for ever: each holds its tensors.
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
+        # Messages of gloo, by index.  One dies with its Work, and so is lost if the program lets go of that too early: held
+        # here, it would arrive, and the program be another.
+        self._held: dict[int, Held] = {}
+        self.let_go: deque[Held] = deque()  # those whose Work is gone, which is to be told
         self._lock = threading.RLock()
         self._repeats = not (values or nan or wait)  # else each call's tensors are read
         self._patterns: dict[tuple, Pattern] = {}
@@ -122,10 +126,8 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
-        if self._repeats:
-            torch_private.set_repeated(
-                {name: self._in_place_of(name, *of) for name, of in torch_private.REPEATED.items()}
-            )
+        repeated = torch_private.REPEATED if self._repeats else torch_private.MESSAGES
+        torch_private.set_repeated({name: self._in_place_of(name, *torch_private.REPEATED[name]) for name in repeated})
         self.watch.start()
         self._steps.start()
         torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
@@ -147,9 +149,9 @@ class Tracer:
         if self._capturing and not self._capturing.capturing():
             self._capturing = None
         self.ask()
-        for traced in list(self._open.values()):
-            complete = not traced.captured and not traced.failed and traced.inner.is_completed()
-            self.done(traced, waited=False, complete=complete)
+        held = filter(None, [held() for held in list(self._held.values())])
+        for traced in [*self._open.values(), *held]:
+            self.done(traced, waited=False, complete=traced.complete)
 
     # --- a call -------------------------------------------------------------------------
 
@@ -232,17 +234,37 @@ class Tracer:
 
         @torch_private.never_compiled
         def called(*args, **kwargs):
-            place = None if kwargs else place_of(name, args, self.watch)
+            place = place_of(name, args, self.watch) if self._repeats and not kwargs else None
             if place is None:
-                return own(*args, **kwargs)
-            pattern = self._patterns.get(place)
-            if pattern is None or not pattern.is_of(args[0]):
+                work = own(*args, **kwargs)
+            elif (pattern := self._patterns.get(place)) is not None and pattern.is_of(args[0]):
+                work = self._again(pattern, *args)
+            else:
                 work = own(*args)
                 self._learn(place, of_backend, args, work)
-                return work
-            return self._again(pattern, *args)
+            if is_message:
+                self._hold_weakly(work)
+            return work
 
+        is_message = name in torch_private.MESSAGES
         return called
+
+    def _hold_weakly(self, work: Work) -> None:
+        """Hold a message of gloo, whose Work Python has now, for no longer than the program does."""
+        if type(work) is TracedWork and (work.event is None or work.event.backend == "gloo"):
+            with self._lock:
+                if self._open.pop(work.index, None):
+                    self._held[work.index] = Held(work, self.let_go.append)
+
+    def tell_let_go(self) -> None:
+        """Tell of messages whose Work the program has let go of before they were complete."""
+        while self.let_go:
+            held = self.let_go.popleft()
+            if self._held.pop(held.index, None):
+                self.watch.remove(held.index)
+                with torch_private.NoModes():
+                    after = held.after if held.after is not None else self._read(held.outputs, held.streams, False)
+                    self.emit(Completed(held.index, after, None, False, None))
 
     def _members_of(self, group: ProcessGroup) -> tuple[int, ...] | None:
         """The ranks of a group; None if they aren't the job's: nobody knows torchft's, made past torch.distributed."""
@@ -270,12 +292,16 @@ class Tracer:
         """Tell of a call that is like an earlier one, hand it to its backend, and return a Work of our own."""
         if self._left:
             self._ask_oldest()
+        if self.let_go:
+            self.tell_let_go()
         event = pattern.event
         with pattern.order:
             with self._lock:
                 index, self._count = self._count, self._count + 1
                 self.emit(Again(event, index, self.now(), self._steps.count))
-            work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
+            # gloo's threads take this one's modes along, and the watch would find what they do to be the program's.
+            with torch_private.NoModes():
+                work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
             traced = TracedWork(self, work, [Part(index, None)])
             traced.after, traced.gives_up, traced.by_torch = pattern.after, pattern.gives_up, pattern.by_torch
             self._open[index] = traced
@@ -358,6 +384,8 @@ class Tracer:
         return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
     def _tell(self, event: Event, inputs: Value, of_device: streams.Streams | None) -> None:
+        if self.let_go:
+            self.tell_let_go()
         with torch_private.NoModes():  # the recorder's own use of tensors is no use by the program
             event.before = self._read(inputs, of_device, event.captured, event.is_scratch)
             only_gets = event.op == "broadcast" and event.src != self._rank  # its tensor may never have been filled
@@ -395,7 +423,7 @@ class Tracer:
     def _write_down(self) -> None:
         """Tell the end of calls that are complete and that nobody waits for, and let go of their tensors."""
         for traced in list(self._open.values())[: MAX_OPEN // 2]:
-            if not traced.captured and not traced.failed and traced.inner.is_completed():
+            if traced.complete:
                 self.done(traced, waited=False)
 
     # --- left to a stream -----------------------------------------------------------------
@@ -463,6 +491,7 @@ class Tracer:
 
     def ask(self) -> None:
         """Tell the end of every call that is complete, as far as it can be seen. Waits for nothing."""
+        self.tell_let_go()
         if self._capturing and self.now() - self._captured_at < CAPTURE_SECONDS:
             return
         with self._lock:
@@ -470,7 +499,7 @@ class Tracer:
                 if _seen(is_through):
                     self._through(index)
             for traced in list(self._open.values()):
-                if not traced.captured and not traced.failed and traced.inner.is_completed():
+                if traced.complete:
                     self.done(traced, waited=False)
 
     def _captures(self, of_device: streams.Streams) -> bool:
@@ -498,6 +527,7 @@ class Tracer:
                 return
             traced.told, traced.waited = True, waited
             self._open.pop(traced.index, None)
+            self._held.pop(traced.index, None)
             if (
                 traced.by_torch
             ):  # one that the program made is its own to keep: kept here, it would keep a destroyed group connected

@@ -129,6 +129,7 @@ class Event:
     issued: float | None = None
     captured: bool = False  # it went into a CUDA graph: it moves something at each replay, which nobody sees
     handling: str | None = None  # the exception that the program was handling when it made the call
+    abandoned: bool = False  # whether its Work was let go of, or its rank ended, before it was complete
     non_finite: bool = False  # whether it passes in a NaN or an infinity, where that is looked for
 
     def __reduce__(self):

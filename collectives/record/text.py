@@ -4,11 +4,13 @@ For screen readers, for diffs, for nbval, and for whoever reads faster than they
 same events always give the same text: no times, no addresses.
 """
 
+from typing import Iterable
+
 import torch
 
 from ..format import aligned, dtype_name, numbers, size, span
 from .calls import Call
-from .event import Event, Value
+from .event import Event, Line, Value
 from .messages import delivered
 
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
@@ -131,3 +133,25 @@ def text(value: Value) -> str:
     if value.dim() <= 1:
         return numbers(value.flatten().tolist())
     return " ".join(f"[{text(row)}]" for row in value)
+
+
+def source(line: Line | None) -> str:
+    return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
+
+
+def dropped(send: Event, more: int = 0) -> str:
+    """What the rank of a message that gloo may lose did, and what to do.  more: how many others there are of the rank's."""
+    others = f", and of {more} more," * bool(more)
+    where = f" ({source(send.line)})" * bool(send.line)
+    return (
+        f"Rank {send.rank} dropped the handle of isend #{send.index + 1}{where}{others} before it was complete, and gloo may "
+        "lose such a message: keep the Work that isend returns, and wait() for it."
+    )
+
+
+def all_dropped(sends: Iterable[Event]) -> list[str]:
+    """A sentence for each rank of messages that gloo may lose."""
+    by_rank: dict[int, list[Event]] = {}
+    for send in sends:
+        by_rank.setdefault(send.rank, []).append(send)
+    return [dropped(first, len(more)) for first, *more in by_rank.values()]

@@ -60,9 +60,9 @@ _REFUSALS = {
 def no_server(verdict: NoServer) -> str:
     status, how, more = verdict.status, "was ended from outside", ""
     if status == -signal.SIGKILL:
-        how, more = f"was {_killed_by(status)}", f"\n{FROM_OUTSIDE}"
+        how, more = f"was {killed_by(status)}", f"\n{FROM_OUTSIDE}"
     elif verdict.last_words and status != 0:
-        how = f"was {_killed_by(status)}" if status and status < 0 else "crashed"
+        how = f"was {killed_by(status)}" if status and status < 0 else "crashed"
         more = f" Its last words:\n{verdict.last_words}"
     what = f"the process that starts the ranks {how}, and the ranks with it.{more}"
     return f"{what}\nRun the cell again: it starts again."
@@ -151,7 +151,7 @@ def _how(verdict: Died) -> str:
     if isinstance(status, str):
         return status
     if status is not None and status < 0:
-        return f"was {_killed_by(status)}"
+        return f"was {killed_by(status)}"
     if not verdict.began:
         return "ended" if status is None else f"ended with exit code {status}"
     if status in (None, LOST):
@@ -159,7 +159,7 @@ def _how(verdict: Died) -> str:
     return f"ended itself with exit code {status} (os._exit?)"
 
 
-def _killed_by(status: int) -> str:
+def killed_by(status: int) -> str:
     """status: minus the number of a signal."""
     try:
         return f"killed by {signal.Signals(-status).name}"

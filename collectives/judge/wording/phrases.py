@@ -4,7 +4,9 @@ from typing import Hashable, Iterable, Sequence
 
 from ...format import aligned, name_ranks, span
 from ...record.calls import Call
-from ...record.event import Event, Line
+from ...record.event import Event
+from ...record.text import dropped as dropped
+from ...record.text import source as source
 from ..verdict import Standing
 
 CALLS_SHOWN = 3  # of those that ranks made from different lines
@@ -12,10 +14,6 @@ CALLS_SHOWN = 3  # of those that ranks made from different lines
 EVERY_RANK_MAKES_IT = (
     "Every rank must call new_group, even one that won't be a member, in the same order and with the same ranks."
 )
-
-
-def source(line: Line | None) -> str:
-    return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
 
 
 def verb(word: str, ranks: list[int]) -> str:

@@ -4,7 +4,7 @@ from typing import Iterable, Sequence
 
 from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
-from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, handled, rows, source, verb
+from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, dropped, handled, rows, source, verb
 
 _BETWEEN = "look at what is between them, an address, a port, a firewall."
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
@@ -69,7 +69,8 @@ def interruption(verdict: Interruption) -> str:
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(each.event for each in verdict.standing)
-    return "\n".join([head, _told(verdict.standing), *errors, *_lacks(verdict), *_lack_entries(verdict)])
+    lacks = [*_lost(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
+    return "\n".join([head, _told(verdict.standing), *errors, *lacks])
 
 
 def _told(standing: Sequence[Standing]) -> str:
@@ -118,12 +119,17 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
         end = f": {name_ranks(gone)} returned, so it can never finish." if gone else "."
         number = call.events[0].index + 1
         yield f"{call.op} #{number} of {name_ranks(list(call.ranks))} lacks {name_ranks(sorted(absent))}{end}"
-    if verdict.in_flight and not verdict.calls:
+    if verdict.in_flight and not verdict.calls and not any(each.lost for each in verdict.standing):
         flights = "; ".join(
             f"{call.op} #{call.events[0].index + 1} on {name_ranks(list(ranks))}" for call, ranks in verdict.in_flight
         )
         yield f"No rank lacks a call: every call that has not ended was made by all its ranks. In flight: {flights}."
         yield "Look at what is between the ranks, and at what carries the call out: a link, a card or a kernel."
+
+
+def _lost(standing: Sequence[Standing]) -> list[str]:
+    """A sentence for each message that a rank waits for and that gloo may have lost."""
+    return [dropped(each.lost) for each in standing if each.lost]
 
 
 def stood(verdict: Halt) -> list[str]:
@@ -152,6 +158,8 @@ def deadlock(verdict: Deadlock) -> str:
 
 
 def _advice(verdict: Deadlock, gone: list[int]) -> str:
+    if lost := _lost(verdict.standing):
+        return "\n".join(lost)
     pending = [verdict.standing[rank].event for rank in verdict.ranks]
     ops = {e.op for e in pending}
     if ops == {"send"} and not gone:
@@ -212,19 +220,22 @@ def time_up(verdict: TimeUp) -> str:
         for what, ranks in doing.items()
     )
     head = f"out of time after {verdict.seconds:g} s: {who}."
-    return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits)])
+    return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits, verdict.distant)])
 
 
-def _look_for(busy: list[Standing], fits: bool) -> str:
+def _look_for(busy: list[Standing], fits: bool, distant: bool) -> str:
     if lack_members := "\n".join(_lack_members(busy)):
         return lack_members
+    if lost := _lost(busy):
+        return "\n".join(lost)
     if any(each.entering == "new_group" for each in busy):
         return EVERY_RANK_MAKES_IT
     if not all(each.event for each in busy):
         return LONGER
     if fits and (made := [each.rank for each in busy if each.call.is_complete]):
+        advice = "Look at what is between the ranks: a cable, a firewall, a slow network." if distant else LONGER
         return (
             f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "
-            "Look at what is between the ranks: a cable, a firewall, a slow network."
+            + advice
         )
     return "Look for the call that the waiting ranks' partners haven't made yet."

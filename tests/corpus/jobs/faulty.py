@@ -73,6 +73,45 @@ def early(rank):
         dist.all_reduce(torch.ones(4))
 
 
+def leaves(rank):
+    """Rank 0 makes one call fewer, and takes its connections with it. What becomes of the others' error is asked for."""
+    steps()
+    try:
+        if rank:
+            steps(1)
+    except RuntimeError as error:
+        if sys.argv[2] == "renamed":
+            raise ValueError("training failed") from error
+        if sys.argv[2] == "raised":
+            raise
+        time.sleep(1)  # what it does without the others
+        sys.exit(1)
+    dist.destroy_process_group()
+
+
+def drops(rank):
+    """Rank 0 lets go of what it sends, and rank 1 is late for it."""
+    steps()
+    if rank == 0:
+        dist.isend(torch.ones(4), 1)
+    elif rank == 1:
+        time.sleep(1)
+        dist.recv(torch.empty(4), 0)
+
+
+def drops_by_luck(rank):
+    """The same, but the receiver comes first."""
+    if rank == 1:
+        arriving = [dist.irecv(torch.empty(4), 0) for _ in range(2)]
+    dist.barrier()
+    for _ in range(2 * (rank == 0)):
+        dist.isend(torch.ones(4), 1)
+    if rank == 1:
+        for work in arriving:
+            work.wait()
+    dist.barrier()
+
+
 def sleeper(rank):
     """Rank 2 waits for something else before the call."""
     steps()
