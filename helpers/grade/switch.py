@@ -166,7 +166,7 @@ class Switch:
             header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
-        if apart := self._monitor.unlike_groups() or self._monitor.unshared_group():
+        if apart := self._monitor.unlike() or self._monitor.unshared_group():
             raise self._error(apart)
         if any(len(peer.returned[1]) != len(arguments) for peer, arguments in zip(self._peers, given)):
             raise Ungradable(
