@@ -126,6 +126,14 @@ def test_hosts_end_and_take_along_all_that_runs_on_them(hosts):
         process.stdout.close()
 
 
+@needs_hosts
+def test_a_program_on_a_host_finds_itself_in_proc(hosts):
+    """Else it would read about processes of the machine, as the fork server does that looks for its ranks."""
+    program = "import os; print(os.readlink('/proc/self') == str(os.getpid()))"
+    with hosts.start(1, [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as trial:
+        assert trial.stdout.read() == "True\n"
+
+
 CRASHES = """
 import os, signal, subprocess
 from collectives.jobs import Hosts
@@ -210,7 +218,7 @@ def test_a_system_that_refuses_is_told_at_once():
 
 
 def test_the_last_expression_of_a_cell_is_shown():
-    assert with_last_shown("x = 1\nf(x,\n  'ä')  # why") == "x = 1\nshow(f(x,\n  'ä'))  # why"
+    assert with_last_shown("x = 1\nf(x,\n  'ä')  # why") == "x = 1\n_show(f(x,\n  'ä'))  # why"
     assert with_last_shown("print(1)") == "print(1)"
     assert with_last_shown("x;") == "x;"
     assert with_last_shown("x = 1") == "x = 1"

@@ -38,7 +38,7 @@ def main(pid: str, *command: str) -> None:
 def see_own_processes(libc: ctypes.CDLL) -> None:
     """Give this process a /proc of the host's processes, by which they have the numbers that they have themselves.
 
-    bubblewrap needs it.  A container that hides parts of its /proc allows no other, and the machine's stays.
+    So programs there find themselves in it.  A container that hides parts of its /proc allows no other, and the machine's stays.
     """
     if libc.unshare(CLONE_NEWNS) == 0:
         libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)

@@ -30,12 +30,6 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", type=Path, default=Path("report"), help="the report's folder; continues from what is in it")
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
     add("--jobs", type=int, help="submissions at a time (default: one per core)")
-    add(
-        "--engines",
-        default="",
-        metavar="CLUSTER",
-        help="grade on the engines of an ipyparallel cluster: profile or .json",
-    )
     add("--names", default="", help="how submissions are named: canvas, moodle, or a pattern with (?P<student>...)")
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
     add(

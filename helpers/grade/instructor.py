@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import report, roster, walls
-from .engines import EngineWorkers
 from .entries import Entry, find, naming
 from .folder import ReportFolder, Unfit, recall, remember, write
 from .gradebook import Grading, Student, students
@@ -27,7 +26,7 @@ LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is taken tha
 def grade(
     entries: list[Entry],
     folder: ReportFolder,
-    workers: Workers | EngineWorkers,
+    workers: Workers,
     progress: Callable[[int, int, str], None],
     each: Callable[[Grading], None] = lambda grading: None,
 ) -> list[Grading]:
@@ -87,7 +86,7 @@ def score(options: argparse.Namespace) -> int:
             raise Unfit(f"The report, {options.out}, lies in the watched folder. Name one outside it with --out.")
         listed = roster.read(options.roster) if options.roster else None
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
-        if not options.no_sandbox and not options.engines:
+        if not options.no_sandbox:
             walls.check(private)
     except (walls.Unavailable, Unfit, ValueError) as why:
         print(f"No sandbox: {why}\n{NO_SANDBOX}" if isinstance(why, walls.Unavailable) else why, file=sys.stderr)
@@ -117,19 +116,14 @@ def score(options: argparse.Namespace) -> int:
     return 1 if few else 0
 
 
-def _workers(options: argparse.Namespace, private: list[Path]) -> Workers | EngineWorkers:
-    """This machine's worker processes, or engines. Raises NoWorker."""
-    if options.engines:
-        engines = EngineWorkers(options.engines, not options.no_sandbox, private)
-        for engine, why in engines.flaws.items():
-            print(f"Engine {engine} grades nothing: {printable(why)}", file=sys.stderr)
-        return engines
+def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:
+    """This machine's worker processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Workers(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
 
 
 def _scored(
-    options: argparse.Namespace, folder: ReportFolder, workers: Workers | EngineWorkers, listed: roster.Roster | None
+    options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None
 ) -> tuple[list[Student], str]:
     """The class, its report written, and what is to be said of its roster. With --watch it goes on until it is stopped."""
     names = naming(options.names, options.one_student)
