@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectives.launch.workers import UNREAD_BYTES
+from collectives.rank import protocol
 from collectives.rank.protocol import (
     HEADER_BYTES,
     Channel,
@@ -44,6 +45,17 @@ STREAM = b"".join(map(frame, MESSAGES))
 
 def same(got, wanted=MESSAGES):
     return repr(got) == repr(wanted)
+
+
+def test_every_message_can_be_sent():
+    parts = {protocol.Place, protocol.RankSpec}  # of messages
+    defined = {
+        kind for kind in vars(protocol).values()
+        if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == protocol.__name__
+    }  # fmt: skip
+    assert set(KINDS) == defined - parts and len(KINDS) == len(set(KINDS)) < 256
+    (got,) = Frames().feed(frame(protocol.NotFinite(3)))
+    assert got == protocol.NotFinite(3) and type(got) is protocol.NotFinite
 
 
 def test_a_stream_is_read_byte_by_byte():

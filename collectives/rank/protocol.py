@@ -19,7 +19,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Hashable, NamedTuple
+from typing import TYPE_CHECKING, Hashable, NamedTuple, Union, get_args
 
 from . import own
 
@@ -293,12 +293,12 @@ class Refused(NamedTuple):
     errno: int
 
 
-MESSAGES = (
+Message = Union[
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
-    Again, Grouped, Ungrouped,
-)  # fmt: skip
-Message = NamedTuple  # one of MESSAGES
+    Again, Grouped, Ungrouped, NotFinite,
+]  # fmt: skip
+MESSAGES: tuple[type, ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name
 
 
