@@ -18,15 +18,16 @@ HEAD = '''"""{name}.ipynb as a program: torchrun --nproc-per-node 4 PROGRAM.py
 Made by collectives.jobs.export.
 """
 
-from collectives.jobs.program import begin, show
+from collectives.jobs.program import begin
+from collectives.jobs.program import show as _show  # chapters define functions named show
 
-display = show
+display = _show
 begin(pictures="{name}-pictures"{where})
 '''
 TRY = """try:
 {body}
 except Exception as error:
-    show(error)"""
+    _show(error)"""
 
 
 def export(notebook: Path, backend: str | None = None, device: str | None = None) -> str:
@@ -52,7 +53,7 @@ def export(notebook: Path, backend: str | None = None, device: str | None = None
 
 
 def with_last_shown(source: str) -> str:
-    """The cell with its last expression, if it ends with one and no semicolon, inside show(...)."""
+    """The cell with its last expression, if it ends with one and no semicolon, inside _show(...)."""
     body = ast.parse(source).body
     if not body or not isinstance(body[-1], ast.Expr) or source.rstrip().endswith(";"):
         return source
@@ -63,7 +64,7 @@ def with_last_shown(source: str) -> str:
     lines = text.splitlines(keepends=True)
     start = sum(map(len, lines[: last.lineno - 1])) + last.col_offset
     end = sum(map(len, lines[: last.end_lineno - 1])) + last.end_col_offset
-    return (text[:start] + b"show(" + text[start:end] + b")" + text[end:]).decode()
+    return (text[:start] + b"_show(" + text[start:end] + b")" + text[end:]).decode()
 
 
 def main() -> None:

@@ -56,29 +56,31 @@ def begin(pictures: str, backend: str | None = None, device: str | None = None) 
     launch.where = lambda: EngineRanks(engines)
 
 
-def show(value: Any) -> None:
-    """Print what a notebook would show of a value, and write its picture into a file."""
-    if isinstance(value, BaseException):
-        print(f"{type(value).__name__}: {value}", flush=True)
-    elif hasattr(value, "unattended"):  # something to play with: what it shows where nobody can
-        frontend.show(*value.unattended())
-    elif hasattr(value, "_ipython_display_"):
-        value._ipython_display_()
-    elif value is not None:
-        _display(value)
+def show(*values: Any) -> None:
+    """Print what a notebook would show of each value, and write its picture into a file."""
+    for value in values:
+        if isinstance(value, BaseException):
+            print(f"{type(value).__name__}: {value}", flush=True)
+        elif hasattr(value, "unattended"):  # something to play with: what it shows where nobody can
+            frontend.show(*value.unattended())
+        elif hasattr(value, "_ipython_display_"):
+            value._ipython_display_()
+        elif value is not None:
+            _display(value)
 
 
-def _display(value: Any, raw: bool = False, **_: Any) -> None:
+def _display(*values: Any, raw: bool = False, **_: Any) -> None:
     """IPython's display() for a program."""
-    if raw:
-        print(value["text/plain"], flush=True)
-    elif hasattr(value, "_repr_mimebundle_"):
-        _pictures.mkdir(parents=True, exist_ok=True)
-        path = _pictures / f"{next(_numbers):02}.png"
-        path.write_bytes(b64decode(value._repr_mimebundle_()[0]["image/png"]))
-        print(f"[picture: {path}]", flush=True)
-    else:
-        print(repr(value), flush=True)
+    for value in values:
+        if raw:
+            print(value["text/plain"], flush=True)
+        elif hasattr(value, "_repr_mimebundle_"):
+            _pictures.mkdir(parents=True, exist_ok=True)
+            path = _pictures / f"{next(_numbers):02}.png"
+            path.write_bytes(b64decode(value._repr_mimebundle_()[0]["image/png"]))
+            print(f"[picture: {path}]", flush=True)
+        else:
+            print(repr(value), flush=True)
 
 
 class StoreEngines(Engines):
