@@ -89,5 +89,5 @@ env: ## make or update the environment in .venv
 	@$(PYTHON) -I helpers/tools/install.py $(VENV) "$(TORCH_INDEX)"
 
 clean: ## remove the environment and everything that was generated beside it
-	rm -rf .venv .venv-* _site screenshots progress.md .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* _site screenshots progress.md .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

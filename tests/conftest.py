@@ -12,7 +12,7 @@ from tests import ROOT
 # Where little is left to do, no worker should begin with one of these; pytest-xdist hands files out in this order.
 LONGEST = (
     "test_class", "test_exercises", "test_score", "test_grade", "test_launch", "test_hosts", "test_cluster",
-    "test_engines", "test_chapters", "test_faults", "test_parallel", "test_correct",
+    "test_engines", "test_ranks", "test_chapters", "test_faults", "test_parallel", "test_correct",
     "01_ranks", "18_when_it_hangs", "19_real_hardware", "20_one_model_every_way",
 )  # fmt: skip
 

@@ -13,17 +13,18 @@ import sys
 import time
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Hashable, Mapping, NamedTuple
 
+from ..launch.forkserver import LocalWorkers
 from ..launch.pool import server
-from ..launch.workers import Patience, WorkerGroup
+from ..launch.workers import Patience
 from ..rank.protocol import ProcessContext, RankSpec
 
 ANSWER_SECONDS = 0.02  # in which a rank may still say something
 MAX_ANSWER_BYTES = 1 << 24
 START_SECONDS = 30.0  # for the fork server to have room for a request
 SIOCGIFADDR = 0x8915  # Linux's
-_ranks: dict[str, WorkerGroup] = {}  # of one rank each
+_ranks: dict[str, LocalWorkers] = {}  # of one rank each
 
 
 class About(NamedTuple):
@@ -42,8 +43,9 @@ class Heard(NamedTuple):
     out: bytes = b""
     err: bytes = b""
     ended: bool = False  # nothing more will come
-    status: int | None = None  # its exit status
+    status: int | str | None = None  # its exit status
     refused: int | None = None  # the errno, if the system gave no process for it
+    computed: Mapping[Hashable, float] = {}  # CPU seconds by process of this engine's
 
 
 def describe() -> About:
@@ -88,7 +90,7 @@ def exchange(number: str, data: bytes, stack: bool) -> Heard:
     rank.server.read()
     said, ended = _received(rank.socks[0])
     status, refused = next(iter(rank.exits.values()), None), rank.refused and rank.refused[1]
-    return Heard(said, read_now(out), read_now(err), ended, status, refused)
+    return Heard(said, read_now(out), read_now(err), ended, status, refused, rank.computed)
 
 
 def end(number: str) -> None:

@@ -9,7 +9,7 @@ import time
 from functools import cache
 from typing import Any, Iterable
 
-from ..launch.ranks import Ranks
+from ..launch.ranks import Server
 from ..launch.workers import Patience
 from ..rank.protocol import Place, ProcessContext, RankSpec
 from ..rank.work import LOOPBACK
@@ -29,43 +29,49 @@ class EngineError(RuntimeError):
 
 
 class _NoServer:
-    """What a session expects of the process that forks ranks: here the engines have them, and this does nothing."""
+    """A Server that does nothing: each engine has its own, which the session isn't connected to."""
 
     up, born = True, 0.0
 
     def __init__(self) -> None:
         self.sock, self._other = socket.socketpair()  # nothing is ever sent
 
-    def read(self, *_: Any) -> None: ...
+    def read(self) -> None: ...
 
-    learn = close = read
+    def learn(self, modules: list[str]) -> None: ...
 
-    def last_words(self) -> tuple[None, str]:
+    def last_words(self) -> tuple[int | None, str]:
         return None, ""
 
+    def close(self, patience_seconds: float) -> None: ...
 
-class EngineRanks(Ranks):
-    """Ranks on engines, next to each other on each if there are more ranks than engines.
+
+@cache
+def _no_server() -> _NoServer:
+    """The one for all."""
+    return _NoServer()
+
+
+class EngineRanks:
+    """Ranks on engines, see ranks.Ranks: next to each other on each if there are more ranks than engines.
 
     usual: the number of engines.
 
     Raises EngineError if an engine does not answer, or the others cannot reach it.
     """
 
-    server = staticmethod(cache(_NoServer))  # one for all
-
     def __init__(self, engines: Engines) -> None:
         self._engines, self.usual = engines, len(engines.names)
         if not self.usual:
             raise EngineError("there are no engines here: start some, for example with `ipcluster start -n 4`.")
 
-    def workers(
-        self, server: Any, world_size: int, context: ProcessContext, patience: Patience, new: bool
-    ) -> EngineWorkers:
+    def server(self) -> Server:
+        return _no_server()
+
+    def workers(self, world_size: int, context: ProcessContext, patience: Patience, new: bool) -> EngineWorkers:
         found = self._about(range(min(self.usual, world_size)))
         # Engines are numbered as they register, whichever host they are on: a ring would go back and forth.
         hosts = list(dict.fromkeys(about.host for about in found.values()))
-        self.hosts = len(hosts)
         by_host = sorted(found, key=lambda engine: hosts.index(found[engine].host))
         engine_of = [by_host[rank * len(found) // world_size] for rank in range(world_size)]
         host_of = [found[engine].host for engine in engine_of]

@@ -7,11 +7,12 @@ means of calling a function on an engine will do.
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Hashable, Mapping, Protocol
 
 from ..launch.workers import Patience, WorkerGroup
-from ..rank.protocol import Fork, Job, Message, RankSpec, frame
+from ..rank.protocol import Job, Message, RankSpec, frame
 from .engine import About, Heard, end, exchange, read_now, start
 
 ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
@@ -26,7 +27,7 @@ class Answer(Protocol):
     def get(self) -> Any: ...
 
 
-class Engines:
+class Engines(ABC):
     """Processes that call functions of engine.py for us: a subclass has the way to ask them.
 
     names: what the learner knows them by, in the order of their ranks.
@@ -37,21 +38,23 @@ class Engines:
         self.names = names
         self.known: dict[int, About] = {}
 
-    def ask(self, engine: int, function: Callable, *args: Any) -> Answer:
-        raise NotImplementedError
+    @abstractmethod
+    def ask(self, engine: int, function: Callable, *args: Any) -> Answer: ...
 
 
 class EngineWorkers(WorkerGroup):
-    """A WorkerGroup whose ranks are on engines.  engine_of: by rank."""
+    """Ranks on engines, see ranks.Workers.  engine_of: by rank."""
 
     def __init__(self, engines: Engines, engine_of: list[int], specs: list[RankSpec], patience: Patience) -> None:
-        self.engines, self.engine_of, self._ranks = engines, engine_of, []
+        self.engines, self.engine_of = engines, engine_of
+        self._ranks: list[_Remote] = []
+        self._computed: dict[Hashable, float] = {}  # by engine and process there
         self._over, self._thread = threading.Event(), threading.Thread(target=self._relay, daemon=True)
-        super().__init__(self, specs, patience)  # with itself in the place of the server that ranks are asked of
+        super().__init__(specs, patience)
         self._thread.start()
 
-    def request(self, message: Fork, descriptors: list[int], patience: Patience) -> None:
-        self._ranks.append(_Remote(self, message.spec, list(map(os.dup, descriptors))))
+    def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
+        self._ranks.append(_Remote(self, spec, list(map(os.dup, descriptors))))
 
     def tell(self, message: Message) -> None:
         for rank, engine in enumerate(self.engine_of):
@@ -63,6 +66,14 @@ class EngineWorkers(WorkerGroup):
     def ask_for_stacks(self) -> None:
         for rank in self._ranks:
             rank.stack_wanted = True
+
+    @property
+    def computed(self) -> Mapping[Hashable, float]:
+        """As each engine reported them last, which is a fraction of a second ago."""
+        return dict(self._computed)  # a copy: the relay's thread goes on
+
+    def note_computed(self, engine: int, computed: Mapping[Hashable, float]) -> None:
+        self._computed |= {(engine, process): seconds for process, seconds in computed.items()}
 
     def _end_ranks(self) -> None:
         self._over.set()
@@ -125,6 +136,7 @@ class _Remote:
         return bool(heard.data)
 
     def _take(self, heard: Heard) -> None:
+        self._group.note_computed(self._engine, heard.computed)
         if heard.refused:
             self._group.refused = self._rank, heard.refused
         self._messages.add(heard.data)

@@ -1,13 +1,13 @@
 """`run()` on ranks of other machines, or of hosts that this machine pretends to be."""
 
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from ..judge.run import Run
 from ..launch import run as launch
-from ..launch.ranks import Ranks
+from ..launch.pool import LocalRanks
 from ..launch.session import Settings
-from ..launch.workers import WorkerGroup
+from ..rank.protocol import Place
 from .engines import EngineRanks
 from .hosts import Hosts
 from .ipp import engines_of
@@ -15,16 +15,14 @@ from .ipp import engines_of
 RANKS_PER_HOST = 2
 
 
-class HostRanks(Ranks):
-    """Ranks on hosts made of namespaces, as many on each."""
+class HostRanks(LocalRanks):
+    """Ranks on hosts made of namespaces, equally many on each."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts, self.usual = hosts, RANKS_PER_HOST * hosts.count
 
-    def workers(self, server: Any, world_size: int, *how: Any) -> WorkerGroup:
-        self._places = self._hosts.places(world_size)
-        self.hosts = len({place.namespaces for place in self._places})
-        return super().workers(server, world_size, *how)
+    def _places(self, world_size: int) -> Sequence[Place]:
+        return self._hosts.places(world_size)
 
 
 def run(
@@ -62,7 +60,7 @@ def use(on: Any = None, backend: str | None = None, device: str | None = None) -
     if on is not None:
         ranks_on(on)  # else what cannot be used would be found at the next run
     launch.usual = backend, device
-    launch.where = Ranks if on is None else partial(ranks_on, on)
+    launch.where = LocalRanks if on is None else partial(ranks_on, on)
 
 
 def ranks_on(on: Any) -> HostRanks | EngineRanks:

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Callable
 
 from ..rank.protocol import Frames, Message
-from .forkserver import ForkServer
 from .interrupts import Interrupts
-from .workers import Output, WorkerGroup
+from .ranks import Server, Workers
+from .workers import Output
 
 POLL_SECONDS = 0.01  # between reads of the ranks' sockets; a rank that returns wakes us at once
 COLLECT_OBJECTS = 50_000  # made between two looks for garbage; Python's own choice is 700
@@ -29,8 +29,8 @@ class Conversation:
 
     def __init__(
         self,
-        server: ForkServer,
-        workers: WorkerGroup,
+        server: Server,
+        workers: Workers,
         interrupts: Interrupts,
         take: Callable[[int, Message], None],
         lost: Callable[[int], None],

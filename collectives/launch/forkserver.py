@@ -1,4 +1,6 @@
-"""The kernel's end of the process that ranks are forked from."""
+"""The kernel's end of the process that ranks are forked from, and of the ranks that it forks."""
+
+from __future__ import annotations
 
 import os
 import shutil
@@ -9,7 +11,7 @@ import tempfile
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import Callable, Sequence
+from typing import Callable, Hashable, Mapping, Sequence
 
 from ..rank import protocol
 from ..rank.protocol import Message, Place, ProcessContext, RankSpec
@@ -36,8 +38,8 @@ class ForkServer:
     def __init__(self) -> None:
         self.owner, self.born, self.up, self._lost = os.getpid(), time.perf_counter(), False, False
         self._frames, self._unsent = protocol.Frames(), bytearray()
-        self._groups: weakref.WeakValueDictionary[int, WorkerGroup] = weakref.WeakValueDictionary()
-        self._standby: dict[int, WorkerGroup] = {}  # by world size, the one used last at the end
+        self._groups: weakref.WeakValueDictionary[int, LocalWorkers] = weakref.WeakValueDictionary()
+        self._standby: dict[int, LocalWorkers] = {}  # by world size, the one used last at the end
         with ExitStack() as undo:
             # For the ranks' rendezvous. The kernel removes it if the server is killed, the server if the kernel is.
             self._folder = tempfile.mkdtemp(prefix="collectives-")
@@ -123,7 +125,7 @@ class ForkServer:
 
     def workers(
         self, world_size: int, context: ProcessContext, patience: Patience, new: bool, places: Sequence[Place] = ()
-    ) -> WorkerGroup:
+    ) -> LocalWorkers:
         """An unused worker group of that size: the one on standby, or a new one, and always that with places."""
         workers = None if places else self._standby.pop(world_size, None)
         if workers and new:
@@ -133,13 +135,13 @@ class ForkServer:
 
     def _new(
         self, world_size: int, context: ProcessContext, patience: Patience, places: Sequence[Place] = ()
-    ) -> WorkerGroup:
+    ) -> LocalWorkers:
         where = enumerate(places or [Place()] * world_size)
         return self.start([RankSpec(rank, world_size, context, place=place) for rank, place in where], patience)
 
-    def start(self, specs: list[RankSpec], patience: Patience) -> WorkerGroup:
+    def start(self, specs: list[RankSpec], patience: Patience) -> LocalWorkers:
         """Fork ranks as these say: all the ranks of a run, or those that are on this machine."""
-        workers = WorkerGroup(self, specs, patience)
+        workers = LocalWorkers(self, specs, patience)
         self._groups[workers.number] = workers
         return workers
 
@@ -168,9 +170,10 @@ class ForkServer:
             self.prepare(world_size, patience)
 
     @property
-    def computed(self) -> dict[int, float]:
+    def computed(self) -> Mapping[Hashable, float]:
         """Seconds of processor time of each rank, by process. Empty where the system does not tell."""
-        pid, computed = self.process.pid, {}
+        pid = self.process.pid
+        computed: dict[Hashable, float] = {}
         with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as children:
             for child in map(int, children.read().split()):
                 with suppress(OSError):  # it has ended
@@ -198,3 +201,32 @@ class ForkServer:
                 self.process.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
         self._stderr.close()
+
+
+class LocalWorkers(WorkerGroup):
+    """Ranks that a ForkServer has forked, see ranks.Workers."""
+
+    def __init__(self, server: ForkServer, specs: list[RankSpec], patience: Patience) -> None:
+        self.server = server
+        self._reusable = specs[0].place == Place()  # whether others like these may be made in advance
+        super().__init__(specs, patience)
+
+    def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
+        self.server.request(protocol.Fork(self.number, spec), descriptors, patience)
+
+    def _end_ranks(self) -> None:
+        with suppress(OSError):  # the server is gone, and its ranks with it
+            self.server.post(protocol.Kill(self.number))
+
+    def ask_for_stacks(self) -> None:
+        """Have every rank write its Python stack to its err, which works in a loop and in a C++ wait too."""
+        self.server.post(protocol.DumpStacks(self.number))
+
+    @property
+    def computed(self) -> Mapping[Hashable, float]:
+        return self.server.computed
+
+    def prepare_successors(self, patience: Patience) -> None:
+        if self._reusable:
+            self.server.prepare(len(self.socks), patience)
+            self.server.flush(patience)

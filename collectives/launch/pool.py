@@ -1,4 +1,6 @@
-"""Ranks that are connected and wait for work: made in advance, used once."""
+"""Ranks of this machine, connected and waiting for work: made in advance, used once."""
+
+from __future__ import annotations
 
 import atexit
 import os
@@ -6,11 +8,15 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Callable, Iterable
+from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
-from .forkserver import ForkServer
+from ..rank.protocol import Place, ProcessContext
+from .forkserver import ForkServer, LocalWorkers
 from .interrupts import Interrupts
-from .workers import Patience, WorkerGroup
+from .workers import Patience
+
+if TYPE_CHECKING:
+    from .ranks import Server, Workers
 
 HEAD_START_SECONDS = 0.005  # in which the caller has the processor, before the next ranks are made
 DISCARD_SECONDS = 1.0  # for a server that was given up to end by itself
@@ -77,6 +83,21 @@ def _stop() -> None:
 os.register_at_fork(after_in_child=_stop)
 
 
+class LocalRanks:
+    """Ranks on this machine, see ranks.Ranks."""
+
+    def server(self) -> ForkServer:
+        self._server = server()
+        return self._server
+
+    def workers(self, world_size: int, context: ProcessContext, patience: Patience, new: bool) -> LocalWorkers:
+        return self._server.workers(world_size, context, patience, new, self._places(world_size))
+
+    def _places(self, world_size: int) -> Sequence[Place]:
+        """The host of each rank; empty for this machine itself."""
+        return ()
+
+
 # --- between two runs ---------------------------------------------------------------------
 
 _replacing: threading.Thread | None = None
@@ -95,19 +116,15 @@ def in_background(work: Callable[[], None]) -> None:
         work()
 
 
-def replace(workers: WorkerGroup) -> None:
+def replace(workers: Workers) -> None:
     """End the ranks, and make their successors."""
     _next_call.wait(HEAD_START_SECONDS)
     workers.end()
-    if not workers.reusable:
-        return
-    patience = Patience(time.monotonic() + BACKGROUND_SECONDS)
     with suppress(OSError):  # the next call tries again, and says what is wrong
-        workers.server.prepare(len(workers.socks), patience)
-        workers.server.flush(patience)
+        workers.prepare_successors(Patience(time.monotonic() + BACKGROUND_SECONDS))
 
 
-def discard(server: ForkServer, workers: WorkerGroup | None) -> None:
+def discard(server: Server, workers: Workers | None) -> None:
     """End a server that did not do its work in time: the next call starts another."""
     if workers:
         workers.end()

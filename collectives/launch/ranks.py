@@ -1,31 +1,97 @@
-"""Where a run's ranks come from."""
+"""The interface between a run and its ranks: everything that a Session uses of them, wherever they are.
 
-from typing import Sequence
+    Ranks     where they come from    LocalRanks (pool.py), HostRanks (jobs/run.py), EngineRanks (jobs/engines.py)
+    Server    what they depend on     ForkServer (forkserver.py), _NoServer (jobs/engines.py)
+    Workers   the ranks of one run    LocalWorkers (forkserver.py), EngineWorkers (jobs/relay.py)
 
-from ..rank.protocol import Place, ProcessContext
-from .forkserver import ForkServer
-from .pool import server
-from .workers import Patience, WorkerGroup
+mypy checks each implementation against these (tests/test_ranks.py), so a member is added here first.
+"""
+
+import socket
+from typing import Hashable, Mapping, Protocol
+
+from ..rank.protocol import Message, ProcessContext
+from .workers import Output, Patience
 
 
-class Ranks:
-    """Where a run's ranks come from: this machine.  Others do the same elsewhere (jobs/engines.py).
+class Server(Protocol):
+    """The process that the ranks are forked from. Its methods raise ConnectionError once it is gone.
 
-    places: the host of each rank; empty for this machine itself.
-    hosts: how many they are on, once there are workers.
+    up: whether it has loaded torch.
+    born: time.perf_counter() of its start.
+    sock: readable when there is something for read(), and once it is gone.
     """
 
-    hosts = 1
+    up: bool
+    born: float
+    sock: socket.socket
 
-    def __init__(self, places: Sequence[Place] = ()) -> None:
-        self._places = places
+    def read(self) -> None:
+        """Read its replies; the Workers that a reply concerns keep it."""
 
-    def server(self) -> ForkServer:
-        """What forks the ranks. Raises OSError if the system has no room for it."""
-        return server()
+    def learn(self, modules: list[str]) -> None:
+        """Have it import modules that a rank had to import, so that later ranks inherit them. It may decline."""
 
-    def workers(
-        self, server: ForkServer, world_size: int, context: ProcessContext, patience: Patience, new: bool
-    ) -> WorkerGroup:
-        """Ranks that nobody has used. new: none that were made in advance. Raises as ForkServer's methods do."""
-        return server.workers(world_size, context, patience, new, self._places)
+    def last_words(self) -> tuple[int | None, str]:
+        """Its exit status, or minus a signal number, and the end of its standard error. None: not known."""
+
+    def close(self, patience_seconds: float) -> None:
+        """End it and every rank, by force after patience_seconds."""
+
+
+class Workers(Protocol):
+    """The ranks of one run: a socket and two output streams each, and one wake-up pipe for all.
+
+    context: what the ranks found around them when they started.
+    born: time.perf_counter() of the first request.
+    socks, out, err: by rank.
+    hosts: how many computers they are on.
+    wakeup: a descriptor, readable when a rank has something to report that the session waits for.
+    exits: by rank, the exit status as from os.waitstatus_to_exitcode, or a sentence's predicate ("was lost with ...").
+    refused: (rank, errno) of the first rank for which the system gave no process, or None.
+    """
+
+    context: ProcessContext | None
+    born: float
+    hosts: int
+    socks: list[socket.socket]
+    out: list[Output]
+    err: list[Output]
+    wakeup: int
+    exits: dict[int, int | str]
+    refused: tuple[int, int] | None
+
+    @property
+    def computed(self) -> Mapping[Hashable, float]:
+        """CPU seconds by process, other processes of the same server included.
+
+        Empty where the system doesn't report them: then no run gets more time than its timeout.
+        """
+
+    def tell(self, message: Message) -> None:
+        """Queue a message for every rank; push() sends it."""
+
+    def push(self, rank: int) -> bool:
+        """Send a rank as much as its socket takes at once. Return whether nothing is left to send."""
+
+    def ask_for_stacks(self) -> None:
+        """Have every rank write its Python stack to its err."""
+
+    def read(self) -> None:
+        """Read what is left in the ranks' output streams."""
+
+    def end(self) -> None:
+        """End the ranks and the processes that they started. They exit moments later."""
+
+    def prepare_successors(self, patience: Patience) -> None:
+        """Have ranks like these made in advance for the next run, where they can be. Raises OSError."""
+
+
+class Ranks(Protocol):
+    """Where a run's ranks come from."""
+
+    def server(self) -> Server:
+        """What the ranks depend on. Raises OSError if the system has no room for it."""
+
+    def workers(self, world_size: int, context: ProcessContext, patience: Patience, new: bool) -> Workers:
+        """Unused ranks of the server returned last. new: none that were made in advance. Raises OSError."""

@@ -20,7 +20,7 @@ from ..rank import torch_private
 from ..rank.pickling import pack
 from ..rank.protocol import ProcessContext
 from .interrupts import Interrupts
-from .pool import wait_for_successors
+from .pool import LocalRanks, wait_for_successors
 from .ranks import Ranks
 from .session import Session, Settings
 
@@ -64,7 +64,7 @@ def run(
 
 
 usual: tuple[str | None, str | None] = None, None  # backend and device where run() is given none
-where: Callable[[], Ranks] = Ranks  # a program of torchrun's (jobs/program.py) has its ranks elsewhere
+where: Callable[[], Ranks] = LocalRanks  # a program of torchrun's (jobs/program.py) has its ranks elsewhere
 
 
 def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple, kwargs: dict) -> Run:

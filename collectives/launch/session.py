@@ -5,7 +5,7 @@ import os
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import Callable, Hashable, Mapping, NamedTuple
 
 from ..frontend import StatusLine
 from ..judge import wording
@@ -15,13 +15,12 @@ from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadab
 from ..judge.wording.waits import under_way
 from ..rank.protocol import Counted, Job, Message, ProcessContext, Ready, Recount, Returned
 from .conversation import Conversation, seldom_collected
-from .forkserver import ForkServer
 from .interrupts import Interrupts
 from .pool import discard, in_background, replace
-from .ranks import Ranks
+from .ranks import Ranks, Server, Workers
 from .returns import Returns
 from .source import last_place, with_text
-from .workers import Patience, WorkerGroup
+from .workers import Patience
 
 START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
 START_SECONDS_PER_RANK = 0.5  # more for each of them: every rank connects to all the others
@@ -72,16 +71,16 @@ class Session:
         self._payload, self._context, self._settings, self._ranks = payload, context, settings, ranks
         self._n = settings.world_size
         self._interrupts: Interrupts | None = None
-        self._server: ForkServer | None = None
-        self._workers: WorkerGroup | None = None
+        self._server: Server | None = None
+        self._workers: Workers | None = None
         self._talk: Conversation | None = None
         self._called = time.perf_counter()
         self._began, self._unix = self._called, time.time()  # later: when there are ranks; both the same moment
         self._seconds = 0.0
         self._deadline = 0.0  # of the phase, by time.monotonic()
         self._handed_out_at = self._looked_at = 0.0  # likewise
-        self._computed: dict[int, float] = {}  # seconds of processor time by process, at the last look
-        self._computed_before: dict[int, float] = {}  # the same as the job was handed out
+        self._computed: Mapping[Hashable, float] = {}  # seconds of processor time by process, at the last look
+        self._computed_before: Mapping[Hashable, float] = {}  # the same as the job was handed out
         self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
         self._ready: set[int] = set()
         self._handed_out = False
@@ -104,7 +103,7 @@ class Session:
         try:
             self._server = self._ranks.server()
             patience = Patience(self._deadline, interrupts.wakes)
-            self._workers = self._ranks.workers(self._server, self._n, self._context, patience, new)
+            self._workers = self._ranks.workers(self._n, self._context, patience, new)
             self._began, self._unix = time.perf_counter(), time.time()
             with Conversation(self._server, self._workers, interrupts, self._take, self._monitor.lost) as self._talk:
                 with seldom_collected():
@@ -137,7 +136,7 @@ class Session:
                 self._handed_out_at = self._looked_at = time.monotonic()
                 self._deadline = self._handed_out_at + self._settings.timeout
                 if self._settings.computing:
-                    self._computed = self._computed_before = self._server.computed
+                    self._computed = self._computed_before = self._workers.computed
                 return self._running
         return None
 
@@ -172,7 +171,7 @@ class Session:
         now = time.monotonic()
         if not self._settings.computing or now >= self._handed_out_at + MOST_PATIENCE * self._settings.timeout:
             return False
-        computed = {pid: seconds for pid, seconds in self._server.computed.items() if pid in self._computed_before}
+        computed = {pid: seconds for pid, seconds in self._workers.computed.items() if pid in self._computed_before}
         grown = sum(seconds - self._computed[pid] for pid, seconds in computed.items())
         most = max((seconds - self._computed_before[pid] for pid, seconds in computed.items()), default=0.0)
         if most >= self._settings.computing or grown < LEAST_COMPUTING * (now - self._looked_at):
@@ -189,7 +188,7 @@ class Session:
                 return self._counting
         longer = self._looked_at - self._handed_out_at  # 0: it was not needed
         seconds = max(self._settings.timeout, float(round(longer)))
-        self._verdict = self._monitor.out_of_time(seconds, distant=self._ranks.hosts > 1)
+        self._verdict = self._monitor.out_of_time(seconds, distant=self._workers.hosts > 1)
         return None
 
     def _interrupted(self) -> None:

@@ -28,7 +28,7 @@ def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
 
 def innermost(frames: Iterable[Line]) -> tuple[Line | None, list[str]]:
     """The learner's line among these, the innermost first, and the functions that it is inside of."""
-    inside = []
+    inside: list[str] = []
     for line in frames:
         if is_learners(line.file):
             return line, inside

@@ -5,10 +5,11 @@ import os
 import select
 import socket
 import time
-from contextlib import contextmanager, suppress
-from typing import Iterator, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import Hashable, Iterator, Mapping, NamedTuple
 
-from ..rank.protocol import DumpStacks, Fork, Kill, Message, Place, RankSpec, frame
+from ..rank.protocol import Message, RankSpec, frame
 
 UNREAD_BYTES = 1 << 18  # bytes that a rank may be ahead of the kernel before it must wait
 KEPT_OUTPUT_BYTES = 1 << 20  # bytes of a rank's printed output that are kept
@@ -59,33 +60,20 @@ class Output:
         return (bytes(self._head) + middle + bytes(self._tail)).decode(errors="replace")
 
 
-class Requests(Protocol):
-    """What a group asks of the fork server (forkserver.py). Both raise ConnectionError once the server is gone."""
-
-    def request(self, message: Message, descriptors: list[int], patience: Patience) -> None: ...
-
-    def post(self, message: Message) -> None: ...
-
-
-class WorkerGroup:
-    """The ranks of one run: a socket and two output streams each, and one wake-up pipe for all.
-
-    exits: the exit status of each rank that has ended, as from os.waitstatus_to_exitcode.
-    refused: (rank, errno) of the first rank for which the system gave no process, or None.
-    born: time.perf_counter() of the first request.
-    """
+class WorkerGroup(ABC):
+    """The kernel's ends of the ranks of one run, see ranks.Workers. A subclass has the way to start and end them."""
 
     _numbers = itertools.count()
 
-    def __init__(self, server: Requests, specs: list[RankSpec], patience: Patience) -> None:
-        self.server, self.number, self.context = server, next(self._numbers), specs[0].context
-        self.reusable = specs[0].place == Place()  # whether others like these may be made in advance
+    def __init__(self, specs: list[RankSpec], patience: Patience) -> None:
+        self.number, self.context = next(self._numbers), specs[0].context
         self.socks: list[socket.socket] = []
         self.out: list[Output] = []
         self.err: list[Output] = []
-        self.exits: dict[int, int] = {}
+        self.exits: dict[int, int | str] = {}
         self.refused: tuple[int, int] | None = None
         self.born = time.perf_counter()
+        self.hosts = len({spec.place.environ.get("GROUP_RANK") for spec in specs})
         self._unsent: dict[int, memoryview] = {}  # by rank
         self._ended = False
         self.wakeup, waking = os.pipe()  # readable when a rank has something to say that the kernel waits for
@@ -104,7 +92,28 @@ class WorkerGroup:
         ours.setblocking(False)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         with theirs, _stream(self.out) as out, _stream(self.err) as err:
-            self.server.request(Fork(self.number, spec), [theirs.fileno(), out, err, waking], patience)
+            self._fork(spec, [theirs.fileno(), out, err, waking], patience)
+
+    # What a subclass has.
+
+    @abstractmethod
+    def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
+        """Start a rank. descriptors: its socket, stdout, stderr and the wake-up pipe, which the caller closes."""
+
+    @abstractmethod
+    def _end_ranks(self) -> None: ...
+
+    @abstractmethod
+    def ask_for_stacks(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def computed(self) -> Mapping[Hashable, float]: ...
+
+    def prepare_successors(self, patience: Patience) -> None:
+        """Do nothing: ranks are made in advance on this machine only."""
+
+    # What is common to all.
 
     def tell(self, message: Message) -> None:
         """Queue a message for every rank; push() sends it."""
@@ -119,7 +128,7 @@ class WorkerGroup:
 
     def push(self, rank: int) -> bool:
         """Send a rank as much as its socket takes at once. Return whether nothing is left to send."""
-        rest = self._unsent.pop(rank, b"")
+        rest = self._unsent.pop(rank, memoryview(b""))
         try:
             rest = rest[self.socks[rank].send(rest) :]
         except BlockingIOError:
@@ -130,17 +139,13 @@ class WorkerGroup:
             self._unsent[rank] = rest
         return not rest
 
-    def ask_for_stacks(self) -> None:
-        """Have every rank write its Python stack to its err, which works in a loop and in a C++ wait too."""
-        self.server.post(DumpStacks(self.number))
-
     def read(self) -> None:
         """Read what is left in the ranks' output streams."""
         for output in (*self.out, *self.err):
             output.read()  # once takes all that a pipe holds (64 KiB), and a stray process may go on writing
 
     def end(self) -> None:
-        """Have the server end the ranks and the processes that they started. They exit moments later."""
+        """End the ranks and the processes that they started. They exit moments later."""
         if self._ended:
             return
         self._ended = True
@@ -150,10 +155,6 @@ class WorkerGroup:
         for sock in self.socks:
             sock.close()
         os.close(self.wakeup)
-
-    def _end_ranks(self) -> None:
-        with suppress(OSError):  # the server is gone, and its ranks with it
-            self.server.post(Kill(self.number))
 
 
 @contextmanager

@@ -47,8 +47,8 @@ BREAKS = [
         "tests/test_pictures.py -k test_cells_of_a_collective",
     ),
     Break(
-        "ranks are not ended", "collectives.launch.workers",
-        "            self.server.post(Kill(self.number))\n", "            pass\n",
+        "ranks are not ended", "collectives.launch.forkserver",
+        "            self.server.post(protocol.Kill(self.number))\n", "            pass\n",
         "tests/test_run.py tests/test_kernel.py tests/test_faults.py",
     ),
     Break(
