@@ -103,6 +103,7 @@ Rank 0 dropped the handle of isend #4 (drops, line N:  dist.isend(torch.ones(4),
 lose such a message: keep the Work that isend returns, and wait() for it.
 """,
     "sleeper": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.
+Rank 2 holds up the other 3: it has not made all_reduce #4.
   ranks 0, 1 and 3  waiting in all_reduce #4          sleeper, line N:  dist.all_reduce(torch.ones(4))
   rank 2            running your code, after 3 calls  data_that_never_comes, line N:  time.sleep(1000)
 all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.

@@ -13,8 +13,10 @@ import pytest
 
 from collectives.explain import dump, evidence, words
 from collectives.explain.command import explain
+from collectives.explain.messages import Judged
 from collectives.explain.waits import Job
 from collectives.jobs.writer import Writer
+from collectives.judge.verdict import Cause
 from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, Do, Played
@@ -112,7 +114,19 @@ def job_of(played: Played, missing=(), **options) -> Job:
 
 
 def told(job: Job) -> str:
-    return words.explained(job, job.hang())
+    return words.explained(Judged(job))
+
+
+def cause_of(job: Job) -> Cause:
+    """The one cause that there is."""
+    (cause,) = Judged(job).causes
+    return cause
+
+
+def about(cause: Cause) -> tuple:
+    """The group and number of the call that a cause is about."""
+    call = cause.waits[0].call
+    return call.events[0].group_name, call.index + 1
 
 
 def spoiled(kind: str, seed: int) -> tuple[Played, int, tuple]:
@@ -129,36 +143,34 @@ def spoiled(kind: str, seed: int) -> tuple[Played, int, tuple]:
         program[at] = program[at]._replace(shape=(7,))
     elif kind != "lost":
         program.insert(at, FREEZE if kind == "freeze" else STOP)
-    return Played(groups, programs, lost=[(group, number)] if kind == "lost" else ()), rank, (group, number)
+    return Played(groups, programs, lost=[(group, number)] if kind == "lost" else ()), rank, (group[0], number)
 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("timing", [False, True], ids=["", "timing"])
 def test_the_rank_at_fault_is_named_in_a_job_of_three_parallelisms(seed, timing):
     played, rank, _ = spoiled("absent", seed)
-    hang = job_of(played, timing=timing).hang()
-    assert (hang.kind, hang.ranks) == ("absent", (rank,))
+    cause = cause_of(job_of(played, timing=timing))
+    assert (cause.kind, cause.ranks) == ("absent", (rank,))
 
     played, rank, call = spoiled("mismatch", seed)
-    hang = job_of(played, timing=timing).hang()
-    lane, number = hang.waits[0][1].lane, hang.waits[0][1].number
-    assert hang.kind == "mismatch" and rank in hang.ranks and (lane[:2], number) == call
+    cause = cause_of(job_of(played, timing=timing))
+    assert cause.kind == "mismatch" and rank in cause.ranks and about(cause) == call
 
     played, rank, call = spoiled("lost", seed)
-    hang = job_of(played, timing=timing).hang()
-    lane, number = hang.waits[0][1].lane, hang.waits[0][1].number
-    assert hang.kind == "joined" and (lane[:2], number) == call
+    cause = cause_of(job_of(played, timing=timing))
+    assert cause.kind == "joined" and about(cause) == call
 
     played, rank, _ = spoiled("absent", seed)
-    hang = job_of(played, missing=(rank,), timing=timing).hang()
-    assert (hang.kind, hang.ranks) == ("silent", (rank,))
+    cause = cause_of(job_of(played, missing=(rank,), timing=timing))
+    assert (cause.kind, cause.ranks) == ("silent", (rank,))
 
     played, rank, _ = spoiled("freeze", seed)
-    hang = job_of(played, timing=timing).hang()
-    if timing and hang.kind == "not started":
-        assert hang.ranks == (rank,)
+    cause = cause_of(job_of(played, timing=timing))
+    if timing and cause.kind == "not started":
+        assert cause.ranks == (rank,)
     else:  # nothing tells a kernel that is stuck from a message that is lost; a send does not begin without its recv
-        assert hang.kind == "joined" or hang.ranks == (rank,)
+        assert cause.kind == "joined" or cause.ranks == (rank,)
 
 
 WORLD = dumps.WORLD
@@ -403,5 +415,5 @@ def test_sixty_four_ranks_take_about_a_second(tmp_path):
     begin = time.process_time()
     found = evidence.gather([tmp_path])
     job = Job({each.rank: each for each in found.dumps})
-    assert job.hang().ranks == (21,)
+    assert cause_of(job).ranks == (21,)
     assert time.process_time() - begin < 2.0

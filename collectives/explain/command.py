@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import traces, words
 from .evidence import gather
+from .messages import Judged
 from .waits import Job
 
 EPILOG = """
@@ -46,7 +47,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     parts = []
     if found.dumps:
         job = Job({each.rank: each for each in found.dumps})
-        parts.append("\n".join([words.explained(job, job.hang(), found.watchdog.failures()), *words.limits(job)]))
+        parts.append("\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job)]))
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))
     if found.nccl.processes or found.nccl.versions and not found.dumps:

@@ -12,6 +12,7 @@ from ..record.event import Event, Line, Summary, Value
 from . import traces, words
 from .dump import Launch, Signature
 from .evidence import gather
+from .messages import Judged
 from .waits import Job, LaneKey
 
 
@@ -28,7 +29,7 @@ def load(*paths: str | Path) -> Record:
     if not found.dumps:
         raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
     job = Job({each.rank: each for each in found.dumps})
-    verdict = "\n".join([words.explained(job, job.hang(), found.watchdog.failures()), *words.limits(job), *found.said])
+    verdict = "\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job), *found.said])
     return of_job(job, verdict, str(paths[0]))
 
 
@@ -39,13 +40,12 @@ def of_job(job: Job, verdict: str, name: str) -> Record:
     events: list[list[Event]] = [[] for _ in range(job.world_size)]
     dropped = 0
     for rank, dump in job.dumps.items():
-        waits = {(wait.lane, wait.number) for wait in job.waits[rank]}
         numbered = _numbered(job, rank)
         index = dump.dropped
         for launch in dump.launches:
             lanes = numbered[launch.index]
             kept = [part for lane, number, part in lanes if number >= begin[lane]]
-            open_ = launch.over is False or any((lane, number) in waits for lane, number, _ in lanes)
+            open_ = launch.over is False or any(number == job.open[rank].get(lane) for lane, number, _ in lanes)
             events[rank] += _events(rank, index, launch, kept, job, open_, first)
             dropped += len(lanes) - len(kept)
             index += len(lanes)

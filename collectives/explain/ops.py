@@ -31,6 +31,7 @@ _OPS = {name.replace("_", ""): name for row in COLLECTIVES.values() for name in 
     "recvanysource": "recv",
 }
 BACKENDS = ("nccl", "ncclx", "nccl2", "gloo", "rccl", "rcclx", "xccl", "mccl", "hccl")
+UNTOLD = "call"  # of which a log does not say what it is
 COALESCED = "coalesced"  # several calls that a device is given at once
 
 _DTYPES = {
@@ -54,6 +55,11 @@ def op_of(name: str) -> str:
     """
     bare = name.rpartition(":")[2].strip()
     return _OPS.get(re.sub(r"[^a-z]", "", bare.lower()), bare)
+
+
+def family(op: str) -> str:
+    """The collective that an op is a form of: all_gather for "all_gather_single"."""
+    return op.removesuffix("_single").removesuffix("_coalesced")
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..format import aligned, duration, name_ranks, size
 from ..intervals import merged
 from ..record.collectives import least, of
-from . import ops, signatures
+from . import ops
 from .plain import Unusable
 
 # The part of a GPU's name -> the machine of machines.csv that it is compared with.
@@ -289,7 +289,7 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
     for (op, group, ranks, dtype, into), times in sorted(kinds.items(), key=lambda item: -sum(map(sum, item[1])))[:25]:
         n = len(ranks) if ranks else world
         seconds = median(min(together) for together in zip(*times)) if times else 0.0
-        nbytes = into * ops.bytes_of(dtype) * (n if signatures.family(op) == "all_gather" else 1) if into else 0
+        nbytes = into * ops.bytes_of(dtype) * (n if ops.family(op) == "all_gather" else 1) if into else 0
         busbw = least(op, n) * nbytes / seconds / 1e9 if nbytes and seconds and of(op).least else 0.0
         rows.append(
             (op, "all" if group in ("default_pg", "") else group, str(n), size(nbytes) if nbytes else "?",
@@ -324,7 +324,7 @@ def _model(traces: list[Trace], machine: str | None, world: int):
     def seconds(op: str, n: int, ranks: tuple[int, ...] | None, nbytes: int) -> str:
         try:
             return (
-                duration(nccl(signatures.family(op), on, ranks or range(n))(nbytes).seconds) if nbytes and n > 1 else ""
+                duration(nccl(ops.family(op), on, ranks or range(n))(nbytes).seconds) if nbytes and n > 1 else ""
             )
         except ValueError:
             return ""

@@ -11,7 +11,6 @@ from datetime import datetime
 from ..format import name_ranks
 from . import ops
 from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
-from .signatures import UNTOLD
 
 _RANK = re.compile(r"\[rank(\d+)\]:")
 _STAMP = re.compile(r"\[[EWIF](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
@@ -110,7 +109,7 @@ class Log:
             max(told.ended, ended),
         )
         if failed >= 0:
-            told.failed.setdefault(failed, Signature(UNTOLD))
+            told.failed.setdefault(failed, Signature(ops.UNTOLD))
 
     def dumps(self) -> list[Dump]:
         """A dump of each rank, with the calls that the log tells of."""
@@ -144,7 +143,7 @@ class Log:
                 numbers[told.queued] = False
             for number, over in numbers.items():
                 if number >= 0:
-                    what, failed = told.failed.get(number, Signature(UNTOLD)), number in told.failed
+                    what, failed = told.failed.get(number, Signature(ops.UNTOLD)), number in told.failed
                     began = over or number <= told.started
                     made = (told.since or told.when) - 1 if over else told.since if failed and told.since else told.when
                     place = self.places.get(rank) if failed else None

@@ -1,322 +1,284 @@
-"""Who holds whom up, in words: a first line, the call with its sizes, the table of ranks, and what is not known."""
+"""What dumps say of a job, in words: who holds whom up, the call with its sizes, the table of ranks, and what is not known."""
 
+from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Callable, Hashable, Iterable, Sequence
 
-from ..format import aligned, duration, name_ranks, size, span
-from . import ops, signatures
+from ..format import aligned, duration, size, span
+from ..judge.verdict import Cause, Wait
+from ..judge.wording import causes as wording
+from ..judge.wording.phrases import few
+from ..record.event import Event
+from . import messages, ops
 from .dump import Launch, Place, ProcessGroup, Signature
-from .waits import Hang, Job, LaneKey, Wait
+from .messages import Judged
+from .waits import Job
 
 MOST_ROWS = 40  # of the table
 NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 
 
-def explained(job: Job, hang: Hang, failures: Sequence[str] = ()) -> str:
+def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
     """The first line, the sentences after it and the table of ranks.
 
     failures: sentences on what the network's library itself reported, which is the cause where no rank is.
     """
-    if failures and not hang.ranks:
+    names = Names(judged)
+    kinds = wording.grouped(judged.causes)
+    if failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
+    elif not kinds:
+        lines = [f"No rank lacks a call: {_nothing(judged.job)}.", *failures]
     else:
-        lines = [headline(job, hang), *_SENTENCES[hang.kind](job, hang), *failures]
-    return "\n".join([*lines, "", table(job)])
+        lines = []
+        for alike in kinds:
+            lines.append(wording.headline(alike, names, first=alike is kinds[0]))
+            told = alike[: wording.MOST]
+            lines += chain(*(_SENTENCES[cause.kind](names, cause, len(told) > 1) for cause in told))
+            lines += _ADVICE[alike[0].kind](told)
+        lines += failures
+    return "\n".join([*lines, "", table(names)])
 
 
-# --- the first line -----------------------------------------------------------------------
-
-
-def headline(job: Job, hang: Hang) -> str:
-    return f"{_who(job, hang)}: {_WHY[hang.kind](job, hang)}."
-
-
-def _who(job: Job, hang: Hang) -> str:
-    if not hang.ranks:
-        return "No rank lacks a call"
-    subject = few(hang.ranks).capitalize()
-    verb = "may hold" if hang.kind == "silent" else "holds" if len(hang.ranks) == 1 else "hold"
-    others = job.world_size - len(hang.ranks)
-    held = "the other rank" if others == 1 else f"the other {others:,}"
-    if len(hang.held) < others or not others:
-        held = f"{len(hang.held):,} of {held}" if hang.held else ""
-    if hang.kind == "cycle" or hang.kind == "mismatch" and _is_tie(hang):
-        held = " and ".join(["each other", *([held] if held else [])])
-    return f"{subject} {verb} up {held or 'nobody else'}"
-
-
-def _is_tie(hang: Hang) -> bool:
-    return len(hang.parts[0][0]) == len(hang.parts[1][0])
-
-
-def _absent(job: Job, hang: Hang) -> str:
-    _, first = hang.waits[0]
-    missing = [rank for rank in hang.ranks if rank in first.lacks]
-    verb = "has" if len(hang.ranks) == 1 else "have"
-    who = "" if len(missing) == len(hang.ranks) else f"{few(missing)} "
-    if who:
-        verb = "has" if len(missing) == 1 else "have"
-    pronoun = who or ("it " if len(hang.ranks) == 1 else "they ")
-    return f"{pronoun}{verb} not made {_counterpart(job, first)}"
-
-
-def _mismatch(job: Job, hang: Hang) -> str:
-    (most, usual), *rest = hang.parts
-    call = f"call #{usual.number}{of_group(job, hang.waits[0][1].lane)}"
-    one, several = ("calls", "call") if hang.flaw == "collective" else ("passes", "pass")
-    odd = [
-        f"{few(ranks)} {one if len(ranks) == 1 else several} {_differing(launch, hang.flaw)}" for ranks, launch in rest
-    ]
-    return f"in {call}, {', '.join(odd)}, and {few(most)} {one if len(most) == 1 else several} {_differing(usual, hang.flaw)}"
-
-
-def _differing(launch: Launch, flaw: str) -> str:
-    what = launch.what
-    if flaw == "collective":
-        return _op(what)
-    if what.parts:
-        return sizes(what)
-    if flaw == "dtype":
-        return " and ".join(what.dtypes)
-    elements = signatures.elements(what)
-    return sizes(what) if elements is None else f"{elements:,} element{'s' * (elements != 1)}"
-
-
-def _not_started(job: Job, hang: Hang) -> str:
-    _, wait = hang.waits[0]
-    its = "its device has" if len(hang.ranks) == 1 else "their devices have"
-    return f"all have made {call(job, wait)}, and {its} not come to it"
-
-
-def _silent(job: Job, hang: Hang) -> str:
-    of = "it" if len(hang.ranks) == 1 else "them"
-    from_log = any(dump.from_log for dump in job.dumps.values())
-    nothing = f"no dump of {of}, and no watchdog message in a log" if from_log else f"no dump of {of}"
-    _, wait = hang.waits[0]
-    return f"there is {nothing}, and {few(r for r, _ in hang.waits)} wait{'s' * (len(hang.waits) == 1)} in {call(job, wait)}"
-
-
-def _joined(job: Job, hang: Hang) -> str:
-    _, wait = hang.waits[0]
-    needed = job.needed(wait.lane)
-    who = f"all {len(needed):,} ranks" if len(needed) > 2 else few(needed)
-    there = "" if not hang.ended else f" on {few(rank for rank, _ in hang.waits)}"
-    return f"{who} have made {call(job, wait)}, and it has not ended{there}"
-
-
-def _cycle(job: Job, hang: Hang) -> str:
-    following = [*hang.ranks[1:], hang.ranks[0]]
-    shown = [f"rank {r} waits in {call(job, wait)} for rank {to}" for (r, wait), to in zip(hang.waits, following)][:4]
-    more = f", and so on through {len(hang.ranks)} ranks" if len(hang.ranks) > 4 else ""
-    return "; ".join(shown) + more
-
-
-def _nothing(job: Job, hang: Hang) -> str:
+def _nothing(job: Job) -> str:
     if not any(dump.launches for dump in job.dumps.values()):
         return "these files hold no calls at all"
     return "each call in these files was made by all the ranks that it needs, and none is known to be waiting"
 
 
-_WHY: dict[str, Callable[[Job, Hang], str]] = {
-    "absent": _absent,
-    "mismatch": _mismatch,
-    "not started": _not_started,
-    "silent": _silent,
-    "joined": _joined,
-    "cycle": _cycle,
-    "nothing": _nothing,
-}
+class Names(wording.Names):
+    """Calls as dumps name them: by their number on a group that has a name; what is passed, with its size."""
 
-# --- the sentences after it ---------------------------------------------------------------
+    def __init__(self, judged: Judged) -> None:
+        super().__init__(judged.job.world_size)
+        self.judged, self.job = judged, judged.job
+
+    def call(self, e: Event) -> str:
+        """'all_reduce #3 of group tp (0-3)', 'send #2 to 1'"""
+        launch = self.judged.launch(e)
+        if e.is_from_anyone:
+            return f"a {_op(launch.what)}"
+        if e.is_message:
+            return f"{self.message(e)}{self.group(e)}"
+        return f"{_op(launch.what)} #{launch.number}{self.group(e)}"
+
+    def message(self, e: Event) -> str:
+        """'send #2 to 1'"""
+        return f"{e.op}{self._nth(e)} {f'to {e.dst}' if e.op == 'send' else f'from {e.src}'}"
+
+    def counterpart(self, e: Event) -> str:
+        if not e.is_message:
+            return self.call(e)
+        return f"recv{self._nth(e)} from {e.rank}" if e.op == "send" else f"send{self._nth(e)} to {e.rank}"
+
+    def _nth(self, e: Event) -> str:
+        """Which of the messages between two ranks it is; nothing where the first are lost."""
+        number = self.judged.number(e)
+        return f" #{number}" if number > 0 else ""
+
+    def number(self, e: Event) -> int:
+        return self.judged.number(e)
+
+    def group(self, e: Event) -> str:
+        """' of group tp (0-3)'; nothing for the group of all ranks."""
+        group = self.job.same[self.judged.launch(e).group]
+        return _group_name(group) if e.is_message else of_group(self.job, group)
+
+    def passed(self, e: Event, flaw: str) -> str:
+        what = self.judged.launch(e).what
+        if flaw == "collective":
+            return _op(what)
+        if what.parts:
+            return sizes(what)
+        if flaw == "dtype":
+            return " and ".join(what.dtypes)
+        elements = messages.elements(what)
+        return sizes(what) if elements is None else f"{elements:,} element{'s' * (elements != 1)}"
+
+    def at(self, e: Event) -> str:
+        return _at(self.judged.launch(e).place)
+
+    def silence(self, ranks: Sequence[int]) -> str:
+        of = "it" if len(ranks) == 1 else "them"
+        from_log = any(dump.from_log for dump in self.job.dumps.values())
+        return f"there is no dump of {of}" + (", and no watchdog message in a log" if from_log else "")
+
+    # --- beside the judge's own -----------------------------------------------------------
+
+    def sizes(self, e: Event) -> str:
+        """What is passed; of several messages at once, in this one."""
+        what = self.judged.launch(e).what
+        return sizes(next((part for part in what.messages if part.ends == e.ends), what) if e.is_message else what)
+
+    @cached_property
+    def _newest(self) -> int:
+        """When the last thing happened that dumps tell of."""
+        dumps = self.job.dumps.values()
+        times = (t for dump in dumps for e in dump.launches[-64:] for t in (e.made, e.ended or 0))
+        return max(max(times, default=0), *(dump.written for dump in dumps), 0)
+
+    def since(self, e: Event) -> str:
+        seconds = (self._newest - self.judged.launch(e).made) / 1e9
+        return f", for at least {duration(seconds)}" if seconds > 1e-3 else ""
+
+    def ago(self, launch: Launch) -> str:
+        seconds = (self._newest - launch.made) / 1e9
+        before = f"{duration(seconds)} before " if seconds > 1e-3 else ""
+        return f"{before}the last call on any rank"
 
 
-def _about_call(job: Job, hang: Hang) -> str:
-    """Who waits in the call, with which sizes and on which line."""
-    _, first = hang.waits[0]
-    inside = [r for r, wait in hang.waits if (wait.lane, wait.number) == (first.lane, first.number)]
-    verb = "waits" if len(inside) == 1 else "wait"
-    words = [f"{few(inside).capitalize()} {verb} in it{_since(job, first.launch)}"]
-    if passed := sizes(_part(first)):
+# --- the sentences after the first line ---------------------------------------------------
+
+
+def _about_call(names: Names, cause: Cause, named: bool) -> str:
+    """Who waits in the call, with which sizes and on which line.  named: say in which."""
+    inside, first = [wait.event.rank for wait in cause.waits], cause.waits[0].event
+    where = names.call(first) if named else "it"
+    words = [f"{few(inside).capitalize()} {'waits' if len(inside) == 1 else 'wait'} in {where}{names.since(first)}"]
+    if passed := names.sizes(first):
         words.append(f"with {passed}")
-    return f"{', '.join(words)}{_at(first.launch.place)}."
+    return f"{', '.join(words)}{names.at(first)}."
 
 
-def _lasts(job: Job, ranks: Iterable[int]) -> list[str]:
+def _lasts(names: Names, ranks: Iterable[int]) -> list[str]:
     """What each rank did last; of many, the first few."""
-    ranks = list(ranks)
+    ranks, job = list(ranks), names.job
     lines = []
     for rank in ranks[:4]:
         if launch := job.latest(rank):
-            ago = "" if job.dumps[rank].from_log else f", {_ago(job, launch)}"  # a log tells when, of those that failed
+            ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log tells when, of those that failed
             lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}{ago}.")
         else:
             lines.append(f"Rank {rank} has made no call at all.")
     return lines + [f"({len(ranks) - 4:,} more: see the table.)"] * (len(ranks) > 4)
 
 
-def _of_absent(job: Job, hang: Hang) -> list[str]:
-    lines = [_about_call(job, hang), *_lasts(job, hang.ranks)]
-    _, first = hang.waits[0]
-    lines += _slipped(job, hang, first.lane)
-    if unsure := sorted(set(hang.ranks) & first.unsure):
+def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
+    lines = [_about_call(names, cause, named), *_lasts(names, cause.ranks), *wording.slipped(cause, names)]
+    if unsure := sorted(set(cause.ranks) & cause.waits[0].unsure):
         whose = "its" if len(unsure) == 1 else "their"
         lines.append(
             f"Of {few(unsure)} this is not certain: {whose} dump holds no call on that group and does not reach back to the start."
         )
-    if hang.slip:
-        return lines
-    elsewhere = "Its program is" if len(hang.ranks) == 1 else "Their programs are"
-    lines.append(f"{elsewhere} elsewhere, in no recorded call: {PYSPY}.")
     return lines
 
 
-def _of_mismatch(job: Job, hang: Hang) -> list[str]:
-    lines = [
-        f"{few(ranks).capitalize()}: {_op(launch.what)} {sizes(launch.what)}{_at(launch.place)}.".replace(" .", ".")
-        for ranks, launch in hang.parts
-    ]
-    lines += _slipped(job, hang, hang.waits[0][1].lane)
-    lines.append("Every member of a group must make the same calls in the same order, with sizes that fit together.")
-    return lines
+def _to_absent(causes: Sequence[Cause]) -> list[str]:
+    elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
+    their = "Its program is" if len(elsewhere) == 1 else "Their programs are"
+    return [f"{their} elsewhere, in no recorded call: {PYSPY}."] if elsewhere else []
 
 
-def _slipped(job: Job, hang: Hang, lane: LaneKey | None) -> list[str]:
-    if not hang.slip:
-        return []
-    n, rank, first = abs(hang.slip.by), hang.ranks[0], hang.slip.first
-    which = f"{_named(job, first)}{_at(first.place)}" + (f", and {n - 1} more" if n > 1 else "")
-    left_out = hang.slip.by > 0
-    did = f"left out {which}" if left_out else f"made {which}, which the others did not make there"
-    return [f"Rank {rank} {did}: from there on, its calls are {'later' if left_out else 'earlier'} ones of the others."]
+def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
+    lines = []
+    for part in cause.parts:
+        launch = names.judged.launch(part[0])
+        who = few(e.rank for e in part).capitalize()
+        lines.append(f"{who}: {_op(launch.what)} {sizes(launch.what)}{_at(launch.place)}.".replace(" .", "."))
+    return lines + wording.slipped(cause, names)
 
 
-def _of_not_started(job: Job, hang: Hang) -> list[str]:
+def _to_mismatch(causes: Sequence[Cause]) -> list[str]:
+    return ["Every member of a group must make the same calls in the same order, with sizes that fit together."]
+
+
+def _of_joined(names: Names, cause: Cause, named: bool) -> list[str]:
+    ended = [f"It has ended on {few(cause.ended)}."] if cause.ended else []
+    return [_about_call(names, cause, named), *ended]
+
+
+def _to_joined(causes: Sequence[Cause]) -> list[str]:
     return [
-        _about_call(job, hang),
-        *_ended(hang),
-        f"On {few(hang.ranks)} the call is queued behind something else on the device, on the others it runs: look for a kernel "
-        "that does not end there, or an Xid in that host's dmesg.",
-    ]
-
-
-def _of_joined(job: Job, hang: Hang) -> list[str]:
-    return [
-        _about_call(job, hang),
-        *_ended(hang),
         "What they pass fits together, as far as dumps tell (not the root, not the reduce op). So look below the program: a "
-        "kernel that does not end, a card, a link, the network between the hosts of these ranks.",
+        "kernel that does not end, a card, a link, the network between the hosts of these ranks."
     ]
 
 
-def _ended(hang: Hang) -> list[str]:
-    return [f"It has ended on {few(hang.ended)}."] if hang.ended else []
-
-
-def _of_silent(job: Job, hang: Hang) -> list[str]:
-    its = "Its process" if len(hang.ranks) == 1 else "Their processes"
+def _to_not_started(causes: Sequence[Cause]) -> list[str]:
+    ranks = [rank for cause in causes for rank in cause.ranks]
     return [
-        _about_call(job, hang),
-        f"{its} died, or could not write: look for the log, the exit code and the host first.",
+        f"On {few(ranks)} the call is queued behind something else on the device, on the others it runs: look for a kernel "
+        "that does not end there, or an Xid in that host's dmesg."
     ]
 
 
-def _of_cycle(job: Job, hang: Hang) -> list[str]:
-    lines = [
-        f"Rank {r} waits{_since(job, wait.launch)}, with {sizes(_part(wait))}{_at(wait.launch.place)}."
-        for r, wait in hang.waits[:4]
-    ]
-    if all(wait.launch.what.op == "send" for _, wait in hang.waits):
+def _of_silent(names: Names, cause: Cause, named: bool) -> list[str]:
+    return [_about_call(names, cause, named)]
+
+
+def _to_silent(causes: Sequence[Cause]) -> list[str]:
+    its = "Its process" if sum(len(cause.ranks) for cause in causes) == 1 else "Their processes"
+    return [f"{its} died, or could not write: look for the log, the exit code and the host first."]
+
+
+def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
+    waited = [wait.event for wait in cause.waits]
+    lines = [f"Rank {e.rank} waits{names.since(e)}, with {names.sizes(e)}{names.at(e)}." for e in waited[:4]]
+    if all(e.op == "send" for e in waited):
         lines.append("All of them send first. Let some receive first, or use batch_isend_irecv.")
-    elif len({wait.lane for _, wait in hang.waits}) > 1:
+    elif len({names.judged.lane(e) for e in waited}) > 1:
         lines.append("They use these groups, or make these messages, in different orders: use one order on every rank.")
     return lines
 
 
-def _of_nothing(job: Job, hang: Hang) -> list[str]:
-    return []
-
-
-_SENTENCES: dict[str, Callable[[Job, Hang], list[str]]] = {
+# What is said of each cause, and after them of all causes of a kind.
+_SENTENCES: dict[str, Callable[[Names, Cause, bool], list[str]]] = {
     "absent": _of_absent,
     "mismatch": _of_mismatch,
-    "not started": _of_not_started,
+    "not started": _of_joined,
     "silent": _of_silent,
     "joined": _of_joined,
     "cycle": _of_cycle,
-    "nothing": _of_nothing,
+}
+_ADVICE: dict[str, Callable[[Sequence[Cause]], list[str]]] = {
+    "absent": _to_absent,
+    "mismatch": _to_mismatch,
+    "not started": _to_not_started,
+    "silent": _to_silent,
+    "joined": _to_joined,
+    "cycle": lambda causes: [],
 }
 
 # --- the table ----------------------------------------------------------------------------
 
 
-def table(job: Job) -> str:
+def table(names: Names) -> str:
     """What each rank was doing; a line for those that did the same."""
     alike: dict[Hashable, list[int]] = {}
-    for rank in range(job.world_size):
-        alike.setdefault(_row(job, rank), []).append(rank)
+    for rank, waits in enumerate(names.judged.waits):
+        alike.setdefault(_row(names, rank, waits), []).append(rank)
     rows = [(f"rank{'s' * (len(ranks) > 1)} {span(ranks)}", *row) for row, ranks in alike.items()]
     lines = aligned([("", "calls", "doing", "passing", "line"), *rows[:MOST_ROWS]], right=(1,), indent="  ")
     return lines + (f"\n  ... and {len(rows) - MOST_ROWS:,} more lines" if len(rows) > MOST_ROWS else "")
 
 
-def _row(job: Job, rank: int) -> tuple[str, str, str, str]:
+def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple[str, str, str, str]:
+    job = names.job
     if rank not in job.dumps:
         return "?", "no dump", "", ""
     dump = job.dumps[rank]
     made = "" if dump.from_log else f"{dump.dropped + len(dump.launches):,}"
-    if job.waits[rank]:
-        wait = job.waits[rank][0]
-        lacks = f", which lacks {few(sorted(wait.lacks))}" if wait.lacks else ""
-        doing = f"waits in {_brief(wait)}{lacks}"
-        return made, doing, sizes(_part(wait)), str(wait.launch.place or "")
+    if waits:
+        wait, *_ = waits
+        lacks = f", which lacks {few(wait.lacks)}" if wait.lacks else ""
+        place = names.judged.launch(wait.event).place
+        return made, f"waits in {_brief(names, wait.event)}{lacks}", names.sizes(wait.event), str(place or "")
     if launch := job.latest(rank):
         return made, f"after {_named(job, launch, short=True)}", sizes(launch.what), str(launch.place or "")
     return made, "no call", "", ""
 
 
-def _brief(wait: Wait) -> str:
-    if type(wait.lane) is tuple:
-        return _message(wait)
-    number = f" #{wait.number}" if wait.lane else ""
-    return f"{_op(wait.launch.what)}{number}{_group_name(wait.lane or wait.launch.group)}"
+def _brief(names: Names, e: Event) -> str:
+    if e.is_message and not e.is_from_anyone:
+        return names.message(e)
+    launch = names.judged.launch(e)
+    number = "" if e.is_message else f" #{launch.number}"
+    return f"{_op(launch.what)}{number}{_group_name(names.job.same[launch.group])}"
 
 
 # --- phrases ------------------------------------------------------------------------------
-
-
-def call(job: Job, wait: Wait) -> str:
-    """'all_reduce #3 of group tp (0-3)', 'send #2 from 0 to 1'"""
-    if wait.lane is None:
-        return f"a {_op(wait.launch.what)}"
-    if type(wait.lane) is tuple:
-        return f"{_message(wait)}{of_group(job, wait.lane)}"
-    return f"{_op(wait.launch.what)} #{wait.number}{of_group(job, wait.lane)}"
-
-
-def _counterpart(job: Job, wait: Wait) -> str:
-    """The call that others lack: of a send its recv."""
-    if type(wait.lane) is not tuple:
-        return call(job, wait)
-    _, source, target = wait.lane
-    other = "recv" if _part(wait).op == "send" else "send"
-    number = f" #{wait.number}" if wait.number > 0 else ""
-    return f"{other}{number} {'from' if other == 'recv' else 'to'} {source if other == 'recv' else target}"
-
-
-def _message(wait: Wait) -> str:
-    _, source, target = wait.lane
-    part = _part(wait)
-    number = f" #{wait.number}" if wait.number > 0 else ""
-    return f"{part.op}{number} {f'to {target}' if part.op == 'send' else f'from {source}'}"
-
-
-def _part(wait: Wait) -> Signature:
-    """What is passed; of several messages at once, the one in this lane."""
-    what = wait.launch.what
-    if type(wait.lane) is tuple:
-        return next((part for part in what.messages if part.ends == wait.lane[1:]), what)
-    return what
 
 
 def _named(job: Job, launch: Launch, short: bool = False) -> str:
@@ -340,13 +302,10 @@ def _op(what: Signature) -> str:
     )
 
 
-def of_group(job: Job, lane: LaneKey | None) -> str:
+def of_group(job: Job, group: ProcessGroup) -> str:
     """' of group tp (0-3)'; nothing for the group of all ranks."""
-    group = lane[0] if type(lane) is tuple else lane
-    if group is None:
-        return ""
     members = job.members.get(group, group.ranks or ())
-    if len(members) == job.world_size or type(lane) is tuple:
+    if len(members) == job.world_size:
         return _group_name(group)
     return f"{_group_name(group) or f' of group {group.name[:NAME_LENGTH]}'} ({span(members)})"
 
@@ -374,29 +333,8 @@ def sizes(what: Signature) -> str:
     return f"{dtype} {shown}".strip() + (f", {size(nbytes)}" if nbytes or not sum(map(prod, shapes)) else "")
 
 
-def few(ranks: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023'"""
-    ranks = sorted(ranks)
-    return name_ranks(ranks) if len(ranks) <= 4 else f"ranks {span(ranks)}"
-
-
 def _at(place: Place | None) -> str:
     return f", at {place}" if place else ""
-
-
-def _newest(job: Job) -> int:
-    times = (t for d in job.dumps.values() for e in d.launches[-64:] for t in (e.made, e.ended or 0))
-    return max(max(times, default=0), *(dump.written for dump in job.dumps.values()), 0)
-
-
-def _ago(job: Job, launch: Launch) -> str:
-    seconds = (_newest(job) - launch.made) / 1e9
-    return f"{duration(seconds)} before the last call on any rank" if seconds > 1e-3 else "the last call on any rank"
-
-
-def _since(job: Job, launch: Launch) -> str:
-    seconds = (_newest(job) - launch.made) / 1e9
-    return f", for at least {duration(seconds)}" if seconds > 1e-3 else ""
 
 
 # --- what is not known --------------------------------------------------------------------

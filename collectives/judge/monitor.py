@@ -12,7 +12,7 @@ from typing import Callable, Collection, Iterable, Mapping
 from ..rank import protocol
 from ..record.calls import Call
 from ..record.event import Failure, Line
-from . import diagnose, nccl
+from . import causes, diagnose, nccl
 from .gloo import is_consequence, lost
 from .state import State
 from .verdict import (
@@ -23,6 +23,7 @@ from .verdict import (
     Ended,
     Grouping,
     Raised,
+    Slip,
     Standing,
     Standstill,
     TimeUp,
@@ -317,8 +318,11 @@ class Monitor(State):
         fits = self.mismatch() is None
         return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=fits, distant=distant)
 
-    def standstill(self, seconds: float) -> Verdict | None:
-        """The verdict on ranks that have told nothing for so long; None if they wait for nothing."""
+    def standstill(self, seconds: float, slip: causes.FindSlip | None = None) -> Standstill | None:
+        """The verdict on ranks that have told nothing for so long; None if they wait for nothing.
+
+        slip: finds how a rank's calls have slipped; by default by the calls that are remembered.
+        """
         calls = list(self._matcher.of.values())
         lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
         under_way = nccl.in_flight(calls, self._returned | self._lost.keys())
@@ -326,9 +330,20 @@ class Monitor(State):
             return None
         lacks = tuple(map(frozenset, lacking.values()))
         in_flight = tuple((call, tuple(e.rank for e in parts)) for call, parts in under_way.items())
+        waits = tuple(map(tuple, self._open_waits))
+        open_ = {self.call_of(e): None for rank in range(self.world_size) for e in self._open_events(rank)}
         return Standstill(
-            **self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, in_flight=in_flight, seconds=seconds
-        )
+            **self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, in_flight=in_flight, seconds=seconds,
+            waits=waits, causes=causes.of(waits, open_, slip or self._slip),
+        )  # fmt: skip
+
+    def _slip(self, rank: int, call: Call) -> Slip | None:
+        """How a rank's calls have slipped, in the group of a collective, against those of a rank that has made it."""
+        other = next(e.rank for e in reversed(call.events) if e.rank != rank)
+        calls = [*self._matcher.before(call, LOOK_BACK), call]
+        mine, theirs = ({each.index: e for each in calls for e in each if e.rank == of} for of in (rank, other))
+        slipped = causes.slip(mine, theirs)
+        return slipped and Slip(rank, *slipped)
 
     @property
     def _exited(self) -> set[int]:

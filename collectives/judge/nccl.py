@@ -19,7 +19,7 @@ UNEVEN = ("all_gather", "reduce_scatter")
 def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
     """Calls that some of their ranks have made and others have not, the first of each group, with those others."""
     open_ = (call for call in calls if not call.is_complete and not (call.op == "recv" and call.events[0].src is None))
-    return {call: _absent(call) for call in _first_of_each(open_)}
+    return {call: absent(call) for call in _first_of_each(open_)}
 
 
 def in_flight(calls: Iterable[Call], over: Collection[int]) -> dict[Call, list[Event]]:
@@ -46,6 +46,7 @@ def _first_of_each(calls: Iterable[Call]) -> list[Call]:
     return sorted(first.values(), key=lambda call: call.events[0].start)
 
 
-def _absent(call: Call) -> set[int]:
+def absent(call: Call) -> set[int]:
+    """The ranks that have not made a call, of one that lacks some."""
     e = call.events[0]
     return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks) - call.unseen

@@ -8,8 +8,9 @@ from typing import Callable, Hashable, Mapping
 from ..rank import protocol
 from ..record.calls import Call, Matcher, pair
 from ..record.event import MAIN, Event, Failure, Line
+from . import nccl
 from .gloo import is_consequence, needs
-from .verdict import Grouping, Standing
+from .verdict import Grouping, Standing, Wait
 
 
 class State:
@@ -46,6 +47,8 @@ class State:
         self._joined: dict[int, set[Hashable]] = {}
         self._over: dict[int, set[int]] = defaultdict(set)  # id(call) -> id(event) of those that are complete
         self._complete: deque[Call] = deque()
+        self._started: set[tuple[int, int]] = set()  # (rank, index) of calls that a device is known to have come to
+        self._partly_counted: set[int] = set()  # ranks that may have made calls of lanes that nobody has counted
 
     # --- what arrives ---------------------------------------------------------------------
 
@@ -116,8 +119,12 @@ class State:
                 self._beside[rank][work] = known.get(index)
             case protocol.WorkEnded(work):
                 self._beside[rank].pop(work, None)
-            case protocol.Skipped(_, made, works):
+            case protocol.Started(index):
+                self._started.add((rank, index))
+            case protocol.Skipped(_, made, works, complete):
                 self._skip(rank, made, works)
+                if not complete:
+                    self._partly_counted.add(rank)
             case protocol.Joining(threads):
                 self._joined[rank] = threads
                 waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
@@ -214,6 +221,7 @@ class State:
             del self._over[id(oldest)]
             for e in oldest:
                 del self._events[e.rank][e.index]
+                self._started.discard((e.rank, e.index))
 
     # --- where the ranks are --------------------------------------------------------------
 
@@ -292,6 +300,43 @@ class State:
     def failures(self) -> Mapping[int, Failure]:
         """By rank, the exceptions."""
         return MappingProxyType(self._failures)
+
+    def _open_events(self, rank: int) -> list[Event]:
+        """The calls that a rank waits in, one of its threads or its device; none if it will make no more calls."""
+        if rank in self._returned or rank in self._lost or rank in self._failures:
+            return []
+        waited = {id(e) for e in (self._blocked.get(rank), *self._beside[rank].values())}
+        if (last := self._last[rank]) and last.waiting is not None:
+            waited.add(id(last))  # until its time limit, perhaps
+        known = (e for e in self._events[rank].values() if e.end is None and not e.captured and len(e.group) > 1)
+        return [e for e in known if e.issued is not None or e.backend == "nccl" or id(e) in waited]
+
+    @property
+    def _open_waits(self) -> list[list[Wait]]:
+        """By rank, the calls that it waits in, see Standstill."""
+        lacked: dict[int, tuple[frozenset[int], ...]] = {}  # by id(call)
+        waits: list[list[Wait]] = []
+        for rank in range(self.world_size):
+            firsts = {None if e.is_from_anyone else e.lane: e for e in reversed(self._open_events(rank))}
+            mine = []
+            for e in sorted(firsts.values(), key=lambda e: e.index):
+                call = self.call_of(e)
+                if id(call) not in lacked:
+                    lacked[id(call)] = self._lacked(call)
+                mine.append(Wait(e, call, *lacked[id(call)], started=(rank, e.index) in self._started))
+            waits.append(mine)
+        return waits
+
+    def _lacked(self, call: Call) -> tuple[frozenset[int], ...]:
+        """The ranks that have not made a call; those of them that may have; and those of which nothing is known."""
+        if call.is_complete or call.events[0].is_from_anyone:
+            return frozenset(), frozenset(), frozenset()
+        absent, lane = nccl.absent(call), call.events[0].lane
+        silent = {rank for rank in absent if rank not in self._began and self._last[rank] is None}
+        other = {"send": "recv", "recv": "send"}.get(call.op)
+        doubtful = (absent - silent) & self._partly_counted
+        unsure = {rank for rank in doubtful if not self._matcher.counts((other or rank, *lane.shared))}
+        return frozenset(absent - silent), frozenset(unsure), frozenset(silent)
 
     def _needs(self, event: Event) -> set[int]:
         """The ranks whose call an event waits for."""

@@ -4,7 +4,7 @@ Nothing here is worded: wording/ makes the sentences and the error of each.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..record.calls import Call
 from ..record.event import Event, Failure, Line
@@ -98,17 +98,66 @@ class TimeUp(Halt):
     distant: bool = False
 
 
+class Wait(NamedTuple):
+    """A call that a rank has made and that has not ended there.
+
+    lacks: ranks that have not made it.  unsure: those of them of which too little is known to be certain.
+    silent: ranks that it needs and that have reported nothing.  started: whether a device is known to have come to it.
+    """
+
+    event: Event
+    call: Call
+    lacks: frozenset[int] = frozenset()
+    unsure: frozenset[int] = frozenset()
+    silent: frozenset[int] = frozenset()
+    started: bool = False
+
+
+class Slip(NamedTuple):
+    """From some call on, a rank's calls of a group are later ones of the others', or earlier ones.
+
+    by: calls that it left out; below 0, made besides.  first: the first of these, of a rank that made it.
+    """
+
+    rank: int
+    by: int
+    first: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Ranks that hold up others, and how.
+
+    kind: absent, the ranks have not made a call that others wait in, and wait in none, or have slipped; silent, they have reported
+    nothing; mismatch, they pass something else; not started, their device has not come to the call; joined, all have
+    made it, and no rank is to blame; cycle, the ranks wait for each other.
+    """
+
+    kind: Literal["absent", "silent", "mismatch", "not started", "joined", "cycle"]
+    ranks: tuple[int, ...] = ()
+    held: frozenset[int] = frozenset()  # that wait for them, some by way of others
+    waits: tuple[Wait, ...] = ()  # in the call that it is about; of a cycle, of each of its ranks
+    parts: tuple[tuple[Event, ...], ...] = ()  # of a mismatch: those that fit together, most first
+    flaw: str = ""  # of a mismatch: what differs
+    slip: Slip | None = None  # of one of the ranks, in the group of the call
+    ended: tuple[int, ...] = ()  # members on which the call has ended
+
+
 @dataclass(frozen=True, kw_only=True)
 class Standstill(Halt):
     """No rank has told anything for some seconds.
 
     lacking: for each of the calls, the ranks that did not make it.
     in_flight: calls that all their ranks have made, each with those on which it has not ended.
+    waits: by rank, the calls that it waits in: of each group, or pair of ranks, the first; in the order of its calls.
+    causes: who holds up whom, as far as these waits tell: all that are independent of each other, the earliest first.
     """
 
     seconds: float
     lacking: tuple[frozenset[int], ...]
     in_flight: tuple[tuple[Call, tuple[int, ...]], ...] = ()
+    waits: tuple[tuple[Wait, ...], ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,12 +168,19 @@ class Issued(NamedTuple):
     at: float  # seconds since the run began
 
 
+class Started(NamedTuple):
+    """A device has come to a call that was issued."""
+
+    index: int
+
+
 class Skipped(NamedTuple):
     """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see Event.lane."""
 
     calls: int
     made: dict[tuple, int]
     works: set[Hashable]  # that have begun, and not ended
+    complete: bool = True  # whether these are all the lanes it has made calls of
 
 
 class Checked(NamedTuple):
@@ -296,7 +303,7 @@ class Refused(NamedTuple):
 Message = Union[
     Ready, Began, Called, Misused, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Returned,
     Counted, Failed, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused, Skipped, Checked,
-    Again, Grouped, Ungrouped, NotFinite,
+    Again, Grouped, Ungrouped, NotFinite, Started,
 ]  # fmt: skip
 MESSAGES: tuple[type, ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

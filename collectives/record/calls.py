@@ -86,6 +86,10 @@ class Matcher:
                 if k < n and rank not in call.ranks:
                     call.unseen.add(rank)
 
+    def counts(self, lane: tuple) -> bool:
+        """Whether it is known how many events of a lane there were."""
+        return lane in self._made
+
     def before(self, call: Call, most: int = 8) -> list[Call]:
         """The calls just before this one on its group, oldest first."""
         if call.is_message:

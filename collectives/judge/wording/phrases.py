@@ -16,6 +16,12 @@ EVERY_RANK_MAKES_IT = (
 )
 
 
+def few(ranks: Iterable[int]) -> str:
+    """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023'"""
+    ranks = sorted(ranks)
+    return name_ranks(ranks) if len(ranks) <= 4 else f"ranks {span(ranks)}"
+
+
 def verb(word: str, ranks: list[int]) -> str:
     return word + "s" * (len(ranks) == 1)
 
@@ -25,13 +31,22 @@ def after(made: int) -> str:
 
 
 def call_waited_in(each: Standing, world_size: int) -> str:
-    e = each.event
+    return named(each.event, world_size)
+
+
+def named(e: Event, world_size: int) -> str:
+    """'all_reduce #3 of group 0-3', 'send #2 to 1'"""
     words = f"{e.op} #{e.index + 1}"
     if e.op == "send":
         return f"{words} to {e.dst}"
     if e.op == "recv":
         return f"{words} from {'anyone' if e.src is None else e.src}"
-    return words if len(e.group) == world_size else f"{words} of group {span(e.group)}"
+    return words + of_group(e, world_size)
+
+
+def of_group(e: Event, world_size: int) -> str:
+    """' of group 0-3'; nothing for the group of all ranks."""
+    return "" if len(e.group) == world_size else f" of group {span(e.group)}"
 
 
 def handled(events: Iterable[Event | None]) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Iterable, Sequence
 
 from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
+from . import causes
 from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, dropped, handled, rows, source, verb
 
 _BETWEEN = "look at what is between them, an address, a port, a firewall."
@@ -70,7 +71,16 @@ def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(each.event for each in verdict.standing)
     lacks = [*_lost(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
-    return "\n".join([head, _told(verdict.standing), *errors, *lacks])
+    return "\n".join([head, *_causes(verdict), _told(verdict.standing), *errors, *lacks])
+
+
+def _causes(verdict: Standstill) -> Iterable[str]:
+    """Who holds up whom; what all have made is told with the calls."""
+    names, kinds = causes.Names(verdict.world_size), causes.grouped(verdict.causes)
+    for place, kind in enumerate(kinds):
+        if place or kind[0].kind != "joined":
+            yield causes.headline(kind, names, first=not place)
+            yield from (line for cause in kind[: causes.MOST] for line in causes.slipped(cause, names))
 
 
 def _told(standing: Sequence[Standing]) -> str:
@@ -136,7 +146,7 @@ def stood(verdict: Halt) -> list[str]:
     """Sentences on what stood still until ranks ended, whose end then is hardly the cause."""
     still, ended = verdict.stood, list(verdict.ranks)
     lines = [f"when {name_ranks(ended)} ended, no rank had started or finished a call for {still.seconds:.0f} s."]
-    lines += _lacks(still)
+    lines += [*_causes(still), *_lacks(still)]
     if not any(absent & set(ended) for absent in still.lacking):
         lines.append(f"That {name_ranks(ended)} ended is most likely a consequence, of a watchdog or a time limit:")
     return lines

@@ -1,0 +1,242 @@
+"""Who holds up whom: the waits of all ranks, followed to their causes.
+
+Every rank waits in the calls that it has made and that have not ended. A collective lacks each member that has not made
+it; a message lacks its other end. Followed over all groups, these waits lead to ranks that wait for nobody: they are
+elsewhere, and hold the others up. Where all have made a call and it does not end, what they pass differs, or the fault
+is below the program: a kernel, a card, a link. There may be several such causes at once.
+"""
+
+from itertools import chain
+from typing import Callable, Collection, Iterable, Mapping, Sequence, TypeVar
+
+from ..record.calls import Call
+from ..record.event import Event
+from . import diagnose
+from .verdict import Cause, Slip, Wait
+
+FEW = 3  # calls by which a rank may have slipped against the others
+ENOUGH = 2  # calls in a row that must agree, to say so
+
+T = TypeVar("T")
+FindSlip = Callable[[int, Call], Slip | None]  # of a rank, in the group of a collective
+
+
+def of(waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> tuple[Cause, ...]:
+    """The causes of these waits that are independent of each other.
+
+    waits: as a Standstill's.  calls: all that have not ended everywhere.
+    """
+    return tuple(_Graph(waits, calls, slip).causes())
+
+
+class _Graph:
+    """The wait-for graph of ranks: an edge from each rank to those without which one of its calls cannot go on."""
+
+    def __init__(self, waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> None:
+        self._waits = {rank: mine for rank, mine in enumerate(waits) if mine}
+        self._calls, self._slip = calls, slip
+        # What a rank waits in first keeps it from all that it has queued behind.
+        self._firsts = {rank: mine[0] for rank, mine in self._waits.items()}
+        self._edges = {
+            rank: set().union(*(self._behind(wait, self._firsts) for wait in mine))
+            for rank, mine in self._waits.items()
+        }
+
+    def causes(self) -> list[Cause]:
+        flawed = self._mismatches()
+        found: list[Cause] = []
+        about: set[int] = set()  # ranks whose part in a cause explains what else is seen of them
+        for cause in sorted([*self._absent(), *flawed], key=_made):
+            concerned = {*cause.ranks, *(e.rank for e in chain(*cause.parts))}
+            if not concerned & about:
+                found.append(cause)
+                about |= concerned
+        held = about.union(*(cause.held for cause in found))
+        below = self._below(self._firsts, flawed)
+        if not found and not below and (cycle := self._cycle(held)) and not _is_early(cycle):
+            below = [cycle]
+        if not found and not below:
+            # A receive may have been posted early.
+            unposted = {
+                rank: next((wait for wait in mine if not wait.event.is_message), mine[0])
+                for rank, mine in self._waits.items()
+            }
+            below = self._below(unposted, flawed)
+        beside = bool(found)
+        for cause in below:
+            inside = {wait.event.rank for wait in cause.waits}
+            # Of ranks that are held up anyway, only a device's calls count: of others, the end may not have been noticed.
+            doubtful = inside & held and cause.waits[0].event.backend != "nccl"
+            if not (inside & about or doubtful or beside and cause.kind == "silent"):
+                found.append(cause)
+                about |= inside
+                held |= inside | cause.held
+        while cycle := self._cycle(held):
+            found.append(cycle)
+            held |= cycle.held | set(cycle.ranks)
+        return found
+
+    # --- the graph ------------------------------------------------------------------------
+
+    def _behind(self, wait: Wait, firsts: Mapping[int, Wait]) -> Collection[int]:
+        """The ranks without which a call cannot go on: those that it lacks, or if there are none, those held in an earlier one."""
+        if wait.lacks or wait.event.is_from_anyone:
+            return wait.lacks
+        return {e.rank for e in wait.call if e.rank != wait.event.rank and self._is_held_before(e, firsts)}
+
+    def _is_held_before(self, e: Event, firsts: Mapping[int, Wait]) -> bool:
+        """Whether a rank that has made a call waits in one that it made before.  Calls of one batch are made at once."""
+        if e.rank not in firsts:
+            return False
+        first = firsts[e.rank].event
+        return first is not e and (first.start if first.issued is None else first.issued) < e.start
+
+    def _held(self, ranks: Iterable[int]) -> frozenset[int]:
+        """Those that wait for some of these ranks, some by way of others."""
+        held, new = set(), set(ranks)
+        while new:
+            new = {rank for rank, targets in self._edges.items() if not targets.isdisjoint(new)} - held
+            held |= new
+        return frozenset(held - set(ranks))
+
+    def _in_call(self, call: Call) -> tuple[Wait, ...]:
+        return tuple(wait for mine in self._waits.values() for wait in mine if wait.call is call)
+
+    # --- causes ---------------------------------------------------------------------------
+
+    def _absent(self) -> Iterable[Cause]:
+        """Ranks that calls lack and that wait in none; those are one cause that the same call was the first to lack."""
+        lacking = sorted((w for w in chain(*self._waits.values()) if w.lacks), key=lambda wait: wait.event.start)
+        absent = frozenset().union(*(wait.lacks for wait in lacking)) - self._waits.keys()
+        sure = frozenset().union(*(wait.lacks - wait.unsure for wait in lacking)) & absent
+        left = set(sure or absent)
+        for wait in lacking:
+            if missing := wait.lacks & left:
+                left -= missing
+                slip = self._slip(min(missing), wait.call) if len(missing) == 1 and not wait.event.is_message else None
+                ranks = tuple(sorted(missing))
+                yield Cause(
+                    kind="absent", ranks=ranks, held=self._held(ranks), waits=self._in_call(wait.call), slip=slip
+                )
+
+    def _mismatches(self) -> list[Cause]:
+        """Of each group, the first collective to which its members pass what does not fit together."""
+        found: dict[tuple, Cause] = {}
+        for call in sorted((call for call in self._calls if not call.is_message), key=lambda call: call.index):
+            group = call.events[0].lane.shared
+            if group in found or not (flaw := diagnose.mismatch(call)):
+                continue
+            alike: dict[tuple, list[Event]] = {}
+            for e in call:
+                alike.setdefault(e.form, []).append(e)
+            if len(alike) > 1:
+                parts = sorted(map(tuple, alike.values()), key=len, reverse=True)
+                found[group] = self._mismatch(call, flaw, tuple(parts))
+        return list(found.values())
+
+    def _mismatch(self, call: Call, flaw: str, parts: tuple[tuple[Event, ...], ...]) -> Cause:
+        most, *rest = parts
+        odd = parts if len(most) == len(rest[0]) else rest
+        ranks = tuple(sorted(e.rank for e in chain(*odd)))
+        slip = self._slip(ranks[0], call) if len(ranks) == 1 else None
+        held = (self._held(call.ranks) | set(call.ranks)) - set(ranks)
+        waits = self._in_call(call) or (Wait(most[0], call),)
+        waits = tuple(sorted(waits, key=lambda wait: wait.event not in most))
+        return Cause(kind="mismatch", ranks=ranks, held=held, waits=waits, parts=parts, flaw=flaw, slip=slip)
+
+    def _below(self, firsts: Mapping[int, Wait], flawed: Iterable[Cause]) -> list[Cause]:
+        """Calls that all have made and in which nobody is held by an earlier one.  firsts: what each rank waits in."""
+        known = {id(cause.waits[0].call) for cause in flawed}
+        stuck = [w for w in firsts.values() if not w.event.is_from_anyone and not self._behind(w, firsts)]
+        calls = {id(wait.call): wait for wait in sorted(stuck, key=lambda wait: wait.event.start, reverse=True)}
+        firsts = [wait for wait in reversed(calls.values()) if id(wait.call) not in known]
+        return sorted([*self._silent(firsts), *(self._joined(w.call) for w in firsts if not w.silent)], key=_made)
+
+    def _silent(self, firsts: Iterable[Wait]) -> Iterable[Cause]:
+        """Ranks of which nothing is known and that calls need; those are one cause that the same call was the first to need."""
+        named: set[int] = set()
+        needing = [wait for wait in firsts if wait.silent]
+        for wait in needing:
+            if ranks := wait.silent - named:
+                named |= ranks
+                calls = (other.call for other in needing if other.silent & ranks)
+                inside = {each.event.rank for call in calls for each in self._in_call(call)}
+                held = self._held(inside) | inside
+                yield Cause(kind="silent", ranks=tuple(sorted(ranks)), held=held, waits=self._in_call(wait.call))
+
+    def _joined(self, call: Call) -> Cause:
+        waits = self._in_call(call)
+        inside = {wait.event.rank for wait in waits}
+        held = self._held(inside) | inside
+        ended = tuple(sorted(set(call.ranks) - inside))
+        queued = tuple(sorted(wait.event.rank for wait in waits if not wait.started))
+        if queued and len(queued) < len(inside):
+            return Cause(kind="not started", ranks=queued, held=held - set(queued), waits=waits, ended=ended)
+        return Cause(kind="joined", held=held, waits=waits, ended=ended)
+
+    def _cycle(self, explained: Collection[int]) -> Cause | None:
+        """Ranks that wait for each other, from the one that began first; none of those that are held up otherwise."""
+        behind = {
+            rank: self._behind(wait, self._firsts) for rank, wait in self._firsts.items() if rank not in explained
+        }
+        waiting = {rank: self._firsts[rank] for rank in behind if behind[rank]}
+        if not waiting:
+            return None
+        rank = min(waiting, key=lambda rank: waiting[rank].event.start)
+        path: list[int] = []
+        while rank not in path:
+            path.append(rank)
+            onward = [other for other in behind[rank] if other in waiting]
+            if not onward:
+                return None
+            rank = min(waiting[rank].lacks & set(onward) or onward)
+        cycle = path[path.index(rank) :]
+        start = cycle.index(min(cycle, key=lambda rank: waiting[rank].event.start))
+        cycle = cycle[start:] + cycle[:start]
+        waits = tuple(waiting[rank] for rank in cycle)
+        for wait, other in zip(waits, [*cycle[1:], cycle[0]]):  # is it that one of them has left out a call?
+            if other in wait.lacks and not wait.event.is_message and (slip := self._slip(other, wait.call)):
+                held = self._held([other])
+                return Cause(kind="absent", ranks=(other,), held=held, waits=self._in_call(wait.call), slip=slip)
+        return Cause(kind="cycle", ranks=tuple(cycle), held=self._held(cycle), waits=waits)
+
+
+def _is_early(cycle: Cause) -> bool:
+    """Whether ranks may only seem to wait for each other, as some of it are messages that nobody may need yet."""
+    return any(wait.lacks and wait.event.is_message for wait in cycle.waits)
+
+
+def _made(cause: Cause) -> float:
+    return cause.waits[0].event.start
+
+
+# --- slips --------------------------------------------------------------------------------
+
+
+def _is_alike(one: Event, other: Event) -> bool:
+    return one.form is other.form and one.line == other.line and one.line is not None
+
+
+def slip(
+    own: Mapping[int, T], reference: Mapping[int, T], alike: Callable[[T, T], bool] = _is_alike
+) -> tuple[int, T] | None:
+    """How a rank's calls of a group have slipped against those of another rank, as a Slip.
+
+    own, reference: by number, in order.  alike: whether two of them pass the same, from the same line.
+    """
+    if not (_is_dense(own) and _is_dense(reference)):
+        return None
+    begin = max(next(iter(own)), next(iter(reference)))
+    mine, theirs = ([call for number, call in calls.items() if number >= begin] for calls in (own, reference))
+    at = next((k for k, pair in enumerate(zip(mine, theirs)) if not alike(*pair)), None)
+    if at is None:
+        return None
+    for by in chain.from_iterable((n, -n) for n in range(1, FEW + 1)):
+        shifted = list(zip(mine[at + max(0, -by) :], theirs[at + max(0, by) :]))
+        if len(shifted) >= ENOUGH and all(alike(*pair) for pair in shifted):
+            return by, theirs[at] if by > 0 else mine[at]
+    return None
+
+
+def _is_dense(numbers: Collection[int]) -> bool:
+    return bool(numbers) and max(numbers) - min(numbers) == len(numbers) - 1
