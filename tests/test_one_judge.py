@@ -7,14 +7,16 @@ import pytest
 import torch
 
 from collectives.explain import evidence, ops
+from collectives.explain.command import explain
 from collectives.explain.messages import Judged
 from collectives.explain.waits import Job
+from collectives.judge import wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Cause, Disagreement
-from collectives.rank.protocol import Began, Called, Completed, Issued
+from collectives.rank.protocol import Began, Called, Completed, Issued, Waiting, WorkBegan
 from collectives.record.event import Event, Line
 from tests.corpus import dumps
-from tests.corpus.dumps import FREEZE, STOP, SYNC, Played
+from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 
 KINDS = ("absent", "left out", "shape", "collective", "freeze")
 
@@ -107,3 +109,90 @@ def test_two_faults_in_groups_apart_are_both_named(kinds, tmp_path):
         for kind, rank in zip(kinds, ranks):
             blamed = [cause.ranks or tuple(wait.event.rank for wait in cause.waits) for cause in causes]
             assert rank in chain(*blamed) and len(causes) == 2, (seed, ranks, named(causes))
+
+
+# --- what is said -------------------------------------------------------------------------
+
+
+def test_both_say_who_holds_up_whom_in_the_same_words(tmp_path):
+    groups, programs = dumps.mesh(2, 2, 4), dumps.training(2, 2, 4, steps=1)
+    for rank in (2, 5):
+        programs[rank].insert(3, STOP)
+    played = Played(groups, programs)
+    played.write(tmp_path)
+    who = "Ranks 2 and 5 hold up the other 14: rank 2 has not made all_reduce"
+    said = explain(tmp_path)
+    assert said.startswith(
+        f"{who} #3 of group mesh_tp (0-3); rank 5 has not made all_reduce #3 of group mesh_tp (4-7).\n"
+        "Ranks 0, 1 and 3 wait in all_reduce #3 of group mesh_tp (0-3), for at least "
+    )
+    assert said.count("Their programs are elsewhere, in no recorded call") == 1
+    # A watched job counts the calls of a rank, and knows a group by its members.
+    watched = wording.headline(live(played).standstill(4.0))
+    assert f"\n{who} #5 of group 0-3; rank 5 has not made all_reduce #5 of group 4-7.\n" in watched
+
+
+def test_a_call_that_was_left_out_is_named_while_a_job_runs():
+    programs = [[Do("all_reduce", WORLD, line=10 + n % 2) for n in range(10)] for _ in range(3)]
+    del programs[1][4]
+    said = wording.headline(live(Played({WORLD: (0, 1, 2)}, programs)).standstill(4.0))
+    assert (
+        "Rank 1 holds up the other 2: it has not made all_reduce #10.\nRank 1 left out all_reduce #5, at train_step"
+        in said
+    )
+
+
+# --- what messages tell beyond dumps ------------------------------------------------------
+
+
+def told(*messages: tuple) -> tuple[Cause, ...]:
+    """The causes in a job of three ranks."""
+    monitor = Monitor(3, check=False)
+    for rank in range(3):
+        monitor.feed(rank, Began())
+    for rank, message in messages:
+        monitor.feed(rank, message)
+    standstill = monitor.standstill(1.0)
+    return standstill.causes if standstill else ()
+
+
+def a_call(rank: int, index: int, op: str = "all_reduce", **about) -> tuple:
+    return rank, Called(Event(rank, index, op, (0, 1, 2), start=float(index), **about))
+
+
+def test_a_batch_that_a_network_loses_is_no_circle_of_ranks():
+    """Its messages are reported one after the other, and issued together."""
+    batch = [
+        [a_call(r, 0, "send", dst=(r + 1) % 3, backend="nccl"), a_call(r, 1, "recv", src=(r - 1) % 3, backend="nccl")]
+        + [(r, Issued(index, None, 2.0)) for index in range(2)]
+        for r in range(3)
+    ]
+    causes = told(*chain(*batch))
+    assert {cause.kind for cause in causes} == {"joined"}
+
+
+def test_a_rank_that_waits_for_another_one_holds_up_nobody():
+    """Until its time limit; or in a thread, while its main thread goes on."""
+    late = [a_call(0, 0), (0, Waiting(0, 0.5, False, "main"))]
+    limited = [a_call(1, 0, group_name="other"), (1, Waiting(0, 0.5, True, "main"))]
+    thread = [(1, WorkBegan("worker", None)), a_call(1, 0, group_name="other"), (1, Waiting(0, 0.5, False, "worker"))]
+    thread.append(a_call(1, 1, group_name="third", end=1.5))
+    for waiting in (limited, thread):
+        (cause,) = told(*waiting, *late)
+        assert (cause.kind, cause.ranks) == ("absent", (2,)), cause
+
+
+def test_what_is_not_waited_for_accuses_nobody():
+    """As an isend whose handle is dropped, on gloo."""
+    assert told(a_call(0, 0, "send", dst=1, async_op=True), a_call(2, 0, "barrier", async_op=True)) == ()
+
+
+def test_a_rank_that_has_reported_nothing_may_hold_up_the_others():
+    monitor = Monitor(3, check=False)
+    for rank in range(2):
+        monitor.feed(*a_call(rank, 0, backend="nccl"))
+    (cause,) = monitor.standstill(1.0).causes
+    assert (cause.kind, cause.ranks, cause.held) == ("silent", (2,), {0, 1})
+    assert "Rank 2 may hold up the other 2: it has reported nothing, and ranks 0 and 1 wait in all_reduce #1." in (
+        wording.headline(monitor.standstill(1.0))
+    )
