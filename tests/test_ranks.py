@@ -82,7 +82,7 @@ jobs.use(engines.start_and_connect_sync(activate=False))
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
 
 
-def executed(program, launcher, limit=120):
+def executed(program, launcher, limit=300):
     """Output of a program that ends well."""
     done = subprocess.run(
         [sys.executable, *launcher, str(program)], capture_output=True, text=True, timeout=limit, cwd=program.parent,

@@ -323,9 +323,7 @@ def _model(traces: list[Trace], machine: str | None, world: int):
 
     def seconds(op: str, n: int, ranks: tuple[int, ...] | None, nbytes: int) -> str:
         try:
-            return (
-                duration(nccl(ops.family(op), on, ranks or range(n))(nbytes).seconds) if nbytes and n > 1 else ""
-            )
+            return duration(nccl(ops.family(op), on, ranks or range(n))(nbytes).seconds) if nbytes and n > 1 else ""
         except ValueError:
             return ""
 

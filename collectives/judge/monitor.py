@@ -340,7 +340,7 @@ class Monitor(State):
     def _slip(self, rank: int, call: Call) -> Slip | None:
         """How a rank's calls have slipped, in the group of a collective, against those of a rank that has made it."""
         other = next(e.rank for e in reversed(call.events) if e.rank != rank)
-        calls = [*self._matcher.before(call, LOOK_BACK), call]
+        calls = [*self._matcher.before(call, diagnose.LOOK_BACK), call]
         mine, theirs = ({each.index: e for each in calls for e in each if e.rank == of} for of in (rank, other))
         slipped = causes.slip(mine, theirs)
         return slipped and Slip(rank, *slipped)
