@@ -25,8 +25,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
 
 lab: env ## open the course in JupyterLab
-	@$(IN_ENV) -I helpers/tools/check.py --once
-	@$(IN_ENV) -I helpers/tools/lab.py $(ARGS)
+	@$(IN_ENV) -I tools/check.py --once
+	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
 test: check ## test both packages, validate the chapters and some solutions
 	$(PYTEST) $(ARGS) $(OR_ALONE)
@@ -45,19 +45,19 @@ test-browser: check ## the course in JupyterLab and on its website in a real bro
 	export BROWSER_TESTS=required; $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" tests/browser tests/test_site.py $(ARGS) $(OR_ALONE)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
-	@$(IN_ENV) -m helpers.tools.notebooks $(NB)
+	@$(IN_ENV) -m tools.notebooks $(NB)
 
 mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
 	@$(IN_ENV) -m tests.bench.mistakes_table
 
 exercises: env ## make exercises/ from solutions/
-	@$(IN_ENV) -m helpers.tools.release $(ARGS)
+	@$(IN_ENV) -m tools.release $(ARGS)
 
 grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
 
 slides: env ## slides of a chapter (NB=notebooks/...), in slides/
-	@$(IN_ENV) -m helpers.tools.slides $(NB)
+	@$(IN_ENV) -m tools.slides $(NB)
 
 hosts: env ## two hosts with a wire between them, on this machine: a shell on the first, or RUN="torchrun ..." on each
 	@$(IN_ENV) -m collectives hosts $(ARGS) -- $(RUN)
@@ -74,7 +74,7 @@ bench-grade: check ## measure scoring a class beside nbgrader
 	@$(IN_ENV) -m tests.bench.grading $(ARGS)
 
 site: .venv-site/made ## build the course as a website, in _site
-	@.venv-site/bin/python -m helpers.tools.website
+	@.venv-site/bin/python -m tools.website
 
 .venv-site/made: Makefile
 	@$(PYTHON) -m venv --clear .venv-site
@@ -82,11 +82,11 @@ site: .venv-site/made ## build the course as a website, in _site
 	@touch $@
 
 check: env ## is the environment fit? ends with a real all_reduce
-	@$(IN_ENV) -I helpers/tools/check.py
+	@$(IN_ENV) -I tools/check.py
 
 env: ## make or update the environment in .venv
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) here. Install Python 3.10 or newer (python.org), or name one: make lab PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -I helpers/tools/install.py $(VENV) "$(TORCH_INDEX)"
+	@$(PYTHON) -I tools/install.py $(VENV) "$(TORCH_INDEX)"
 
 clean: ## remove the environment and everything that was generated beside it
 	rm -rf .venv .venv-* _site screenshots progress.md .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache

@@ -7,23 +7,27 @@ torchrun --nproc-per-node 4 -m collectives.watch train.py    # the same record o
 python -m collectives                                        # all that the command line can do
 """
 
-from .launch.pool import start_early
+import sys
+
 from .lazy import lazy
 
 # Each module and its names, loaded when one is asked for: who only grades needs no torch, a rank needs no pictures.
 __all__ = lazy(
     __name__,
     {
-        ".judge.errors": "Mismatch RankFailed RunError Stuck",
-        ".judge.run": "Run",
+        ".outcome.errors": "Mismatch RankFailed RunError Stuck",
+        ".outcome.run": "Run",
         ".launch.run": "run",
-        ".play.step": "step",
-        ".play.timeline": "timeline",
-        ".play.training": "training_steps",
-        ".record.calls": "Call",
+        ".figures.step": "step",
+        ".watch.steps.timeline": "timeline",
+        ".watch.steps.training": "training_steps",
+        ".log.calls": "Call",
         ".rank.steps": "step_ended",
-        ".record.event": "Event Line Summary",
+        ".log.event": "Event Line Summary",
     },
 )
 
-start_early()
+if "IPython" in sys.modules:  # a Jupyter kernel, perhaps: then ranks are made ready while the reader reads
+    from .launch.pool import start_early
+
+    start_early()

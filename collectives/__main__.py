@@ -5,19 +5,19 @@ from importlib import import_module
 
 # command -> the module whose main() it is, and what it does
 COMMANDS = {
-    "watch": ("watch", "run a training script under torchrun, record its communication, say why it hangs"),
+    "watch": ("watch.__main__", "run a training script under torchrun, record its communication, say why it hangs"),
     "calibrate": (
-        "cost.calibrate",
+        "calibrate.calibrate",
         "hold nccl-tests' reports of your cluster against prices, and fit a machine to them",
     ),
-    "export": ("jobs.export", "make a notebook a program that torchrun starts"),
-    "explain": ("explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
+    "export": ("remote.export", "make a notebook a program that torchrun starts"),
+    "explain": ("watch.explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
     "steps": (
-        "explain.steps",
+        "watch.steps.command",
         "say how the ranks of a recorded job spent its training steps, and who held up the others",
     ),
-    "plan": ("cost.planner.command", "divide a model over a cluster: memory, seconds, and why other ways lose"),
-    "hosts": ("jobs.hosts", "make hosts with a network between them on this machine (Linux)"),
+    "plan": ("planner.command", "divide a model over a cluster: memory, seconds, and why other ways lose"),
+    "hosts": ("remote.hosts", "make hosts with a network between them on this machine (Linux)"),
 }
 
 

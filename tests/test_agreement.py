@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from grader import feedback, sandbox, submission, walls
 from helpers.exercise import CheckFailed, check, notebook
-from helpers.grade import feedback, sandbox, submission, walls
 from tests.corpus import answers, puzzles
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
@@ -67,7 +67,7 @@ def test_an_answer_is_known_by_its_variable_and_below_a_magic(monkeypatch):
 def test_submissions_pass_the_same_checks(name, sandboxes, patient, monkeypatch):  # noqa: F811
     row = GRADED[name]
     if name == "without end":
-        monkeypatch.setattr("helpers.grade.feedback.CELL_SECONDS", 30)
+        monkeypatch.setattr("grader.feedback.CELL_SECONDS", 30)
     learners = feedback.tried(submitted(row.source, row.exercise), lambda done, of: None)
     assert name not in ONLY_SCORED or re.search(TOLD, learners.reason), learners.reason
     scores = scored(row.source, sandboxes, row.exercise)

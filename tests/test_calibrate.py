@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from collectives.calibrate.calibrate import Row, error, fitted, own, price_on, priced, slow
+from collectives.calibrate.reports import Measured, measured
 from collectives.cost import nccl
-from collectives.cost.calibrate import Row, error, fitted, own, price_on, priced, slow
-from collectives.cost.reports import Measured, measured
 from collectives.machines import machine, network, rails, sweeps
-from helpers.tools import calibration
+from tools import calibration
 
 
 def test_the_rule_for_faults_finds_the_suspect_and_spares_the_healthy():
@@ -140,5 +140,5 @@ def test_a_report_says_what_it_lacks(tmp_path):
 
 
 def test_the_page_of_the_calibration_is_up_to_date():
-    """`python -m helpers.tools.calibration` writes it."""
+    """`python -m tools.calibration` writes it."""
     assert calibration.PAGE.read_text(encoding="utf-8") == calibration.page()

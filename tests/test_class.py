@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from grader import gradebook, instructor, report, score, workers
+from grader.entries import find
+from grader.folder import ReportFolder, Unfit, fingerprint
+from grader.gradebook import CheckScore, Grading
 from helpers import course, progress
 from helpers.course import ROOT
 from helpers.exercise import notebook
-from helpers.grade import gradebook, instructor, report, score, workers
-from helpers.grade.entries import find
-from helpers.grade.folder import ReportFolder, Unfit, fingerprint
-from helpers.grade.gradebook import CheckScore, Grading
-from helpers.tools import release
+from tools import release
 
 MEAN = "02_distributed_mean"
 RIGHT = """def distributed_mean(x):
@@ -31,8 +31,7 @@ RIGHT = """def distributed_mean(x):
     dist.all_reduce(y)
     return y / dist.get_world_size()"""
 WRONG = RIGHT.replace(" / dist.get_world_size()", "")
-HELPERS = Path(instructor.__file__).parents[1]
-GRADER = "import sys; sys.executable = sys.argv.pop(1); from helpers.grade.__main__ import main; sys.exit(main())"
+GRADER = "import sys; sys.executable = sys.argv.pop(1); from grader.__main__ import main; sys.exit(main())"
 
 
 def answered(source):
@@ -183,7 +182,7 @@ def graded(entries, out, jobs=2, each=lambda done, student: None):
 
 
 def workers_of_mine():
-    return [p for p in psutil.Process().children() if "helpers.grade.worker" in p.cmdline()]
+    return [p for p in psutil.Process().children() if "grader.worker" in p.cmdline()]
 
 
 @pytest.mark.slow
@@ -299,7 +298,7 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
 
 
 def test_a_grade_is_kept_only_while_nothing_that_made_it_has_changed(tmp_path, monkeypatch):
-    sources = course.ROOT / "collectives", HELPERS, course.TASKS, course.SOLUTIONS
+    sources = *(course.ROOT / name for name in ("collectives", "helpers", "grader")), course.TASKS, course.SOLUTIONS
     copies = [tmp_path / source.name for source in sources]
     for source, copy in zip(sources, copies):
         shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -314,7 +313,7 @@ def test_a_grade_is_kept_only_while_nothing_that_made_it_has_changed(tmp_path, m
         assert fingerprint(*copies) != first, file
         file.write_bytes(before)
     assert fingerprint(*copies) == first
-    monkeypatch.setattr("helpers.grade.folder.version", lambda package: "2.99")
+    monkeypatch.setattr("grader.folder.version", lambda package: "2.99")
     assert fingerprint(*copies) != first
     monkeypatch.undo()
     monkeypatch.setattr("sys.version", "3.99")

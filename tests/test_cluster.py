@@ -15,14 +15,9 @@ import pytest
 import torch
 
 from collectives.jobs import Hosts, HostsUnavailable, load
-from collectives.jobs.hearer import Hearer
-from collectives.jobs.judge import ENDING_SECONDS, KEPT_CALLS, Judge
-from collectives.jobs.lines import RETURNED, Reader, decoded
-from collectives.jobs.ring import RingReader, RingWriter
-from collectives.jobs.teller import Teller
 from collectives.judge import wording
-from collectives.machines import rails
-from collectives.rank.protocol import (
+from collectives.log.event import Event, Failure, Line, Summary
+from collectives.log.messages import (
     Called,
     Completed,
     Failed,
@@ -34,7 +29,12 @@ from collectives.rank.protocol import (
     Waiting,
     WorkBegan,
 )
-from collectives.record.event import Event, Failure, Line, Summary
+from collectives.machines import rails
+from collectives.watch.decoder import Hearer
+from collectives.watch.encoder import Teller
+from collectives.watch.judge import ENDING_SECONDS, KEPT_CALLS, Judge
+from collectives.watch.lines import RETURNED, Reader, decoded
+from collectives.watch.ring import RingReader, RingWriter
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
 from tests.sampling import when

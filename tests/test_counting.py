@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectives.algorithms import chain_broadcast, from_run
-from collectives.record import messages, traffic
-from collectives.record.calls import Matcher, pair
+from collectives.log import traffic, transfers
+from collectives.log.calls import Matcher, pair
 from helpers import Event, Run, run
 from tests import work
 
@@ -121,14 +121,14 @@ def test_calls_and_steps_are_those_of_the_definition(n, steps):
     calls = pair(events)
     shape = [[(e.rank, e.index) for e in call] for call in calls]
     assert shape == [[(e.rank, e.index) for e in call] for call in order_by_definition(events, matcher.of)]
-    assert messages.steps_of(calls) == steps_by_definition(calls)
+    assert transfers.steps_of(calls) == steps_by_definition(calls)
     some = [call for call in calls if call.is_message]
-    assert messages.steps_of(some) == steps_by_definition(some)
+    assert transfers.steps_of(some) == steps_by_definition(some)
 
 
 def test_a_send_that_ends_early_holds_nobody_up():
     calls = pair(performed(2, BOTH_SEND_FIRST * 2))
-    assert sorted(messages.steps_of(calls)) == [0, 0, 1, 1]
+    assert sorted(transfers.steps_of(calls)) == [0, 0, 1, 1]
 
 
 # --- size -----------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ def large_group(many, n=64):
 PROGRAMS = [ping_pong, ring, never_waited_for, large_group]
 USES = {
     "calls": pair,
-    "steps": lambda events: messages.steps_of(pair(events)),
-    "messages": lambda events: messages.read([call for call in pair(events) if call.is_message]),
+    "steps": lambda events: transfers.steps_of(pair(events)),
+    "messages": lambda events: transfers.read([call for call in pair(events) if call.is_message]),
     "traffic": traffic.count,
     "text": lambda events: repr(Run(len(events), [None] * len(events), events)),
 }

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from helpers.tools import install
 from tests import ROOT
+from tools import install
 
 CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "check.py")]
 
@@ -52,9 +52,7 @@ def test_make_lab_checks_an_environment_once_and_again_when_it_is_another():
 
 def test_in_a_terminal_the_installer_shows_the_last_line_of_what_it_starts_and_all_errors():
     code = "import sys; print('early ' * 40, 'late', sep=chr(10), flush=True); sys.stderr.write('ERROR: no disk'); sys.exit(3)"
-    script = (
-        f"from helpers.tools.install import quietly; import sys; sys.exit(quietly([sys.executable, '-c', {code!r}]))"
-    )
+    script = f"from tools.install import quietly; import sys; sys.exit(quietly([sys.executable, '-c', {code!r}]))"
     ours, theirs = pty.openpty()
     shown = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=theirs, stderr=theirs)
     assert shown.wait(timeout=120) == 3
@@ -116,7 +114,7 @@ def test_of_two_installers_one_waits_and_then_has_nothing_left_to_do(tmp_path, m
     monkeypatch.chdir(ROOT)
     first = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(first, fcntl.LOCK_EX)
-    command = [sys.executable, "-I", "helpers/tools/install.py", tmp_path, ""]
+    command = [sys.executable, "-I", "tools/install.py", tmp_path, ""]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as second:
         assert "waiting for it" in second.stdout.readline() and second.poll() is None
         (tmp_path / "bin").mkdir()

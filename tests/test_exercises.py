@@ -22,7 +22,6 @@ from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
-from helpers.tools import release
 from tests.corpus import (  # noqa: F401 (four add to practice)
     answers,
     practice,
@@ -35,6 +34,7 @@ from tests.corpus import (  # noqa: F401 (four add to practice)
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
 from tests.kernels import SETUP, kernels
 from tests.sampling import spread, when
+from tools import release
 
 beat, within_memory = module("09_beat_the_schedule"), module("14_within_memory")
 CALLS = [

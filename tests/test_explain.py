@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from collectives.explain import dump, evidence, words
-from collectives.explain.command import explain
-from collectives.explain.messages import Judged
-from collectives.explain.waits import Job
-from collectives.jobs.writer import Writer
 from collectives.judge.verdict import Cause
+from collectives.watch.explain import dump, evidence, words
+from collectives.watch.explain.command import explain
+from collectives.watch.explain.messages import Judged
+from collectives.watch.explain.waits import Job
+from collectives.watch.writer import Writer
 from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, Do, Played

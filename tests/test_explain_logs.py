@@ -8,7 +8,7 @@ import json
 import pytest
 
 from collectives.explain import load
-from collectives.explain.command import explain
+from collectives.watch.explain.command import explain
 from tests import ROOT
 from tests.corpus import dumps
 from tests.corpus.dumps import STOP, WORLD, Do, Played

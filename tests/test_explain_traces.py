@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from collectives.explain import load
-from collectives.explain.command import explain
 from collectives.machines import machine
+from collectives.watch.explain.command import explain
 from tests import ROOT
 
 PROFILED = """

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from collectives.record.collectives import COLLECTIVES
+from collectives.log.collectives import COLLECTIVES
 from helpers import RankFailed, explore, run
 from tests.moving import Moved
 

@@ -9,15 +9,15 @@ from contextlib import suppress
 import pytest
 import torch
 
-from collectives.judge.errors import RunError
+from collectives.outcome.errors import RunError
+from grader import switch
+from grader.calls import Ungradable
+from grader.inside.protocol import DTYPES, FrameReader, Malformed, decode, encode, frame
 from helpers.exercise.cases import Case
 from helpers.exercise.feedback import explain
 from helpers.exercise.judge import judge
 from helpers.exercise.task import Attempt, Task
 from helpers.exercise.tasks import TASKS
-from helpers.grade import switch
-from helpers.grade.calls import Ungradable
-from helpers.grade.inside.protocol import DTYPES, FrameReader, Malformed, decode, encode, frame
 
 OVERFLOWS = [  # shapes of no number, whose strides or storage torch cannot hold
     [0, *[1 << 24] * 7],

@@ -12,13 +12,13 @@ import sys
 import nbformat
 import pytest
 
+from grader import __main__ as grade
+from grader import feedback
 from helpers import progress
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import released
-from helpers.grade import __main__ as grade
-from helpers.grade import feedback
-from helpers.tools import release
 from tests.corpus.cells import MEAN, RIGHT, WRONG
+from tools import release
 
 
 def exercise(name=MEAN):

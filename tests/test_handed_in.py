@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from grader import roster, submission
+from grader.entries import find, naming
+from grader.folder import Unfit
+from grader.gradebook import CheckScore, Grading, students
+from grader.report import _csv, _junit
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, released
-from helpers.grade import roster, submission
-from helpers.grade.entries import find, naming
-from helpers.grade.folder import Unfit
-from helpers.grade.gradebook import CheckScore, Grading, students
-from helpers.grade.report import _csv, _junit
-from helpers.tools import release
 from tests.corpus.cells import MEAN, RIGHT
+from tools import release
 
 
 def notebook(source=RIGHT):

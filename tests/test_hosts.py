@@ -16,8 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives.jobs import Hosts, HostsUnavailable, run
-from collectives.jobs.export import export, with_last_shown
+from collectives.jobs import Hosts, HostsUnavailable
+from collectives.remote import run
+from collectives.remote.export import export, with_last_shown
 from helpers import RankFailed, Stuck
 from tests import ROOT
 from tests.corpus.host_faults import ELASTIC, LIMIT_SECONDS, STATIC, TRAIN, Job, processes_of
@@ -161,7 +162,7 @@ def test_the_command_line_runs_a_program_on_every_host():
     command = [
         sys.executable,
         "-m",
-        "collectives.jobs.hosts",
+        "collectives.remote.hosts",
         "--",
         "sh",
         "-c",

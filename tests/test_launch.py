@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from collectives.judge import wording
-from collectives.judge.errors import StartFailed, Stuck
 from collectives.judge.verdict import NoStart
 from collectives.launch import run as launch
 from collectives.launch import session
+from collectives.outcome.errors import StartFailed, Stuck
 from helpers import RankFailed, run
 from tests.corpus.faults import end, on_standby, server
 from tests.kernels import kernels
@@ -37,7 +37,7 @@ from helpers import RankFailed, run
 from collectives.launch import pool, session
 from collectives.rank import protocol
 from collectives.judge import monitor
-from collectives.judge.errors import ServerLost, StartFailed
+from collectives.outcome.errors import ServerLost, StartFailed
 from tests.corpus.faults import end, on_standby, server
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and all that it starts

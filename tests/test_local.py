@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from collectives.jobs import load
-from collectives.jobs.local import FOLDER, Listener, Untrusted, connect, same_user
-from collectives.jobs.pipe import Pipe
+from collectives.watch.pipe import Pipe
+from collectives.watch.sockets import FOLDER, Listener, Untrusted, connect, same_user
 from tests.test_cluster import job
 
 STRANGER = 12345  # a user's number

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from collectives.cost import compute_seconds, nccl
-from collectives.cost.planner import ALLOCATED, RUNS, Division, cluster, shape, step
-from collectives.cost.planner.program import PROGRAMS
 from collectives.machines import figures, gpus, machine, machines, networks, nvlink_node, rails, records, sweeps
 from collectives.machines.gpu import FIGURES, FILE
+from collectives.planner import ALLOCATED, RUNS, Division, cluster, shape, step
+from collectives.planner.program import PROGRAMS
 
 
 def test_the_files_are_complete():

@@ -14,19 +14,9 @@ import torch.distributed as dist
 
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
-from collectives.rank.protocol import (
-    Called,
-    Completed,
-    Frames,
-    Grouped,
-    Misused,
-    Returned,
-    Skipped,
-    Ungrouped,
-    Waiting,
-    frame,
-)
-from collectives.record.event import Event, Line
+from collectives.launch.wire import Frames, frame
+from collectives.log.event import Event, Line
+from collectives.log.messages import Called, Completed, Grouped, Misused, Returned, Skipped, Ungrouped, Waiting
 from helpers import RunError, run
 from tests import ROOT
 

@@ -7,9 +7,9 @@ import pytest
 
 from helpers.course import ROOT
 from helpers.exercise.notebook import is_answer, pristine, released
-from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, NotInstalled, environment
 from tests.corpus.cells import MEAN, RIGHT
+from tools import release
 
 pytestmark = pytest.mark.nightly
 UNCHUNKED = """def distributed_mean(x):

@@ -14,13 +14,13 @@ import torch
 from collectives import RankFailed, Stuck, run
 from collectives.cost import bill
 from collectives.jobs import load
-from collectives.jobs.export import export
 from collectives.judge import diagnose, gloo
-from collectives.judge.run import Run
+from collectives.log.calls import pair
+from collectives.log.event import Event
 from collectives.machines import machine
-from collectives.play import timeline
-from collectives.record.calls import pair
-from collectives.record.event import Event
+from collectives.outcome.run import Run
+from collectives.remote.export import export
+from collectives.watch.steps import timeline
 from tests import ROOT
 from tests.nccl_like.build import COMPILER, build
 

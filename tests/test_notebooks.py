@@ -10,7 +10,7 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.course import EXERCISES
-from helpers.tools import notebooks
+from tools import notebooks
 
 
 def write(path, *sources, **metadata):

@@ -6,15 +6,15 @@ from itertools import chain, combinations_with_replacement
 import pytest
 import torch
 
-from collectives.explain import evidence, ops
-from collectives.explain.command import explain
-from collectives.explain.messages import Judged
-from collectives.explain.waits import Job
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Cause, Disagreement
-from collectives.rank.protocol import Began, Called, Completed, Issued, Waiting, WorkBegan
-from collectives.record.event import Event, Line
+from collectives.log.event import Event, Line
+from collectives.log.messages import Began, Called, Completed, Issued, Waiting, WorkBegan
+from collectives.watch.explain import evidence, ops
+from collectives.watch.explain.command import explain
+from collectives.watch.explain.messages import Judged
+from collectives.watch.explain.waits import Job
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from collectives.draw.canvas import ANYBODYS, Words
-from collectives.record.collectives import of
+from collectives.log.collectives import of
 from helpers import RunError, Stuck, predict, run
 from helpers.views.predict.picture import blank
 from tests import reading

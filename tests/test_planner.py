@@ -12,7 +12,9 @@ import torch
 import torch.distributed as dist
 
 from collectives.algorithms.pipeline import interleaved, one_f_one_b
-from collectives.cost.planner import (
+from collectives.draw.canvas import PALETTE
+from collectives.machines import rails
+from collectives.planner import (
     ALLOCATED,
     BANDS,
     BEST_MFU,
@@ -32,9 +34,7 @@ from collectives.cost.planner import (
     shape,
     step,
 )
-from collectives.cost.planner.check import RUN_KINDS
-from collectives.draw.canvas import PALETTE
-from collectives.machines import rails
+from collectives.planner.check import RUN_KINDS
 from collectives.train import nbytes, watch
 from collectives.train.memory import Activations
 from helpers import run
@@ -467,7 +467,7 @@ def test_a_plan_for_16384_gpus_takes_less_than_a_second():
     ],
 )
 def test_plan_on_a_command_line(arguments, says, monkeypatch, capsys):
-    from collectives.cost.planner import command
+    from collectives.planner import command
 
     monkeypatch.setattr(sys, "argv", ["collectives plan", *arguments])
     try:

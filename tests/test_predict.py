@@ -311,7 +311,7 @@ def test_says_what_is_wrong_with_a_question(arguments, options, kind, said):
 
 def test_works_without_anywidget(monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "collectives.play.web.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "collectives.figures.web.widget", raising=False)
     prediction = predict(share_from_last, world_size=2)
     (still,) = prediction.outputs()
     assert still["text/plain"] == repr(prediction) and "<img " in still["text/html"]

@@ -45,7 +45,7 @@ BANNED = {
 }
 RIGHT = {}  # file, or package -> the phrases that may stand there
 PAGES = [ROOT / "README.md", ROOT / "INSTALL.md", *ROOT.glob("notebooks/*.md"), *ROOT.glob("exercises/*.md")]
-PAGES += [*ROOT.glob("solutions/*.md"), *ROOT.glob("helpers/tools/site/*.md")]
+PAGES += [*ROOT.glob("solutions/*.md"), *ROOT.glob("tools/site/*.md")]
 CHAPTERS = [*ROOT.glob("notebooks/*.ipynb")]
 EXERCISES = [*ROOT.glob("exercises/*.ipynb"), *ROOT.glob("solutions/*.ipynb")]
 CODE = [path for folder in ("collectives", "helpers", "exercises/tasks") for path in ROOT.glob(f"{folder}/**/*.py")]

@@ -7,10 +7,10 @@ import nbformat
 import pytest
 
 from helpers.exercise.tasks import PRACTICE
-from helpers.tools.puzzles import GIVEN, PAGE, frames, recording
 from helpers.views.web import LACKS, PUZZLES
 from tests import ROOT
 from tests.corpus.puzzle_lines import WRONG_LINES
+from tools.puzzles import GIVEN, PAGE, frames, recording
 
 TASKS, CHOICES = PRACTICE[PAGE], json.loads(PUZZLES.read_text(encoding="utf-8"))
 

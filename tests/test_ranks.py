@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from collectives.jobs.export import export
+from collectives.remote.export import export
 from helpers.exercise.tasks import PRACTICE
 from tests import ROOT
 from tests.test_class import RIGHT
@@ -29,10 +29,10 @@ def test_every_implementation_has_all_that_a_session_uses():
 
 def test_an_implementation_that_lacks_a_member_is_found(tmp_path):
     shutil.copytree(ROOT / "collectives", tmp_path / "collectives", ignore=shutil.ignore_patterns("__pycache__"))
-    jobs, launch = tmp_path / "collectives" / "jobs", tmp_path / "collectives" / "launch"
+    remote, launch = tmp_path / "collectives" / "remote", tmp_path / "collectives" / "launch"
     for file, member in (
-        (jobs / "relay.py", "def computed("),
-        (jobs / "engines.py", "def last_words("),
+        (remote / "relay.py", "def computed("),
+        (remote / "engines.py", "def last_words("),
         (launch / "forkserver.py", "def ask_for_stacks("),
     ):
         source = file.read_text()

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from collectives.format import numbers
+from collectives.log.collectives import COLLECTIVES, of
 from collectives.rank.operators import OPS
-from collectives.record.collectives import COLLECTIVES, of
 from helpers import Summary, run
 from tests.corpus.collectives import CASES, joined, left, make, passed
 

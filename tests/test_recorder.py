@@ -27,16 +27,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from collectives.draw.calls import draw_calls
 from collectives.judge import diagnose
-from collectives.rank import pickling
+from collectives.launch import pickling
+from collectives.log.calls import pair
+from collectives.log.event import each
+from collectives.log.traffic import count
 from collectives.rank.operators import MADE_OF_OPS, OPS, _reduction, read
 from collectives.rank.tensors import LARGE, aliased, capture, summarise
 from collectives.rank.torch_private import HasSource
 from collectives.rank.traced import TracedWork
 from collectives.rank.tracer import MAX_OPEN, Tracer, _finite
 from collectives.rank.watch import ALWAYS, SELDOM
-from collectives.record.calls import pair
-from collectives.record.event import each
-from collectives.record.traffic import count
 from helpers import Mismatch, Stuck, Summary, run
 
 # Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,
@@ -640,7 +640,7 @@ def test_what_stands_in_for_torchs_own_is_called_as_that_is():
 
 def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
     def both():
-        from collectives.rank.protocol import Again, Called, Completed, Misused
+        from collectives.log.messages import Again, Called, Completed, Misused
 
         me, peer = dist.get_rank(), 1 - dist.get_rank()
 
@@ -715,7 +715,7 @@ def test_a_call_that_somebody_else_watches_goes_the_whole_way():
     def seen():
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        from collectives.rank.protocol import Again
+        from collectives.log.messages import Again
 
         ops = []
 
@@ -755,7 +755,7 @@ def test_calls_under_way_that_are_repeated_are_watched_for_what_the_program_does
     """gloo's threads fill what a call gets, and that is no use by the program."""
 
     def loops(reads_early):
-        from collectives.rank.protocol import Again, Misused
+        from collectives.log.messages import Again, Misused
 
         n, me = dist.get_world_size(), dist.get_rank()
         x, peer, messages = torch.ones(3), 1 - me, []
@@ -789,7 +789,7 @@ def test_a_call_that_failed_is_never_told_as_complete():
     """gloo's is_completed() is true of it, too."""
 
     def left_alone():
-        from collectives.rank.protocol import Completed
+        from collectives.log.messages import Completed
 
         messages, me = [], dist.get_rank()
         tracer, complete = Tracer(me, messages.append, 0.0, values=False), []
@@ -824,7 +824,7 @@ def test_a_message_dies_with_its_handle_as_without_the_recorder(values):
     """Three are let go of before they are received; the fourth, which is kept, arrives."""
 
     def drops():
-        from collectives.rank.protocol import Completed
+        from collectives.log.messages import Completed
         from collectives.rank.traced import TracedWork
 
         messages, me = [], dist.get_rank()

@@ -9,13 +9,13 @@ import pytest
 
 from collectives.cost import nccl
 from collectives.draw.canvas import PALETTE
+from collectives.figures.web import module
 from collectives.machines import rails
-from collectives.play.web import module
 from helpers import network_prices
-from helpers.tools import recordings
 from helpers.views.explore import PLAYED, _grid, code, execute, setting
 from helpers.views.prices import NETWORKS
 from helpers.views.web import FIGURES, RECORDED, script
+from tools import recordings
 
 MOST = 60_000  # bytes of a figure's data
 MODULE = 20_000  # bytes of what plays a figure in JupyterLab

@@ -9,21 +9,21 @@ import signal
 import pytest
 import torch
 
-from collectives.jobs import ring as rings
-from collectives.jobs.collector import Collector
-from collectives.jobs.hearer import Hearer
-from collectives.jobs.judge import Judge
-from collectives.jobs.lines import Reader, decoded
-from collectives.jobs.local import Listener, connect
-from collectives.jobs.pipe import Pipe
-from collectives.jobs.record import load
-from collectives.jobs.ring import HEADER_BYTES, RingReader, RingWriter
-from collectives.jobs.teller import CALL, LINE, Teller
-from collectives.jobs.writer import Writer
 from collectives.judge import wording
 from collectives.judge.verdict import Verdict
-from collectives.rank.protocol import Called, Completed, Issued, Returned, Skipped, Waiting
-from collectives.record.event import Event, Summary
+from collectives.log.event import Event, Summary
+from collectives.log.messages import Called, Completed, Issued, Returned, Skipped, Waiting
+from collectives.watch import ring as rings
+from collectives.watch.collector import Collector
+from collectives.watch.decoder import Hearer
+from collectives.watch.encoder import CALL, LINE, Teller
+from collectives.watch.judge import Judge
+from collectives.watch.lines import Reader, decoded
+from collectives.watch.pipe import Pipe
+from collectives.watch.record import load
+from collectives.watch.ring import HEADER_BYTES, RingReader, RingWriter
+from collectives.watch.sockets import Listener, connect
+from collectives.watch.writer import Writer
 from tests.test_cluster import event
 
 SEGMENT_BYTES = 1 << 12

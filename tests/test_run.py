@@ -20,8 +20,8 @@ from torch.distributed.algorithms.join import Join
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
 from collectives.launch.conversation import Conversation
-from collectives.rank.protocol import Called, Waiting
-from collectives.record.event import Event
+from collectives.log.event import Event
+from collectives.log.messages import Called, Waiting
 from helpers import Mismatch, RankFailed, Stuck, run
 from tests.corpus.faults import on_standby
 from tests.corpus.module_for_ranks import Net, share

@@ -41,7 +41,7 @@ from collectives.algorithms import (
     scatter_ring_broadcast,
     tree_all_reduce,
 )
-from collectives.record import collectives
+from collectives.log import collectives
 from helpers import run
 from tests.corpus.schedules import variants
 

@@ -17,18 +17,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collectives.record.collectives import COLLECTIVES
+from collectives.log.collectives import COLLECTIVES
+from grader import sandbox, score, submission, switch, walls
+from grader.entries import MAX_NOTEBOOK_BYTES
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.exercise.tasks import EXERCISES
-from helpers.grade import sandbox, score, submission, switch, walls
-from helpers.grade.entries import MAX_NOTEBOOK_BYTES
-from helpers.tools import release
 from tests.corpus import answers, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
+from tools import release
 
 try:
     walls.check()

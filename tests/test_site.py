@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from collectives.draw.canvas import PALETTE, ink_on
-from helpers.tools.notebooks import stored_picture
 from tests import ROOT
 from tests.website import Page
+from tools.notebooks import stored_picture
 
 pytestmark = pytest.mark.slow
 MOST_CELLS = 10  # code cells on a page

@@ -7,7 +7,7 @@ import pytest
 from nbconvert import SlidesExporter
 
 from helpers.course import NOTEBOOKS
-from helpers.tools.slides import slides
+from tools.slides import slides
 
 CHAPTERS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 

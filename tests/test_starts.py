@@ -11,7 +11,7 @@ import zipfile
 import pytest
 from torch.distributed.run import get_args_parser
 
-from collectives import watch
+from collectives.watch import __main__
 from tests import ROOT
 from tests.sampling import when
 
@@ -74,13 +74,13 @@ def test_a_program_starts_and_fails_as_under_python(form, programs):
 )
 def test_dashes_between_a_script_and_its_arguments_are_dropped_as_torchrun_drops_them(line):
     """As in nanochat's `torchrun -m scripts.base_train -- --depth 12`."""
-    plain, own = get_args_parser().parse_args(line.split()), watch.arguments(line.split())
+    plain, own = get_args_parser().parse_args(line.split()), __main__.arguments(line.split())
     assert own.script == [plain.training_script, *plain.training_script_args] and own.module == plain.module
 
 
 @pytest.mark.parametrize("launcher", ["--local_rank", "--local-rank"])
 def test_a_local_rank_that_a_launcher_puts_behind_the_module_reaches_the_script(launcher):
     """deepspeed writes the first, python -m torch.distributed.launch the second."""
-    own = watch.arguments([f"{launcher}=3", "--last", "7", "-m", "package.train", "--lr", "2"])
+    own = __main__.arguments([f"{launcher}=3", "--last", "7", "-m", "package.train", "--lr", "2"])
     assert own.script == ["package.train", f"{launcher}=3", "--lr", "2"] and own.module and own.last == 7
-    assert watch.arguments(["train.py", f"{launcher}=3"]).script == ["train.py", f"{launcher}=3"]
+    assert __main__.arguments(["train.py", f"{launcher}=3"]).script == ["train.py", f"{launcher}=3"]

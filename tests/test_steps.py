@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from collectives import run, step_ended, training_steps
-from collectives.judge.run import Run
-from collectives.record.event import Event
+from collectives.log.event import Event
+from collectives.outcome.run import Run
 
 LATE = 0.1  # seconds
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from collectives.draw.canvas import AMOUNT
 from collectives.format import duration
-from collectives.play.trace_file import FIRST_PROCESS
+from collectives.watch.steps.trace_file import FIRST_PROCESS
 from helpers import run, timeline
 from tests import ROOT, reading
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from collectives import algorithms as schedule
-from collectives.record import collectives, traffic
+from collectives.log import collectives, traffic
 from helpers import run
 from tests.corpus.collectives import CASES, make, most
 

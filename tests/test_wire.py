@@ -14,23 +14,21 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectives.launch.workers import UNREAD_BYTES
-from collectives.rank import protocol
-from collectives.rank.protocol import (
+from collectives.launch import wire
+from collectives.launch.wire import (
     HEADER_BYTES,
     Channel,
-    Completed,
     Counted,
     Frames,
     Preload,
     Ready,
-    Returned,
     frame,
     receive_with_descriptors,
 )
-from collectives.rank.protocol import (
-    MESSAGES as KINDS,
-)
+from collectives.launch.wire import MESSAGES as KINDS
+from collectives.launch.workers import UNREAD_BYTES
+from collectives.log import messages
+from collectives.log.messages import Completed, Returned
 from helpers import RankFailed, run
 
 MESSAGES = [
@@ -48,14 +46,14 @@ def same(got, wanted=MESSAGES):
 
 
 def test_every_message_can_be_sent():
-    parts = {protocol.Place, protocol.RankSpec}  # of messages
+    parts = {wire.Place, wire.RankSpec}  # of messages
     defined = {
-        kind for kind in vars(protocol).values()
-        if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == protocol.__name__
+        kind for module in (messages, wire) for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, tuple) and kind.__module__ == module.__name__
     }  # fmt: skip
     assert set(KINDS) == defined - parts and len(KINDS) == len(set(KINDS)) < 256
-    (got,) = Frames().feed(frame(protocol.NotFinite(3)))
-    assert got == protocol.NotFinite(3) and type(got) is protocol.NotFinite
+    (got,) = Frames().feed(frame(messages.NotFinite(3)))
+    assert got == messages.NotFinite(3) and type(got) is messages.NotFinite
 
 
 def test_a_stream_is_read_byte_by_byte():
@@ -154,7 +152,7 @@ import gc, os, select, signal
 import torch
 import torch.distributed as dist
 from helpers import run
-from collectives.rank.protocol import Channel
+from collectives.launch.wire import Channel
 
 def ahead(kernel):
     (sock,) = [o._sock for o in gc.get_objects() if isinstance(o, Channel)]

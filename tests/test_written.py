@@ -12,16 +12,16 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.cost import cost
 from collectives.cost.plain import seconds
-from collectives.cost.planner import Division, shape
+from collectives.figures import step
+from collectives.figures.web.panel import described
+from collectives.figures.written import GIVEN, written
 from collectives.machines import Level, Machine, Port, fat_tree, gpu_nodes, pcie_node, rails
-from collectives.play import step
-from collectives.play.web.panel import described
-from collectives.play.written import GIVEN, written
-from helpers.tools.site.tasks import tasks
+from collectives.planner import Division, shape
 from helpers.views.planner import planner
 from tests import ROOT
 from tests.corpus import practice, puzzles
 from tests.moving import Moved
+from tools.site.tasks import tasks
 
 ALONE = """
 import json, sys
@@ -32,9 +32,9 @@ class Blocked:
             raise ImportError(f"{name} is not in the standard library")
 
 sys.meta_path.insert(0, Blocked())
-from collectives.play.written import written
+from collectives.figures.written import written
 
-from collectives.play.planning import planned
+from collectives.figures.planning import planned
 
 given, division = json.load(sys.stdin)
 print(json.dumps([*(written(source, task) for source, task in given), planned(*division)]))

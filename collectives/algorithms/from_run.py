@@ -15,11 +15,11 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 import torch.distributed as dist
 
-from ..judge.run import Run
 from ..launch.run import run as launch
-from ..record.collectives import COLLECTIVES as TABLE
-from ..record.collectives import shapes
-from ..record.messages import Transfer, read
+from ..log.collectives import COLLECTIVES as TABLE
+from ..log.collectives import shapes
+from ..log.transfers import Transfer, read
+from ..outcome.run import Run
 from .model import COLLECTIVES, Message, Schedule, chunk_name, members, said_ranks
 
 MAX_WORLDS = 4096

@@ -12,8 +12,8 @@ from typing import Any, Iterable, NamedTuple
 
 from ..format import span
 from ..lazy import Later
-from ..record.collectives import COLLECTIVES as TABLE
-from ..record.collectives import Collective
+from ..log.collectives import COLLECTIVES as TABLE
+from ..log.collectives import Collective
 
 SHOWN_STEPS, SHOWN_MESSAGES = 8, 8  # in the short form of a schedule's words
 COLLECTIVES = tuple(op for op, row in TABLE.items() if row.gives)

@@ -11,10 +11,10 @@ from typing import Iterable, Mapping, NamedTuple
 import numpy as np
 
 from ..format import aligned, duration, size
-from ..judge.run import Run
+from ..log.calls import Call
+from ..log.collectives import of
 from ..machines.model import Machine
-from ..record.calls import Call
-from ..record.collectives import of
+from ..outcome.run import Run
 from .result import Cost
 from .tuner import nccl
 

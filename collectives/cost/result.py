@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ..format import duration, size
-from ..record.collectives import COLLECTIVES, least
+from ..log.collectives import COLLECTIVES, least
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,12 +15,12 @@ from collections import Counter
 from math import inf, log2
 from typing import Iterable, NamedTuple
 
+from ..log.collectives import COLLECTIVES as TABLE
 from ..machines import tuning
 from ..machines.gpu import NCCL, gpu
 from ..machines.model import Machine
 from ..machines.networks import PRICES
 from ..machines.tuning import BASE_SECONDS, NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, PROTOCOLS, SIMPLE, VERSIONS
-from ..record.collectives import COLLECTIVES as TABLE
 from .result import Cost, check_bytes
 
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them

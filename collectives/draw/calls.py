@@ -4,10 +4,10 @@ from itertools import chain, groupby
 from typing import Sequence
 
 from ..format import span
-from ..record import provenance
-from ..record.calls import Call
-from ..record.collectives import shapes
-from ..record.text import block_table, call_title, status
+from ..log import provenance
+from ..log.calls import Call
+from ..log.collectives import shapes
+from ..log.text import block_table, call_title, status
 from .canvas import REDUCED, SOFT, WIDTH, Canvas, Part, Picture, colour, heading, text_width
 from .cells import NEVER, STYLES, Grid
 from .flow import chunked, flow, flow_width, says
@@ -19,7 +19,7 @@ WAIT = 0.05  # seconds: shorter waits at a barrier are not told apart
 
 
 def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
-    """The picture of some blocks of calls (see record/calls.py), a panel each; one for calls in a row that are alike.
+    """The picture of some blocks of calls (see log/calls.py), a panel each; one for calls in a row that are alike.
 
     calls: all of the run, of which a panel says which they are; left out where there is only one.
     """

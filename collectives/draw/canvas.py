@@ -9,6 +9,10 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Sequence
 
+try:
+    import matplotlib  # noqa: F401
+except ModuleNotFoundError:
+    raise ModuleNotFoundError("pictures need matplotlib: pip install 'collectives-course[pictures]'") from None
 import numpy as np
 from matplotlib import get_data_path
 from matplotlib.artist import Artist

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import torch
 
 from ..format import brief, number
-from ..record import collectives
-from ..record.calls import Call
-from ..record.event import Summary
-from ..record.provenance import Row, Slot
-from ..record.text import status
+from ..log import collectives
+from ..log.calls import Call
+from ..log.event import Summary
+from ..log.provenance import Row, Slot
+from ..log.text import status
 from .canvas import FAINT, PALETTE, REDUCED, SOFT, Canvas, colour, ink_on, text_width
 from .grid import Tray
 

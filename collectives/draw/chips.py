@@ -5,7 +5,7 @@ from typing import NamedTuple, Sequence
 import torch
 
 from ..format import number
-from ..record.event import Summary, Value
+from ..log.event import Summary, Value
 from .canvas import Canvas, text_width
 from .grid import draw_chunk
 

@@ -7,9 +7,9 @@ not by which way it came: that is the algorithm's.
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..record import provenance
-from ..record.calls import Call
-from ..record.collectives import of, shapes
+from ..log import provenance
+from ..log.calls import Call
+from ..log.collectives import of, shapes
 from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, Canvas, colour, text_width
 from .cells import Grid
 

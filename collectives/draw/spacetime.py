@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 from ..format import dtype_name, size, span
-from ..record.calls import Call
-from ..record.messages import Transfer, read
-from ..record.text import peer_status, status
+from ..log.calls import Call
+from ..log.text import peer_status, status
+from ..log.transfers import Transfer, read
 from .canvas import ANYBODYS, GRID, IDLE, INK, SOFT, WIDTH, Canvas, colour, heading, text_width
 from .chips import Chips, along, chip
 from .labels import RankLabels

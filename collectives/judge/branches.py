@@ -6,7 +6,7 @@ import linecache
 from itertools import combinations
 from typing import Iterable
 
-from ..record.event import Line
+from ..log.event import Line
 
 
 def alternatives(one: Line, other: Line) -> bool:

@@ -9,8 +9,8 @@ is below the program: a kernel, a card, a link. There may be several such causes
 from itertools import chain
 from typing import Callable, Collection, Iterable, Mapping, Sequence, TypeVar
 
-from ..record.calls import Call
-from ..record.event import Event
+from ..log.calls import Call
+from ..log.event import Event
 from . import diagnose
 from .verdict import Cause, Slip, Wait
 

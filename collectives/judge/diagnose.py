@@ -10,9 +10,9 @@ rank that has returned, is certain the moment it is seen: no time-out has to pas
 from itertools import combinations, takewhile
 from typing import Callable, Iterable, Mapping, NamedTuple
 
-from ..record.calls import Call
-from ..record.collectives import of
-from ..record.event import Event
+from ..log.calls import Call
+from ..log.collectives import of
+from ..log.event import Event
 from . import nccl
 from .branches import alternatives, same_place
 from .gloo import TAKEN_FOR_DENSE

@@ -1,8 +1,8 @@
 """What gloo does: whom a call needs, and what goes wrong in silence."""
 
-from ..record.calls import Call
-from ..record.collectives import everybody, of
-from ..record.event import Event, Failure
+from ..log.calls import Call
+from ..log.collectives import everybody, of
+from ..log.event import Event, Failure
 
 # --- stuck --------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ import time
 from itertools import combinations
 from typing import Callable, Collection, Iterable, Mapping
 
-from ..rank import protocol
-from ..record.calls import Call
-from ..record.event import Failure, Line
+from ..log import messages
+from ..log.calls import Call
+from ..log.event import Failure, Line
 from . import causes, diagnose, nccl
 from .gloo import is_consequence, lost
 from .state import State
@@ -75,13 +75,13 @@ class Monitor(State):
         # By (rank, index of its recv), the time.monotonic() since which it is known to wait for a message that may be lost.
         self._lost_since: dict[tuple[int, int], float] = {}
 
-    def feed(self, rank: int, message: protocol.Message) -> None:
+    def feed(self, rank: int, message: messages.Message) -> None:
         """Take in one message of a rank. Messages that say nothing about calls are passed over."""
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
-            new = message.event if type(message) is protocol.Called else None
+            new = message.event if type(message) is messages.Called else None
             self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
-        if type(message) is protocol.Grouped and message.name is None and self._check:
+        if type(message) is messages.Grouped and message.name is None and self._check:
             self._compare_groups(message.index)
 
     def _compare_groups(self, index: int) -> None:

@@ -8,8 +8,8 @@ once every member of its group has made it.
 
 from typing import Collection, Iterable
 
-from ..record.calls import Call
-from ..record.event import Event
+from ..log.calls import Call
+from ..log.event import Event
 
 # Where it takes tensors of another size from each rank: torch makes broadcasts or reduces of such a call
 # (ProcessGroupNCCL.cpp, _broadcast_oop and _reduce_oop), and refuses uneven lists of gather and scatter.

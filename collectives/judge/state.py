@@ -5,9 +5,9 @@ from collections import defaultdict, deque
 from types import MappingProxyType
 from typing import Callable, Hashable, Mapping
 
-from ..rank import protocol
-from ..record.calls import Call, Matcher, pair
-from ..record.event import MAIN, Event, Failure, Line
+from ..log import messages
+from ..log.calls import Call, Matcher, pair
+from ..log.event import MAIN, Event, Failure, Line
 from . import nccl
 from .gloo import is_consequence, needs
 from .verdict import Grouping, Standing, Wait
@@ -78,14 +78,14 @@ class State:
         """Take in the learner's line at which a rank is, and the functions, innermost first, that it is inside of."""
         self._where[rank] = self._with_text(line), tuple(inside)
 
-    def _take(self, rank: int, message: protocol.Message) -> Call | None:
+    def _take(self, rank: int, message: messages.Message) -> Call | None:
         """Take in one message of a rank; what is told of a call that is forgotten is passed over.
 
         Return the call that it makes suspect, if it does.
         """
         self._calls, known = None, self._events[rank]
         match message:
-            case protocol.Called():
+            case messages.Called():
                 event = message.event
                 event.line = self._with_text(event.line)
                 known[event.index] = self._last[rank] = event
@@ -94,60 +94,60 @@ class State:
                     self._blocked.pop(rank, None)
                     self._completes(event)
                 return call
-            case protocol.Completed() if event := known.get(message.index):
+            case messages.Completed() if event := known.get(message.index):
                 note(event, message)
                 if message.src is not None:
                     self._matcher.add(event)
                 if message.end is not None or rank not in self._failures:  # else it ended inside the call
                     self._completes(event)
-            case protocol.Issued() if event := known.get(message.index):
+            case messages.Issued() if event := known.get(message.index):
                 note(event, message)
                 if event.captured:  # nothing will be told of its end
                     self._completes(event)
-            case protocol.Waiting() if event := known.get(message.index):
+            case messages.Waiting() if event := known.get(message.index):
                 note(event, message)
                 if not message.limited:
                     self._waits(event, message.thread)
-            case protocol.Resumed():
+            case messages.Resumed():
                 self._blocked.pop(rank, None)
-            case protocol.NotFinite(index) if event := known.get(index):
+            case messages.NotFinite(index) if event := known.get(index):
                 note(event, message)
-            case protocol.Misused(index, how, line) if event := known.get(index):
+            case messages.Misused(index, how, line) if event := known.get(index):
                 note(event, message._replace(line=self._with_text(line)))
                 return None if how == "viewed" else self._matcher.of[id(event)]
-            case protocol.WorkBegan(work, index):
+            case messages.WorkBegan(work, index):
                 self._beside[rank][work] = known.get(index)
-            case protocol.WorkEnded(work):
+            case messages.WorkEnded(work):
                 self._beside[rank].pop(work, None)
-            case protocol.Started(index):
+            case messages.Started(index):
                 self._started.add((rank, index))
-            case protocol.Skipped(_, made, works, complete):
+            case messages.Skipped(_, made, works, complete):
                 self._skip(rank, made, works)
                 if not complete:
                     self._partly_counted.add(rank)
-            case protocol.Joining(threads):
+            case messages.Joining(threads):
                 self._joined[rank] = threads
                 waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
                 if waiting:
                     self._blocked[rank] = waiting[0]
-            case protocol.Began():
+            case messages.Began():
                 self._began.add(rank)
-            case protocol.Grouped(index, ranks, line, name, groups):
+            case messages.Grouped(index, ranks, line, name, groups):
                 made = Grouping(ranks, self._with_text(line), self.made(rank), name, groups)
                 self._last_group[rank] = made
                 if name is None:
                     self._groups[rank][index] = made
                 else:
                     self._comes(rank, index, made)
-            case protocol.Ungrouped(index):
+            case messages.Ungrouped(index):
                 for by_rank in self._alone.values():
                     by_rank.get(rank, {}).pop(index, None)
-            case protocol.Returned():
+            case messages.Returned():
                 self._returned.add(rank)
                 if message.groups is not None:
                     self._groups_made[rank] = message.groups
                     self._groups[rank].pop(message.groups, None)  # a call that failed
-            case protocol.Failed(failure):
+            case messages.Failed(failure):
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure
                 self._failed_at[rank] = time.monotonic()
@@ -350,20 +350,20 @@ class State:
         return [set() if event is None else self._needs(event) for event in acting]
 
 
-def note(event: Event, message: protocol.Message) -> None:
+def note(event: Event, message: messages.Message) -> None:
     """Write what a message says about a call into its event."""
     match message:
-        case protocol.Waiting(_, since):
+        case messages.Waiting(_, since):
             event.waiting = since
-        case protocol.Issued(_, after, at):
+        case messages.Issued(_, after, at):
             event.after, event.issued, event.waited = after, at, True
-        case protocol.Completed(_, after, end, waited, src):
+        case messages.Completed(_, after, end, waited, src):
             event.after = event.after if after is None else after
             event.end, event.waited, event.abandoned = end, waited, end is None
             event.src = event.src if src is None else src
-        case protocol.NotFinite():
+        case messages.NotFinite():
             event.non_finite = True
-        case protocol.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
+        case messages.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
             event.viewed_at = line
-        case protocol.Misused(_, how, line) if event.misuse is None:  # the first is the one that is judged
+        case messages.Misused(_, how, line) if event.misuse is None:  # the first is the one that is judged
             event.misuse, event.misused_at = how, line

@@ -6,8 +6,8 @@ Nothing here is worded: wording/ makes the sentences and the error of each.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ..record.calls import Call
-from ..record.event import Event, Failure, Line
+from ..log.calls import Call
+from ..log.event import Event, Failure, Line
 from .gloo import lost, needs
 
 ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach

@@ -5,8 +5,8 @@ import io
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from ..judge.errors import RunError
-from ..judge.run import Run
+from ..outcome.errors import RunError
+from ..outcome.run import Run
 from .run import run
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Callable
 
-from ..rank.protocol import Frames, Message
 from .interrupts import Interrupts
 from .ranks import Server, Workers
+from .wire import Frames, Message
 from .workers import Output
 
 POLL_SECONDS = 0.01  # between reads of the ranks' sockets; a rank that returns wakes us at once

@@ -13,8 +13,8 @@ import weakref
 from contextlib import ExitStack, suppress
 from typing import Callable, Hashable, Mapping, Sequence
 
-from ..rank import protocol
-from ..rank.protocol import Message, Place, ProcessContext, RankSpec
+from . import wire
+from .wire import Message, Place, ProcessContext, RankSpec
 from .workers import Patience, WorkerGroup
 
 # Puts the server's memory into huge pages where Linux has them: a fork has fewer pages to map.
@@ -37,7 +37,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self.owner, self.born, self.up, self._lost = os.getpid(), time.perf_counter(), False, False
-        self._frames, self._unsent = protocol.Frames(), bytearray()
+        self._frames, self._unsent = wire.Frames(), bytearray()
         self._groups: weakref.WeakValueDictionary[int, LocalWorkers] = weakref.WeakValueDictionary()
         self._standby: dict[int, LocalWorkers] = {}  # by world size, the one used last at the end
         with ExitStack() as undo:
@@ -85,25 +85,25 @@ class ForkServer:
             raise ConnectionResetError
         for reply in self._frames.feed(data):
             match reply:
-                case protocol.Up():
+                case wire.Up():
                     self.up = True
-                case protocol.Exited(group, rank, status) if workers := self._groups.get(group):
+                case wire.Exited(group, rank, status) if workers := self._groups.get(group):
                     workers.exits[rank] = status
-                case protocol.Refused(group, rank, errno) if workers := self._groups.get(group):
+                case wire.Refused(group, rank, errno) if workers := self._groups.get(group):
                     workers.refused = rank, errno
 
     def request(self, message: Message, descriptors: list[int], patience: Patience) -> None:
         """Send a request with descriptors. Raise TimeoutError if there is no room for it within the limit."""
         self.flush(patience)
-        data = protocol.frame(message)
-        head = data[: protocol.HEADER_BYTES]  # the descriptors ride on its first bytes
+        data = wire.frame(message)
+        head = data[: wire.HEADER_BYTES]  # the descriptors ride on its first bytes
         self._send(lambda: socket.send_fds(self.sock, [head], descriptors), patience)
-        self._unsent += data[protocol.HEADER_BYTES :]
+        self._unsent += data[wire.HEADER_BYTES :]
         self.flush(patience)
 
     def post(self, message: Message) -> None:
         """Send a request, or as much of it as there is room for; flush() sends what is left."""
-        self._unsent += protocol.frame(message)
+        self._unsent += wire.frame(message)
         with suppress(TimeoutError):
             self.flush(Patience())
 
@@ -158,7 +158,7 @@ class ForkServer:
 
         DistributedDataParallel, for one, imports torch._dynamo, which takes a second.
         """
-        self.post(protocol.Preload(modules))
+        self.post(wire.Preload(modules))
 
     def preload(self, modules: list[str], patience: Patience) -> None:
         """Have the server import modules, and replace the groups on standby, which lack them."""
@@ -212,15 +212,15 @@ class LocalWorkers(WorkerGroup):
         super().__init__(specs, patience)
 
     def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
-        self.server.request(protocol.Fork(self.number, spec), descriptors, patience)
+        self.server.request(wire.Fork(self.number, spec), descriptors, patience)
 
     def _end_ranks(self) -> None:
         with suppress(OSError):  # the server is gone, and its ranks with it
-            self.server.post(protocol.Kill(self.number))
+            self.server.post(wire.Kill(self.number))
 
     def ask_for_stacks(self) -> None:
         """Have every rank write its Python stack to its err, which works in a loop and in a C++ wait too."""
-        self.server.post(protocol.DumpStacks(self.number))
+        self.server.post(wire.DumpStacks(self.number))
 
     @property
     def computed(self) -> Mapping[Hashable, float]:

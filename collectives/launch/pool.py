@@ -10,9 +10,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
-from ..rank.protocol import Place, ProcessContext
 from .forkserver import ForkServer, LocalWorkers
 from .interrupts import Interrupts
+from .wire import Place, ProcessContext
 from .workers import Patience
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The interface between a run and its ranks: everything that a Session uses of them, wherever they are.
 
-    Ranks     where they come from    LocalRanks (pool.py), HostRanks (jobs/run.py), EngineRanks (jobs/engines.py)
-    Server    what they depend on     ForkServer (forkserver.py), _NoServer (jobs/engines.py)
-    Workers   the ranks of one run    LocalWorkers (forkserver.py), EngineWorkers (jobs/relay.py)
+    Ranks     where they come from    LocalRanks (pool.py), HostRanks (remote/run.py), EngineRanks (remote/engines.py)
+    Server    what they depend on     ForkServer (forkserver.py), _NoServer (remote/engines.py)
+    Workers   the ranks of one run    LocalWorkers (forkserver.py), EngineWorkers (remote/relay.py)
 
 mypy checks each implementation against these (tests/test_ranks.py), so a member is added here first.
 """
@@ -10,7 +10,7 @@ mypy checks each implementation against these (tests/test_ranks.py), so a member
 import socket
 from typing import Hashable, Mapping, Protocol
 
-from ..rank.protocol import Message, ProcessContext
+from .wire import Message, ProcessContext
 from .workers import Output, Patience
 
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from ..rank.pickling import unpack
-from ..rank.protocol import Counted, Returned
-from ..rank.tcp import TcpCounters, arrived
+from ..log.messages import Returned
+from .pickling import unpack
+from .tcp import TcpCounters, arrived
+from .wire import Counted
 
 
 class Returns:

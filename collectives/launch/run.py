@@ -14,15 +14,15 @@ from typing import Any, Callable
 import torch
 
 from ..format import with_article
-from ..judge.errors import message_only
-from ..judge.run import Run
+from ..outcome.errors import message_only
+from ..outcome.run import Run
 from ..rank import torch_private
-from ..rank.pickling import pack
-from ..rank.protocol import ProcessContext
 from .interrupts import Interrupts
+from .pickling import pack
 from .pool import LocalRanks, wait_for_successors
 from .ranks import Ranks
 from .session import Session, Settings
+from .wire import ProcessContext
 
 MAX_RANKS = 256
 
@@ -64,7 +64,7 @@ def run(
 
 
 usual: tuple[str | None, str | None] = None, None  # backend and device where run() is given none
-where: Callable[[], Ranks] = LocalRanks  # a program of torchrun's (jobs/program.py) has its ranks elsewhere
+where: Callable[[], Ranks] = LocalRanks  # a program of torchrun's (remote/program.py) has its ranks elsewhere
 
 
 def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple, kwargs: dict) -> Run:

@@ -22,7 +22,9 @@ from typing import Callable
 
 import torch
 
-from ..rank import process, protocol, torch_private, tracer
+from ..log import messages
+from ..rank import torch_private, tracer
+from . import process, wire
 
 MAX_STDERR_BYTES = 1 << 20
 
@@ -30,7 +32,7 @@ MAX_STDERR_BYTES = 1 << 20
 class Server:
     """Forks ranks on request.
 
-    Requests and replies are messages of rank/protocol.py: Fork, Kill, DumpStacks and Preload; Up, Exited
+    Requests and replies are messages of rank/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited
     and Refused, none of them about a group that was killed.
 
     A reply for which the socket has no room waits in a queue, which the number of ranks bounds. Were
@@ -53,7 +55,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
-            self._reply(protocol.Up())
+            self._reply(wire.Up())
             while self._step():
                 pass
         finally:
@@ -79,25 +81,25 @@ class Server:
             self._flush()
         if event & ~select.POLLOUT:
             try:
-                request, descriptors = protocol.receive_with_descriptors(self._control, 4)
+                request, descriptors = wire.receive_with_descriptors(self._control, 4)
             except (EOFError, ConnectionError):
                 return False
             self._serve(request, descriptors)
         return True
 
-    def _serve(self, request: protocol.Message, descriptors: list[int]) -> None:
+    def _serve(self, request: wire.Message, descriptors: list[int]) -> None:
         match request:
-            case protocol.Fork(run, spec):
+            case wire.Fork(run, spec):
                 self._fork(run, spec, descriptors)
-            case protocol.Kill(run):
+            case wire.Kill(run):
                 self._killed.add(run)
                 self._kill(run)
                 self._settle()
-            case protocol.DumpStacks(run):
+            case wire.DumpStacks(run):
                 for pid, (its_run, _) in self._living.items():
                     if its_run == run:
                         os.kill(pid, signal.SIGUSR1)
-            case protocol.Preload(modules):
+            case wire.Preload(modules):
                 for module in modules:
                     try:
                         importlib.import_module(module)
@@ -108,18 +110,18 @@ class Server:
             case _:
                 raise TypeError(f"the server was sent {request!r}, which is not a request")
 
-    def _fork(self, run: int, spec: protocol.RankSpec, descriptors: list[int]) -> None:
+    def _fork(self, run: int, spec: wire.RankSpec, descriptors: list[int]) -> None:
         try:
             if run not in self._refused:  # else the run cannot become complete
                 self._start(run, spec, descriptors)
         except OSError as error:
             self._refused.add(run)
-            self._reply(protocol.Refused(run, spec.rank, error.errno))
+            self._reply(wire.Refused(run, spec.rank, error.errno))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _start(self, run: int, spec: protocol.RankSpec, descriptors: list[int]) -> None:
+    def _start(self, run: int, spec: wire.RankSpec, descriptors: list[int]) -> None:
         if len(descriptors) < 4:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         spec = spec._replace(rendezvous=spec.rendezvous or os.path.join(self._folder, str(run)))
@@ -135,7 +137,7 @@ class Server:
                 sock, out, err, wakeup = descriptors
                 process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
             finally:
-                os._exit(protocol.LOST)  # whatever happened: there is one server
+                os._exit(messages.LOST)  # whatever happened: there is one server
         self._living[pid] = (run, spec.rank)
 
     def _reap(self) -> None:
@@ -150,7 +152,7 @@ class Server:
                 run, number = self._living.pop(pid)
                 _kill(pid, os.killpg)  # what the rank started and left running
                 if run not in self._killed:
-                    self._reply(protocol.Exited(run, number, os.waitstatus_to_exitcode(status)))
+                    self._reply(wire.Exited(run, number, os.waitstatus_to_exitcode(status)))
         self._settle()
 
     def _kill(self, run: int) -> None:
@@ -170,8 +172,8 @@ class Server:
             with suppress(OSError):  # what is left goes with the folder
                 os.unlink(os.path.join(self._folder, str(run)))
 
-    def _reply(self, message: protocol.Message) -> None:
-        self._unsent += protocol.frame(message)
+    def _reply(self, message: wire.Message) -> None:
+        self._unsent += wire.frame(message)
         self._flush()
 
     def _flush(self) -> None:

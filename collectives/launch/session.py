@@ -8,18 +8,19 @@ from functools import partial
 from typing import Callable, Hashable, Mapping, NamedTuple
 
 from ..frontend import StatusLine
-from ..judge import wording
 from ..judge.monitor import Monitor
-from ..judge.run import Run
 from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
-from ..rank.protocol import Counted, Job, Message, ProcessContext, Ready, Recount, Returned
+from ..log.messages import Returned
+from ..outcome.errors import error
+from ..outcome.run import Run
+from ..rank.source import last_place, with_text
 from .conversation import Conversation, seldom_collected
 from .interrupts import Interrupts
 from .pool import discard, in_background, replace
 from .ranks import Ranks, Server, Workers
 from .returns import Returns
-from .source import last_place, with_text
+from .wire import Counted, Job, Message, ProcessContext, Ready, Recount
 from .workers import Patience
 
 START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
@@ -326,5 +327,5 @@ class Session:
         elif verdict is None and unreadable:
             verdict = Unreadable(world_size=self._n, ranks=tuple(unreadable), why=tuple(unreadable.values()))
         if verdict is not None:
-            raise wording.error(verdict, run)
+            raise error(verdict, run)
         return run

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import Hashable, Iterator, Mapping, NamedTuple
 
-from ..rank.protocol import Message, RankSpec, frame
+from .wire import Message, RankSpec, frame
 
 UNREAD_BYTES = 1 << 18  # bytes that a rank may be ahead of the kernel before it must wait
 KEPT_OUTPUT_BYTES = 1 << 20  # bytes of a rank's printed output that are kept

@@ -8,18 +8,18 @@ import sysconfig
 import threading
 from types import FrameType
 
-from ..record.event import Line
+from ..log.event import Line
 from . import torch_private
 from .own import passes_on
 
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
-_WORK = os.path.join(os.path.dirname(__file__), "work.py")
+_WORK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "work.py")  # calls the learner's function
 _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
 
 
 @functools.cache
 def owner(file: str) -> str:
-    """Whose source file it is: "torch", "rank" (rank/work.py), "other" (passes calls on unseen) or "learner"."""
+    """Whose source file it is: "torch", "rank" (launch/work.py), "other" (passes calls on unseen) or "learner"."""
     if file.startswith(torch_private.FOLDER):
         return "torch"
     if file == _WORK:

@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ..log.messages import Grouped, Ungrouped
 from .callers import learners_call
-from .protocol import Grouped, Ungrouped
 from .torch_private import name_among_members
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ..record.collectives import of
-from ..record.event import Event, Value, each
+from ..log.collectives import of
+from ..log.event import Event, Value, each
 from .tensors import aliased, has_gaps
 from .torch_private import schema
 

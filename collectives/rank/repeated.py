@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ..record.event import MAIN, Event, Value
+from ..log.event import MAIN, Event, Value
 from . import torch_private
 from .callers import owner
 from .threads import here

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from ..log.messages import Checked, Message
 from . import streams, torch_private
-from .protocol import Checked, Message
 from .tensors import summarise
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..record.event import Summary, Value
+from ..log.event import Summary, Value
 
 LARGE = 1024  # tensors with more elements are summarised
 _NUMPY = {

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Callable, Hashable, Iterator
 
-from ..record.event import MAIN, Line
+from ..log.event import MAIN, Line
+from ..log.messages import Message, WorkBegan, WorkEnded
 from .callers import learners_call
-from .protocol import Message, WorkBegan, WorkEnded
 
 
 class _Here(threading.local):

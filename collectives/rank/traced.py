@@ -9,9 +9,9 @@ from weakref import ref
 import torch
 from torch.distributed import Work
 
-from ..record.event import Event, Value
+from ..log.event import Event, Value
+from ..log.messages import Waiting, WorkBegan, WorkEnded
 from . import threads
-from .protocol import Waiting, WorkBegan, WorkEnded
 from .streams import Streams
 from .torch_private import HasSource, never_compiled
 

@@ -23,12 +23,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
-from ..record.event import MAIN, Event, Value, each
+from ..log.event import MAIN, Event, Value, each
+from ..log.messages import Again, Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
 from . import kernel, steps, streams, threads, torch_private
 from .callers import learners_call
 from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
-from .protocol import Again, Called, Completed, Issued, Message, Misused, NotFinite, Resumed, Waiting
 from .repeated import MAX_PATTERNS, Pattern, codes_of, place_of, tensors_of
 from .tensors import capture, is_dense, outline
 from .traced import Held, Part, TracedWork, in_their_own_words

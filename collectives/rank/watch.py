@@ -16,7 +16,7 @@ from typing import Callable
 
 import torch
 
-from ..record.event import each
+from ..log.event import each
 from . import torch_private
 from .tensors import extent
 from .torch_private import DispatchMode, never_compiled

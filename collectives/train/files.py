@@ -18,8 +18,8 @@ from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, headi
 from ..draw.labels import RankLabels
 from ..format import aligned, span
 from ..intervals import merged
-from ..judge.run import Run
 from ..launch.run import run
+from ..outcome.run import Run
 from .view import View, alike, exact
 
 MAX_NAMES = 12  # in a strip's text

@@ -1,6 +1,6 @@
 """The calls of a training step, summarized: hundreds of them as a table of phase, layer, operation, group and bytes.
 
-"Sent" is the minimum that the call must move, shared evenly by the ranks (record/traffic.py): 2 (N - 1) / N of the
+"Sent" is the minimum that the call must move, shared evenly by the ranks (log/traffic.py): 2 (N - 1) / N of the
 bytes for an all_reduce over N ranks, and so on; exact, as a fraction.
 """
 
@@ -13,9 +13,9 @@ from typing import Iterable, Sequence
 from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, text_width
 from ..draw.labels import legend
 from ..format import aligned, dtype_name
-from ..judge.run import Run
-from ..record.event import Event
-from ..record.traffic import count
+from ..log.event import Event
+from ..log.traffic import count
+from ..outcome.run import Run
 from .modules import layer_of
 from .observer import PHASES, PhaseMark
 from .view import View, exact, said_layers, spread

@@ -14,8 +14,8 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.nn as nn
 
-from ..judge.run import Run
 from ..launch.run import run
+from ..outcome.run import Run
 from .film import Film
 from .observer import STATES, FilmFrame, Observation, PhaseMark, Piece, observed
 from .shards import Owns, memory_table

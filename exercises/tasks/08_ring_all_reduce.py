@@ -2,7 +2,7 @@
 
 import torch
 
-from collectives.judge.errors import RunError
+from collectives.outcome.errors import RunError
 from helpers.exercise import LARGE, Budget, Case, Suspect, Task
 
 CASES = (

@@ -8,7 +8,7 @@ import torch
 from collectives.algorithms.pipeline import Pipeline, WrongPipeline, gpipe, one_at_a_time, one_f_one_b, table
 from collectives.algorithms.pipeline.model import kept
 from collectives.format import kind, number
-from collectives.record.event import Event
+from collectives.log.event import Event
 from helpers.exercise import Budget, Case, Finding, Measure, Puzzle, Suspect, Task
 
 # --- the schedule -------------------------------------------------------------------------

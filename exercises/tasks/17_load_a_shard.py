@@ -6,7 +6,7 @@ from itertools import takewhile
 import torch
 from safetensors.torch import load, save
 
-from collectives.record.text import text
+from collectives.log.text import text
 from helpers.exercise import Budget, Case, File, Suspect, Task, content
 
 SHAPES = {1: (1, 8), 2: (2, 9), 4: (4, 6), 5: (5, 7), 9: (9, 3), 12: (12, 16)}  # Case.size -> rows, columns

@@ -8,8 +8,8 @@ from typing import Any, Iterator, NamedTuple
 
 import torch
 
-from collectives.cost.planner import MARGIN, Division, Shape, Step, cluster, memory, shape, step
 from collectives.format import duration, kind, size
+from collectives.planner import MARGIN, Division, Shape, Step, cluster, memory, shape, step
 from helpers.exercise import Budget, Case, Finding, Puzzle, Suspect, Task
 
 # --- the division -------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from typing import Any, Callable
 
 from collectives import frontend
 from collectives.format import size, wrapped
-from collectives.judge.errors import RunError, Stuck
-from collectives.judge.run import Run
 from collectives.launch import run as launch
+from collectives.launch.pickling import pack
 from collectives.launch.pool import preload
 from collectives.launch.session import Settings
-from collectives.rank.pickling import pack
-from collectives.record.event import Event
+from collectives.log.event import Event
+from collectives.outcome.errors import RunError, Stuck
+from collectives.outcome.run import Run
 
 from .. import progress
 from .cases import WORLD_SIZES, Case, ranks

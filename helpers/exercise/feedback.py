@@ -7,11 +7,11 @@ from typing import Any, Collection, Sequence
 import torch
 
 from collectives.format import aligned, dtype_name, kind, name_ranks, number, size
-from collectives.judge.errors import RankFailed, RunError
-from collectives.judge.run import Run
 from collectives.judge.wording import source
-from collectives.record.text import text
-from collectives.record.traffic import Traffic
+from collectives.log.text import text
+from collectives.log.traffic import Traffic
+from collectives.outcome.errors import RankFailed, RunError
+from collectives.outcome.run import Run
 
 from .cases import Case, literal, ranks
 from .task import Budget, Difference, Finding, Puzzle, Task

@@ -12,9 +12,9 @@ import numpy
 import torch
 
 from collectives.format import dtype_name
-from collectives.record.collectives import of
-from collectives.record.event import Event
-from collectives.record.traffic import Traffic
+from collectives.log.collectives import of
+from collectives.log.event import Event
+from collectives.log.traffic import Traffic
 
 from .cases import Case
 from .task import ANY, Attempt, Difference, Finding, Puzzle, Suspect, Task

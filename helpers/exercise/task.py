@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Callable, NamedTuple
 
-from collectives.record.event import Event
-from collectives.record.traffic import Traffic, count
+from collectives.log.event import Event
+from collectives.log.traffic import Traffic, count
 
 from .cases import Case, Draw
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from collectives.draw.canvas import SOFT, TRAY, Canvas, Picture, colour
-from collectives.record.event import Event
+from collectives.log.event import Event
 from collectives.train import Calls, Watched, watch
 from collectives.train.view import View
 

@@ -16,11 +16,11 @@ from collectives.draw.flow import flow
 from collectives.draw.grid import Tray
 from collectives.format import aligned, wrapped
 from collectives.launch.run import run
-from collectives.record import provenance
-from collectives.record.calls import Call
-from collectives.record.collectives import COLLECTIVES, Collective, make
-from collectives.record.provenance import Slot
-from collectives.record.text import rank_mark
+from collectives.log import provenance
+from collectives.log.calls import Call
+from collectives.log.collectives import COLLECTIVES, Collective, make
+from collectives.log.provenance import Slot
+from collectives.log.text import rank_mark
 
 COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
 

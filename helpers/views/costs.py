@@ -69,7 +69,7 @@ class CostCurves(Interactive):
         }
 
     def figure(self):
-        from collectives.play.web.widget import Figure  # anywidget may be missing
+        from collectives.figures.web.widget import Figure  # anywidget may be missing
 
         return Figure(self.recording(), drawn_by=COST)
 

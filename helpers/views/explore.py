@@ -11,14 +11,14 @@ import linecache
 from itertools import product
 
 from collectives.draw.canvas import Picture
+from collectives.figures.web.panel import Control, Panelled, shown
 from collectives.format import span
-from collectives.judge.errors import RunError
-from collectives.judge.run import Run
 from collectives.launch.attempt import Outcome, attempt
-from collectives.play.web.panel import Control, Panelled, shown
-from collectives.record import provenance
-from collectives.record.collectives import COLLECTIVES
-from collectives.record.text import after_text, call_title, text
+from collectives.log import provenance
+from collectives.log.collectives import COLLECTIVES
+from collectives.log.text import after_text, call_title, text
+from collectives.outcome.errors import RunError
+from collectives.outcome.run import Run
 
 WORLD_SIZES = range(2, 9)
 # control -> what it offers

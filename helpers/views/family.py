@@ -12,7 +12,7 @@ from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
 from collectives.draw.labels import RankLabels
 from collectives.format import aligned
 from collectives.frontend import Shown
-from collectives.record.collectives import COLLECTIVES
+from collectives.log.collectives import COLLECTIVES
 
 # Duals side by side, each pair once; below them those that are their own.
 PAIRS = [(op, row.dual) for k, (op, row) in enumerate(COLLECTIVES.items()) if row.dual in list(COLLECTIVES)[k + 1 :]]

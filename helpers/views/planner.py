@@ -1,10 +1,10 @@
 """planner(): a model on a cluster whose degrees of parallelism can be moved, and what it takes moves with them."""
 
-from collectives.cost.planner import Division, Program, Shape
-from collectives.cost.planner.program import LATEST
 from collectives.draw.canvas import Picture
-from collectives.play.planning import Planning
-from collectives.play.web.panel import Panelled
+from collectives.figures.planning import Planning
+from collectives.figures.web.panel import Panelled
+from collectives.planner import Division, Program, Shape
+from collectives.planner.program import LATEST
 
 
 class Planner(Planning, Panelled):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from collectives.judge.errors import RunError
+from collectives.outcome.errors import RunError
+from grader.calls import Ungradable
+from grader.sandbox import Crew, SandboxPool
+from grader.switch import Switch
 from helpers.exercise.cases import Case
-from helpers.grade.calls import Ungradable
-from helpers.grade.sandbox import Crew, SandboxPool
-from helpers.grade.switch import Switch
 
 FILE = Path(torch.__file__).parent / "testing/_internal/common_methods_invocations.py"
 COMMON = """

@@ -16,14 +16,14 @@ import time
 
 import torch
 
-from collectives.jobs.collector import GARBAGE
-from collectives.jobs.hearer import Hearer
-from collectives.jobs.judge import Judge
-from collectives.jobs.ring import RingReader, RingWriter
-from collectives.jobs.teller import Teller
-from collectives.jobs.writer import Writer
-from collectives.rank.protocol import Called, Completed, Waiting
-from collectives.record.event import Event, Line, Summary
+from collectives.log.event import Event, Line, Summary
+from collectives.log.messages import Called, Completed, Waiting
+from collectives.watch.collector import GARBAGE
+from collectives.watch.decoder import Hearer
+from collectives.watch.encoder import Teller
+from collectives.watch.judge import Judge
+from collectives.watch.ring import RingReader, RingWriter
+from collectives.watch.writer import Writer
 
 STEP = 50  # calls of each rank between two looks
 

@@ -19,10 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from grader.__main__ import main as grade
 from helpers.exercise.notebook import is_answer, pristine, released
-from helpers.grade.__main__ import main as grade
-from helpers.tools import release
 from tests.bench.beside_nbgrader import Course, environment
+from tools import release
 
 EXERCISE = "08_ring_all_reduce"
 UNCHUNKED = """def ring_all_reduce(x):

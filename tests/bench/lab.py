@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from IPython.display import Image
 
-from collectives.play.web.panel import Panelled
+from collectives.figures.web.panel import Panelled
 from helpers import explore, run
 
 

@@ -22,9 +22,9 @@ import psutil
 
 from helpers.exercise.notebook import is_answer, pristine, released
 from helpers.exercise.tasks import EXERCISES
-from helpers.tools import release
 from tests.corpus import answers, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
+from tools import release
 
 RIGHTS, WRONGS = answers.RIGHT | puzzles.RIGHT, answers.WRONG | puzzles.WRONG
 WRONG_ONE_IN, ENDLESS_ONE_IN = 10, 200
@@ -61,7 +61,7 @@ def mixed(count: int, folder: Path) -> None:
 
 def megabytes(process: psutil.Process) -> tuple[float, float]:
     """Of memory: the grader's, and that of its workers together, without their sandboxes."""
-    workers = [child for child in process.children() if "helpers.grade.worker" in child.cmdline()]
+    workers = [child for child in process.children() if "grader.worker" in child.cmdline()]
     return process.memory_info().rss / 1e6, sum(worker.memory_info().rss for worker in workers) / 1e6
 
 

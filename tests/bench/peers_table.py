@@ -34,9 +34,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from collectives.draw import canvas
 from helpers import run
-from helpers.tools.install import is_made_from, take_cpu_torch
 from tests import ROOT
 from tests.bench.peers import AT_ONCE, BUDGET, PATIENCE, PAUSE, RANKS, RESTED
+from tools.install import is_made_from, take_cpu_torch
 
 VENV = ROOT / ".venv-peers"
 TORCH_INDEX = os.environ.get("TORCH_INDEX", "https://download.pytorch.org/whl/cpu")

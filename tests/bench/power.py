@@ -31,7 +31,7 @@ class Break(NamedTuple):
 
 BREAKS = [
     Break(
-        "an all_reduce moves a byte more", "collectives.record.traffic",
+        "an all_reduce moves a byte more", "collectives.log.traffic",
         'share * e.nbytes * (collective.root != "src")', 'share * e.nbytes * (collective.root != "src") + 1',
         "tests/test_traffic.py",
     ),
@@ -48,7 +48,7 @@ BREAKS = [
     ),
     Break(
         "ranks are not ended", "collectives.launch.forkserver",
-        "            self.server.post(protocol.Kill(self.number))\n", "            pass\n",
+        "            self.server.post(wire.Kill(self.number))\n", "            pass\n",
         "tests/test_run.py tests/test_kernel.py tests/test_faults.py",
     ),
     Break(
@@ -88,7 +88,7 @@ BREAKS = [
         "tests/test_network.py solutions/09_beat_the_schedule.ipynb",
     ),
     Break(
-        "the beginning of a long job's record is thrown away", "collectives.jobs.writer",
+        "the beginning of a long job's record is thrown away", "collectives.watch.writer",
         "        if self._number >= 2:", "        if self._number >= 1:",
         "tests/test_cluster.py -k 'killed or beginning'",
     ),
@@ -98,7 +98,7 @@ BREAKS = [
         "tests/test_kernel.py -k interrupt",
     ),
     Break(
-        "ranks stay in the folder that they were made in", "collectives.rank.work",
+        "ranks stay in the folder that they were made in", "collectives.launch.work",
         "    os.chdir(context.cwd)\n", "",
         "tests/test_run.py -k surroundings",
     ),
@@ -108,14 +108,14 @@ BREAKS = [
         "tests/test_schedule.py",
     ),
     Break(
-        "ranks of the sandbox may open sockets", "helpers/grade/inside/syscalls.csv",
+        "ranks of the sandbox may open sockets", "grader/inside/syscalls.csv",
         "uname,63,160\n",
         "uname,63,160\nsocket,41,198\nbind,49,200\nlisten,50,201\naccept4,288,242\nconnect,42,203\nsendto,44,206\n"
         "recvfrom,45,207\nsetsockopt,54,208\ngetsockname,51,204\n",
         "tests/test_score.py -k 'cheat and sockets'",
     ),
     Break(
-        "the sandbox shows the course, solutions too", "helpers.grade.walls",
+        "the sandbox shows the course, solutions too", "grader.walls",
         "\n\n\ndef _hidden(private: Iterable[Path]) -> list[str]:\n",
         "\n    yield str(ROOT)\n\n\ndef _hidden(private: Iterable[Path]) -> list[str]:\n"
         "    return list(map(os.path.realpath, private))\n",
@@ -127,12 +127,12 @@ BREAKS = [
         "tests/test_predict.py -k recording",
     ),
     Break(
-        "a learner's own warning is hidden", "collectives.rank.torch_warnings",
+        "a learner's own warning is hidden", "collectives.launch.torch_warnings",
         "    if is_learners(file):\n        return True\n", "    if is_learners(file):\n        return False\n",
         "tests/test_recorder.py -k warnings",
     ),
     Break(
-        "the gradebook lacks a column", "helpers.grade.report",
+        "the gradebook lacks a column", "grader.report",
         '["student", *names, "points", "of", "late", "page", "problems"]',
         '["student", *names, "points", "late", "page", "problems"]',
         "tests/test_class.py -k names_of_any_kind",

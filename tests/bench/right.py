@@ -27,8 +27,7 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401  loaded once, for all ranks: DistributedDataParallel imports it
 
-from collectives import watch
-from collectives.jobs import collector, words  # noqa: F401  loaded once, for all collectors
+from collectives.watch import __main__, collector, report  # noqa: F401  loaded once, for all collectors
 from tests import ROOT
 
 SCRIPT = ROOT / "tests" / "corpus" / "jobs" / "faulty.py"
@@ -133,7 +132,7 @@ def judged(said: str | None, ending: str) -> str:
     """Which column it belongs to."""
     if said is None:
         return "not recorded"
-    parts = [part.strip() for part in re.split(f"^{words.RULE}$", said, flags=re.M) if part.strip()]
+    parts = [part.strip() for part in re.split(f"^{report.RULE}$", said, flags=re.M) if part.strip()]
     certain = parts[:1] if ending in STANDS else [part for part in parts if not part.startswith("Standstill")]
     if certain and re.search(OTHER_END, certain[0]):
         return "other end"
@@ -165,7 +164,7 @@ def main() -> None:
             if (command := launch(ending, folder)) is None:
                 os._exit(0)
             sys.argv = command
-            return watch.main()  # and from there to the end of this process, as any other
+            return __main__.main()  # and from there to the end of this process, as any other
         pid, _ = os.wait()
         ending, folder = running.pop(pid)
         column = judged(said := verdicts(folder), ending)

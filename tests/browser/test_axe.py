@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.tools.site.python import from_npm
 from tests import ROOT
+from tools.site.python import from_npm
 
 AXE = "axe-core@4.14.1"
 PAGES = (

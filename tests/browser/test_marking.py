@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectives.play import web
+from collectives.figures import web
 from helpers import predict
 from helpers.views.predict.recording import reply
 from helpers.views.web import HERE, PREDICT

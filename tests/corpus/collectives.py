@@ -9,7 +9,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 import torch
 import torch.distributed as dist
 
-from collectives.record.collectives import of
+from collectives.log.collectives import of
 
 SUM = dist.ReduceOp.SUM
 Value = Callable[[int, int], Any]  # (global rank, slot): a number of a rank for itself, or for each member of the group

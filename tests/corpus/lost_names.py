@@ -151,7 +151,7 @@ def observing(rank, messages):
 
 
 def pickling(rank, messages):
-    from collectives.rank.pickling import pack, unpack
+    from collectives.launch.pickling import pack, unpack
 
     ops, mm, x = torch.ops, torch.ops.aten.mm, torch.ones(2, 2)
     try:
@@ -169,7 +169,8 @@ def views(rank, messages):
 
 
 def warming(rank, messages):
-    from collectives.rank import process, torch_private
+    from collectives.launch import process
+    from collectives.rank import torch_private
 
     process._warm_up(rank)
     return torch_private.fake_backend()

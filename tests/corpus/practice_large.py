@@ -8,7 +8,7 @@ from math import ceil
 import torch
 import torch.distributed as dist
 
-from collectives.cost.planner import Division
+from collectives.planner import Division
 from tests.corpus.practice import right, wrong
 
 # --- 21 faster ----------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 Wrong are the lines that the page offers, each with the words that it deserves; right is a different line than the page's own.
 """
 
-from helpers.tools.puzzles import with_line
 from tests.corpus.practice import right, wrong
+from tools.puzzles import with_line
 
 RIGHT_LINES = {
     "everyones_sum": "dist.all_reduce(x, async_op=True).wait()",

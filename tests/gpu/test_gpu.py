@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from collectives import run
 from collectives.explain import load as explained
-from collectives.explain.command import explain
 from collectives.jobs import load
+from collectives.watch.explain.command import explain
 from tests import ROOT
 
 GPUS = torch.cuda.device_count()

@@ -3,7 +3,7 @@
 from typing import Callable, Iterable, Sequence
 
 from ...format import dtype_name
-from ...record.event import Event
+from ...log.event import Event
 from ..verdict import Cause
 from .phrases import few, named, of_group, source
 

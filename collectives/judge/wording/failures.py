@@ -6,8 +6,8 @@ import signal
 import traceback
 
 from ...format import name_ranks
-from ...rank.protocol import LOST
-from ...record.event import Failure
+from ...log.event import Failure
+from ...log.messages import LOST
 from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreachable, Unreadable
 from .phrases import after, alike, call_waited_in, source
 

@@ -1,9 +1,9 @@
 """Words on calls whose parts do not fit together."""
 
 from ...format import dtype_name, name_ranks, span
-from ...record.calls import Call
-from ...record.collectives import of
-from ...record.event import Event
+from ...log.calls import Call
+from ...log.collectives import of
+from ...log.event import Event
 from ..branches import same_place
 from ..diagnose import OF_ONE_LINE
 from ..gloo import TAKEN_FOR_DENSE

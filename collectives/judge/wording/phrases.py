@@ -3,10 +3,10 @@
 from typing import Hashable, Iterable, Sequence
 
 from ...format import aligned, name_ranks, span
-from ...record.calls import Call
-from ...record.event import Event
-from ...record.text import dropped as dropped
-from ...record.text import source as source
+from ...log.calls import Call
+from ...log.event import Event
+from ...log.text import dropped as dropped
+from ...log.text import source as source
 from ..verdict import Standing
 
 CALLS_SHOWN = 3  # of those that ranks made from different lines

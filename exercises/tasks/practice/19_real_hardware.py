@@ -2,7 +2,7 @@
 
 import torch
 
-from collectives.record.event import Event
+from collectives.log.event import Event
 from helpers.exercise import Budget, Case, Measure, Suspect, Task
 
 CASES = (

@@ -3,9 +3,9 @@
 from math import ceil
 from typing import Any
 
-from collectives.cost.planner import Division, shape, step
 from collectives.format import duration, kind
 from collectives.machines import rails
+from collectives.planner import Division, shape, step
 from helpers.exercise import Case, Finding, Puzzle, valued
 
 SHARDED = Division(2048, 8, shard=3, copies=256)  # the fastest of the four that the chapter has priced

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from collectives.format import number, short
-from collectives.record.event import Summary
+from collectives.log.event import Summary
 
 # --- one answer ---------------------------------------------------------------------------
 

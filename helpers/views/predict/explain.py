@@ -11,9 +11,9 @@ import torch
 
 from collectives.format import number
 from collectives.launch.attempt import Outcome
-from collectives.record import collectives, provenance
-from collectives.record.calls import Call
-from collectives.record.event import Event
+from collectives.log import collectives, provenance
+from collectives.log.calls import Call
+from collectives.log.event import Event
 
 from .answers import Given, Want, numbers_of
 from .questions import FillIn

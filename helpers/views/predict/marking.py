@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from collectives.draw.canvas import Picture
 from collectives.format import name_ranks
-from collectives.judge.errors import RankFailed, Stuck
 from collectives.launch.attempt import Outcome
+from collectives.outcome.errors import RankFailed, Stuck
 
 from .answers import NOTHING, Given, Want, fits, given, wants
 from .explain import Story, stories, told

@@ -11,9 +11,9 @@ and says why a wrong number is wrong; before, nothing in the page gives the answ
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from collectives.judge.errors import RunError
-from collectives.judge.run import Run
 from collectives.launch.attempt import attempt
+from collectives.outcome.errors import RunError
+from collectives.outcome.run import Run
 
 from .prediction import Prediction
 from .questions import VERDICTS, Choice, FillIn, Open, waiting

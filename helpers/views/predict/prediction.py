@@ -5,12 +5,12 @@ from typing import Any, Callable, Mapping
 import torch
 
 from collectives.draw.canvas import Picture
+from collectives.figures.web.panel import shown
 from collectives.format import aligned
 from collectives.frontend import RECORDING, Interactive, answer, attended
-from collectives.judge.errors import RunError
-from collectives.judge.run import Run
 from collectives.launch.attempt import Outcome
-from collectives.play.web.panel import shown
+from collectives.outcome.errors import RunError
+from collectives.outcome.run import Run
 
 from ... import progress
 from ..web import PREDICT
@@ -119,7 +119,7 @@ class Prediction(Interactive):
 
     def figure(self):
         """The form."""
-        from collectives.play.web.widget import Figure  # anywidget may be missing
+        from collectives.figures.web.widget import Figure  # anywidget may be missing
 
         return Figure(asked(self.question) | {"live": True}, lambda sent: self.submit(**sent), PREDICT)
 

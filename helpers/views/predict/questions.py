@@ -10,13 +10,13 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 import torch
 
 from collectives.format import name_ranks, number
-from collectives.judge.errors import Mismatch, RankFailed, RunError, Stuck
-from collectives.judge.run import Run
 from collectives.launch.attempt import Outcome
-from collectives.record import provenance
-from collectives.record.calls import Call
-from collectives.record.event import Event
-from collectives.record.text import before_text, call_title, text
+from collectives.log import provenance
+from collectives.log.calls import Call
+from collectives.log.event import Event
+from collectives.log.text import before_text, call_title, text
+from collectives.outcome.errors import Mismatch, RankFailed, RunError, Stuck
+from collectives.outcome.run import Run
 
 from .answers import NEVER, NOTHING, UNDEFINED, Want, numbers_of, plain, wants
 

@@ -1,5 +1,5 @@
-// Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/play/written.py, and
-// what a division leads to is planned by it, collectives/play/planning.py. A question is {source, task}, or {planned: [...]}.
+// Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/figures/written.py, and
+// what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, or {planned: [...]}.
 
 import { loadPyodide } from "./pyodide.mjs"
 
@@ -23,10 +23,10 @@ import json
 def answer(question):
     match json.loads(question):
         case {"source": source, "task": task}:
-            from collectives.play.written import written
+            from collectives.figures.written import written
             return json.dumps(written(source, task))
         case {"planned": given}:
-            from collectives.play.planning import planned
+            from collectives.figures.planning import planned
             return json.dumps(planned(*given))
 answer
 `

@@ -1,0 +1,53 @@
+"""The process group in which a rank meets its peers: gloo's, or one of another backend and device in its place."""
+
+import os
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+
+from .wire import RankSpec
+
+TIMEOUT = timedelta(days=1)  # the kernel keeps the time, the backend need not
+_store: dist.Store | None = None  # by which the ranks have met
+
+
+def join(spec: RankSpec) -> None:
+    """Meet the peers in a gloo group."""
+    global _store
+    address = urlsplit(spec.rendezvous)
+    if address.scheme == "tcp":
+        store = dist.TCPStore(address.hostname, address.port, is_master=False, wait_for_workers=False)
+        _store = dist.PrefixStore(address.path, store)
+    else:
+        _store = dist.FileStore(spec.rendezvous, spec.world_size)
+    _init(spec, "gloo", _store)
+
+
+def join_anew(spec: RankSpec, backend: str | None, device: str | None) -> None:
+    """Put a group of another backend in the place of gloo's, and make tensors on a kind of device from here on.
+
+    backend, device: as of `run`.  Raises RuntimeError where there is no such device.
+    """
+    place = None
+    if device not in (None, "cpu"):
+        place = _place(device)
+        torch.get_device_module(place).set_device(place)
+        torch.set_default_device(place)
+    if backend not in (None, "gloo"):
+        dist.destroy_process_group()
+        _init(spec, backend, dist.PrefixStore("anew", _store), device_id=place)
+
+
+def _place(device: str) -> torch.device:
+    """This rank's own device: ranks of a host share those that there are."""
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None or kind.type != torch.device(device).type:
+        raise RuntimeError(f"there is no {device} here: torch finds {kind or 'the CPU alone'}.")
+    return torch.device(kind.type, int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count())
+
+
+def _init(spec: RankSpec, backend: str, store: dist.Store, **about) -> None:
+    size = spec.world_size
+    dist.init_process_group(backend, store=store, rank=spec.rank, world_size=size, timeout=TIMEOUT, **about)

@@ -1,0 +1,167 @@
+"""What a rank reports: the messages that are the log.
+
+A rank reports each call before it makes it, so whoever reads the log knows where every rank is, even after a hang or a
+death.  Local ranks send these messages to the kernel, a watched job's ranks to their collector, the grader makes them
+from the calls on its switch, and dumps of other tools become them.  An index is an event's: 0-based, in call order.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Hashable, NamedTuple, Union, get_args
+
+if TYPE_CHECKING:
+    from .event import Event, Failure, Line, Value
+
+LOST = 97  # exit status of a rank that can no longer reach the kernel
+
+
+class Began(NamedTuple):
+    """The rank has its Job: from here on the learner's function may be the reason if the process ends."""
+
+
+class Called(NamedTuple):
+    """The rank is about to make a call; or has made it and waited for it, if the event has an end."""
+
+    event: Event
+
+
+class Started(NamedTuple):
+    """A device has come to a call that was issued."""
+
+    index: int
+
+
+class Again(NamedTuple):
+    """The rank is about to make a call that is like an earlier one."""
+
+    like: Event
+    index: int
+    start: float
+    step: int
+
+    @property
+    def event(self) -> Event:
+        event = copy.copy(self.like)
+        event.index, event.start, event.step = self.index, self.start, self.step
+        return event
+
+
+class Misused(NamedTuple):
+    """The rank used a tensor of a call that it had not waited for."""
+
+    index: int
+    how: str  # "read", "written" or "viewed": a view was taken, which may be read at any later time
+    line: Line | None
+
+
+class NotFinite(NamedTuple):
+    """Among what the rank passed in was a NaN or an infinity."""
+
+    index: int
+
+
+class Waiting(NamedTuple):
+    """A thread of the rank waits for a call."""
+
+    index: int
+    since: float  # seconds since the run began
+    limited: bool  # whether the wait ends by itself after some time
+    thread: Hashable
+
+
+class Resumed(NamedTuple):
+    """The main thread, which waited inside C++, progresses again."""
+
+
+class WorkBegan(NamedTuple):
+    """Something beside the main thread may act: a thread, or what hangs on the future of a call."""
+
+    work: Hashable
+    index: int | None  # of the call it waits for
+
+
+class WorkEnded(NamedTuple):
+    """It acts no more."""
+
+    work: Hashable
+
+
+class Joining(NamedTuple):
+    """The function has ended, and the rank waits for these threads, which it left."""
+
+    threads: set[Hashable]
+
+
+class Completed(NamedTuple):
+    """A call is complete for this rank."""
+
+    index: int
+    after: Value
+    end: float | None  # seconds since the run began; None: it was not complete when the function returned
+    waited: bool
+    src: int | None  # for a recv from anyone: the global rank it came from
+
+
+class Issued(NamedTuple):
+    """A call is in a device's stream, and the rank goes on: Completed follows if something shows its end."""
+
+    index: int
+    after: Value  # shapes and dtypes alone
+    at: float  # seconds since the run began
+
+
+class Skipped(NamedTuple):
+    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see Event.lane."""
+
+    calls: int
+    made: dict[tuple, int]
+    works: set[Hashable]  # that have begun, and not ended
+    complete: bool = True  # whether these are all the lanes it has made calls of
+
+
+class Checked(NamedTuple):
+    """The rank's parameters after a step of an optimizer."""
+
+    optimizer: int  # 0-based, in the order of their first steps
+    step: int  # steps that it has made
+    checksum: int
+    calls: int  # that the rank has made
+
+
+class Grouped(NamedTuple):
+    """The rank is about to call new_group, as all ranks have to; or, where there is a name, all members."""
+
+    index: int  # 0-based: of the calls that all ranks have to make, those that made a group; or of the others
+    ranks: tuple[int, ...]  # of the group, ascending
+    line: Line | None
+    name: str | None = None  # under which the members look for each other, with use_local_synchronization=True
+    groups: int | None = None  # that the process is in, which the name depends on
+
+
+class Ungrouped(NamedTuple):
+    """The rank's call of new_group, one that only members have to make, has ended in an exception."""
+
+    index: int
+
+
+class Returned(NamedTuple):
+    """The function has returned."""
+
+    result: bytes  # packed
+    moved: tuple[int | None, int | None]  # bytes (sent, received) by this rank's sockets
+    traffic: dict | None  # by connection, see tcp.traffic
+    imported: list[str]  # modules that were loaded meanwhile
+    groups: int | None = None  # that it made, as all others have to; None: not known
+
+
+class Failed(NamedTuple):
+    """The function, or the start of the rank, ended in an exception."""
+
+    failure: Failure
+
+
+Message = Union[
+    Began, Called, Started, Again, Misused, NotFinite, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Skipped, Checked, Grouped, Ungrouped, Returned, Failed,
+]  # fmt: skip
+MESSAGES: tuple[type, ...] = get_args(Message)

@@ -1,0 +1,157 @@
+"""The text twin: what a picture says, as a table of plain text.
+
+For screen readers, for diffs, for nbval, and for whoever reads faster than they look.  The
+same events always give the same text: no times, no addresses.
+"""
+
+from typing import Iterable
+
+import torch
+
+from ..format import aligned, dtype_name, numbers, size, span
+from .calls import Call
+from .event import Event, Line, Value
+from .transfers import delivered
+
+SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
+
+
+def block_table(block: list[Call], most: int | None = None) -> str:
+    """One block as text; of an exchange at most so many messages."""
+    if not block[0].is_message:
+        return call_table(block[0])
+    rows = [_message_row(call) for call in block[:most]]
+    same = {what for *_, what, _ in rows}
+    head = f"{len(block)} message{'s' * (len(block) > 1)}" + (f", {same.pop()} each" if len(same) == 1 else "")
+    cells = [(ends, value, *[what] * bool(same), note) for ends, value, what, note in rows]
+    lines = [head, aligned(cells, indent="  ", gap="   ")]
+    if most is not None and len(block) > most:
+        lines.append(f"  ... and {len(block) - most} more")
+    return "\n".join(lines)
+
+
+def _message_row(call: Call) -> tuple[str, str, str, str]:
+    first, last = call.events[0], call.events[-1]
+    source, target = first.ends
+    notes = [f"tag {first.tag}"] if first.tag else []
+    if len(call.events) == 1:
+        notes.append("no recv was posted" if first.op == "send" else "nothing was sent")
+    elif last.end is None:
+        notes.append("not received" if last.issued is None else "captured" if last.captured else "issued")
+    elif not last.waited:
+        notes.append("not waited for")
+    if last.viewed_at:
+        notes.append(f"a view taken before the wait, {last.viewed_at}: read only after it?")
+    value = first.before if first.op == "send" else None
+    if len(call.events) == 2 and last.end is not None and text(brought := delivered(first, last)) != text(value):
+        notes.append(f"arrived as {text(brought)}")
+    what = f"{dtype_name(first.dtype)} {list(first.shape)}, {size(first.nbytes)}"
+    return f"{'?' if source is None else source} -> {target}", text(value), what, ", ".join(notes)
+
+
+def call_table(call: Call) -> str:
+    """One collective as text: what it was, then before -> after, one row a rank."""
+    head = call_title(call)
+    if all(e.before is None and e.after is None for e in call):
+        return head
+    rows = [(rank_mark(e), before_text(e), "->", after_text(e)) for e in call]
+    return f"{head}\n" + aligned([("rank", "before", "", "after"), *rows], indent="  ", least=(5,))
+
+
+def call_title(call: Call) -> str:
+    """'broadcast from 0, ranks 0-3, float32 [3], 12 B a rank'"""
+    first = call.events[0]
+    words = f"{first.how}, ranks {span(call.group)}"
+    giver = next((e for e in call if e.rank == e.src), first)
+    if giver.dtype is not None and giver.nbytes:
+        words += f", {_dtypes(call)} {list(giver.shape)}, {size(giver.nbytes)}"
+        words += " per rank" if len({e.nbytes for e in call}) == 1 else f" on rank {giver.rank}"
+    if first.within:
+        words += f"  (inside {first.within})"
+    return words
+
+
+def _dtypes(call: Call) -> str:
+    """'float32', or who has which: 'float32 (0) and int32 (1-3)'"""
+    ranks: dict[str, list[int]] = {}
+    for e in call:
+        if e.dtype is not None:
+            ranks.setdefault(dtype_name(e.dtype), []).append(e.rank)
+    return next(iter(ranks)) if len(ranks) == 1 else " and ".join(f"{name} ({span(rs)})" for name, rs in ranks.items())
+
+
+def rank_mark(e: Event) -> str:
+    """'2', '0*' for a root"""
+    return f"{e.rank}*" if e.rank == e.root else str(e.rank)
+
+
+def before_text(e: Event) -> str:
+    return "-" if e.before is None or e.is_scratch else text(e.before)
+
+
+def after_text(e: Event) -> str:
+    if e.end is None and e.issued is None:
+        return "(never completed)"
+    if e.captured:
+        return "(captured)"
+    if e.end is None:
+        return "(issued)"
+    if e.is_undefined:
+        return "undefined"
+    note = "" if e.waited else "  (not waited for)"
+    if e.viewed_at:
+        note += f"  (a view taken before the wait, {e.viewed_at}: read only after it?)"
+    return ("-" if e.after is None else text(e.after)) + note
+
+
+def status(e: Event) -> str:
+    """What a rank that is not through with its call is doing; '' for one that is."""
+    if e.end is not None and (e.waited or not e.async_op) or e.issued is not None:
+        return ""
+    return "not waited for" if e.async_op and e.waiting is None else "still waiting"
+
+
+def peer_status(e: Event) -> str:
+    """'recv from 2: still waiting'"""
+    peer = f"to {e.dst}" if e.op == "send" else "from anyone" if e.src is None else f"from {e.src}"
+    return f"{e.op} {peer}: {status(e)}"
+
+
+def text(value: Value) -> str:
+    """A captured value in one line: a list's tensors are separated by '|', a matrix's rows bracketed."""
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return " | ".join(text(v) for v in value)
+    if not isinstance(value, torch.Tensor):
+        return str(value)  # a Summary
+    if value.numel() == 0:
+        return "(empty)"
+    if value.numel() > SHOWN_NUMBERS:
+        flat = value.flatten()
+        return f"{numbers(flat[:3].tolist())} ... {numbers(flat[-3:].tolist())}"
+    if value.dim() <= 1:
+        return numbers(value.flatten().tolist())
+    return " ".join(f"[{text(row)}]" for row in value)
+
+
+def source(line: Line | None) -> str:
+    return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
+
+
+def dropped(send: Event, more: int = 0) -> str:
+    """What the rank of a message that gloo may lose did, and what to do.  more: how many others there are of the rank's."""
+    others = f", and of {more} more," * bool(more)
+    where = f" ({source(send.line)})" * bool(send.line)
+    return (
+        f"Rank {send.rank} dropped the handle of isend #{send.index + 1}{where}{others} before it was complete, and gloo may "
+        "lose such a message: keep the Work that isend returns, and wait() for it."
+    )
+
+
+def all_dropped(sends: Iterable[Event]) -> list[str]:
+    """A sentence for each rank of messages that gloo may lose."""
+    by_rank: dict[int, list[Event]] = {}
+    for send in sends:
+        by_rank.setdefault(send.rank, []).append(send)
+    return [dropped(first, len(more)) for first, *more in by_rank.values()]

@@ -1,0 +1,111 @@
+"""`Run`: what `run` returns, with its picture and its table."""
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import torch
+
+from ..draw.calls import draw_calls
+from ..format import aligned, short
+from ..frontend import show
+from ..judge.gloo import may_be_lost
+from ..log.calls import Call, blocks, pair
+from ..log.event import Event, Value
+from ..log.text import all_dropped, block_table
+from ..log.transfers import steps_of
+
+SHOWN_BLOCKS = 3  # of a run that is shortened on display
+SHORTENED = 6  # blocks: a run that has as many is; one or two more are shown rather than counted
+SHOWN_MESSAGES = 12  # likewise one exchange of messages
+
+
+@dataclass(repr=False)
+class Run:
+    """What `run` returns: the results, and everything the ranks said to each other."""
+
+    world_size: int
+    results: list[Any] = field(default_factory=list)  # one a rank: what fn returned
+    events: list[list[Event]] = field(default_factory=list)  # per rank, in call order
+    stdout: list[str] = field(default_factory=list)  # per rank: the text it printed
+    seconds: float = 0.0  # from the call of run to the last result
+    # Per rank: bytes its sockets carried while fn ran, gloo's headers included; None where
+    # the system does not tell (macOS).
+    sent: list[int | None] = field(default_factory=list)
+    received: list[int | None] = field(default_factory=list)
+    name: str = "fn"  # of the function that ran
+    began: float = 0.0  # second 0 of its events' times, as Unix time; 0: not known
+
+    @property
+    def calls(self) -> list[Call]:
+        """The events of all ranks, put together into collectives and messages, in order."""
+        return pair(self.events)
+
+    @property
+    def steps(self) -> int:
+        """The length of the longest chain of calls that had to wait for one another."""
+        return 1 + max(steps_of(self.calls), default=-1)
+
+    def draw(self, which: int | slice | None = None):
+        """The picture of this run: a matplotlib Figure.  Messages that follow each other share one panel.
+
+        which: the index of one call in `.calls`, or a slice of them; by default all
+        panels, or the first SHOWN_BLOCKS of many.  Raises IndexError for a call that did not happen.
+        """
+        calls = self.calls
+        return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)
+
+    def table(self, which: int | slice | None = None) -> str:
+        """The picture in words, for all calls or those told."""
+        return "\n\n".join(map(block_table, blocks(self.chosen(which))))
+
+    def chosen(self, which: int | slice | None) -> list[Call]:
+        """The calls that `draw(which)` and `table(which)` are about."""
+        return _chosen(self.calls, which)
+
+    def __repr__(self) -> str:
+        calls = self.calls
+        shown = _few(calls)
+        parts = [block_table(block, SHOWN_MESSAGES) for block in shown]
+        rest = len(calls) - sum(map(len, shown))
+        if rest:
+            following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
+            parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
+        parts += all_dropped(filter(may_be_lost, chain(*self.events)))
+        if returned := self._returned(last_shown=not rest):
+            parts.append(returned)
+        return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
+
+    def _returned(self, last_shown: bool) -> str:
+        """The results, unless there are none or they only repeat what the last calls left, which are shown."""
+        if all(result is None for result in self.results):
+            return ""
+        last = [events[-1].after if events else None for events in self.events]
+        if last_shown and all(_same(r, value) for r, value in zip(self.results, last)):
+            return ""
+        rows = [("rank", f"{self.name} returned"), *((str(r), short(result)) for r, result in enumerate(self.results))]
+        return aligned(rows, right=(0,), indent="  ", gap="   ")
+
+    def _ipython_display_(self) -> None:
+        show(self.draw() if any(self.events) else None, repr(self))
+
+
+def _few(calls: list[Call]) -> list[list[Call]]:
+    """The blocks of calls that are shown where nobody chose any."""
+    found = blocks(calls)
+    return found if len(found) < SHORTENED else found[:SHOWN_BLOCKS]
+
+
+def _same(result: Any, value: Value) -> bool:
+    tensors = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
+    return tensors and result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value)
+
+
+def _chosen(calls: list[Call], which: int | slice | None) -> list[Call]:
+    if which is None:
+        return calls
+    if isinstance(which, slice):
+        return calls[which]
+    if not -len(calls) <= which < len(calls):
+        raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
+    return [calls[which]]

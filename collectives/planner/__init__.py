@@ -1,0 +1,25 @@
+"""What a division of a model over a cluster costs: memory, bytes and seconds, held to published training runs.
+
+from collectives.planner import Division, check, cluster, plan, shape, step
+step(shape("Llama 3 405B"), Division(64, 8, 16, chunks=8), 2048, cluster("H100", 8192))  # one division
+plan(shape("Llama 3 8B"), cluster("H100", 64), 512)                                      # all that fit, fastest first
+check()                                                                                  # beside what was published
+"""
+
+from ..lazy import lazy
+
+__all__ = lazy(
+    __name__,
+    {
+        ".check": "ALLOCATED GOAL RUNS WHY Allocated Published ValidatedRun Validation check",
+        ".compute": "IN_STEP Compute",
+        ".division": "Division",
+        ".memory": "FLOAT32 LEFT_OUT MARGIN MIXED Bytes Memory memory",
+        ".messages": "Messages",
+        ".program": "PROGRAMS Overlap Program",
+        ".search": "Plans plan",
+        ".shape": "SHAPES Shape shape",
+        ".step": "BANDS BEST_MFU Band Step step",
+        "..machines.presets": "cluster",
+    },
+)

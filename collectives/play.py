@@ -1,0 +1,16 @@
+"""What moves: a run or a schedule step by step, when it happened, and a pipeline whose ranks and costs can be changed.
+
+from collectives.play import play, step, timeline, training_steps
+"""
+
+from .lazy import lazy
+
+__all__ = lazy(
+    __name__,
+    {
+        "collectives.figures.player": "play",
+        "collectives.figures.step": "step",
+        "collectives.watch.steps.timeline": "timeline",
+        "collectives.watch.steps.training": "training_steps",
+    },
+)

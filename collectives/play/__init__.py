@@ -1,8 +1,0 @@
-"""What moves: a run or a schedule step by step, when it happened, and a pipeline whose ranks and costs can be changed.
-
-from collectives.play import play, step, timeline, training_steps
-"""
-
-from ..lazy import lazy
-
-__all__ = lazy(__name__, {".player": "play", ".step": "step", ".timeline": "timeline", ".training": "training_steps"})

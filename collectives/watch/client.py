@@ -1,0 +1,169 @@
+"""A rank's way to the collector of its host: what it tells lies in a ring, which it hands over as soon as it can.
+
+Telling writes to memory, and needs nobody.  A thread waits to be asked where the rank is.  Whatever happens to the
+collector, training goes on: a rank that cannot reach it says so in one line, and is not recorded from there on.
+"""
+
+import _thread
+import errno
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from typing import Any, Callable
+
+from ..log.messages import Message
+from .encoder import Teller
+from .exit_status import here
+from .pipe import Pipe, say
+from .ring import RingWriter
+from .sockets import Listener, Untrusted, connect
+
+SEGMENT_BYTES = 1 << 19  # of a rank's ring
+VALUES_SEGMENT_BYTES = 1 << 23  # if it tells values
+FIND_SECONDS = 60.0  # for the collector to be there
+START_SECONDS = 5.0  # that the script waits for the connection: of a rank that dies at once something is known
+END_SECONDS = 5.0  # for the collector to have read the last record
+TAKEN_SECONDS = 15.0  # that the collector of an earlier job may take to end
+RETRY_SECONDS = 0.02
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def name() -> str:
+    """The name under which the collector of this rank's host listens: each restart of the ranks has its own collector."""
+    environ = os.environ
+    names = "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
+    job = [os.getuid(), first_rank(), *map(environ.get, names)]
+    return "collectives-" + hashlib.sha256(repr(job).encode()).hexdigest()[:24]
+
+
+def first_rank() -> int:
+    """The first rank of this host. Of a launcher that numbers no ranks within a host, each is a host of its own."""
+    return int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", 0))
+
+
+def listener(count: int) -> Listener:
+    """Where the ranks of this host, so many, will find their collector. Raises OSError if there is one already."""
+    deadline = time.monotonic() + TAKEN_SECONDS
+    while True:
+        try:
+            return Listener(name(), count)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)  # an earlier job with the same port is about to end
+
+
+class Link:
+    """What a rank tells the collector, and what it is asked.
+
+    rank: global.  began: time.perf_counter() from which the messages count their seconds.  values: whether it tells any.
+    """
+
+    def __init__(self, rank: int, began: float, values: bool) -> None:
+        self._rank, self._began = rank, began
+        self._ring = RingWriter(VALUES_SEGMENT_BYTES if values else SEGMENT_BYTES)
+        self._teller = Teller(self._ring, rank, values)
+        self._over = False  # the script has ended
+        self._up, self._ended = threading.Event(), threading.Event()
+        self._pipe: Pipe | None = None
+        self.before_stack: Callable[[], None] = lambda: None  # tells what is to be known before this rank's stack is
+        self._main = threading.main_thread().ident
+        os.register_at_fork(after_in_child=self._in_child)
+        _thread.start_new_thread(self._run, ())
+        self._up.wait(START_SECONDS)
+
+    def emit(self, message: Message) -> None:
+        """Write a message down. Blocks only where the collector is far behind, and HOLD_SECONDS of ring.py in all."""
+        teller = self._teller
+        if not teller.off:
+            try:
+                teller.tell(message)
+            except Exception as error:
+                self.give_up(f"{type(error).__name__}: {error}")
+
+    def end(self) -> None:
+        """Wait until all has been read."""
+        if not self._teller.off:
+            self._over = True
+            if self._up.is_set():  # else nobody knows yet whose end it would be
+                with suppress(OSError):
+                    self._pipe.send({"end": True})
+                    self._ended.wait(END_SECONDS)
+
+    def _in_child(self) -> None:
+        """A process that the program forks is no rank. It must not keep the rank's connection open either."""
+        self._teller.off = True
+        if self._pipe is not None:
+            with suppress(OSError):
+                os.close(self._pipe.sock.detach())
+
+    def give_up(self, why: Any) -> None:
+        """Tell nothing any more, and say why; the collector then accuses nobody."""
+        if not self._teller.off:
+            self._teller.off = True
+            if not self._over:
+                say(f"rank {self._rank} is not recorded: {why}. Training goes on.")
+        self._up.set()
+        self._ended.set()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._pipe is not None:
+            with suppress(OSError):
+                self._pipe.sock.shutdown(socket.SHUT_RDWR)
+
+    # --- the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._pipe = self._reached()
+            if self._ended.is_set():  # it has given up before
+                return self._hang_up()
+            about = {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "began": self._began}
+            about["processes"] = here()
+            self._pipe.send(about, descriptors=(self._ring.descriptor,))
+            os.close(self._ring.descriptor)
+            self._up.set()
+            while not self._ended.is_set():
+                frames = self._pipe.receive()
+                if frames is None:
+                    raise ConnectionError("it has ended")
+                for what, _ in frames:
+                    self._asked(what)
+        except Exception as error:
+            self.give_up(f"the collector is not reachable ({error or type(error).__name__})")
+
+    def _reached(self) -> Pipe:
+        deadline = time.monotonic() + FIND_SECONDS
+        while True:
+            try:
+                return Pipe(connect(name()))
+            except Untrusted:
+                raise
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _asked(self, what: dict) -> None:
+        if "stack" in what:
+            self.before_stack()
+            self._pipe.send({"stack": [] if self._over else stack(self._main)})
+        elif "bye" in what:
+            self._teller.off = True
+            self._ended.set()
+
+
+def stack(thread: int) -> list[list]:
+    """What a thread executes now, the innermost call last: [file, line, function, source], without this package."""
+    frame = sys._current_frames().get(thread)
+    return [
+        [f.filename, f.lineno, f.name, f.line or ""]
+        for f in (traceback.extract_stack(frame) if frame else ())
+        if not f.filename.startswith((_PACKAGE, "<frozen runpy"))
+    ]

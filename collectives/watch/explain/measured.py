@@ -1,0 +1,163 @@
+"""What a collective reached: the reports of nccl-tests, and NCCL Inspector's JSON.
+
+nccl-tests prints a table of bytes and times out of place and in place (doc/PERFORMANCE.md); Inspector writes an object for
+each collective, as ext-profiler/inspector/README.md of NCCL shows it.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from ...format import aligned, duration, size
+from . import ops
+
+_TESTED = re.compile(r"#\s+(?:nccl-tests|nThread)|# Using devices")
+_ROW = re.compile(
+    r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\S+)\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
+)
+_RANK = re.compile(r"#\s+Rank\s+(\d+) .* on\s+(\S+) device")
+_NAMES = {
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "sendrecv",
+    "alltoall",
+    "gather",
+    "scatter",
+}
+SLOW = 0.8  # of the median, below which a rank or a size is told
+
+
+class Measurement(NamedTuple):
+    op: str
+    nbytes: int
+    ranks: int
+    nodes: int
+    seconds: float
+    busbw: float  # bytes/s
+    rank: int | None  # Inspector measures each
+    host: str
+
+
+@dataclass
+class Measured:
+    """Measurements of files."""
+
+    rows: list[Measurement] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def read_report(self, text: str, path: str) -> bool:
+        """Take in a report of nccl-tests. Whether it was one."""
+        if not _TESTED.search(text):
+            return False
+        devices = [found for line in text.splitlines() if (found := _RANK.match(line))]
+        hosts = {found[2] for found in devices}
+        op = next((name for name in re.findall(r"(\w+?)_perf\b", f"{path} {text}") if name in _NAMES), "")
+        wrong, found = 0, 0
+        for line in text.splitlines():
+            if row := _ROW.match(line):
+                out, into = (float(row[8]), float(row[6])), (float(row[12]), float(row[10]))
+                busbw, microseconds = max(out, into)
+                wrong += sum(row[k] not in ("0", "N/A") for k in (9, 13))
+                self.rows.append(
+                    Measurement(
+                        ops.op_of(op) or "collective",
+                        int(row[1 - 0]),
+                        len(devices),
+                        len(hosts),
+                        microseconds / 1e6,
+                        busbw * 1e9,
+                        None,
+                        "",
+                    )
+                )
+                found += 1
+        name = path.rpartition("/")[2]
+        if devices and len(devices) != len({d[1] for d in devices}) or text.count("# Using devices") > 1:
+            self.faults.append(
+                f"{name} has several tables, or rank {devices[0][1]} several times: each process believed to be alone (--mpi=pmix, or a build without MPI=1)."
+            )
+        if wrong:
+            self.faults.append(f"{name} has wrong results in {wrong} rows.")
+        if not found:
+            self.faults.append(
+                f"{name} is a report of nccl-tests without a row: it ended before its first measurement."
+            )
+        return True
+
+    def read_objects(self, text: str) -> bool:
+        """Take in Inspector's objects, one a line or one after the other. Whether there were any."""
+        import json
+
+        decoder, at, found = json.JSONDecoder(), 0, 0
+        text = text.strip()
+        while at < len(text):
+            try:
+                each, at = decoder.raw_decode(text, at)
+            except json.JSONDecodeError:
+                if found:
+                    self.faults.append("NCCL Inspector's output is cut short; what came before is used.")
+                break
+            while at < len(text) and text[at] in " \t\r\n,":
+                at += 1
+            found += self._take(each)
+        return bool(found)
+
+    def _take(self, each: Any) -> bool:
+        try:
+            head, perf = each["header"], each["coll_perf"]
+            ranks, nodes = head["n_ranks"], head.get("nnodes", head.get("n_nodes", 1))
+            op, nbytes, seconds = ops.op_of(perf["coll"]), perf["coll_msg_size_bytes"], perf["coll_exec_time_us"] / 1e6
+            host = each.get("metadata", {}).get("hostname", "")
+            self.rows.append(
+                Measurement(op, nbytes, ranks, nodes, seconds, perf["coll_busbw_gbs"] * 1e9, head["rank"], host)
+            )
+        except (KeyError, TypeError):
+            return False
+        return True
+
+    def words(self) -> list[str]:
+        """A row for each op, size and number of ranks, and who was slower than the others."""
+        kinds: dict[tuple, list[Measurement]] = defaultdict(list)
+        for row in self.rows:
+            kinds[row.op, row.ranks, row.nodes, row.nbytes].append(row)
+        rows = [("op", "ranks", "nodes", "bytes", "calls", "seconds", "busbw, GB/s", "least")]
+        for (op, ranks, nodes, nbytes), measured in sorted(kinds.items()):
+            speeds = sorted(m.busbw / 1e9 for m in measured)
+            rows.append(
+                (op, f"{ranks:,}", str(nodes), size(nbytes), f"{len(measured):,}", duration(median(m.seconds for m in measured)),
+                 f"{median(speeds):.4g}", f"{speeds[0]:.4g}")
+            )  # fmt: skip
+        best: dict[tuple, float] = {}
+        for (op, ranks, nodes, _), measured in kinds.items():
+            best[op, ranks, nodes] = max(best.get((op, ranks, nodes), 0.0), median(m.busbw for m in measured))
+        heads = [
+            f"{op} on {ranks} rank{'s' * (ranks != 1)}, {nodes} node{'s' * (nodes != 1)}: busbw of {speed / 1e9:.4g} GB/s at best."
+            for (op, ranks, nodes), speed in best.items()
+        ]
+        shown = rows if len(rows) <= 40 else [*rows[:40], (f"... and {len(rows) - 40} more",)]
+        return [*heads, aligned(shown, right=range(1, 8), indent="  "), *self._slow(kinds), *self.faults]
+
+    @staticmethod
+    def _slow(kinds: dict[tuple, list[Measurement]]) -> list[str]:
+        lines = []
+        for (op, ranks, _, nbytes), measured in sorted(kinds.items()):
+            by_rank: dict[tuple, list[float]] = defaultdict(list)
+            for m in measured:
+                if m.rank is not None:
+                    by_rank[m.rank, m.host].append(m.seconds)
+            if len(by_rank) < 3:
+                continue
+            times = {at: median(seconds) for at, seconds in by_rank.items()}
+            usual = median(times.values())
+            late = [at for at, seconds in times.items() if seconds < SLOW * usual]
+            if late and len(late) * 2 < len(times):
+                told = ", ".join(f"rank {rank} on {host}" for rank, host in sorted(late)[:4])
+                lines.append(
+                    f"In {op} of {size(nbytes)}, {told} spent less time than the others: they came last, and the others waited for them."
+                )
+        return lines[:6]

@@ -1,0 +1,180 @@
+"""NCCL's own log (NCCL_DEBUG=INFO): which way the data goes, and what is wrong with that.
+
+Its words are those of NCCL's source (src/init.cc, src/transport, src/misc/socket.cc), 2.18 to 2.30.
+"""
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from ...format import aligned
+
+_HEAD = re.compile(
+    r"(?:^|\s|\])(?P<host>[\w.\-]+):(?P<pid>\d+):(?P<thread>\d+) (?:\[(?P<gpu>\d+)\] )?(?:\S+:\d+ )?NCCL (?P<level>INFO|WARN) (?P<said>.*)"
+)
+_VERSION = re.compile(r"NCCL version ([\w.+\-]+)")
+_COMM = re.compile(r"\brank (\d+) nranks (\d+) .*Init COMPLETE")
+_CHANNELS = re.compile(r"(\d+) coll channels")
+_WAY = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
+_USING = re.compile(r"(NET/\w+) ?: Using (.*)")
+_HCA = re.compile(r"GPU ?Direct RDMA (Enabled|Disabled) for (.*)")
+# What a warning of InfiniBand means: IBV_WC_ codes of <infiniband/verbs.h>.
+_STATUS = {
+    12: "no answer after all retries: a link, a card or the peer's process",
+    5: "a consequence of an earlier error: look further up",
+    4: "access control (ACS) on the PCIe switches against GPUDirect RDMA, usually",
+    13: "the peer was not ready to receive, after all retries",
+}
+FEW_CHANNELS = 2
+
+
+@dataclass
+class NcclLog:
+    """What NCCL said in one or more files."""
+
+    processes: set[tuple[str, int]] = field(default_factory=set)  # (host, process)
+    versions: Counter[str] = field(default_factory=Counter)
+    networks: dict[str, set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # by host, what "Using network" names
+    devices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by host, its cards
+    ways: Counter[str] = field(default_factory=Counter)  # P2P/CUMEM, NET/IB/0/GDRDMA: connections
+    plain_hosts: set[str] = field(default_factory=set)  # that have connections over InfiniBand without GPUDirect
+    channels: Counter[int] = field(default_factory=Counter)
+    ranks: int = 0  # of the largest communicator
+    ready: dict[int, set[tuple[str, int, int]]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # by nranks, who said it was
+    refused: Counter[str] = field(default_factory=Counter)  # why GPUDirect is off
+    warnings: Counter[str] = field(default_factory=Counter)
+    warned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the hosts of each warning
+    no_device: set[str] = field(default_factory=set)  # hosts on which NET/IB found nothing
+
+    def read(self, text: str) -> bool:
+        """Take in the lines of a file. Whether there was anything of NCCL's in it."""
+        before = len(self.processes), sum(self.versions.values())
+        for line in text.splitlines():
+            if "NCCL" not in line:
+                continue
+            if version := _VERSION.search(line):
+                self.versions[version[1]] += 1
+            if head := _HEAD.search(line):
+                self.processes.add((head["host"], int(head["pid"])))
+                self._take(head["host"], int(head["pid"]), head["level"], head["said"].strip())
+        return (len(self.processes), sum(self.versions.values())) != before
+
+    def _take(self, host: str, pid: int, level: str, said: str) -> None:
+        if level == "WARN":
+            plain = re.sub(r"0x[0-9a-f]+|<\d+>|(?<=peer )\S+", "...", said)
+            self.warnings[plain] += 1
+            self.warned[plain].add(host)
+        elif way := _WAY.search(said):
+            name = re.sub(r"(NET/\w+)/\d+", r"\1", way[1])
+            name = re.sub(r"(P2P|SHM)/.*", lambda m: m[0].split("/read")[0], name)
+            self.ways[name] += 1
+            if name.startswith("NET/") and "GDRDMA" not in name and not name.startswith("NET/Socket"):
+                self.plain_hosts.add(host)
+        elif said.startswith("Using network "):
+            self.networks[host].add(said.removeprefix("Using network ").strip())
+        elif using := _USING.search(said):
+            self.devices[host] |= {
+                f"{using[1]} {name}" for name in re.findall(r"\[\d+\]([\w.]+(?::\d+/\w+)?)", using[2])
+            }
+        elif "NET/IB : No device found" in said:
+            self.no_device.add(host)
+        elif hca := _HCA.search(said):
+            if hca[1] == "Disabled":
+                self.refused[re.sub(r"\d+\[\w+\]", "...", hca[2])] += 1
+        elif comm := _COMM.search(said):
+            self.ready[int(comm[2])].add((host, pid, int(comm[1])))
+            self.ranks = max(self.ranks, int(comm[2]))
+        if channels := _CHANNELS.search(said):
+            self.channels[int(channels[1])] += 1
+
+    # --- in words -------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> list[str]:
+        return sorted({host for host, _ in self.processes})
+
+    def words(self) -> list[str]:
+        """What the log says, and then what is wrong, a sentence each."""
+        hosts, processes = len(self.hosts), len(self.processes)
+        head = f"NCCL {' and '.join(sorted(self.versions)) or 'of a version that is not in the log'}: {processes} process{'es' * (processes != 1)} on {hosts} host{'s' * (hosts != 1)}"
+        if self.ranks:
+            head += f", the largest communicator of {self.ranks:,} ranks"
+        lines = [f"{head}."]
+        rows = [("network", _both(self.networks)), ("cards", _both(self.devices))]
+        rows += [("connections", ", ".join(f"{n:,} by {way}" for way, n in self.ways.most_common(6)))]
+        rows += [("channels", ", ".join(str(n) for n, _ in self.channels.most_common(4)))]
+        lines.append(aligned([row for row in rows if row[1]], indent="  "))
+        return [line for line in lines if line] + self.faults()
+
+    def faults(self) -> list[str]:
+        """What is wrong with it, or may be."""
+        lines = []
+        if len(self.versions) > 1:
+            lines.append(
+                f"The versions differ: {', '.join(sorted(self.versions))}. They must be the same on all nodes."
+            )
+        if len({tuple(sorted(names)) for names in self.networks.values()}) > 1:
+            lines.append(f"Hosts use different networks: {_each(self.networks)}.")
+        if len({len(names) for names in self.devices.values()}) > 1:
+            lines.append(
+                f"Hosts have different numbers of cards: {_each({h: {str(len(n))} for h, n in self.devices.items()})}."
+            )
+        socket = sorted(host for host, names in self.networks.items() if "Socket" in names)
+        if socket and len(self.hosts) > 1:
+            why = "" if not self.no_device else ", since NET/IB found no device there"
+            lines.append(
+                f"{', '.join(socket[:4])}{', ...' * (len(socket) > 4)} use{'s' * (len(socket) == 1)} TCP (NET/Socket){why}: slow, and nothing else will say so. Does the container see /dev/infiniband? Is NCCL_IB_DISABLE set?"
+            )
+        net = {way: n for way, n in self.ways.items() if way.startswith("NET/") and not way.startswith("NET/Socket")}
+        plain = sum(n for way, n in net.items() if "GDRDMA" not in way)
+        if plain:
+            share = "none" if plain == sum(net.values()) else f"{sum(net.values()) - plain:,} of {sum(net.values()):,}"
+            hosts = sorted(self.plain_hosts)
+            lines.append(
+                f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {', '.join(hosts[:4])}{', ...' * (len(hosts) > 4)}."
+            )
+        lines += [f"GPUDirect RDMA is off for {why} ({n} times)." for why, n in self.refused.most_common(3)]
+        if shm := sum(n for way, n in self.ways.items() if way.startswith("SHM")):
+            lines.append(
+                f"{shm:,} connections inside a node go through the CPU's memory (SHM), not from GPU to GPU (P2P)."
+            )
+        if self.channels and min(self.channels) <= FEW_CHANNELS and self.ranks > 2:
+            lines.append(
+                f"A communicator has {min(self.channels)} channel{'s' * (min(self.channels) != 1)} only: a slow link between some of its GPUs, or NCCL_MAX_NCHANNELS."
+            )
+        for ranks, ready in sorted(self.ready.items(), reverse=True)[:1]:
+            said = {rank for _, _, rank in ready}
+            if len(said) < ranks:
+                missing = sorted(set(range(ranks)) - said)
+                lines.append(
+                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {_some(missing)}."
+                )
+        for warning, n in self.warnings.most_common(6):
+            codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", warning))
+            meaning = next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")
+            where = sorted(self.warned[warning])
+            lines.append(
+                f"{n} times, from {', '.join(where[:3])}{', ...' * (len(where) > 3)}: NCCL WARN {warning}{meaning}"
+            )
+        return lines
+
+
+def _both(by_host: dict[str, set[str]]) -> str:
+    return ", ".join(sorted(set().union(*by_host.values()))) if by_host else ""
+
+
+def _each(by_host: dict[str, set[str]]) -> str:
+    groups: dict[str, list[str]] = defaultdict(list)
+    for host, names in sorted(by_host.items()):
+        groups[" and ".join(sorted(names))].append(host)
+    return "; ".join(
+        f"{names} on {', '.join(hosts[:3])}{', ...' * (len(hosts) > 3)}" for names, hosts in groups.items()
+    )
+
+
+def _some(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)

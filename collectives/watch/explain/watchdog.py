@@ -1,0 +1,180 @@
+"""The lines of torch's watchdog in a log: of each rank and group, which call timed out, what was queued and what has ended.
+
+Their words are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, from torch 2.1 on. What they tell is put into
+dumps with the two or three calls that each rank is known to have made, so that logs are judged as dumps are.
+"""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ...format import name_ranks
+from . import ops
+from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
+
+_RANK = re.compile(r"\[rank(\d+)\]:")
+_STAMP = re.compile(r"\[[EWIF](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
+_GROUP = re.compile(
+    r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s()\]]*)(?:\((?P<desc>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
+)
+_WORK = re.compile(
+    r"\[Rank (?P<rank>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+), "
+    r"NumelIn=(?P<into>\d+), NumelOut=(?P<out>\d+), Timeout\(ms\)=(?P<limit>\d+)\) ran for (?P<ran>\d+) milliseconds"
+)
+_ERROR = re.compile(
+    r"\[Rank (?P<rank>\d+)\] Collective WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+), NumelIn=(?P<into>\d+), "
+    r"NumelOut=(?P<out>\d+), Timeout\(ms\)=\d+\) raised the following async exception: (?:NCCL error: )?(?P<error>[^,]*)"
+)
+_FAILED = re.compile(r"detected by watchdog at work(?: sequence id)?: (\d+)")
+_QUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)")
+_STARTED = re.compile(r"last started (?:NCCL )?work: (-?\d+)")
+_ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
+_FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
+_SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
+DIFFERENT_SIZES = "Usually ranks pass different sizes: the flight recorder's files say in which call"
+DEFAULT = ProcessGroup("0", "default_pg", None)
+
+
+@dataclass
+class Told:
+    """What the log says of one rank in one group."""
+
+    queued: int = -1
+    started: int = -1
+    ended: int = -1
+    failed: dict[int, Signature] = field(default_factory=dict)  # by number, the calls that timed out
+    when: int = 0  # nanoseconds since the epoch, of the first line about it
+    last: int = 0  # and of the last one
+    since: int = 0  # when the call that timed out was made
+
+
+@dataclass
+class Log:
+    """What the watchdog said in one or more files: of each rank, by group."""
+
+    told: dict[int, dict[ProcessGroup, Told]] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
+    works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
+        default_factory=dict
+    )  # (rank, number) -> what, ms, stamp
+    places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
+    _failing: int | None = None  # the rank whose error NCCL's own words follow
+    errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
+
+    def read(self, text: str) -> bool:
+        """Take in the lines of a file. Whether there was anything of the watchdog in it."""
+        before, stack_of = len(self.works) + len(self.told), None
+        self._failing = None
+        for line in text.splitlines():
+            if stack_of is not None and (frame := _FRAME.search(line)):
+                if stack_of not in self.places and not in_torch(frame[2]):
+                    self.places[stack_of] = Place(frame[2], int(frame[3]), frame[1])
+                continue
+            if self._failing is not None and (sizes := _SIZES.search(line)):
+                self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"
+            prefix = _RANK.search(line)
+            if prefix:
+                self.seen.add(int(prefix[1]))
+            if "ProcessGroupNCCL" not in line and "atchdog" not in line and "NCCL work" not in line:
+                continue
+            stack_of = int(prefix[1]) if prefix and "Stack trace of the failed collective:" in line else None
+            self._take(line, int(prefix[1]) if prefix else None)
+        return len(self.works) + len(self.told) > before
+
+    def _take(self, line: str, rank: int | None) -> None:
+        stamp = _stamp(line)
+        if work := _WORK.search(line):
+            rank = int(work["rank"]) if rank is None else rank
+            what = Signature(ops.op_of(work["op"]), (), ((int(work["into"]),),), ((int(work["out"]),),))
+            self.works.setdefault((rank, int(work["seq"])), (what, int(work["ran"]), stamp))
+            self.seen.add(rank)
+        if error := _ERROR.search(line):
+            rank = int(error["rank"]) if rank is None else rank
+            self._failing = rank
+            self.errors.setdefault(rank, [f"{ops.op_of(error['op'])} #{error['seq']}", error["error"].strip()])
+        group = _GROUP.search(line)
+        numbers = _FAILED.search(line), _QUEUED.search(line), _STARTED.search(line), _ENDED.search(line)
+        if not group or not any(numbers):
+            return
+        rank = int(group["rank"]) if rank is None else rank
+        self.seen.add(rank)
+        name = group["guid"] or group["id"]
+        key = ProcessGroup(name, group["desc"] or ("default_pg" if name == "0" else ""), None)
+        told = self.told.setdefault(rank, {}).setdefault(key, Told(when=stamp))
+        told.last = max(told.last, stamp)
+        failed, queued, started, ended = (int(found[1]) if found else -1 for found in numbers)
+        told.queued, told.started, told.ended = (
+            max(told.queued, queued),
+            max(told.started, started),
+            max(told.ended, ended),
+        )
+        if failed >= 0:
+            told.failed.setdefault(failed, Signature(ops.UNTOLD))
+
+    def dumps(self) -> list[Dump]:
+        """A dump of each rank, with the calls that the log tells of."""
+        if not self.told and not self.works:
+            return []
+        for (rank, number), (what, ran, stamp) in self.works.items():
+            groups = self.told.setdefault(rank, {})
+            told = next((told for told in groups.values() if number in told.failed), None)
+            if told is None:  # an old log, or one that is cut: which group it was is not told
+                told = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Told(when=stamp))
+            told.failed[number] = what
+            told.since, told.last = stamp - ran * 1_000_000, max(told.last, stamp)
+        return [self._dump(rank) for rank in sorted(self.seen)]
+
+    def failures(self) -> list[str]:
+        """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
+        ranks: dict[tuple[str, ...], list[int]] = {}
+        for rank, error in self.errors.items():
+            ranks.setdefault(tuple(error), []).append(rank)
+        return [
+            f"NCCL itself failed on {name_ranks(sorted(of))}, in {call} or a later one: {what.removesuffix('.')}."
+            for (call, what), of in ranks.items()
+        ]
+
+    def _dump(self, rank: int) -> Dump:
+        launches: list[Launch] = []
+        groups = self.told.get(rank, {})
+        for group, told in groups.items():
+            numbers = {told.ended: True, **dict.fromkeys(sorted(told.failed), False)}
+            if told.queued > max(numbers):
+                numbers[told.queued] = False
+            for number, over in numbers.items():
+                if number >= 0:
+                    what, failed = told.failed.get(number, Signature(ops.UNTOLD)), number in told.failed
+                    began = over or number <= told.started
+                    made = (told.since or told.when) - 1 if over else told.since if failed and told.since else told.when
+                    place = self.places.get(rank) if failed else None
+                    launches.append(Launch(0, group, number, what, made, over, began, None, None, place))
+        launches.sort(key=lambda launch: (launch.made, launch.number))
+        launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
+        unknown = ["more than the watchdog's numbers: the log was read, there is no dump"]
+        return Dump(
+            rank,
+            "log",
+            "",
+            "nccl",
+            "",
+            {g.name: g for g in groups},
+            launches,
+            0,
+            False,
+            unknown,
+            from_log=True,
+            written=max((told.last for told in groups.values()), default=0),
+        )
+
+
+def _stamp(line: str) -> int:
+    """Nanoseconds since the epoch of a line's time, in this year: the log has none."""
+    found = _STAMP.search(line)
+    if not found:
+        return 0
+    month, day, hour, minute, second = map(int, found.groups()[:5])
+    try:
+        at = datetime(datetime.now().year, month, day, hour, minute, second).timestamp()
+    except ValueError:
+        return 0
+    return int(at) * 1_000_000_000 + int((found[6] or "0").ljust(9, "0")[:9])

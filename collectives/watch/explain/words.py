@@ -1,0 +1,364 @@
+"""What dumps say of a job, in words: who holds whom up, the call with its sizes, the table of ranks, and what is not known."""
+
+from functools import cached_property
+from itertools import chain
+from math import prod
+from typing import Callable, Hashable, Iterable, Sequence
+
+from ...format import aligned, duration, size, span
+from ...judge.verdict import Cause, Wait
+from ...judge.wording import causes as wording
+from ...judge.wording.phrases import few
+from ...log.event import Event
+from . import messages, ops
+from .dump import Launch, Place, ProcessGroup, Signature
+from .messages import Judged
+from .waits import Job
+
+MOST_ROWS = 40  # of the table
+NAME_LENGTH = 12  # characters of a group's name, which may be a hash
+PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
+
+
+def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
+    """The first line, the sentences after it and the table of ranks.
+
+    failures: sentences on what the network's library itself reported, which is the cause where no rank is.
+    """
+    names = Names(judged)
+    kinds = wording.grouped(judged.causes)
+    if failures and not any(cause.ranks for cause in judged.causes):
+        lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
+    elif not kinds:
+        lines = [f"No rank lacks a call: {_nothing(judged.job)}.", *failures]
+    else:
+        lines = []
+        for alike in kinds:
+            lines.append(wording.headline(alike, names, first=alike is kinds[0]))
+            told = alike[: wording.MOST]
+            lines += chain(*(_SENTENCES[cause.kind](names, cause, len(told) > 1) for cause in told))
+            lines += _ADVICE[alike[0].kind](told)
+        lines += failures
+    return "\n".join([*lines, "", table(names)])
+
+
+def _nothing(job: Job) -> str:
+    if not any(dump.launches for dump in job.dumps.values()):
+        return "these files hold no calls at all"
+    return "each call in these files was made by all the ranks that it needs, and none is known to be waiting"
+
+
+class Names(wording.Names):
+    """Calls as dumps name them: by their number on a group that has a name; what is passed, with its size."""
+
+    def __init__(self, judged: Judged) -> None:
+        super().__init__(judged.job.world_size)
+        self.judged, self.job = judged, judged.job
+
+    def call(self, e: Event) -> str:
+        """'all_reduce #3 of group tp (0-3)', 'send #2 to 1'"""
+        launch = self.judged.launch(e)
+        if e.is_from_anyone:
+            return f"a {_op(launch.what)}"
+        if e.is_message:
+            return f"{self.message(e)}{self.group(e)}"
+        return f"{_op(launch.what)} #{launch.number}{self.group(e)}"
+
+    def message(self, e: Event) -> str:
+        """'send #2 to 1'"""
+        return f"{e.op}{self._nth(e)} {f'to {e.dst}' if e.op == 'send' else f'from {e.src}'}"
+
+    def counterpart(self, e: Event) -> str:
+        if not e.is_message:
+            return self.call(e)
+        return f"recv{self._nth(e)} from {e.rank}" if e.op == "send" else f"send{self._nth(e)} to {e.rank}"
+
+    def _nth(self, e: Event) -> str:
+        """Which of the messages between two ranks it is; nothing where the first are lost."""
+        number = self.judged.number(e)
+        return f" #{number}" if number > 0 else ""
+
+    def number(self, e: Event) -> int:
+        return self.judged.number(e)
+
+    def group(self, e: Event) -> str:
+        """' of group tp (0-3)'; nothing for the group of all ranks."""
+        group = self.job.same[self.judged.launch(e).group]
+        return _group_name(group) if e.is_message else of_group(self.job, group)
+
+    def passed(self, e: Event, flaw: str) -> str:
+        what = self.judged.launch(e).what
+        if flaw == "collective":
+            return _op(what)
+        if what.parts:
+            return sizes(what)
+        if flaw == "dtype":
+            return " and ".join(what.dtypes)
+        elements = messages.elements(what)
+        return sizes(what) if elements is None else f"{elements:,} element{'s' * (elements != 1)}"
+
+    def at(self, e: Event) -> str:
+        return _at(self.judged.launch(e).place)
+
+    def silence(self, ranks: Sequence[int]) -> str:
+        of = "it" if len(ranks) == 1 else "them"
+        from_log = any(dump.from_log for dump in self.job.dumps.values())
+        return f"there is no dump of {of}" + (", and no watchdog message in a log" if from_log else "")
+
+    # --- beside the judge's own -----------------------------------------------------------
+
+    def sizes(self, e: Event) -> str:
+        """What is passed; of several messages at once, in this one."""
+        what = self.judged.launch(e).what
+        return sizes(next((part for part in what.messages if part.ends == e.ends), what) if e.is_message else what)
+
+    @cached_property
+    def _newest(self) -> int:
+        """When the last thing happened that dumps tell of."""
+        dumps = self.job.dumps.values()
+        times = (t for dump in dumps for e in dump.launches[-64:] for t in (e.made, e.ended or 0))
+        return max(max(times, default=0), *(dump.written for dump in dumps), 0)
+
+    def since(self, e: Event) -> str:
+        seconds = (self._newest - self.judged.launch(e).made) / 1e9
+        return f", for at least {duration(seconds)}" if seconds > 1e-3 else ""
+
+    def ago(self, launch: Launch) -> str:
+        seconds = (self._newest - launch.made) / 1e9
+        before = f"{duration(seconds)} before " if seconds > 1e-3 else ""
+        return f"{before}the last call on any rank"
+
+
+# --- the sentences after the first line ---------------------------------------------------
+
+
+def _about_call(names: Names, cause: Cause, named: bool) -> str:
+    """Who waits in the call, with which sizes and on which line.  named: say in which."""
+    inside, first = [wait.event.rank for wait in cause.waits], cause.waits[0].event
+    where = names.call(first) if named else "it"
+    words = [f"{few(inside).capitalize()} {'waits' if len(inside) == 1 else 'wait'} in {where}{names.since(first)}"]
+    if passed := names.sizes(first):
+        words.append(f"with {passed}")
+    return f"{', '.join(words)}{names.at(first)}."
+
+
+def _lasts(names: Names, ranks: Iterable[int]) -> list[str]:
+    """What each rank did last; of many, the first few."""
+    ranks, job = list(ranks), names.job
+    lines = []
+    for rank in ranks[:4]:
+        if launch := job.latest(rank):
+            ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log tells when, of those that failed
+            lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}{ago}.")
+        else:
+            lines.append(f"Rank {rank} has made no call at all.")
+    return lines + [f"({len(ranks) - 4:,} more: see the table.)"] * (len(ranks) > 4)
+
+
+def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
+    lines = [_about_call(names, cause, named), *_lasts(names, cause.ranks), *wording.slipped(cause, names)]
+    if unsure := sorted(set(cause.ranks) & cause.waits[0].unsure):
+        whose = "its" if len(unsure) == 1 else "their"
+        lines.append(
+            f"Of {few(unsure)} this is not certain: {whose} dump holds no call on that group and does not reach back to the start."
+        )
+    return lines
+
+
+def _to_absent(causes: Sequence[Cause]) -> list[str]:
+    elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
+    their = "Its program is" if len(elsewhere) == 1 else "Their programs are"
+    return [f"{their} elsewhere, in no recorded call: {PYSPY}."] if elsewhere else []
+
+
+def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
+    lines = []
+    for part in cause.parts:
+        launch = names.judged.launch(part[0])
+        who = few(e.rank for e in part).capitalize()
+        lines.append(f"{who}: {_op(launch.what)} {sizes(launch.what)}{_at(launch.place)}.".replace(" .", "."))
+    return lines + wording.slipped(cause, names)
+
+
+def _to_mismatch(causes: Sequence[Cause]) -> list[str]:
+    return ["Every member of a group must make the same calls in the same order, with sizes that fit together."]
+
+
+def _of_joined(names: Names, cause: Cause, named: bool) -> list[str]:
+    ended = [f"It has ended on {few(cause.ended)}."] if cause.ended else []
+    return [_about_call(names, cause, named), *ended]
+
+
+def _to_joined(causes: Sequence[Cause]) -> list[str]:
+    return [
+        "What they pass fits together, as far as dumps tell (not the root, not the reduce op). So look below the program: a "
+        "kernel that does not end, a card, a link, the network between the hosts of these ranks."
+    ]
+
+
+def _to_not_started(causes: Sequence[Cause]) -> list[str]:
+    ranks = [rank for cause in causes for rank in cause.ranks]
+    return [
+        f"On {few(ranks)} the call is queued behind something else on the device, on the others it runs: look for a kernel "
+        "that does not end there, or an Xid in that host's dmesg."
+    ]
+
+
+def _of_silent(names: Names, cause: Cause, named: bool) -> list[str]:
+    return [_about_call(names, cause, named)]
+
+
+def _to_silent(causes: Sequence[Cause]) -> list[str]:
+    its = "Its process" if sum(len(cause.ranks) for cause in causes) == 1 else "Their processes"
+    return [f"{its} died, or could not write: look for the log, the exit code and the host first."]
+
+
+def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
+    waited = [wait.event for wait in cause.waits]
+    lines = [f"Rank {e.rank} waits{names.since(e)}, with {names.sizes(e)}{names.at(e)}." for e in waited[:4]]
+    if all(e.op == "send" for e in waited):
+        lines.append("All of them send first. Let some receive first, or use batch_isend_irecv.")
+    elif len({names.judged.lane(e) for e in waited}) > 1:
+        lines.append("They use these groups, or make these messages, in different orders: use one order on every rank.")
+    return lines
+
+
+# What is said of each cause, and after them of all causes of a kind.
+_SENTENCES: dict[str, Callable[[Names, Cause, bool], list[str]]] = {
+    "absent": _of_absent,
+    "mismatch": _of_mismatch,
+    "not started": _of_joined,
+    "silent": _of_silent,
+    "joined": _of_joined,
+    "cycle": _of_cycle,
+}
+_ADVICE: dict[str, Callable[[Sequence[Cause]], list[str]]] = {
+    "absent": _to_absent,
+    "mismatch": _to_mismatch,
+    "not started": _to_not_started,
+    "silent": _to_silent,
+    "joined": _to_joined,
+    "cycle": lambda causes: [],
+}
+
+# --- the table ----------------------------------------------------------------------------
+
+
+def table(names: Names) -> str:
+    """What each rank was doing; a line for those that did the same."""
+    alike: dict[Hashable, list[int]] = {}
+    for rank, waits in enumerate(names.judged.waits):
+        alike.setdefault(_row(names, rank, waits), []).append(rank)
+    rows = [(f"rank{'s' * (len(ranks) > 1)} {span(ranks)}", *row) for row, ranks in alike.items()]
+    lines = aligned([("", "calls", "doing", "passing", "line"), *rows[:MOST_ROWS]], right=(1,), indent="  ")
+    return lines + (f"\n  ... and {len(rows) - MOST_ROWS:,} more lines" if len(rows) > MOST_ROWS else "")
+
+
+def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple[str, str, str, str]:
+    job = names.job
+    if rank not in job.dumps:
+        return "?", "no dump", "", ""
+    dump = job.dumps[rank]
+    made = "" if dump.from_log else f"{dump.dropped + len(dump.launches):,}"
+    if waits:
+        wait, *_ = waits
+        lacks = f", which lacks {few(wait.lacks)}" if wait.lacks else ""
+        place = names.judged.launch(wait.event).place
+        return made, f"waits in {_brief(names, wait.event)}{lacks}", names.sizes(wait.event), str(place or "")
+    if launch := job.latest(rank):
+        return made, f"after {_named(job, launch, short=True)}", sizes(launch.what), str(launch.place or "")
+    return made, "no call", "", ""
+
+
+def _brief(names: Names, e: Event) -> str:
+    if e.is_message and not e.is_from_anyone:
+        return names.message(e)
+    launch = names.judged.launch(e)
+    number = "" if e.is_message else f" #{launch.number}"
+    return f"{_op(launch.what)}{number}{_group_name(names.job.same[launch.group])}"
+
+
+# --- phrases ------------------------------------------------------------------------------
+
+
+def _named(job: Job, launch: Launch, short: bool = False) -> str:
+    what = launch.what
+    if what.is_message and what.ends:
+        return f"{what.op} {f'to {what.ends[1]}' if what.op == 'send' else f'from {what.ends[0]}'}"
+    number = f" #{launch.number}" if launch.number >= 0 else ""
+    return f"{_op(what)}{number}{_group_name(launch.group) if short else of_group(job, launch.group)}"
+
+
+def _op(what: Signature) -> str:
+    if not what.parts:
+        return what.op
+    counts: dict[str, int] = {}
+    for part in what.parts:
+        counts[part.op] = counts.get(part.op, 0) + 1
+    return (
+        "coalesced " + " and ".join(op if n == 1 else f"{n} {op}" for op, n in counts.items())
+        if counts
+        else ops.COALESCED
+    )
+
+
+def of_group(job: Job, group: ProcessGroup) -> str:
+    """' of group tp (0-3)'; nothing for the group of all ranks."""
+    members = job.members.get(group, group.ranks or ())
+    if len(members) == job.world_size:
+        return _group_name(group)
+    return f"{_group_name(group) or f' of group {group.name[:NAME_LENGTH]}'} ({span(members)})"
+
+
+def _group_name(group: ProcessGroup) -> str:
+    if group.desc in ("default_pg", "WORLD") or group.name == "0" and group.desc in ("", "undefined"):
+        return ""
+    told = group.desc not in ("", "undefined", *ops.BACKENDS)  # TorchComms has its backend there
+    return f" of group {group.desc if told else group.name[:NAME_LENGTH]}"
+
+
+def sizes(what: Signature) -> str:
+    """'float32 [1024], 4 KiB'"""
+    if what.parts:
+        return ", ".join(dict.fromkeys(filter(None, map(sizes, what.parts[:3])))) + ", ..." * (len(what.parts) > 3)
+    shapes = what.sizes or what.results
+    if not shapes:
+        return ""
+    if not what.dtypes:
+        elements = sum(map(prod, shapes))
+        return f"{elements:,} element{'s' * (elements != 1)}"
+    dtype = what.dtypes[0]
+    shown = str(list(shapes[0])) if len(shapes) == 1 else f"{len(shapes)} tensors of {list(shapes[0])}"
+    nbytes = sum(map(prod, shapes)) * ops.bytes_of(dtype)
+    return f"{dtype} {shown}".strip() + (f", {size(nbytes)}" if nbytes or not sum(map(prod, shapes)) else "")
+
+
+def _at(place: Place | None) -> str:
+    return f", at {place}" if place else ""
+
+
+# --- what is not known --------------------------------------------------------------------
+
+
+def limits(job: Job) -> list[str]:
+    """Sentences on what these dumps don't say."""
+    lines = []
+    if job.missing:
+        lines.append(f"There is no dump of {few(job.missing)}.")
+    if dropped := [rank for rank, dump in job.dumps.items() if dump.dropped]:
+        lines.append(f"The dumps of {few(dropped)} hold the last calls alone; earlier ones were overwritten.")
+    untold: dict[str, list[int]] = {}
+    for rank, dump in job.dumps.items():
+        for what in dump.unknown:
+            untold.setdefault(what, []).append(rank)
+    for what, ranks in untold.items():
+        whose = "The dumps" if len(ranks) == len(job.dumps) else f"The dump{'s' * (len(ranks) > 1)} of {few(ranks)}"
+        lines.append(f"{whose} do{'es' * (len(ranks) == 1 < len(job.dumps))}n't say {what}.")
+    if job.inferred:
+        names = sorted({_group_name(group).removeprefix(" of group ") or group.name for group in job.inferred})
+        lines.append(
+            f"The members of group {', '.join(names)} are not recorded: the ranks that made its calls are taken to be all."
+            if len(names) == 1
+            else f"The members of groups {', '.join(names)} are not recorded: the ranks that made a group's calls are taken to be all."
+        )
+    return ["", *lines] if lines else []

@@ -1,0 +1,150 @@
+"""The recorder around a script, in each rank; the first of a host starts the collector there besides."""
+
+import argparse
+import atexit
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Callable, Iterator, NoReturn
+
+from ..log.event import Failure, Line, Value
+from ..log.messages import Called, Completed, Failed, Joining, Message
+from ..rank import threads, torch_private
+from ..rank.callers import is_learners
+from ..rank.failure import failure
+from ..rank.groups import Groups
+from ..rank.replicas import Replicas
+from ..rank.tracer import Tracer
+from . import client
+from .lines import RETURNED
+from .pipe import say
+
+
+@contextmanager
+def recording(options: argparse.Namespace) -> Iterator[None]:
+    """Record what runs inside, and until the process ends. options: of watch.py."""
+    rank, began = int(os.environ["RANK"]), time.perf_counter()
+    if rank == client.first_rank():
+        try:
+            _start_collector(options, began)
+        except OSError as error:  # each rank says that it is not recorded
+            say(f"no collector can be started: {error}")
+    way = client.Link(rank, began, options.values)
+    emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
+    if rank == 0:
+        torch_private.warn()
+    tracer = Tracer(
+        rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan,
+        astray=lambda place: way.give_up(f"the program made it rank {place}, in a default group of its own"),
+    )  # fmt: skip
+    replicas = Replicas(options.replicas, emit, lambda: tracer.calls)
+    way.before_stack = tracer.ask
+    failed = False
+
+    def tell(error: Failure) -> None:
+        nonlocal failed
+        failed = True
+        way.emit(Failed(error))
+
+    def end() -> None:
+        if os.getpid() != pid:  # a child that the script forked
+            return
+        tracer.finish()
+        if not failed:
+            way.emit(RETURNED)
+        way.end()
+
+    pid = os.getpid()
+    atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
+    _told_of_exit(end, tell)
+    tracer.__enter__()
+    Groups(int(os.environ["WORLD_SIZE"]), way.emit).__enter__()
+    replicas.start()
+    try:
+        yield
+    except BaseException as error:
+        if not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            tell(failure(error, True))
+        raise
+    finally:
+        if not failed and threads.to_join:
+            way.emit(Joining(set(threads.to_join)))
+
+
+def _told_of_exit(end: Callable[[], None], tell: Callable[[Failure], None]) -> None:
+    """Have os._exit, at which Python calls nothing, end the recording first."""
+    leave, pid = os._exit, os.getpid()
+
+    @wraps(leave)
+    def _exit(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            if status != 0:
+                lines = [Line(*line) for line in client.stack(threading.get_ident())]
+                frames = [line for line in lines if is_learners(line.file)]
+                tell(Failure("SystemExit", f"it called os._exit({status})", frames, True))
+            end()
+        leave(status)
+
+    os._exit = _exit
+
+
+def _kept(message: Message) -> Message:
+    """The message with copies of its tensors, which are the program's own."""
+    if type(message) is Called:
+        message.event.before = _copy(message.event.before)
+    elif type(message) is Completed:
+        return message._replace(after=_copy(message.after))
+    return message
+
+
+def _copy(value: Value) -> Value:
+    if isinstance(value, list):
+        return [_copy(v) for v in value]
+    return value.clone() if hasattr(value, "clone") else value
+
+
+def _start_collector(options: argparse.Namespace, began: float) -> None:
+    """Start the collector of this host, in a process that outlives this one."""
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
+    folder = _folder(options.record, options.script[0]) if rank == 0 else None
+    others, way = None, {"token": secrets.token_hex(16), "began": began}
+    if rank == 0 and count < size:
+        others = socket.create_server(("", 0), backlog=size)
+        way |= {"addresses": [os.environ["MASTER_ADDR"], socket.gethostname()], "port": others.getsockname()[1]}
+    local = client.listener(count)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        for listener in filter(None, (local, others)):
+            listener.close()
+        return
+    try:
+        os.setsid()  # a launcher that ends its ranks ends their sessions
+        if os.fork():
+            os._exit(0)
+        from .collector import collect
+
+        collect(local, others, way, size, count, folder, options)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        local.remove()
+        sys.stderr.flush()
+        os._exit(0)  # nobody waits for it
+
+
+def _folder(wanted: str | None, script: str) -> str:
+    folder = wanted or os.path.join("records", f"{Path(script).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    folder += f"-restart{restart}" if restart != "0" else ""
+    if os.path.isdir(folder) and os.listdir(folder):
+        sys.exit(f"{folder} is there already: choose another with --record FOLDER.")
+    return os.path.abspath(folder)

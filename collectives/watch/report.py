@@ -1,0 +1,67 @@
+"""What the collector prints: a verdict, where each rank is, and who will end the job."""
+
+import os
+from dataclasses import dataclass
+
+from ..judge import wording
+from ..judge.verdict import Standstill, Verdict
+from ..judge.wording.failures import killed_by
+from ..log.event import Failure, Line
+
+RULE = "-" * 80
+RETURNED = "returned"
+LEFT = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
+_NO_ANSWER = "gives no answer: stopped, or inside C++ that holds the interpreter"
+INSTALLED = f"-packages{os.sep}"
+
+
+@dataclass
+class Where:
+    """A rank's process."""
+
+    host: str
+    pid: int
+    connected: bool = True
+    end: str = ""  # how it has ended, as far as that is known, see Judge.ends
+    stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: not told
+
+
+def raised(failure: Failure) -> str:
+    """How the script of a rank ended in an exception."""
+    return f"raised {failure.kind}" + (f" at line {failure.frames[-1].number}" if failure.frames else "")
+
+
+def exited(status: int | str | None) -> str:
+    """How the process of a rank ended. status: see Died."""
+    if status is None or isinstance(status, str):
+        return "has ended"
+    return f"was {killed_by(status)}" if status < 0 else f"ended with exit code {status}"
+
+
+def told(verdict: Verdict, where: dict[int, Where]) -> str:
+    """A verdict, every rank's place, and what becomes of the ranks, if the verdict is certain."""
+    end = [] if isinstance(verdict, Standstill) else [LEFT]
+    return "\n".join([RULE, wording.headline(verdict), *stacks(where), *end, RULE])
+
+
+def stacks(where: dict[int, Where]) -> list[str]:
+    """Every rank's host, process and stack; a stack that several ranks share is written once."""
+    alike: dict[tuple, list[int]] = {}
+    for rank, place in sorted(where.items()):
+        alike.setdefault((place.connected, place.end, place.stack), []).append(rank)
+    lines = []
+    for ranks in alike.values():
+        lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
+        lines += [f"    {line}" for line in _written(where[ranks[0]])]
+    return lines
+
+
+def _written(place: Where) -> list[str]:
+    if place.end or not place.connected:
+        return [place.end or "has ended"]
+    if not place.stack:
+        return ["its script has ended" if place.stack is not None else _NO_ANSWER]
+    return [
+        f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
+        for line in place.stack
+    ]

@@ -1,0 +1,162 @@
+"""The ranks of one host, as the collector there sees them: their rings, and the connections that end when they do."""
+
+import select
+import selectors
+import socket
+import time
+from contextlib import suppress
+from functools import partial
+
+from .exit_status import Process, here
+from .pipe import Pipe
+from .ring import RingReader
+from .sockets import Listener, same_user
+
+LOOK_SECONDS = 0.02  # between two looks at the rings
+ARRIVE_SECONDS = 120.0  # for a first rank
+LEFT_SECONDS = 10.0  # without any connection, though ranks are missing
+
+
+class Local(Pipe):
+    """A rank of this host.  number: None until it has said who it is."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self.number: int | None = None
+        self.process: Process | None = None  # until it has ended
+        self.ring: RingReader | None = None
+
+    def meet(self, about: dict) -> None:
+        """Take in who it is, and its ring."""
+        self.number, self.ring = about["rank"], RingReader(self.descriptors.pop())
+
+    def tell(self, what: dict) -> None:
+        with suppress(OSError):  # its end will be read
+            self.send(what)
+
+
+class Host:
+    """Reads what the ranks of this host tell, and asks them.  A subclass says what becomes of it.
+
+    listener: where they connect.  count: how many they are.
+    """
+
+    def __init__(self, listener: Listener, count: int) -> None:
+        self._listener, self._count = listener, count
+        self.local: dict[int, Local] = {}  # by number, those that have said who they are
+        self._select = selectors.DefaultSelector()
+        self._select.register(listener, selectors.EVENT_READ, self._accept)
+        self._connected = 0  # connections, and processes that have not ended
+        self._here = here()
+        self._quiet_since = time.monotonic()
+
+    # What happens to a rank; a subclass takes it further.
+
+    def arrived(self, rank: Local, about: dict) -> None:
+        """A rank has said who it is: its number, host, process, and when its times begin."""
+
+    def told(self, number: int, piece: bytes, lost: bool) -> None:
+        """A rank has written records; others before them are lost.
+
+        An empty piece stands for records that are damaged. It's followed by one that can be read without those before.
+        """
+
+    def said(self, number: int, what: dict) -> None:
+        """A rank has answered, or has come to its end, after all that it told."""
+
+    def cut(self, number: int) -> None:
+        """The connection of a rank has ended, after all that it told: `gone` follows once its process has, too."""
+
+    def gone(self, number: int, status: int | None) -> None:
+        """The process of a rank has ended: its exit code, or minus a signal's number; None if nobody here knows."""
+
+    # How it gets here.
+
+    def look(self) -> None:
+        """Take in what has come, or wait a little for something to come."""
+        for key, _ in self._select.select(LOOK_SECONDS):
+            key.data()
+        for rank in self.local.values():
+            self._read(rank)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no rank is left."""
+        if self._connected:
+            return False
+        return len(self.local) == self._count or self.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there has been no connection for so long that none is to come."""
+        return time.monotonic() - self._quiet_since > (LEFT_SECONDS if self.local else ARRIVE_SECONDS)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        if not same_user(sock):
+            sock.close()
+            return
+        self._connected += 1
+        self._select.register(sock, selectors.EVENT_READ, partial(self._receive, Local(sock)))
+
+    def _receive(self, rank: Local) -> None:
+        is_new = rank.number is None
+        try:
+            frames = rank.receive()
+            if frames and is_new:
+                rank.meet(about := frames.pop(0)[0])
+        except (OSError, ValueError, LookupError, TypeError):  # it has ended, or this is no rank
+            frames = None
+        if is_new and rank.number is not None:
+            self._meet(rank, about)
+        for what, _ in frames or ():
+            self._read(rank)
+            self.said(rank.number, what)
+        if frames is None or rank.has_ended:  # now, and not when it is next looked at: the first that ends is the cause
+            self._close(rank)
+
+    def _meet(self, rank: Local, about: dict) -> None:
+        self.local[rank.number] = rank
+        if len(self.local) == self._count:  # nobody else is to come: its name is free for the next job
+            self._select.unregister(self._listener)
+            self._listener.remove()
+        self.arrived(rank, about)
+        if about["processes"] == self._here:
+            with suppress(OSError):  # it may have ended
+                rank.process = Process(about["pid"])
+                self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
+                self._connected += 1
+
+    def _read(self, rank: Local, is_over: bool = False) -> None:
+        if rank.ring is not None:
+            for piece, lost in rank.ring.read(is_over):
+                self.told(rank.number, piece, lost)
+
+    def _close(self, rank: Local) -> None:
+        self._select.unregister(rank.sock)
+        self._read(rank)
+        rank.sock.close()
+        self._connected -= 1
+        self._quiet_since = time.monotonic()
+        if rank.number is not None:
+            self.cut(rank.number)
+            if rank.process is None:
+                self._gone(rank, None)
+
+    def _process_ended(self, rank: Local) -> None:
+        status, process = rank.process.status(), rank.process
+        while rank.sock.fileno() >= 0 and select.select([rank.sock], [], [], 0)[0]:
+            self._receive(rank)
+        if rank.sock.fileno() >= 0:  # a process that it began has the connection, too
+            self._close(rank)
+        self._select.unregister(process)
+        process.close()
+        rank.process = None
+        self._connected -= 1
+        self._gone(rank, status)
+
+    def _gone(self, rank: Local, status: int | None) -> None:
+        self._read(rank, is_over=True)
+        rank.ring.close()
+        rank.ring = None
+        self.gone(rank.number, status)

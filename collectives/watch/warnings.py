@@ -1,0 +1,103 @@
+"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ, an error caught or a second one."""
+
+import time
+from collections import defaultdict
+from math import inf
+from typing import Iterable
+
+from ..format import name_ranks
+from ..judge.wording.phrases import dropped, source
+from ..log import messages
+from ..log.calls import Call
+from ..log.event import Event, Failure
+
+GRACE_SECONDS = 0.5  # for what other ranks did before, and tell later
+KEPT_CHECKS = 64  # that lack ranks
+
+
+class Notes:
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._non_finite: dict[
+            int, tuple[Event, Call]
+        ] = {}  # of each rank, the first that passes in a NaN or an infinity
+        self._due = inf  # time.monotonic() at which that is told
+        self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
+        self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
+        self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
+        self._dropped: dict[int, tuple[Event, int]] = {}  # by rank, the first message that gloo may lose; how many more
+        self._told: list[str] = []
+
+    def not_finite(self, event: Event, call: Call) -> None:
+        """Take in that a rank passes a NaN or an infinity to a call."""
+        if not self._non_finite:
+            self._due = time.monotonic() + GRACE_SECONDS
+        self._non_finite.setdefault(event.rank, (event, call))
+
+    def checked(self, rank: int, message: messages.Checked) -> None:
+        """Take in a checksum of a rank's parameters."""
+        optimizer, step, *state = message
+        at = self._checks[optimizer, step]
+        at[rank] = tuple(state)
+        if len(at) == self._world_size:
+            del self._checks[optimizer, step]
+            self._compare(optimizer, step, at)
+        elif len(self._checks) > KEPT_CHECKS:
+            del self._checks[min(self._checks, key=lambda key: key[1])]
+
+    def dropped(self, send: Event) -> None:
+        """Take in that a rank let go of a message that gloo may lose."""
+        first, more = self._dropped.get(send.rank, (send, -1))
+        self._dropped[send.rank] = first, more + 1
+
+    def ended_well(self) -> None:
+        """Take in that the job has ended, and nothing was wrong that was noticed."""
+        self._told += [dropped(*of) for of in self._dropped.values()]
+
+    def caught(self) -> None:
+        """Take in that all ranks returned, though a call could never finish."""
+        self._told.append("all ranks have returned all the same: the program caught that a call could not finish")
+
+    def failed(self, rank: int, failure: Failure) -> None:
+        """Take in that a rank raised an error of its own after it had been told that a call could never finish."""
+        where = f", {source(failure.frames[-1])}" if failure.frames else ""
+        self._told.append(f"after that, rank {rank} raised {failure.kind}: {failure.message}{where}")
+
+    def due(self, at_the_end: bool) -> list[str]:
+        """What is to be told now; at the end, all that is left."""
+        told, self._told = self._told, []
+        if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
+            firsts, self._due = list(self._non_finite.values()), inf
+            own = [e for e, _ in firsts if not any(_got(e, call) for _, call in firsts)]  # all others were given it
+            e = min(own or [e for e, _ in firsts], key=lambda e: e.start)
+            told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
+        return told
+
+    def _compare(self, optimizer: int, step: int, states: dict[int, tuple]) -> None:
+        replicas = self._replicas.get(optimizer)
+        if replicas is None:
+            self._replicas[optimizer] = _alike(range(self._world_size), states)
+        for ranks in replicas or []:
+            if len({states[rank][1] for rank in ranks}) > 1:  # they are not at the same place: uneven batches, say
+                self._replicas[optimizer] = []
+            elif len(parted := _alike(ranks, states)) > 1:
+                whose = "; ".join(map(name_ranks, sorted(parted, key=len, reverse=True)))
+                self._told.append(
+                    f"the parameters of replicas differ after step {step}: {whose}. "
+                    f"After step {self._alike[optimizer]} they were the same."
+                )
+                self._replicas[optimizer] = []
+        self._alike[optimizer] = step
+
+
+def _got(e: Event, call: Call) -> bool:
+    """Whether an event's rank had taken part in this call before."""
+    return any(part.rank == e.rank and part.index < e.index for part in call)
+
+
+def _alike(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
+    """The ranks, those in the same state together."""
+    groups = defaultdict(list)
+    for rank in ranks:
+        groups[states[rank]].append(rank)
+    return list(groups.values())

@@ -1,0 +1,164 @@
+"""Writes the record of a job: a folder, line by line while the job runs.
+
+    about.json      {"format": 2, "script", "arguments", "world_size", "collector" (process),
+                    "began" (Unix time of second 0), ...}
+    ranks.jsonl     [rank, host, process] of each rank, when it came
+    00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
+    00007.jsonl ... the last lines: of those between, the first file and the last two remain
+    verdict.txt     what was printed about it
+    verdict.json    {"kind", "ranks", "calls", "text"}: the last verdict, for a program
+
+The first line of a file of lines says what came before it: {"before": {"made", "totals", "calls"}}; those that follow
+say again which signatures and clocks its lines go by.
+A job that is killed leaves all but its last tenths of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Iterable
+
+import torch
+
+from ..judge.verdict import Verdict
+from ..log import messages
+from .pipe import say
+from .totals import Account
+
+FORMAT = 2
+# Of a rank's calls, a file holds up to so many times what it holds of each: a collector that has fallen behind reads the
+# calls of one rank after those of another, and those that belong together are to be in one file.
+MOST = 32
+
+
+def _while_it_can(method: Callable) -> Callable:
+    """A method of Writer, until the disk refuses something: that is said, and from there on it does nothing."""
+
+    @functools.wraps(method)
+    def written(self: Writer, *given: Any) -> None:
+        if not self._refused:
+            try:
+                method(self, *given)
+            except OSError as error:
+                self._refused = True
+                say(f"{error.strerror or error}: the record in {self.folder} ends here. Training goes on.")
+
+    return written
+
+
+class Writer:
+    """Writes a record, as far as the disk takes it.
+
+    last: calls of each rank that it keeps, at least: so many are in each file, but for the newest and see MOST.
+    standing: gives the lines without which those to come cannot be read.
+    began: second 0 of its times, by time.perf_counter().
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        world_size: int,
+        script: list[str],
+        last: int,
+        standing: Callable[[], Iterable[bytes]],
+        began: float,
+    ) -> None:
+        self.folder = Path(folder)
+        self._last, self._standing = last, standing
+        self._account = Account(world_size)
+        self._number = 0  # of this file
+        self._calls = [0] * world_size  # in it, by rank
+        self._lacking = world_size  # ranks that it has too few calls of
+        self._held: list[bytes] = []  # lines, until the next flush
+        self._refused = False
+        self._begin(dict(
+            format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
+            began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
+        ))  # fmt: skip
+
+    @_while_it_can
+    def _begin(self, about: dict) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "about.json").write_text(json.dumps(about, indent=1))
+        self._file = self._next()
+
+    def _next(self) -> BinaryIO:
+        file = open(self.folder / f"{self._number:05}.jsonl", "wb")
+        self._calls, self._lacking = [0] * len(self._calls), len(self._calls)
+        file.write(json.dumps({"before": self._account.so_far()}).encode() + b"\n")
+        return file
+
+    @_while_it_can
+    def _append(self, name: str, text: str) -> None:
+        with open(self.folder / name, "a") as file:
+            file.write(text + "\n")
+
+    @_while_it_can
+    def _whole(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def arrived(self, rank: int, host: str, pid: int) -> None:
+        self._append("ranks.jsonl", json.dumps([rank, host, pid]))
+
+    @_while_it_can
+    def standing(self, lines: Iterable[bytes]) -> None:
+        """Write lines that those to come go by."""
+        self._held += lines
+
+    def add(self, rank: int, line: bytes, message: messages.Message | None) -> None:
+        """Write a line, with the message that it is, if it is one."""
+        if type(message) is messages.Called:
+            if not self._lacking or self._calls[rank] >= MOST * self._last:
+                self._turn()
+            self._calls[rank] += 1
+            self._lacking -= self._calls[rank] == self._last
+        if not self._refused:
+            self._held.append(line)
+        self._account.add(rank, message)
+
+    @_while_it_can
+    def _turn(self) -> None:
+        """Begin the next file."""
+        self._put()
+        self._file.close()
+        if self._number >= 2:  # the first file and the last two are kept
+            (self.folder / f"{self._number - 1:05}.jsonl").unlink()
+        self._number += 1
+        self._file = self._next()
+        self.standing(self._standing())
+
+    def _put(self) -> None:
+        self._file.writelines([line + b"\n" for line in self._held])
+        self._held.clear()
+
+    @_while_it_can
+    def flush(self) -> None:
+        self._put()
+        self._file.flush()
+
+    @_while_it_can
+    def close(self) -> None:
+        self._put()
+        self._file.close()
+
+    def verdict(self, text: str, verdict: Verdict | None = None) -> None:
+        """Add to verdict.txt; verdict.json holds the last verdict for a program: its kind, ranks, calls and words."""
+        self.flush()
+        self._append("verdict.txt", text)
+        if verdict:
+            calls = [{"op": call.op, "index": call.events[0].index} for call in verdict.calls]
+            about = {"kind": type(verdict).__name__, "ranks": verdict.ranks, "calls": calls, "text": text}
+            self._whole("verdict.json", json.dumps(about))
+
+    def summary(self, seconds: float) -> str:
+        """How much there is, and where."""
+        self.flush()
+        calls, skipped = sum(self._account.calls), self._account.skipped
+        lost = f" ({skipped:,} of them were lost)" if skipped else ""
+        found = f'; in a notebook, collectives.jobs.load("{os.path.relpath(self.folder)}")'
+        return f"{calls:,} calls{lost} in {seconds:.1f} s{'' if self._refused else found}"

@@ -1,0 +1,135 @@
+"""A report folder, and what it remembers of each submission as soon as that is graded.
+
+    report/grading.json       the seed, and how it was graded
+    report/graded/*.json      a record per submission, whole or not at all
+
+A record is that of one student, one file and its content, graded in one way by one grader: it says nothing once the
+submission, the grader, the exercises, torch or Python have changed.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from helpers.course import ROOT, SOLUTIONS, TASKS
+
+from .entries import Entry
+from .gradebook import Grading
+from .slugs import digest, slug
+
+GRADED_BY = (".py", ".csv", ".ipynb")  # kinds of files that a grade depends on
+PART = ".part"  # ends the name of a file that is being written
+
+
+class Unfit(Exception):
+    """The report folder cannot be used. The message says why, and what to do."""
+
+
+class ReportFolder:
+    """A report folder; no other grader may use it until it is closed. Raises Unfit."""
+
+    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool = True) -> None:
+        self.folder = folder
+        try:
+            (folder / "graded").mkdir(parents=True, exist_ok=True)
+            self._lock = open(folder / ".lock", "w")
+        except OSError as error:
+            raise Unfit(f"{folder} cannot be used as a report folder: {error.strerror}.") from None
+        try:
+            before = self._own_seed()
+            if None not in (before, seed) and before != seed:
+                another = "Name another folder with --out, or leave --seed out."
+                raise Unfit(f"{folder} holds gradings with another seed. {another}")
+            self.seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
+            self.walls = walls
+            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
+            write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
+        except Unfit:
+            self.close()
+            raise
+        self._grader = course_version()
+        self._places: dict[tuple[str, str], Path] = {}  # of student and file: its record
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _own_seed(self) -> str | None:
+        """The seed of the grader before, None if there was none; takes the folder for this one alone."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Unfit(f"Another grader is at work on {self.folder}.") from None
+        for part in self.folder.rglob(f".*{PART}"):  # of a grader that was killed while it wrote
+            with suppress(OSError):
+                part.unlink()
+        file = self.folder / "grading.json"
+        try:
+            match json.loads(file.read_text(encoding="utf-8")):
+                case {"seed": str(seed)}:
+                    return seed
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            pass
+        raise Unfit(f"{file} is damaged. Name another folder with --out.")
+
+    def place(self, entry: Entry, content: bytes) -> Path:
+        """The path of the record of this content, graded in this way by this grader."""
+        of = [entry.student, entry.file, self._grader, json.dumps(self.settings), content.hex()]
+        place = self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
+        self._places[entry.student, entry.file] = place
+        return place
+
+    def pictures(self, grading: Grading) -> dict[str, str]:
+        """The pictures of a grading, from its record: those of a class would take a gigabyte of memory."""
+        place = self._places.get((grading.student, grading.file))
+        record = recall(place) if place else None
+        return record.pictures if record else {}
+
+
+def recall(place: Path) -> Grading | None:
+    """The grading in a record; None if there is none that is whole."""
+    try:
+        return Grading.from_data(json.loads(place.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remember(place: Path, grading: Grading) -> None:
+    """Write a record. Raises Unfit."""
+    write(place, json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
+
+
+def course_version() -> str:
+    """The fingerprint of all that a grade depends on here."""
+    return fingerprint(ROOT / "collectives", ROOT / "helpers", ROOT / "grader", TASKS, SOLUTIONS)
+
+
+def fingerprint(*folders: Path) -> str:
+    """Differs where anything differs that a grade depends on: the grader, the exercises, torch, Python."""
+    named = []
+    for folder, file in ((folder, file) for folder in folders for file in sorted(folder.rglob("*"))):
+        name = str(file.relative_to(folder))
+        if file.suffix in GRADED_BY and "/." not in f"/{name}":  # nothing hidden, as Jupyter's checkpoints are
+            named += [name, file.read_bytes().hex()]
+    return digest(version("torch"), sys.version, *named)
+
+
+def write(path: Path, content: str) -> None:
+    """Write a file whole or not at all, also if the machine stops or the disk is full. Raises Unfit."""
+    part = path.with_name(f".{path.name}{PART}")
+    try:
+        with open(part, "w", encoding="utf-8", errors="replace") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise Unfit(f"{path} cannot be written: {error.strerror}.") from None

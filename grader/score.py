@@ -1,0 +1,232 @@
+"""The score of one submission: its answers on sandboxed ranks, judged here on inputs they cannot know.
+
+This process never runs submitted code, and believes nothing it says about itself: what a rank was given comes from
+here, what it got from others came through here (switch.py), and what it returns is compared here.
+"""
+
+import base64
+import importlib.util
+import re
+import sys
+import traceback
+import warnings
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collectives.judge.wording.waits import LONGER
+from collectives.outcome.errors import RunError
+from collectives.outcome.run import Run
+from helpers.exercise.cases import WORLD_SIZES, Case, ranks
+from helpers.exercise.feedback import broken, explain, spent
+from helpers.exercise.judge import judge, over, unheard
+from helpers.exercise.notebook import checks_of, is_check
+from helpers.exercise.task import Attempt, Puzzle, Task
+from helpers.exercise.tasks import TASKS
+
+from .calls import Ungradable
+from .gradebook import CheckScore, Grading
+from .inside.protocol import text
+from .inside.seccomp import computing_seconds
+from .sandbox import Crew, SandboxPool
+from .submission import Submission, graft, is_own
+from .switch import SECONDS, Switch
+from .walls import Unavailable
+
+WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
+UNTOUCHED = "The answer is still the empty one of the exercise."
+OWN = "This is the solution that comes with the course, word for word."
+
+
+def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
+    """Points with their reasons.  seed: what the inputs are drawn from."""
+    trials, scores = {}, []
+    for check in checks_of(submission.exercise):
+        name = check.function
+        if name not in trials:
+            trials[name] = _trial(TASKS[name], submission, sandboxes, seed)
+        reason = getattr(trials[name], check.aspect)
+        points, cost = (0, "") if reason else (check.points, trials[name].cost)
+        scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
+    images, undrawn = drawn({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
+    return Grading(submission.exercise, tuple(scores), pictures=images, undrawn=undrawn)
+
+
+GRADED_SECONDS = (
+    f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2):g} s "
+    "of processor time. Look for a loop that does not end."
+)
+# Names of what imports torch._dynamo, which takes a second. What else does is noticed after the first world.
+ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b|\btorch(\.| import )(func|optim)\b"
+DRAWN_RANKS = 4  # in the picture of an answer that is right
+MAX_PRINTED_LINES = 20  # of an answer that are shown
+
+
+@dataclass
+class Trial:
+    """What came out for one function."""
+
+    values: str = ""  # why it is not right; "" if it is
+    budget: str = ""  # why it is not right within its budget
+    cost: str = ""  # what a right answer costs
+    shows: Run | Any = None  # to be drawn
+
+
+def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+    refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
+    if refused:
+        return Trial(refused, refused)
+    try:
+        return tried(task, submission, sandboxes, seed)
+    except (OSError, EOFError, Unavailable):
+        raise  # the machine's fault
+    except Exception as error:  # a result odd enough to defeat the judge
+        print(f"An answer to {task.name} could not be judged:\n{text(traceback.format_exc())}", file=sys.stderr)
+        reason = f"{task.name} could not be judged, by a mistake of the course: {text(f'{type(error).__name__}: {error}', 300)}"
+        return Trial(reason, reason)
+
+
+def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+    loads = any(re.search(ABOVE, source) for source in submission.answers.values())
+    with closing(Crew(sandboxes, loads)) as crew:
+        return _tried(task, submission, crew, seed)
+
+
+def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
+    trial, passed, cheat = Trial(), [], ""
+    cells = _cells(task, submission)
+    for world_size in WORLD_SIZES:
+        cases = [case for case in task.cases if case.world_size == world_size]
+        inputs = [task.arguments(case, seed) for case in cases]
+        try:
+            attempts = _attempts(task, submission, cells, crew, cases, inputs)
+        except RunError as error:
+            reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
+            reason += _output(error.run.stdout)
+            return Trial(reason, reason, shows=error.run)
+        except Ungradable as error:
+            situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
+            reason = f"{task.name} with {situation}: {error}"
+            return Trial(reason, reason)
+        for case, arguments, (attempt, printed) in zip(cases, inputs, attempts):
+            done = Run(len(attempt.events), [], attempt.events, name=task.name)
+            if verdict := judge(task, case, arguments, attempt, budget=False):
+                reason = explain(task, case, arguments, verdict, passed) + _output(printed)
+                return Trial(reason, reason, shows=verdict.shows or done)
+            passed.append(case)
+            if verdict := unheard(task, case, arguments, attempt):
+                cheat = cheat or explain(task, case, arguments, verdict)
+            if trial.budget:
+                continue
+            if verdict := over(task, case, arguments, attempt):
+                trial.budget = explain(task, case, arguments, verdict) + _output(printed)
+                trial.shows = verdict.shows or done
+            elif isinstance(task, Puzzle):
+                if case is task.cases[-1]:
+                    trial.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
+            else:
+                if world_size == DRAWN_RANKS and case.size:
+                    trial.shows = trial.shows or done
+                if world_size == max(WORLD_SIZES):
+                    trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
+        if isinstance(task, Task) and task.large and task.large.world_size == world_size and not trial.budget + cheat:
+            trial.budget = _only_small(task, submission, cells, crew, seed)
+    return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
+
+
+def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str) -> str:
+    """Why a right answer does not do with many numbers what it does with few; "" if it does.
+
+    A few numbers can pass from rank to rank by how long things take, while calls carry nothing and so need no order.
+    """
+    case = task.large
+    arguments = task.arguments(case, seed)
+    try:
+        ((attempt, printed),) = _attempts(task, submission, cells, crew, [case], [arguments])
+        verdict = judge(task, case, arguments, attempt) or unheard(task, case, arguments, attempt)
+        reason = verdict and explain(task, case, arguments, verdict) + _output(printed)
+    except RunError as error:
+        reason = broken(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
+    except Ungradable as error:
+        reason = f"{task.name} with {ranks(case.world_size)}: {error}"
+    return (
+        f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
+        if reason
+        else ""
+    )
+
+
+def _strayed(submission: Submission, error: RunError) -> str:
+    """A line about a name that is defined in a cell which is not run; "" if there is none."""
+    missing = re.search(r"NameError: (?:name '|the answer cell must define )(\w+)", str(error))
+    if not missing or missing[1] not in submission.elsewhere:
+        return ""
+    return (
+        f"\n{missing[1]} is defined in cell {submission.elsewhere[missing[1]]}, and code outside the answer cells is not run. "
+        "Move it into the answer cell."
+    )
+
+
+def _cells(task: Task | Puzzle, submission: Submission) -> list[tuple[str, str]]:
+    """Name and source of what ranks run before they call the answer."""
+    shared = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
+    own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
+    return [*shared, *((cell.id, cell.source) for cell in own)]
+
+
+def _attempts(
+    task: Task | Puzzle,
+    submission: Submission,
+    cells: list[tuple[str, str]],
+    crew: Crew,
+    cases: list[Case],
+    inputs: list[list[tuple]],
+) -> list[tuple[Attempt, list[str]]]:
+    """Per case what came out, and what each rank printed."""
+    if not cases:
+        return []
+    switch = Switch(
+        crew.world(cases[0].world_size), submission.answers, task.name, crew.ended, crew.computed, crew.threads
+    )
+    attempts = switch.attempt(cells, cases, inputs)
+    crew.loads |= switch.loads
+    if switch.used_up:
+        crew.close()  # lest what the answer left there meddles in the next world
+    return list(zip(attempts, switch.printed))
+
+
+def _output(printed: list[str]) -> str:
+    """The ranks' output as the learner's own checks show it, each line with its rank; not too many lines."""
+    lines = [f"[{rank}] {line}" for rank, text in enumerate(printed) for line in text.splitlines()]
+    more = [f"... and {len(lines) - MAX_PRINTED_LINES} more lines"] if len(lines) > MAX_PRINTED_LINES else []
+    return "".join(f"\n{line}" for line in lines[:MAX_PRINTED_LINES] + more)
+
+
+def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """By function, an SVG in base64, "" of nothing; and where there is none because drawing it failed, how it did."""
+    pictures, undrawn = {}, {}
+    for name, what in shown.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                empty = isinstance(what, Run) and not any(what.events)
+                pictures[name] = "" if empty else base64.b64encode(what.draw().svg().encode()).decode()
+        except Exception as error:  # a record odd enough to defeat the artist is still graded
+            undrawn[name] = text(f"{type(error).__name__}: {error}", 300)
+            print(f"The picture of {name} could not be drawn:\n{text(traceback.format_exc())}", file=sys.stderr)
+    return pictures, undrawn
+
+
+# What a schedule is made of, and no algorithm. Each is executed as it is (inside/rank.py), in this order, so it may
+# import only what stands before it, torch and the standard library.
+MODULES = ("format", "lazy", "log.collectives", "algorithms.model", "algorithms.proof", "algorithms.count")
+# collectives.algorithms as the sandbox has it
+SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
+
+
+def shipped() -> list[tuple[str, str]]:
+    """Name and source of each module of the library that an answer to a Puzzle gets in the sandbox."""
+    specs = [importlib.util.find_spec(f"collectives.{name}") for name in MODULES]
+    sources = [(spec.name, Path(spec.origin).read_text(encoding="utf-8")) for spec in specs]
+    return [*sources, ("collectives.algorithms", SCHEDULE)]

@@ -1,0 +1,213 @@
+"""Reads a submitted notebook and takes the answers out of it: the source of the answer cells, nothing else.
+
+A submission is never changed and never run as it is.  Its answers are put into the course's own notebook, whose checks,
+metadata and kernel stay what they are.
+"""
+
+import ast
+import functools
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from helpers.exercise.notebook import SOLUTION, exercises, is_answer, is_check, pristine, released
+
+CELL_MAGIC = re.compile(r"\A\s*%%.*")  # %%time and the like: the lines below it are run as if it were not there
+
+
+class Unusable(Exception):
+    """A file that cannot be graded. The message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    path: Path
+    exercise: str  # "02_distributed_mean"
+    answers: dict[str, str]  # cell id -> source
+    elsewhere: dict[str, int] = field(
+        default_factory=dict
+    )  # name -> number of the cell, no answer cell, that defines it
+
+    @property
+    def untouched(self) -> bool:
+        """Whether every answer is still the stub."""
+        stubs = {c.id: c.source for c in released(pristine(self.exercise)).cells if is_answer(c)}
+        return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
+
+
+def slips(submission: Submission) -> str:
+    """The mistake that keeps the answer cells from being run at all; "" if there is none."""
+    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like are no slips
+
+    for wanted in filter(is_answer, pristine(submission.exercise).cells):
+        source = submission.answers[wanted.id]
+        names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
+        try:
+            tree = ast.parse(TransformerManager().transform_cell(CELL_MAGIC.sub("", source)))
+        except SyntaxError as error:
+            line = (error.text or "").strip()
+            return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()
+        except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, a thousand brackets
+            return f"the answer cell cannot be read as Python: {error}"
+        bound = {name for node in ast.walk(tree) if (name := _bound(node))}
+        if missing := [name for name in names if name not in bound]:
+            defined = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+            also = f" It defines {defined}: keep the name that the statement gives." if defined else ""
+            if k := submission.elsewhere.get(missing[0]):
+                also = f" There is a {missing[0]} in cell {k}, and that is not the answer cell."
+            return f"the answer cell must define {missing[0]}.{also}"
+    return ""
+
+
+def is_own(submission: Submission, function: str) -> bool:
+    """Whether the answer to a function is the course's own solution, word for word, the marks around it included."""
+    cells = pristine(submission.exercise).cells
+    wanted = next(
+        (cell for cell in cells if is_answer(cell) and re.search(rf"^def {function}\b", cell.source, re.M)), None
+    )
+    return bool(
+        wanted
+        and SOLUTION.search(wanted.source + "\n")
+        and submission.answers[wanted.id].strip() == wanted.source.strip()
+    )
+
+
+def _bound(node: ast.AST) -> str | None:
+    """The name that a statement binds, in any of the usual ways."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return node.name
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    return node.asname or node.name if isinstance(node, ast.alias) else None
+
+
+def read(path: Path) -> Submission:
+    """The submission in a file. Raises Unusable."""
+    if not path.is_file():
+        raise Unusable(f"There is no file {path}.")
+    try:
+        return parse(path, path.read_bytes())
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def parse(path: Path, content: bytes) -> Submission:
+    """The submission in a file's content; the path only names it. Raises Unusable."""
+    cells = _cells(path, content)
+    exercise = _which(path, {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))})
+    answers = {}
+    for wanted in filter(is_answer, pristine(exercise).cells):
+        matches = [cell for cell in cells if cell.get("id") == wanted.id]
+        matches = matches or [cell for cell in cells if _grade_id(cell) == wanted.id]
+        if flaw := _flaw(exercise, wanted, matches, cells):
+            raise Unusable(f"{path}: {flaw}")
+        answers[wanted.id] = _source(matches[0])
+    submission = Submission(path, exercise, answers, _strays(exercise, cells))
+    names = [_function(cell) for cell in pristine(exercise).cells if is_answer(cell)] if submission.untouched else []
+    if astray := next((name for name in names if name in submission.elsewhere), None):
+        what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
+        raise Unusable(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
+    return submission
+
+
+def _grade_id(cell: dict[str, Any]) -> str:
+    """nbgrader's name of a cell, which is its id in the course, and outlives tools that know no ids; "" for none."""
+    metadata = cell.get("metadata")
+    grading = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    return str(grading.get("grade_id", "")) if isinstance(grading, dict) else ""
+
+
+def _strays(exercise: str, cells: list[dict[str, Any]]) -> dict[str, int]:
+    """By name, the number, from 1, of the first cell that defines it and is none of the course's."""
+    own = {str(cell.id) for cell in pristine(exercise).cells}
+    nameless = own - {str(cell.get("id")) for cell in cells}  # these are known by their grade_id
+    found: dict[str, int] = {}
+    for k, cell in enumerate(cells, 1):
+        stray = str(cell.get("id")) not in own and _grade_id(cell) not in nameless
+        if stray and cell.get("cell_type") == "code":
+            for name in re.findall(r"^(?:def|class) (\w+)|^(\w+) *=[^=]", _source(cell), re.MULTILINE):
+                found.setdefault("".join(name), k)
+    return found
+
+
+def graft(submission: Submission) -> NotebookNode:
+    """The course's notebook with the learner's answers in it, without the cells for trying things out."""
+    notebook = pristine(submission.exercise)
+    notebook.cells = [cell for cell in notebook.cells if "try" not in cell.metadata.get("tags", ())]
+    for cell in notebook.cells:
+        if cell.id in submission.answers:
+            cell.source = submission.answers[cell.id]
+    return notebook
+
+
+def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
+    try:
+        notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
+    except (ValueError, RecursionError) as error:
+        raise Unusable(
+            f"{path} is not a notebook, or its file is damaged ({error}). Was it saved to the end? "
+            "Does it hold the marks of a git merge (<<<<<<<)? Take a fresh copy of the exercise and paste your answer in."
+        ) from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise Unusable(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
+    return cells
+
+
+def _which(path: Path, ids: set[str]) -> str:
+    """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
+    marked = _marked()
+    overlap = {name: len(own & ids) for name, own in marked.items()}
+    best = max(overlap, key=overlap.__getitem__, default="")
+    named = next((name for name in marked if path.stem.startswith(name)), None)
+    if not best or not overlap[best]:
+        what = f"none of the cells of exercise {named}" if named else "the cells of no exercise of this course"
+        raise Unusable(
+            f"{path} holds {what}. Cells are known by their id, or by nbgrader's "
+            "grade_id, and a new notebook has neither: put the answers into the course's own notebook."
+        )
+    if named and overlap[named] < overlap[best]:
+        raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
+    return best
+
+
+@functools.cache
+def _marked() -> dict[str, frozenset[str]]:
+    """The ids of answer and check cells of each exercise."""
+    return {n: frozenset(c.id for c in pristine(n).cells if is_answer(c) or is_check(c)) for n in exercises()}
+
+
+def _function(cell: NotebookNode) -> str:
+    return ", ".join(re.findall(r"^def (\w+)", cell.source, re.MULTILINE)) or cell.id
+
+
+def _defining(name: str, cells: list[dict[str, Any]]) -> int:
+    """The number, from 1, of the first cell that defines a function; 0 if none does."""
+    defines = re.compile(rf"^def {name}\b", re.MULTILINE)
+    return next((k for k, cell in enumerate(cells, 1) if defines.search(_source(cell))), 0)
+
+
+def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
+    """The reason why there is not one answer cell, a code cell; "" if there is.  matches: the cells with its id."""
+    name = _function(wanted)
+    if len(matches) > 1:
+        several = f"there are {len(matches)} cells with the id {wanted.id}"
+        return f"{several}, so it is not clear which is your answer to {name}. Delete all but one."
+    if matches:
+        remedy = "Select it in JupyterLab and press Y, which makes it one."
+        is_code = matches[0].get("cell_type") == "code"
+        return "" if is_code else f"the answer cell of {name} is no longer a code cell. {remedy}"
+    k, copied = _defining(name, cells), "one that was copied or cut and pasted gets a new id"
+    elsewhere = f" There is a {name} in cell {k}, but that is a different cell: {copied}." if k else ""
+    anew = f"Take a fresh copy of the exercise (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
+    missing = f"the answer cell of {name} is missing (the cell with the id {wanted.id}).{elsewhere}"
+    return f"{missing} {anew} and put your code into its answer cell."
+
+
+def _source(cell: dict[str, Any]) -> str:
+    source = cell.get("source", "")
+    return "".join(map(str, source)) if isinstance(source, list) else str(source)

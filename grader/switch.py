@@ -1,0 +1,499 @@
+"""The network between submitted ranks, in the scorer's own process.
+
+A rank hands over what it passes in, and gets what it is left with once the call is complete; collectives are computed
+here.  So the record of who sent what to whom is made by the wire, not told by the ranks: there is no other way between
+them, and nothing they could say to change it.  Times in it are each rank's own count of what happened to it, not
+seconds of the machine.  Completion follows gloo, as the course's own diagnosis has it (gloo.needs).
+"""
+
+import selectors
+import signal
+import socket
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Callable, NamedTuple
+
+import torch
+
+from collectives.judge import diagnose, gloo
+from collectives.judge.monitor import Monitor
+from collectives.judge.verdict import Verdict
+from collectives.log.collectives import COLLECTIVES, of
+from collectives.log.event import MAIN, Event, Failure, Line, each
+from collectives.log.messages import Began, Called, Completed, Failed, Grouped, Misused, Returned, Waiting
+from collectives.outcome.errors import error
+from collectives.outcome.run import Run
+from collectives.rank.tensors import LARGE, summarise
+from helpers.exercise.cases import Case
+from helpers.exercise.on_rank import File, content
+from helpers.exercise.task import Attempt
+
+from .calls import Impossible, Room, Ungradable, described_call, fits, left_with
+from .inside import protocol, seccomp
+from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, text
+
+SECONDS = 10.0  # an answer may take for the cases of one world size
+START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
+# On a busy machine longer, while ranks compute at least this part of the time: each is ended after so much of a processor.
+LEAST_COMPUTING, LOOK_SECONDS, MOST_PATIENCE = 0.01, 1.0, 6.0  # the third in times of the limit
+MAX_CALLS = 2000  # of one rank in one case
+MAX_MESSAGES = 50_000  # from one rank
+MAX_THREADS = 1 << 16
+# Of each rank at a time. Python's own take all its memory sooner; others take none, and all that the system has for everybody.
+MOST_THREADS, COUNT_SECONDS = 300, 0.2  # the second between two counts
+# A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
+# computing, counting and judging less than both.
+MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
+MAX_KEPT_BYTES = 1 << 26
+CALL_BYTES = OBJECT_BYTES = 2048  # that a call takes; that a tensor, or anything else, takes beside its content
+READ_BYTES = 1 << 16
+MAX_PRINTED_CHARACTERS = 4000  # characters of a rank that are kept
+TICK = 1e-6  # seconds in the record between two things that happen to a rank
+
+
+@dataclass
+class Asked:
+    """A call as the wire sees it."""
+
+    event: Event
+    given: Any  # a tensor, a list of tensors or None
+    room: Room  # of the tensors that will hold the result
+
+
+class Wait(NamedTuple):
+    """A thread of a rank that waits for a call."""
+
+    asked: Asked
+    ticket: int  # by which the thread knows its answer
+    limit: float  # seconds that it is willing to wait; inf: any time
+
+
+@dataclass
+class Peer:
+    """A rank, at the other end of its socket."""
+
+    rank: int
+    sock: socket.socket
+    frames: FrameReader = field(default_factory=FrameReader)
+    ready: bool = False
+    gone: bool = False
+    printed: str = ""
+    messages: int = 0
+    nbytes: int = 0
+    ticks: int = 0
+    calls: dict[int, Asked] = field(default_factory=dict)  # of this case, by the rank's own count
+    files: dict[int, File] = field(default_factory=dict)  # among its arguments, by their place
+    reads: list[int] = field(default_factory=list)  # bytes that each read of them got
+    waits: list[Wait] = field(default_factory=list)
+    busy: int = 0  # threads that do something else
+    returned: tuple[Any, tuple] | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing more comes from it before it is answered."""
+        return self.gone or self.failure is not None or bool(self.waits) and not self.busy
+
+    def tick(self) -> float:
+        self.ticks += 1
+        return self.ticks * TICK
+
+    def say(self, header: dict[str, Any], body: bytes = b"") -> None:
+        try:
+            self.sock.sendall(frame(header, body))
+        except TimeoutError:
+            raise Ungradable(f"rank {self.rank} does not read what it is sent.") from None
+        except OSError:
+            pass  # it is gone; its socket says so when read
+
+
+class Switch:
+    """Ranks of one worker group, and the calls between them.
+
+    socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
+    computed: seconds of processor time that they have had.  threads: how many there are of all ranks.
+    """
+
+    def __init__(
+        self, socks: list[socket.socket], sources: dict[str, str], function: str, ended: Callable[[], list[int]],
+        computed: Callable[[], float] = lambda: 0.0, threads: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        self._n, self._function, self._ended, self._computed = len(socks), function, ended, computed
+        self._threads, self._counted = threads, 0.0
+        self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
+        self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
+        self._begin()
+        self._deadline, self._kept = inf, 0  # the second in bytes
+        for peer in self._peers:
+            peer.sock.settimeout(2.0)  # never reached by a rank that reads
+        self.printed: list[list[str]] = []
+        self.used_up = False  # whether a rank is no longer as good as a new one
+        self.loads = False  # whether a rank has imported what Sandbox.load loads
+
+    def attempt(self, cells: list[tuple[str, str]], cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
+        """Runs cases of one world size one after the other; what was printed is in `.printed`, by case and rank.
+
+        cells: names and sources, of the answer and before.  Raises RunError, as collectives.run does, and Ungradable.
+        """
+        job = {"cells": cells, "function": self._function, "world_size": self._n}
+        for peer in self._peers:
+            peer.say({"rank": peer.rank, **job})
+        with selectors.DefaultSelector() as self._select:
+            for peer in self._peers:
+                self._select.register(peer.sock, selectors.EVENT_READ, peer)
+            self._began, _ = self._look()
+            self._until(time.monotonic() + START_SECONDS, lambda peer: peer.ready)
+            self._began, _ = self._look()
+            deadline = time.monotonic() + SECONDS
+            return [self._case(*one, deadline) for one in zip(cases, given)]
+
+    def _begin(self) -> None:
+        self._monitor = Monitor(self._n)
+        self._asked: dict[int, Asked] = {}  # id(event) -> the call
+        # By group, target and tag: recvs from anyone that have no send; by source too: sends, received or not.
+        self._from_anyone: dict[tuple, deque[Event]] = defaultdict(deque)
+        self._sent: dict[tuple, deque[Event]] = defaultdict(deque)
+
+    def _case(self, case: Case, given: list[tuple], deadline: float) -> Attempt:
+        self._begin()
+        for peer, arguments in zip(self._peers, given):
+            peer.calls.clear()
+            peer.waits.clear()
+            peer.returned, peer.busy, peer.ticks, peer.printed = None, 0, 0, ""
+            peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
+            opened = {k: Opened(k, len(content(file))) for k, file in peer.files.items()}
+            header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
+            peer.say({"case": header, "late": case.late == peer.rank}, body)
+        self._until(deadline, lambda peer: peer.returned is not None)
+        if apart := self._monitor.unlike() or self._monitor.unshared_group():
+            raise self._error(apart)
+        if any(len(peer.returned[1]) != len(arguments) for peer, arguments in zip(self._peers, given)):
+            raise Ungradable(
+                "a rank sent the grader other arguments than it was given, which torch.distributed never does."
+            )
+        self.printed.append([peer.printed for peer in self._peers])
+        results, arguments = zip(*(peer.returned for peer in self._peers))
+        return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
+
+    def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
+        """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
+        self._deadline = deadline
+        while not all(map(done, self._peers)):
+            if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
+                raise self._error(self._final_verdict())  # what they did decides, not how fast
+            for key, _ in self._select.select(min(self._left(), COUNT_SECONDS)):
+                self._listen(key.data)
+            self._count_threads()
+
+    def _count_threads(self) -> None:
+        """Raises Ungradable if there are too many, at most so often."""
+        if time.monotonic() > self._counted + COUNT_SECONDS:
+            if self._threads() > (most := MOST_THREADS * self._n):
+                raise Ungradable(f"the ranks have more than {most} threads at a time.")
+            self._counted = time.monotonic()
+
+    def _give_up(self) -> bool:
+        """Ends the first wait of all with a limit, as time would: no rank does anything before. False if there is none."""
+        limited = [(wait.limit, peer.rank, wait) for peer in self._peers for wait in peer.waits if wait.limit < inf]
+        if not limited:
+            return False
+        _, rank, wait = min(limited, key=lambda each: each[:2])
+        peer = self._peers[rank]
+        peer.waits.remove(wait)
+        self._tell(peer, wait.ticket, done=False)
+        return True
+
+    def _tell(self, peer: Peer, ticket: int, done: bool, value: Any = (), source: int = -1) -> None:
+        """Answers a thread, which then goes on."""
+        header, body = encode(list(value))
+        peer.busy += 1
+        peer.say({"to": ticket, "done": done, "value": header, "source": source}, body)
+
+    def _left(self) -> float:
+        """Seconds until time is out. Raises the verdict once it is."""
+        left = self._deadline - time.monotonic()
+        if left <= 0 and self._gets_longer():
+            return LOOK_SECONDS
+        if left <= 0:
+            monitor, _ = self._judge()
+            raise self._error(monitor.mismatch() or monitor.out_of_time(SECONDS))
+        return left
+
+    def _gets_longer(self) -> bool:
+        """Whether an answer that is out of time goes on, since its ranks compute, as far as other programs let them."""
+        (before, computed), (now, computes) = self._seen, self._look()
+        if computes - computed < LEAST_COMPUTING * (now - before) or now > self._began + MOST_PATIENCE * SECONDS:
+            return False
+        self._deadline = now + LOOK_SECONDS
+        return True
+
+    def _look(self) -> tuple[float, float]:
+        """When this is, and how much the ranks have computed until now."""
+        self._seen = time.monotonic(), self._computed()
+        return self._seen
+
+    def _final_verdict(self) -> Verdict:
+        monitor, exhausted = self._judge()
+        if exhausted:
+            return monitor.mismatch() or monitor.out_of_time(seccomp.computing_seconds(self._n))
+        return monitor.final_verdict()
+
+    def _listen(self, peer: Peer) -> None:
+        try:
+            data = peer.sock.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._select.unregister(peer.sock)
+            peer.gone = True
+            return
+        peer.nbytes += len(data)
+        try:
+            messages = peer.frames.feed(data)
+            peer.messages += len(messages)
+            if peer.messages > MAX_MESSAGES or peer.nbytes > MAX_BYTES // self._n:
+                raise Ungradable(f"rank {peer.rank} prints or sends without end.")
+            for header, body in messages:
+                self._left()  # one read may bring hundreds
+                self._heard(peer, header, body)
+        except Malformed as what:
+            raise Ungradable(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
+
+    def _heard(self, peer: Peer, header: dict[str, Any], body: bytes) -> None:
+        if peer.returned or peer.failure or peer.waits and not peer.busy:
+            raise Malformed("a message out of turn")
+        match header:
+            case {"printed": str(words)}:
+                peer.printed += text(words)[: MAX_PRINTED_CHARACTERS - len(peer.printed)]
+            case {"call": str(op)}:
+                self._called(peer, op, header, body)
+            case {"wait": int(index)} if index in peer.calls:
+                self._waits(peer, peer.calls[index], header)
+            case {"test": int(index)} if index in peer.calls:
+                self._tests(peer, peer.calls[index], header)
+            case {"read": int(number), "at": int(at), "most": int(most)} if number in peer.files:
+                self._read(peer, peer.files[number], at, most, header)
+            case {"wait": int()} | {"test": int()}:
+                raise Ungradable(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
+            case {"returned": value}:
+                came = decode(value, body)
+                if not (isinstance(came, tuple) and len(came) == 2 and isinstance(came[1], tuple)):
+                    raise Malformed("a result that is none")
+                self._keep(came)
+                peer.returned = came
+                self.used_up |= header.get("left") is True
+                self.loads |= header.get("loads") is True
+                groups = _groups(header, self._n)
+                for k, (line, ranks) in enumerate(groups):
+                    self._monitor.feed(peer.rank, Grouped(k, ranks, self._line(line)))
+                self._monitor.feed(peer.rank, Returned(b"", (None, None), None, [], len(groups)))
+            case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
+                lines = [line for line in map(self._line, frames) if line]
+                # Its lines are set off, lest one is taken for a line of the course's.
+                kind, message = text(kind, 60).replace("\n", " "), text(message, 2000).replace("\n", "\n  ")
+                peer.failure = Failure(kind, message, lines, True, f"{kind}: {message}")
+            case {"ready": True}:
+                peer.ready = True
+            case _:
+                raise Malformed("a message that says nothing")
+
+    def _waits(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        self._complain_if_written(peer, asked, header)
+        ticket, limit, peer.busy = _ticket(header), header.get("limit", 0.0), header.get("busy", 0)
+        if not isinstance(limit, (int, float)) or type(peer.busy) is not int or not 0 <= peer.busy < MAX_THREADS:
+            raise Malformed("a wait that says nothing of its thread")
+        if asked.event.end is not None:  # it was complete before, and what is noted of it stays
+            self._tell(peer, ticket, done=True)
+            return
+        asked.event.waiting = asked.event.waiting or peer.tick()
+        peer.waits.append(Wait(asked, ticket, limit if limit > 0 else inf))
+        thread = MAIN if header.get("main") is True else ticket
+        self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, limit > 0, thread))
+        self._answer_all()
+
+    def _tests(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        self._complain_if_written(peer, asked, header)
+        ticket, busy = _ticket(header), peer.busy
+        if asked.event.end is not None or not self._answer(peer, asked, ticket):
+            self._tell(peer, ticket, done=asked.event.end is not None)
+        peer.busy = busy  # it was not waiting
+
+    def _complain_if_written(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+        """Raises the verdict on a rank that wrote to a tensor of a call under way."""
+        if header.get("written") is True:
+            self._monitor.feed(peer.rank, Misused(asked.event.index, "written", None))
+            raise self._error(self._monitor.mismatch())
+
+    def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
+        if len(peer.calls) >= MAX_CALLS:
+            raise Ungradable(f"rank {peer.rank} makes more than {MAX_CALLS} calls for one input.")
+        index = header.get("index")
+        if type(index) is not int or index in peer.calls:
+            raise Malformed("a call without a number")
+        event = described_call(peer.rank, self._monitor.made(peer.rank), op, header, self._n)
+        given = decode(header.get("in"), body)
+        if not fits(op, given):
+            raise Malformed(f"a {op} of something else than tensors")
+        room = header.get("out")
+        if not isinstance(room, list) or len(room) > self._n:
+            raise Malformed("a call that says nothing of its result")
+        asked = Asked(event, given, [described(r) for r in room])
+        if _nbytes(asked.room) > (most := protocol.MAX_BODY_BYTES):
+            raise Ungradable(f"{op} would leave rank {peer.rank} with more than {most >> 20} MiB.")
+        self._keep(given, CALL_BYTES)
+        if tensors := [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room:
+            event.dtype, event.shape = tensors[0]
+            event.nbytes = _nbytes(tensors)
+        event.before = _kept(given)
+        event.line = self._line(header.get("line"))
+        event.async_op = event.is_message
+        event.start = peer.tick()
+        peer.calls[index] = asked
+        self._asked[id(event)] = asked
+        self._monitor.feed(peer.rank, Called(event))
+        if event.is_message:
+            self._match_any_source(event)
+        self._answer_all()
+
+    def _read(self, peer: Peer, file: File, at: int, most: int, header: dict[str, Any]) -> None:
+        """Give a rank bytes of a file, and note how many."""
+        if at < 0 or most < 1:
+            raise Malformed("a read of no bytes")
+        if len(peer.reads) >= MAX_CALLS:
+            raise Ungradable(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
+        data = content(file)[at : at + most]
+        peer.reads.append(len(data))
+        peer.say({"to": _ticket(header), "done": True}, data)
+
+    def _line(self, where: Any) -> Line | None:
+        """The place in an answer cell, if there is one."""
+        match where:
+            case [str(file), int(number), str(function)] if 1 <= number <= len(source := self._lines.get(file, ())):
+                return Line(file.strip("<>"), number, text(function, 60), text(source[number - 1].strip(), 200))
+        return None
+
+    def _match_any_source(self, event: Event) -> None:
+        """Gives a recv from anyone the first send to its rank that nobody has received."""
+        lane = event.group_name, event.group, event.dst if event.op == "send" else event.rank, event.tag
+        if event.op == "send":
+            self._sent[lane, event.rank].append(event)
+        elif event.src is None:
+            self._from_anyone[lane].append(event)
+        waiting = self._from_anyone[lane]
+        while waiting and (source := self._sender(lane)) is not None:
+            self._monitor.found_sender(waiting.popleft(), source)
+
+    def _sender(self, lane: tuple) -> int | None:
+        """The first rank of the group that has sent what nobody has received."""
+        for source in lane[1]:
+            sent = self._sent[lane, source]
+            while sent and self._monitor.call_of(sent[0]).is_complete:
+                sent.popleft()
+            if sent:
+                return source
+        return None
+
+    def _keep(self, value: Any, cost: int = 0) -> None:
+        """Count what stays in memory until the answer is judged. Raises Ungradable if that is too much."""
+        self._kept += _size(value) + cost
+        if self._kept > MAX_KEPT_BYTES:
+            raise Ungradable(
+                f"the calls and results of {self._n} ranks take more than {MAX_KEPT_BYTES >> 20} MiB, "
+                "and the inputs are a few numbers each."
+            )
+
+    def _answer_all(self) -> None:
+        for peer in self._peers:
+            for wait in list(peer.waits):
+                if self._answer(peer, wait.asked, wait.ticket):
+                    peer.waits.remove(wait)
+
+    def _answer(self, peer: Peer, asked: Asked, ticket: int) -> bool:
+        """Hands a thread what a call leaves its rank with, if the call is complete."""
+        event, call = asked.event, self._monitor.call_of(asked.event)
+        everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
+        if peer.failure or not everybody or gloo.needs(event, call) or diagnose.mismatch(call):
+            return False
+        if event.end is not None:  # another thread has what it leaves
+            self._tell(peer, ticket, done=True)
+            return True
+        try:
+            came = left_with(event, call, {e.rank: self._asked[id(e)].given for e in call}, asked.room)
+        except Impossible as why:
+            peer.failure = Failure("RuntimeError", str(why), [event.line] if event.line else [], True, str(why))
+            return False
+        single = event.op not in COLLECTIVES or of(event.op).gets != "all"  # the others fill a list
+        after = (_kept(came[0]) if single else _kept(came)) if came else None
+        self._keep(after)
+        self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
+        event.waiting = None
+        self._tell(peer, ticket, True, came, event.group.index(event.src) if event.op == "recv" else -1)
+        return True
+
+    def _error(self, verdict: Verdict) -> Exception:
+        results = [p.returned[0] if p.returned else None for p in self._peers]
+        printed = [p.printed for p in self._peers]
+        return error(verdict, Run(self._n, results, self._monitor.events, printed, name=self._function))
+
+    def _judge(self) -> tuple[Monitor, bool]:
+        """The monitor, told of what a rank does not say itself; and whether one was ended as it computed for too long."""
+        gone = any(peer.gone and not peer.failure for peer in self._peers)
+        ended = self._ended() if gone else [None] * self._n
+        for peer in self._peers:
+            self._monitor.feed(peer.rank, Began())
+            if peer.failure:
+                self._monitor.feed(peer.rank, Failed(peer.failure))
+            if peer.gone and ended[peer.rank] != -signal.SIGXCPU:
+                self._monitor.lost(peer.rank)
+        if self._monitor.dead:
+            for rank, status in enumerate(ended):
+                self._monitor.exited(rank, status)
+        return self._monitor, -signal.SIGXCPU in ended
+
+
+def _ticket(header: dict[str, Any]) -> int:
+    """By which a rank's thread knows the answer to its question."""
+    ticket = header.get("ticket", 0)
+    if type(ticket) is not int or not 0 <= ticket < 1 << 63:
+        raise Malformed("a question without a number")
+    return ticket
+
+
+def _groups(header: dict[str, Any], world_size: int) -> list[tuple[Any, tuple[int, ...]]]:
+    """Where a rank called new_group, and with which ranks."""
+    groups = header.get("groups", [])
+    if not isinstance(groups, list) or len(groups) > MAX_CALLS:
+        raise Malformed("groups that are none")
+    return [_group(group, world_size) for group in groups]
+
+
+def _group(group: Any, world_size: int) -> tuple[Any, tuple[int, ...]]:
+    match group:
+        case [line, None]:
+            return line, tuple(range(world_size))
+        case [line, list(ranks)] if len(ranks) <= world_size and all(rank in range(world_size) for rank in ranks):
+            return line, tuple(sorted(map(int, ranks)))
+    raise Malformed("a group that is none")
+
+
+def _nbytes(room: Room) -> int:
+    return sum(dtype.itemsize * numel(shape) for dtype, shape in room)
+
+
+def _kept(value: Any) -> Any:
+    """As the record keeps it: large tensors are summarised."""
+    if isinstance(value, list):
+        return [_kept(v) for v in value]
+    return summarise(value) if isinstance(value, torch.Tensor) and value.numel() > LARGE else value
+
+
+def _size(value: Any) -> int:
+    """The bytes that a value takes, at most."""
+    if value is None:
+        return 0
+    if isinstance(value, (list, tuple)):
+        return OBJECT_BYTES + sum(map(_size, value))
+    own = value.nbytes if isinstance(value, torch.Tensor) else 4 * len(value) if isinstance(value, str) else 0
+    return OBJECT_BYTES + own

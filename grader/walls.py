@@ -1,0 +1,160 @@
+"""The walls of the sandbox: bubblewrap with the least that Python and torch can live on, and whether they hold here.
+
+Inside there is Python, torch and the folder `inside`, all of it read-only; no place to write, no network, no other
+process to be seen, no solution, test or submission.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from helpers.course import ROOT
+
+from .inside import seccomp
+
+INSIDE = Path(__file__).parent / "inside"
+TRIAL_SECONDS = 120.0  # for the trial, on a busy machine
+SEEN = 4  # the exit code of the trial where it sees a file that it must not
+TRIAL = f"""
+import os, sys
+sys.path.insert(0, "/course")
+secret = {{tuple(map(int, line.split())) for line in sys.stdin}}
+inodes = {{inode for inode, device in secret}}
+folders = ["/"]
+while folders:
+    try:
+        entries = list(os.scandir(folders.pop()))
+    except OSError:
+        continue
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.path)
+        elif entry.inode() in inodes and (entry.inode(), os.lstat(entry.path).st_dev) in secret:
+            print(entry.path, flush=True)
+            os._exit({SEEN})
+from inside import seccomp
+
+def rank():
+    seccomp.close_in()
+    try:
+        os.fork()
+    except PermissionError:
+        os._exit(0 if os.getpid() == 1 else 5)
+    os._exit(3)
+
+_, status = os.waitpid(seccomp.apart(rank), 0)
+os._exit(os.waitstatus_to_exitcode(status))
+"""  # ends well only where the walls hold
+
+
+class Unavailable(RuntimeError):
+    """There is no sandbox on this machine. The message says why, and what to do."""
+
+
+def check(private: Iterable[Path] = ()) -> None:
+    """Raises Unavailable unless submitted code can be walled in here.
+
+    private: files and folders of which nothing may be seen from inside, besides the course's own.
+    """
+    if sys.platform != "linux":
+        raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
+    if not shutil.which("bwrap"):
+        raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
+    if not seccomp.known():
+        lacking = "there is no filter for system calls on this kind of processor yet"
+        raise Unavailable(f"{lacking}, see grader/inside/seccomp.py.")
+    program = [sys.executable, "-I", "-B", "-c", TRIAL]
+    secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hidden(private)))
+    options = {"capture_output": True, "text": True, "errors": "replace", "cwd": "/", "timeout": TRIAL_SECONDS}
+    try:
+        with processors() as file:
+            command = [*around(file, private), "--", *program]
+            tried = subprocess.run(command, input=secret, pass_fds=[file.fileno()], **options)
+    except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait for ever
+        tried = subprocess.CompletedProcess(program, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
+    if tried.returncode == SEEN:
+        seen = tried.stdout.strip()
+        raise Unavailable(
+            f"submitted code could see {seen}, which lies where Python or a library of the system does. Move the course, "
+            "the submissions and the report to a folder of their own."
+        )
+    if tried.returncode:
+        said = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
+        raise Unavailable(
+            f"the sandbox does not hold here ({said}). bubblewrap needs user namespaces: in a container, allow them; "
+            "on Ubuntu 24.04 and later, see kernel.apparmor_restrict_unprivileged_userns."
+        )
+
+
+def processors() -> BinaryIO:
+    """The open file of what torch chooses its kernels for half precision by."""
+    return open("/proc/cpuinfo", "rb")
+
+
+def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
+    """The beginning of a command whose rest runs inside the walls.
+
+    processors: that file, which the command must inherit. Inside is a copy, as clock rates change with what other ranks do.
+    private: as for check. What Python needs is seen, also in one of these folders.
+    """
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for inside/__main__.py alone, see seccomp.apart
+    options += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
+    options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and wants a folder to write to
+    seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}
+    within = [path for path in _hidden(private) if any(_is_below(path, shown) for shown in seen)]
+    # The inner of two folders is mounted after the outer one, and so decides.
+    for path in sorted({*seen, *within}, key=lambda path: (path.count("/"), path)):
+        if path in within:
+            options += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
+        elif os.path.islink(path):  # bound, it would be a second way to what is hidden
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind-try", path, path]
+    for path in within:
+        options += ["--remount-ro", path] if os.path.isdir(path) else []
+    for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
+        options += ["--dev-bind", device, device]
+    options += ["--ro-bind-data", str(processors.fileno()), "/proc/cpuinfo"]
+    return ["bwrap", *options, "--ro-bind", str(INSIDE), "/course/inside", "--remount-ro", "/", "--chdir", "/"]
+
+
+def _visible() -> Iterator[str]:
+    """What Python and torch cannot do without: programs and libraries, and nothing else that lies beside them."""
+    for prefix in ("/usr", "/usr/local", sys.base_prefix, sys.prefix):
+        yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64", "pyvenv.cfg"))
+    yield from ("/lib", "/lib64", "/etc/ld.so.cache")
+    yield os.path.dirname(os.path.realpath(sys.executable))
+    yield str(Path(importlib.util.find_spec("torch").origin).parents[1])
+    yield from ("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present")
+
+
+def _hidden(private: Iterable[Path]) -> list[str]:
+    """The files and folders that nobody inside may see: also the course, and the library wherever it is installed."""
+    library = Path(importlib.util.find_spec("collectives").origin).parent
+    return list(dict.fromkeys(map(os.path.realpath, (ROOT, library, *private))))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)
+
+
+def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:
+    """Inode and device of every file that nobody inside may see; what Python needs, and hidden files, aside."""
+    inodes, needed = set(), {os.path.realpath(path) for path in (*_visible(), INSIDE)}
+    for top in hidden:
+        status = os.lstat(top) if os.path.lexists(top) else None
+        inodes |= {(status.st_ino, status.st_dev)} if status and not os.path.isdir(top) else set()
+        for here, folders, files in os.walk(top):
+            folders[:] = [name for name in folders if name[0] != "." and os.path.join(here, name) not in needed]
+            for name in files:
+                with suppress(OSError):
+                    status = os.lstat(os.path.join(here, name))
+                    inodes.add((status.st_ino, status.st_dev))
+    return inodes

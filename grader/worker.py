@@ -1,0 +1,64 @@
+"""Scores submissions one after the other, as a process of its own:   python -m grader.worker sandbox|open [private ...]
+
+It says "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
+"pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
+its input. private: files and folders of which its sandbox shows nothing.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from . import submission
+from .gradebook import Grading
+from .sandbox import SandboxPool
+from .score import score
+from .submission import Unusable
+from .walls import Unavailable
+
+
+def main(kind: str, *private: str) -> None:
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when to stop
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        sandboxes = SandboxPool(kind == "sandbox", map(Path, private))
+        print("up", file=answers, flush=True)
+        for line in sys.stdin.buffer:
+            item = json.loads(line)
+            content = sys.stdin.buffer.read(item["bytes"])
+            grading = graded(item["file"], content, item["seed"], item["pictures"], sandboxes)
+            print(json.dumps(grading.data()), file=answers, flush=True)
+    except Unavailable as why:
+        sys.exit(f"No sandbox: {why}")
+
+
+def graded(file: str, content: bytes, seed: str, pictures: bool, sandboxes: SandboxPool) -> Grading:
+    """The grading of one file, which may be no notebook."""
+    try:
+        submitted = submission.parse(Path(file), content)
+        began = time.monotonic()
+        grading = score(submitted, sandboxes, seed, pictures)
+        return replace(grading, seconds=round(time.monotonic() - began, 3))
+    except Unusable as problem:
+        return Grading(problem=str(problem))
+
+
+def _end_with_parent() -> None:
+    """Also when the grader is killed, which leaves it no time to end anybody."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

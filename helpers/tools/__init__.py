@@ -1,1 +1,0 @@
-"""What `make` calls. Nothing imports these modules."""

@@ -1,0 +1,106 @@
+"""The course's files as JupyterLab gets and saves them; tools/lab.py starts it with this."""
+
+import json
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
+
+from helpers.course import ROOT, chapters
+from helpers.progress import cells_run, progress
+
+PROGRESS = "progress.md"  # of the learner, in no commit
+STATES = "application/vnd.jupyter.widget-state+json"
+
+
+class Contents(AsyncLargeFileManager):
+    """Opening a notebook does not change it, and the page that says how far the learner is says it now.
+
+    JupyterLab writes the version of the kernel's Python into a notebook as soon as it is open.  Here the version
+    is there before, so that nothing is to be saved, and is never stored: it would differ from one learner to the next.
+    JupyterLab stores the state of the widgets that this kernel made: those of an earlier kernel would be lost.
+    A chapter is stored as it was executed, but only cells that the learner has run show their number.
+    """
+
+    async def get(self, path: str, *args: Any, **options: Any) -> dict:
+        if path.strip("/") == PROGRESS:
+            with suppress(OSError):  # a course that cannot be written to
+                (ROOT / PROGRESS).write_text(progress().page(), encoding="utf-8")
+        model = await super().get(path, *args, **options)
+        _set_language(model, IPythonKernel.language_info)
+        if Path(self.root_dir, path.strip("/")) in chapters():
+            _hide_numbers(model, cells_run().get(Path(path).stem, ()))
+        return model
+
+    async def save(self, model: dict, path: str = "") -> dict:
+        _set_language(model, {"name": "python"})
+        if model.get("type") == "notebook":
+            stored = await super().get(path, type="notebook") if await self.file_exists(path) else {}
+            _keep_widgets(model, _metadata(stored))
+            _keep_numbers(model, stored)
+        return await super().save(model, path)
+
+
+def _metadata(model: dict) -> dict:
+    """A notebook's; {} of any other file."""
+    return (model.get("content") or {}).get("metadata", {}) if model.get("type") == "notebook" else {}
+
+
+def _set_language(model: dict, language: dict) -> None:
+    """Changes what a Python notebook says of its language."""
+    metadata = _metadata(model)
+    if metadata.get("language_info", {}).get("name") == "python":
+        metadata["language_info"] = dict(language)
+
+
+def _keep_widgets(model: dict, stored: dict) -> None:
+    """Changes what a notebook says of its widgets: the state of those in its outputs, from before where it has none now."""
+    metadata = _metadata(model)
+    known = {name: each for kept in (_states(stored), _states(metadata)) for name, each in kept.items()}
+    shown = re.findall(r'"model_id": "(\w+)"', json.dumps(model["content"]["cells"])) if known else []
+    states = {}
+    while shown:
+        if (name := shown.pop()) in known and name not in states:
+            states[name] = known[name]
+            shown += re.findall(r'"IPY_MODEL_(\w+)"', json.dumps(known[name]))
+    metadata.pop("widgets", None)
+    if states:
+        metadata["widgets"] = {STATES: {"version_major": 2, "version_minor": 0, "state": states}}
+
+
+def _hide_numbers(model: dict, run: Collection[str]) -> None:
+    """Takes from a notebook the numbers of its cells, but for those that were run."""
+    for name, cell in _code(model).items():
+        if name not in run:
+            _number(cell, None)
+
+
+def _keep_numbers(model: dict, stored: dict) -> None:
+    """Gives a notebook the numbers of its cells from before, where a cell has none now and is as it was."""
+    before = _code(stored)
+    for name, cell in _code(model).items():
+        old = before.get(name)
+        if old and cell["execution_count"] is None and bool(cell["outputs"]) == bool(old["outputs"]):
+            if "".join(cell["source"]) == "".join(old["source"]):
+                _number(cell, old["execution_count"])
+
+
+def _code(model: dict) -> dict[str, dict]:
+    """A notebook's code cells, by their ids."""
+    cells = (model.get("content") or {}).get("cells", ())
+    return {cell["id"]: cell for cell in cells if cell["cell_type"] == "code" and "id" in cell}
+
+
+def _number(cell: dict, count: int | None) -> None:
+    for part in (cell, *cell["outputs"]):
+        if "execution_count" in part:
+            part["execution_count"] = count
+
+
+def _states(metadata: dict) -> dict:
+    """Of the widgets that were saved with a notebook, by model."""
+    return metadata.get("widgets", {}).get(STATES, {}).get("state", {})

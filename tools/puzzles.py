@@ -1,0 +1,116 @@
+"""Runs every line that a reader of the website may choose in notebooks/twelve_puzzles.ipynb, and records what came of it:
+
+    python -m tools.puzzles
+
+Each line is put into its function, which four ranks call, and the task of the page judges it.  What helpers/views/web/
+puzzles.json has for each function then plays on the website without a kernel.
+"""
+
+import contextlib
+import io
+import json
+import linecache
+from typing import Any, Callable
+
+import nbformat
+import torch
+import torch.distributed as dist
+
+from collectives.launch.attempt import Outcome
+from collectives.launch.run import run
+from collectives.outcome.errors import RunError
+from collectives.outcome.run import Run
+from helpers.course import NOTEBOOKS
+from helpers.exercise.cases import Case
+from helpers.exercise.check import attempts_of
+from helpers.exercise.feedback import broken, explain
+from helpers.exercise.judge import judge
+from helpers.exercise.on_rank import perform
+from helpers.exercise.task import Task
+from helpers.exercise.tasks import PRACTICE, module
+from helpers.views.predict.marking import outcome_picture
+from helpers.views.web import LACKS, PUZZLES
+
+PAGE = "twelve_puzzles"
+GIVEN = module(f"practice.{PAGE}")
+RANKS = 4
+
+
+def frames() -> dict[str, str]:
+    """The code of each function of the page, with LACKS instead of its line."""
+    cells = nbformat.read(NOTEBOOKS / f"{PAGE}.ipynb", as_version=4).cells
+    return {cell.source.partition("(")[0].removeprefix("def "): cell.source for cell in cells if LACKS in cell.source}
+
+
+def with_line(name: str, line: str) -> Callable:
+    """The function with a line."""
+    code, file = frames()[name].replace(LACKS, line), f"<{name}>"
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)  # for messages that quote it
+    names = {"torch": torch, "dist": dist, "__name__": "__main__"}
+    exec(compile(code, file, "exec"), names)
+    return names[name]
+
+
+def tried(task: Task, line: str) -> tuple[str, dict]:
+    """What to think about, "" for a right line; and what came of its run, in words and as a picture."""
+    case, arguments = Case(RANKS), GIVEN.GIVEN.get(task.name, GIVEN.NUMBERS)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            done = run(perform, with_line(task.name, line), [None], [arguments], world_size=RANKS)
+    except RunError as error:
+        said = broken(task, RANKS, error, case, arguments)
+        return _thought(said), _came_of(Outcome(error.run, error, ""), said)
+    (attempt,) = attempts_of(done, 1)
+    outcome = Outcome(Run(RANKS, [], attempt.events, name=task.name), None, "")
+    verdict = judge(task, case, arguments, attempt)
+    if verdict is None:
+        return "", _came_of(outcome, "")
+    said = explain(task, case, arguments, verdict)
+    return _thought(said), _came_of(outcome, said)
+
+
+def _thought(said: str) -> str:
+    """The line of a message that asks."""
+    (thought,) = (line for line in said.splitlines() if line.startswith("Think: "))
+    return thought
+
+
+def _came_of(outcome: Outcome, said: str) -> dict:
+    """What a reader is shown below the thought.  said: the whole message, "" if the line is right."""
+    picture = outcome_picture(outcome)
+    shown = {"text": said.partition("\nThink: ")[0] or repr(outcome.run), "prose": bool(said)}
+    if picture:
+        shown["picture"] = {
+            "svg": picture.svg(),
+            "alt": picture.alt,
+            "width": picture.pixels[0],
+            "height": picture.pixels[1],
+        }
+    return shown
+
+
+def recording(task: Task) -> dict[str, Any]:
+    """The choice of a line, as predict.js takes it; its key is not encoded yet."""
+    lines = GIVEN.LINES[task.name]
+    came = {line: tried(task, line) for line in lines}
+    (right,) = (line for line, (thought, _) in came.items() if not thought)
+    key = {
+        "wants": [[{"kind": "word", "text": right, "value": right}]],
+        "reasons": {line: thought for line, (thought, _) in came.items() if thought},
+        "outcomes": {line: shown for line, (_, shown) in came.items()},
+    }
+    row = {"rank": None, "root": False, "shown": [], "cells": 1, "asked": True}
+    return {
+        "kind": "puzzle",
+        "ask": "choice",
+        "title": "Which line is missing?",
+        "before": "",
+        "rows": [row],
+        "options": list(lines),
+        "key": key,
+    }
+
+
+if __name__ == "__main__":
+    recorded = {task.name: recording(task) for task in PRACTICE[PAGE]}
+    PUZZLES.write_text(json.dumps(recorded, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

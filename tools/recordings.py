@@ -1,0 +1,118 @@
+"""Records on real ranks what README shows and the website plays besides its chapters:   python -m tools.recordings
+
+What plays is written to helpers/views/web/recorded.json, since a website is built where there is no torch.
+"""
+
+import io
+import json
+
+import torch
+import torch.distributed as dist
+from PIL import Image
+
+from collectives import step
+from collectives.algorithms import recorded as recorded_schedule
+from collectives.algorithms import ring_all_reduce
+from collectives.launch.run import run
+from collectives.outcome.errors import Stuck
+from helpers import predict
+from helpers.course import NOTEBOOKS
+from helpers.views.costs import costs
+from helpers.views.explore import recorded as recorded_explore
+from helpers.views.web import RECORDED
+
+FRAME_MILLISECONDS = 1000  # of README's GIF
+
+
+def ring() -> dict:
+    """A ring of send and recv as four ranks ran it, read off their messages; it plays as soon as it is seen.
+
+    Its sentences are for who has seen no chunk and no schedule yet.
+    """
+    program = ring_all_reduce(4).program()
+
+    def ring(x):
+        return program(x)
+
+    recording = step(recorded_schedule(ring, "all_reduce")).recording()
+    return recording | {"title": "Four ranks add up what they hold", "says": told(recording["steps"]), "plays": True}
+
+
+def told(steps: list) -> list[str]:
+    """A sentence for the start of a ring, and one for each of its steps: [source, target, chunks, adds] of each message."""
+    does = {
+        True: "each rank sends a chunk to the next rank, which adds it to its own",
+        False: "each rank sends a finished sum to the next rank, which keeps it",
+    }
+    says = ["Each rank holds four chunks of its own; in 6 steps, every rank will hold the sums of all."]
+    says += [f"Step {k}: {does[messages[0][3]]}." for k, messages in enumerate(steps, 1)]
+    says[-1] = says[-1][:-1] + ". Now every rank holds every sum."
+    return says
+
+
+def question() -> dict:
+    """The first prediction of a visitor."""
+
+    def everybody_calls():
+        x = torch.tensor([10.0 * dist.get_rank() + 1])
+        dist.all_reduce(x)
+
+    return _asked(predict(everybody_calls, world_size=4))
+
+
+def deadlock() -> dict:
+    """A program that hangs, and what the course says about it."""
+
+    def everybody_receives_first():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        x = torch.ones(4)
+        dist.recv(x, (rank - 1) % world_size)
+        dist.send(x, (rank + 1) % world_size)
+
+    return _asked(predict(everybody_receives_first, ask="verdict", world_size=4))
+
+
+def _asked(prediction) -> dict:
+    prediction.unattended()
+    return prediction.recording()
+
+
+def recordings() -> dict:
+    found = {"ring": ring(), "question": question(), "deadlock": deadlock(), "costs": costs().recording()}
+    asked = dict(op="all_reduce", world_size=4, root=0, reduce_op="SUM", dtype="float32", size=3)
+    return {**found, "explore": recorded_explore(asked)}
+
+
+def log_loss():
+    loss = torch.ones(1)
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+        print("loss", loss.item() / 4)
+
+
+def waiting() -> bytes:
+    """The PNG of who waits for whom."""
+    try:
+        run(log_loss, world_size=4)
+    except Stuck as stuck:
+        return stuck.draw().png()
+    raise AssertionError("rank 0 waited for nobody")
+
+
+def moving_ring() -> bytes:
+    """The GIF of a ring's steps, played without end."""
+    ring, film = ring_all_reduce(4), io.BytesIO()
+    drawn = [Image.open(io.BytesIO(ring.draw(k + 1).png())).convert("RGB") for k in range(len(ring.steps) + 1)]
+    frames = [Image.new("RGB", drawn[0].size, "white") for _ in drawn]
+    for frame, picture in zip(frames, drawn):
+        frame.paste(picture)
+    played = {"duration": FRAME_MILLISECONDS, "loop": 0, "optimize": True}
+    frames[0].save(film, "gif", save_all=True, append_images=frames[1:], **played)
+    return film.getvalue()
+
+
+if __name__ == "__main__":
+    text = json.dumps(recordings(), ensure_ascii=False, separators=(",", ":"))
+    RECORDED.write_text(text + "\n", encoding="utf-8")
+    for name, image in (("deadlock.png", waiting()), ("ring.gif", moving_ring())):
+        (NOTEBOOKS / "images" / name).write_bytes(image)

@@ -1,0 +1,75 @@
+"""Sphinx's settings for the website of the course; tools/website.py copies them beside the pages."""
+
+import os
+import re
+from html import escape
+from pathlib import Path
+
+from latex2mathml.converter import convert
+
+project = "Collectives"
+extensions = ["myst_nb", "sphinx_copybutton"]
+html_theme = "furo"
+html_title = "Collectives"
+html_baseurl = os.environ.get("SITE_URL", "")  # where the site will be: a share image needs its whole address
+html_favicon = "favicon.svg"
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
+html_js_files = ["pages.js"]
+html_copy_source = False
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_error_lexer = "text"
+myst_enable_extensions = ["dollarmath", "html_image"]  # html_image: <img> in Markdown is an image of the site
+myst_heading_anchors = 4
+suppress_warnings = ["mystnb.unknown_mime_type", "misc.highlighting_failure", "toc.not_included"]
+copybutton_exclude = ".linenos, .gp"
+html_math_renderer = "mathml"
+DESCRIPTION = (
+    "Collective communication and distributed training, run on a laptop and seen whole: ordinary PyTorch, no GPU."
+)
+LONGEST = 200  # characters of a description
+
+
+def write_math(self, node):
+    """Formulas as MathML, which browsers draw by themselves: MathJax would be loaded from elsewhere."""
+    from docutils.nodes import SkipNode
+
+    self.body.append(convert(node.astext(), display="inline" if node.tagname == "math" else "block"))
+    raise SkipNode
+
+
+def describe(app, name, template, context, doctree):
+    """What a search engine and a chat show of a page: its title, and its first paragraph."""
+    from docutils.nodes import paragraph
+
+    if doctree is None:
+        return
+    own = (found for found in doctree.findall(paragraph) if "plays" not in found.parent.get("classes", ()))
+    texts = (" ".join(found.astext().split()) for found in own)
+    said = DESCRIPTION if name == "index" else next((text for text in texts if len(text) > 60), DESCRIPTION)
+    said = said if len(said) <= LONGEST else said[:LONGEST].rpartition(" ")[0] + " ..."
+    title = doctree.get("title") or context.get("title") or project
+    named = {"og:title": title, "og:description": said, "og:type": "website", "og:site_name": project}
+    if html_baseurl:
+        named["og:image"] = f"{html_baseurl.rstrip('/')}/_static/share.png"
+    tags = [f'<meta name="description" content="{escape(said)}">']
+    tags += [f'<meta property="{key}" content="{escape(value)}">' for key, value in named.items()]
+    context["metatags"] = (context.get("metatags") or "") + "\n".join(tags)
+
+
+def entitle(app, exception):
+    """The first page's title says what the course is; the theme gives it the site's name alone."""
+    first = Path(app.outdir, "index.html")
+    if exception is None:
+        page = first.read_text(encoding="utf-8")
+        title = re.search(r'property="og:title" content="([^"]+)"', page)[1]
+        first.write_text(re.sub(r"<title>.*?</title>", f"<title>{title}</title>", page, count=1), encoding="utf-8")
+
+
+def setup(app):
+    app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    app.connect("html-page-context", describe)
+    app.connect("build-finished", entitle)

@@ -1,0 +1,516 @@
+"""Builds the course as a website, for reading without running:   make site
+
+Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  What was recorded when they
+were executed plays there without a kernel, see helpers/views/web.  The pages come out in _site/, to be opened or served
+from any folder; nothing is loaded from elsewhere.
+"""
+
+import ast
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from html import escape
+from pathlib import Path
+
+from nbformat.v4 import new_markdown_cell, new_output
+from PIL import Image
+
+from collectives.figures.planning import planning
+from collectives.figures.web.panel import described
+from helpers.course import EXERCISES, ROOT, chapters
+from helpers.views.web import LACKS, PUZZLES, RECORDED, script
+
+from .notebooks import stored_picture
+from .site import pictures, python
+from .site.tasks import tasks
+
+SITE = ROOT / "_site"
+PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
+FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
+CAPTIONS = {"notebooks": "Chapters", "exercises": "Exercises"}
+PAGES = (
+    "first_hour",
+    "watch_your_job",
+    "three_in_the_morning",
+    "cheatsheet",
+    "reference",
+    "calibration",
+    "mistakes",
+    "bench",
+)
+RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
+LONGEST = 12  # cells on a page that is a part of a notebook
+WHOLE = 20  # a notebook of so many cells is one page
+UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
+KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # of a text: what nobody can do on the site
+IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
+DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
+LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
+Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
+RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
+CHOICES = json.loads(
+    PUZZLES.read_text(encoding="utf-8")
+)  # a function without one of its lines -> the lines to choose from
+
+
+class Figures:
+    """The figures of one page, in HTML; its pictures are files that pages share.
+
+    written: for the functions that a reader writes here, what is asked of them.  weighs: how many bytes Python has; None
+    where pages have no Python.
+    """
+
+    def __init__(
+        self, page: Path, source: Path, written: dict[str, dict] | None = None, weighs: int | None = None
+    ) -> None:
+        self.page, self.written, self.weighs = page, written or {}, weighs
+        self.static = os.path.relpath("_static", page.parent)
+        self.folder = source / "_static" / "figures"
+        self._scripted = False
+
+    def picture(self, output: dict, alt: str | None = None) -> list[dict]:
+        """The files of an output's picture, each with its words, its size and the pages, light or dark, that it is for."""
+        stored = stored_picture(output)
+        return self.files(stored.png, alt or stored.alt, stored.width, stored.narrow)
+
+    def files(self, png: bytes, words: str, width: int | None, narrow: str = "") -> list[dict]:
+        found = []
+        for file in pictures.files(png, self.folder):
+            _, theme, part = file.stem.split("-")
+            with Image.open(file) as image:
+                wide, high = image.size
+            shown = width or wide // 2  # pictures have two pixels for each that is shown
+            found.append({
+                "src": f"{self.static}/figures/{file.name}", "alt": words if part == "0" else f"{words}, continued",
+                "width": shown, "height": round(high * shown / wide), "class": f"only-{theme}",
+            } | ({"data-narrow": narrow} if narrow and part == "0" else {}))  # fmt: skip
+        return found
+
+    def playing(self, recording: dict, output: dict | None) -> str:
+        """A recording that plays, with its picture for a browser that runs no scripts."""
+        if recording["kind"] == "explore":
+            recording = RECORDINGS["explore"]
+        picture = output and self.picture(output, recording.get("title"))
+        if recording["kind"] == "planner":
+            if not self.weighs:
+                return still(picture)
+            recording = described(planning(recording["asked"])) | recording | {"weighs": self.weighs}
+        if picture and "key" in recording:
+            recording = answered(recording, self.picture(output))
+        return self._live(recording, images(picture) if picture else "")
+
+    def choice(self, name: str) -> str:
+        """The lines to choose from for a function that lacks one; what came of each is in its encoded key."""
+        chosen = CHOICES[name]
+        outcomes = chosen["key"]["outcomes"].items()
+        key = chosen["key"] | {"outcomes": {line: self._drawn(came) for line, came in outcomes}}
+        return self._live(chosen | {"key": encoded(key)}, "")
+
+    def _drawn(self, came: dict) -> dict:
+        """What came of a line, its picture in files for light and dark pages."""
+        if "picture" not in came:
+            return came
+        drawn, alt = came["picture"]["svg"], came["picture"]["alt"]
+        name = hashlib.sha256(drawn.encode()).hexdigest()[:16]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = []
+        for theme, image in (("light", DARK.sub("", drawn)), ("dark", DARK.sub(r"\1", drawn))):
+            (self.folder / f"{name}-{theme}.svg").write_text(image, encoding="utf-8")
+            size = {side: came["picture"][side] for side in ("width", "height")}
+            files.append(
+                {"src": f"{self.static}/figures/{name}-{theme}.svg", "alt": alt, **size, "class": f"only-{theme}"}
+            )
+        return came | {"picture": files}
+
+    def editor(self, source: str) -> str | None:
+        """A cell that a reader can write in; None for one whose function is no task of the page."""
+        named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
+        if not named or named[1] not in self.written:
+            return None
+        asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}", "weighs": self.weighs}
+        function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
+        upto = "\n".join(source.splitlines()[: function.end_lineno])  # what calls it is for JupyterLab
+        return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
+
+    def _live(self, recording: dict, instead: str) -> str:
+        """What plays, and the HTML that a browser without scripts shows."""
+        data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+        script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
+        self._scripted = True
+        inside = f"<noscript>{instead}</noscript>" if instead else ""
+        recorded = f'<script type="application/vnd.collectives+json">{data}</script>'
+        return f'<div class="live {recording["kind"]}">{recorded}{inside}</div>{script}'
+
+
+def still(picture: list[dict]) -> str:
+    """A picture that stays as it is: never smaller than its letters can be read, so a phone scrolls it."""
+    return f'<div class="still">{images(picture)}</div>'
+
+
+def images(picture: list[dict]) -> str:
+    """In HTML; browsers load of lazy images only those that the page shows, so not the other theme's."""
+    tags = (" ".join(f'{name}="{escape(str(value))}"' for name, value in file.items()) for file in picture)
+    return "".join(f'<img {tag} loading="lazy">' for tag in tags)
+
+
+def answered(recording: dict, picture: list[dict]) -> dict:
+    """A prediction whose encoded key holds the picture of its answer too."""
+    key = json.loads(base64.b64decode(recording["key"]))
+    key["after"]["picture"] = picture
+    return recording | {"key": encoded(key)}
+
+
+def encoded(key: dict) -> str:
+    """A key as pages have it: no search finds an answer in it, and nobody reads one by chance."""
+    return base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()
+
+
+def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
+    """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
+    found, before, told = [], False, False  # whether a picture stood there before, and one that says its words itself
+    for output in outputs:
+        data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
+        only_words = is_words(data)
+        if recording:
+            drawn = [o for o in outputs if stored_picture(o)]
+            found.append(html(figures.playing(recording, drawn[0] if drawn else None)))
+            if only_words and "key" not in recording:
+                found.append(as_text(data))
+        elif "image/png" in data:
+            found.append(html(still(figures.picture(output))))
+        elif only_words and told:
+            continue
+        elif only_words and before and not folded:
+            found.append(as_text(data))
+        else:
+            found.append(output)
+        before = bool(recording) or "image/png" in data
+        told = bool(recording) and recording["kind"] == "planner" and bool(figures.weighs)
+    return found
+
+
+def is_words(data: dict) -> bool:
+    """Whether an output is text alone, or the text twin of a picture."""
+    folded = "".join(data.get("text/html", ""))
+    return set(data) == {"text/plain"} or "text/plain" in data and folded.startswith('<div class="collectives-twin">')
+
+
+def as_text(data: dict) -> dict:
+    words = escape("".join(data["text/plain"]))
+    return html(f"<details class='twin'><summary>as text</summary><pre>{words}</pre></details>")
+
+
+def html(text: str) -> dict:
+    return new_output("display_data", {"text/html": text})
+
+
+# --- pages --------------------------------------------------------------------------------
+
+
+def contents(folder: str) -> str:
+    pages = sorted(path.stem for path in (ROOT / folder).glob("*.ipynb"))
+    pages = ["README"] * (ROOT / folder / "README.md").exists() + pages
+    return toctree(CAPTIONS[folder], *(f"{folder}/{page}" for page in pages))
+
+
+def toctree(caption: str, *pages: str) -> str:
+    return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
+
+
+def fit_cell(cell: dict, figures: Figures) -> None:
+    """What a reader is to predict shows only on a click, as in JupyterLab; but what plays begins with the question."""
+    folded = cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
+    folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
+    if folded:
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
+    cell["outputs"] = shown(cell["outputs"], figures, folded)
+    source = "".join(cell["source"])
+    if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"] = [html(figures.choice(checks[source]))]
+    elif LACKS in source:
+        cell["source"] = source.replace(LACKS, "...  # which line?")
+    elif editor := figures.editor(source):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"].append(html(editor))
+
+
+def fit_images(text: str, page: Path, figures: Figures) -> str:
+    """A page's text, its pictures light and dark as those of outputs are."""
+
+    def fitted(shown: re.Match) -> str:
+        known = dict(re.findall(r'(\w+)="([^"]*)"', shown["tag"] or ""))
+        file = ROOT / page.parent / (known.get("src") or shown["to"] or "")
+        if file.suffix != ".png":
+            return shown[0]
+        return still(figures.files(file.read_bytes(), known.get("alt") or shown["words"], int(known.get("width", 0))))
+
+    return IMAGE.sub(fitted, text)
+
+
+def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
+    """The links of a page's text, made to lead somewhere on the site.
+
+    A place in a notebook is on one of its pages. A file of the repository that is no page is copied beside the pages,
+    which makes it a download; a folder's page is its README, and without one only the words are left of its link.
+    """
+
+    def fitted(link: re.Match) -> str:
+        words, target, at = link[1], link[2], (link[3] or "").lower()  # MyST's anchors are small, JupyterLab's not
+        here = page.parent / target if target else page
+        if (ROOT / here).is_dir():
+            target, here = f"{target.rstrip('/')}/README.md", here / "README.md"
+            if not (source / here).exists():
+                return words
+        if (ROOT / here).is_file() and not (source / here).exists():
+            copy = Path(os.path.normpath(source / here))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / here, copy)
+        there = places.get((os.path.normpath(here), at[1:]))
+        if there and there != page:
+            target = Path(os.path.relpath(there, page.parent)).as_posix()
+        return f"[{words}]({target}{at})"
+
+    return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
+
+
+def fit(
+    page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict], weighs: int | None = None
+) -> None:
+    """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
+
+    written: what a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
+    """
+    tasks_here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
+    path, text, figures = (
+        source / page,
+        (source / page).read_text(encoding="utf-8"),
+        Figures(page, source, tasks_here, weighs),
+    )
+    if page.suffix == ".md":
+        text = text.replace("# Collectives\n", "# About the course\n", 1) if page.name == "README.md" else text
+        path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
+        return
+    content = json.loads(text)
+    content["cells"].insert(1, markdown(plays(page)))
+    for cell in content["cells"]:
+        if cell["cell_type"] == "markdown":
+            here = FOR_LAB.sub("", "".join(cell["source"]))
+            cell["source"] = fit_links(fit_images(here, page, figures), page, source, places)
+        elif cell["cell_type"] == "code":
+            fit_cell(cell, figures)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def plays(page: Path) -> str:
+    """A line for who reads without a kernel: what works here, and where the cells run."""
+    notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
+    words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
+    words += f"[install the course](../INSTALL.md) and open `{notebook}`"
+    if name := repository():
+        binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/{notebook}"
+        words += f", or start it in [Codespaces](https://codespaces.new/{name}) or [Binder]({binder})"
+    return f"```{{container}} plays\n{words}.\n```"
+
+
+@cache
+def repository() -> str | None:
+    """owner/name of the course on GitHub, if that is where this copy came from."""
+    asked = ["git", "remote", "get-url", "origin"]
+    origin = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    found = re.search(r"github\.com[:/](.+?)(\.git)?$", origin)
+    return found and found[1]
+
+
+# --- a long notebook, on several pages ----------------------------------------------------
+
+
+def cut(cells: list[dict], mark: str) -> list[list[dict]]:
+    """The cells before the first heading of a level, then those of each; a text is cut where a heading stands in it."""
+    found = [[]]
+    for cell in cells:
+        text = "".join(cell["source"])
+        unfenced = FENCED.sub(lambda code: " " * len(code[0]), text) if cell["cell_type"] == "markdown" else ""
+        starts = [heading.start() for heading in re.finditer(rf"^{mark} ", unfenced, re.MULTILINE)]
+        before = text[: starts[0]] if starts else text
+        if before or not starts:
+            found[-1].append({**cell, "source": before})
+        found += [[markdown(text[a:b])] for a, b in zip(starts, [*starts[1:], None])]
+    return found
+
+
+def sections(cells: list[dict]) -> list[list[dict]]:
+    """The pages of a notebook: its opening, then its sections, short ones together and long ones by their own sections."""
+    opening, *rest = cut(cells, "##")
+    pages, level = [], 0
+    for section in rest:
+        for part in [section] if len(section) <= LONGEST else cut(section, "###"):
+            deep = len(part[0]["source"].split(" ")[0])
+            short = pages and (len(pages[-1]) + len(part) <= LONGEST or len(part) < 3)
+            if short and deep >= level:
+                pages[-1] += part
+            else:
+                pages.append(list(part))
+                level = deep
+    return [opening, *pages]
+
+
+def headings(cells: list[dict]) -> list[str]:
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    return [words for text in texts for words in re.findall(r"^#+ +(.+?) *$", FENCED.sub("", text), re.MULTILINE)]
+
+
+def split(page: Path, source: Path) -> Places:
+    """Writes a long notebook as several: its opening and first section with the list of the others, and these.
+
+    Returns what is where.
+    """
+    content = json.loads((source / page).read_text(encoding="utf-8"))
+    if len(content["cells"]) <= WHOLE or page.stem in UNCUT:
+        return {}
+    opening, first, *rest = sections(content["cells"])
+    opening += first
+    chapter, names = headings(opening)[0], []
+    for number, cells in enumerate(rest, 2):
+        name = f"{page.stem}-{place(headings(cells)[0])}"
+        names.append(f"{name}-{number}" if name in names else name)
+        where = f"[{chapter}]({page.name}), page {number} of {len(rest) + 1}"
+        write(source / page.with_name(f"{names[-1]}.ipynb"), content, headed(cells, chapter, where))
+    listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *names, "```"])
+    write(source / page, content, [*opening, markdown(f"**Next in this chapter:**\n\n{listed}")])
+    files = [page, *(page.with_name(f"{name}.ipynb") for name in names)]
+    found = {}
+    for file, cells in zip(files, [opening, *rest]):
+        for words in headings(cells):
+            found.setdefault(place(words), file)  # of headings with the same words the first is meant
+    return {(file.as_posix(), at): there for file in files for at, there in found.items()}
+
+
+def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
+    """The cells of a page with one heading of the first level, and below it where the page belongs.
+
+    The first section's headings are raised to it; those of sections that follow it, to one level below.
+    """
+    above = len(cells[0]["source"].split(" ")[0]) - 1
+    marks = re.compile(r"^```.*?^```|^(#+) ", re.MULTILINE | re.DOTALL)
+    levels = []  # of the headings so far
+
+    def raised(found: re.Match) -> str:
+        if found[1] is None:
+            return found[0]
+        levels.append(len(found[1]))
+        inside = len(levels) == 1 or min(levels[1:]) > levels[0]  # the first section
+        return found[0][above if inside else above - 1 :]
+
+    texts = (marks.sub(raised, "".join(cell["source"])) if cell["cell_type"] == "markdown" else None for cell in cells)
+    first, *others = [cell if text is None else markdown(text) for cell, text in zip(cells, texts)]
+    heading, _, text = first["source"].partition("\n")
+    title = f"```{{title}} {chapter.partition(':')[0]}: {plain(heading.lstrip('# '))}\n```"
+    return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *others]
+
+
+def write(path: Path, content: dict, cells: list[dict]) -> None:
+    path.write_text(json.dumps({**content, "cells": cells}), encoding="utf-8")
+
+
+def markdown(text: str) -> dict:
+    return new_markdown_cell(text, id=hashlib.sha256(text.encode()).hexdigest()[:8])
+
+
+def place(words: str) -> str:
+    """MyST's name of a heading's place."""
+    return re.sub(r"[^\w -]", "", plain(words).lower()).replace(" ", "-")
+
+
+def plain(words: str) -> str:
+    """A heading without its marks."""
+    return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
+
+
+def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
+    """The first page: a ring that plays, a question, a schedule to mend, and where to go from there.
+
+    written: what is asked of that schedule; None where there is no Python to write it.  weighs: as Figures takes it.
+    """
+    figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None, weighs)
+    page = (PARTS / "start.md").read_text(encoding="utf-8")
+    shown = {
+        name: figures.playing(recording, None) for name, recording in RECORDINGS.items() if f"{{{{{name}}}}}" in page
+    }
+    shown["written"] = figures.editor((PARTS / "off_by_one.py").read_text(encoding="utf-8"))
+    if not written:
+        page = re.sub(r"^## Write one.*?(?=^## )", "", page, flags=re.MULTILINE | re.DOTALL)
+    for name, figure in shown.items():
+        page = page.replace(f"{{{{{name}}}}}", f"```{{raw}} html\n{figure}\n```")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = page.replace("{{stuck}}", re.search(r"^Stuck: .*?(?=^```$)", readme, re.MULTILINE | re.DOTALL)[0].strip())
+    page = page.replace("{{waits}}", re.search(r"^<img [^>]*deadlock.png[^>]*>$", readme, re.MULTILINE)[0])
+    page = fit_images(page, Path("index.md"), figures)
+    exercises = len([*EXERCISES.glob("*.ipynb")])
+    page = page.replace(
+        "{{extent}}", f"{len(chapters())} chapters with short tasks, and {exercises} exercises that are graded"
+    )
+    trees = [toctree("The course", "About the course <README>", "INSTALL"), *map(contents, FOLDERS)]
+    return "\n\n".join([page, *trees, toctree("Field guide and tables", *(f"notebooks/{name}" for name in PAGES))])
+
+
+def draw_pictures(source: Path, folder: Path) -> None:
+    """Writes the files of all pictures in notebooks, on all cores: most of the time of a build."""
+    notebooks = (json.loads(path.read_text(encoding="utf-8")) for path in source.rglob("*.ipynb"))
+    outputs = (output for notebook in notebooks for cell in notebook["cells"] for output in cell.get("outputs", ()))
+    drawn = dict.fromkeys(picture.png for picture in map(stored_picture, outputs) if picture)
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(partial(pictures.files, folder=folder), drawn))
+
+
+def prepared(source: Path) -> None:
+    """Everything that Sphinx reads."""
+    static = source / "_static"
+    static.mkdir(parents=True)
+    for name in ("conf.py", "favicon.svg"):
+        shutil.copy(PARTS / name, source)
+    for name in ("style.css", "pages.js"):
+        shutil.copy(PARTS / name, static)
+    shutil.copy(ROOT / "notebooks" / "images" / "deadlock.png", static / "share.png")
+    (static / "collectives.js").write_text(script(), encoding="utf-8")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
+    for page in ("README.md", "INSTALL.md"):
+        shutil.copy(ROOT / page, source)
+    draw_pictures(source, static / "figures")
+    places = {}
+    for path in [*source.rglob("*.ipynb")]:
+        places |= split(path.relative_to(source), source)
+    weighs = python.served(KEPT, static / "python")
+    written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
+    for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
+        fit(path.relative_to(source), source, places, written, weighs)
+    first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
+    (source / "index.md").write_text(first, encoding="utf-8")
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as place:
+        source, made = Path(place, "source"), Path(place, "site")
+        prepared(source)
+        command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going"]
+        done = subprocess.run([*command, "-d", f"{place}/cache", str(source), str(made)]).returncode
+        if done == 0:
+            shutil.rmtree(SITE, ignore_errors=True)
+            shutil.move(made, SITE)
+            print(f"The course is in {SITE.relative_to(ROOT)}/index.html")
+    return done
+
+
+if __name__ == "__main__":
+    sys.exit(main())
