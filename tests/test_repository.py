@@ -6,6 +6,7 @@ import re
 import sys
 from html import unescape
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,11 +14,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from collectives.record.collectives import COLLECTIVES
+from collectives.log.collectives import COLLECTIVES
 from helpers import Call, Event, Run
-from helpers.tools import notebooks
 from tests import ROOT
 from tests.bench import power
+from tools import notebooks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,10 +31,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 REQUIREMENTS = [Requirement(r) for r in PROJECT["dependencies"] + EXTRAS["course"] + EXTRAS["test"]]
 CONDA_NAMES = {"pytorch-cpu": "torch", "matplotlib-base": "matplotlib", "flit-core": "flit_core"}
 GUIDES = [ROOT / "README.md", ROOT / "INSTALL.md", ROOT / "CONTRIBUTING.md"]
-FOLDERS = ("collectives", "helpers", "tests", "exercises", "solutions", "notebooks", ".github")
+CODE = ("collectives", "helpers", "grader", "tools")
+ROOMS = [page for folder in CODE for page in (ROOT / folder).rglob("README.md")]
+PAPERS = [ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *ROOMS]
+FOLDERS = (*CODE, "tests", "exercises", "solutions", "notebooks", ".github")
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
 PAGES = [
     *ROOT.glob("*.md"),
+    *ROOMS,
     *(path for folder in ("exercises", "solutions", "notebooks") for path in (ROOT / folder).glob("*.[mi]*")),
 ]
 
@@ -89,7 +94,7 @@ def test_tested_versions_of_torch_are_said_alike():
     [("2.13.0+cpu", None), ("2.15.1", None), ("2.16.0a0+git", "newer"), ("2.9.1", "older"), ("3.0", "newer")],
 )
 def test_another_torch_than_the_tested_ones_is_a_notice(version, age):
-    from helpers.tools.check import untested
+    from tools.check import untested
 
     note = untested(version, ("2.13", "2.14", "2.15"))
     listed = "than the versions the course is tested with: 2.13, 2.14 and 2.15."
@@ -148,25 +153,50 @@ def test_guides_name_make_targets_that_exist():
         assert named and named <= targets
 
 
-def test_contributing_names_files_and_constants_that_exist():
-    named = re.findall(r"`([^`\n]+)`", (ROOT / "CONTRIBUTING.md").read_text())
-    paths = [f"/{path.relative_to(ROOT)}" for path in (*FILES, *ROOT.iterdir())]
-    files = {name for name in named if re.fullmatch(r"[\w./]+\.(py|csv|md|yml|toml|txt)", name)}
-    assert files and [name for name in sorted(files) if not any(path.endswith(f"/{name}") for path in paths)] == []
-    constants = {name for name in named if re.fullmatch(r"_?[A-Z][A-Z_]{3,}", name)}
+def test_papers_name_files_and_constants_that_exist():
     code = "\n".join(path.read_text() for path in FILES if path.suffix == ".py")
-    assert constants and [name for name in sorted(constants) if not re.search(rf"^{name}\b", code, re.MULTILINE)] == []
+    missing = []
+    for page in PAPERS:
+        named = re.findall(r"`([^`\n]+)`", page.read_text())
+        paths = [f"/{path.relative_to(ROOT)}" for path in (*FILES, *ROOT.iterdir())]
+        files = {name for name in named if re.fullmatch(r"[\w./]+\.(py|csv|md|yml|toml|txt)", name)}
+        constants = {name for name in named if re.fullmatch(r"_?[A-Z][A-Z_]{3,}", name)}
+        missing += [(page, name) for name in files if not any(path.endswith(f"/{name}") for path in paths)]
+        missing += [(page, name) for name in constants if not re.search(rf"^{name}\b", code, re.MULTILINE)]
+    assert missing == []
 
 
-def test_contributing_has_the_floors_of_the_contracts():
-    guide = (ROOT / "CONTRIBUTING.md").read_text()
-    for contract in PYPROJECT["tool"]["importlinter"]["contracts"]:
-        if contract["type"] == "layers":
-            (package,) = contract["containers"]
-            (table,) = re.findall(rf"^\| `{package}/`.*\n\|-.*\n((?:\|.*\n)+)", guide, re.MULTILINE)
-            heads = (row.split("|")[1].partition(", beside")[0] for row in table.splitlines())
-            floors = [name for head in heads for name in re.findall(r"`(\w+)(?:\.py)?`", head)]
-            assert floors == [name for layer in contract["layers"] for name in layer.split(" | ")]
+def test_papers_are_short():
+    def words(name):
+        return len((ROOT / name).read_text().split())
+
+    assert len((ROOT / "CONTRIBUTING.md").read_text().encode()) <= 6000
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words")[2]
+    assert len(re.findall(r"^\| (?!word|-)", table, re.MULTILINE)) <= 20
+    assert words("ARCHITECTURE.md") <= 1000
+    assert all(len(page.read_text().split()) <= 260 for page in ROOMS), {p: len(p.read_text().split()) for p in ROOMS}
+    if PROJECT["version"] == "0.1.0":  # nothing is released yet
+        assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 12
+
+
+def test_every_room_has_its_page_and_architecture_has_them_all():
+    packages = {path.parent for folder in CODE for path in (ROOT / folder).glob("*/__init__.py")} | {
+        ROOT / f for f in CODE
+    }
+    of_rooms = {"views", "exercise", "model", "inside", "site"}  # parts of a room, on its page
+    assert {path.relative_to(ROOT) for path in packages if path.name not in of_rooms} - {Path("collectives")} <= {
+        page.parent.relative_to(ROOT) for page in ROOMS
+    }
+    guide = (ROOT / "ARCHITECTURE.md").read_text()
+    (library,) = (c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c.get("containers") == ["collectives"])
+    table = guide.partition("## The rooms")[2].partition("\n## ")[0]
+    rows = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[2] if "|" in row else "")
+    ]
+    listed = {name for layer in library["layers"] for name in layer.split(" | ")}
+    assert listed | {"tools", "grader", "helpers"} == set(rows)
+    for layer, below in zip(library["layers"], library["layers"][1:]):
+        assert max(map(rows.index, layer.split(" | "))) < min(map(rows.index, below.split(" | "))), (layer, below)
 
 
 def test_links_lead_to_files():
