@@ -1,0 +1,61 @@
+"""How much code there is: what one drawn all_reduce enters, its spine, and each room. These numbers may only fall."""
+
+import pytest
+
+from tests import ROOT
+from tests.entered import entered
+
+MOST_ENTERED = 3_300  # lines of functions, in
+MOST_FILES = 54
+SPINE = (
+    "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
+    "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/calls",
+)  # fmt: skip
+MOST_OF_SPINE = 2_560
+# Lines of a room's Python files, those of a room within it too.
+CEILINGS = {
+    "collectives/algorithms": 2_890,
+    "collectives/calibrate": 500,
+    "collectives/cost": 1_500,
+    "collectives/draw": 1_590,
+    "collectives/figures": 680,
+    "collectives/judge": 2_610,
+    "collectives/launch": 2_470,
+    "collectives/log": 1_450,
+    "collectives/machines": 940,
+    "collectives/outcome": 240,
+    "collectives/planner": 1_890,
+    "collectives/rank": 2_440,
+    "collectives/remote": 1_320,
+    "collectives/train": 2_210,
+    "collectives/watch": 6_690,
+    "grader": 4_220,
+    "helpers": 4_520,
+    "tools": 2_190,
+}
+
+
+def lines(*files):
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def test_what_one_drawn_all_reduce_enters():
+    found = {file: count for file, count in entered().items() if count}
+    assert {"launch/session.py", "launch/server.py", "rank/tracer.py", "judge/monitor.py", "draw/canvas.py"} <= set(
+        found
+    )
+    assert sum(found.values()) <= MOST_ENTERED and len(found) <= MOST_FILES, sorted(found.items())
+
+
+def test_the_spine():
+    assert lines(*(ROOT / "collectives" / f"{file}.py" for file in SPINE)) <= MOST_OF_SPINE
+
+
+@pytest.mark.parametrize("room", CEILINGS)
+def test_a_room(room):
+    assert lines(*(ROOT / room).rglob("*.py")) <= CEILINGS[room]
+
+
+def test_each_room_has_a_ceiling():
+    rooms = {f"collectives/{page.parent.name}" for page in (ROOT / "collectives").glob("*/README.md")}
+    assert rooms | {"grader", "helpers", "tools"} == set(CEILINGS)
