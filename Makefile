@@ -1,8 +1,8 @@
 # What a reader, a teacher and CI run. Every command makes its own environment first.
 PYTHON ?= python3
 VENV ?= .venv
-# Notebooks and test files validated at a time: more than there are cores, as a third of their time is spent waiting.
-JOBS ?= 4
+# Notebooks and test files at a time: as many as there are cores, and no more than four.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -lt 4 ] && echo $$n || echo 4)
 # Modules are compiled once, not in each of some hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
 # Where Linux takes the CPU build of torch. Empty: pip's own index, and so the CUDA build.
@@ -28,10 +28,10 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once
 	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
-test: check ## test both packages, validate the chapters and some solutions
+test: check ## test the packages, validate a third of the notebooks (make test-all: all of them)
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
-test-all: check ## the same and the long tests too: what CI runs at each push
+test-all: check ## the same, every notebook and the long tests too
 	$(PYTEST) -m "not nightly" $(ARGS) $(OR_ALONE)
 
 test-nightly: check ## every test there is: all of those alike, of which test-all takes some

@@ -8,6 +8,11 @@ def when(always: bool, each_push: bool = False):
     return () if always else pytest.mark.slow if each_push else pytest.mark.nightly
 
 
+def is_quick(config) -> bool:
+    """Whether this is `make test`, which leaves out what is slow."""
+    return "not slow" in config.option.markexpr
+
+
 def spread(**axes):
     """Every pair of two axes, of which `make test` takes a third: each value of either axis with several of the other.
 

@@ -33,9 +33,10 @@ from tests.corpus import (  # noqa: F401 (four add to practice)
 )
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
 from tests.kernels import SETUP, kernels
-from tests.sampling import spread, when
+from tests.sampling import is_quick, spread, when
 from tools import release
 
+QUICK_SIZES = (3, 8, 1)
 beat, within_memory = module("09_beat_the_schedule"), module("14_within_memory")
 CALLS = [
     notebook.CHECK.match(cell.source).groups()
@@ -125,9 +126,14 @@ def together(file, kind):
 
 
 @pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
-def test_a_right_answer_passes(name, answer, capsys, monkeypatch):
-    """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind."""
+def test_a_right_answer_passes(name, answer, capsys, monkeypatch, request):
+    """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind.
+
+    `make test` tries three world sizes, the smallest last as a learner's check does; every other run tries all.
+    """
     function = named(answer, name)
+    if is_quick(request.config):
+        monkeypatch.setattr(check, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
     for kind in ("slow", "nightly"):
         if (name, answer) in TOGETHER[FILE_OF[name], kind]:
             monkeypatch.setattr(check, "_kept", {check._key(function): together(FILE_OF[name], kind)[name, answer]})
@@ -362,6 +368,7 @@ def test_a_short_task_says_how_many_of_its_chapter_are_done(monkeypatch, tmp_pat
     assert "1 of 5 short tasks done" in repr(Progress({}, practice={chapter: ["mean_shard"]}))
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 5.0)
     earlier = []  # a rank's own: it holds the calls that this process has made
