@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """The Python of an environment with the wheel and what the wheel requires."""
+    """The Python of an environment with the wheel and what the wheel requires, extras aside."""
     folder = tmp_path_factory.mktemp("environment")
     here = os.getcwd()
     os.chdir(ROOT)
@@ -65,11 +65,16 @@ def python(tmp_path_factory):
     with zipfile.ZipFile(wheel) as file:
         file.extractall(site)
     (about,) = site.glob("*.dist-info/METADATA")
-    for name in required(metadata.PathDistribution(about.parent).requires):
+    install(site, metadata.PathDistribution(about.parent).requires)
+    return folder / "env" / "bin" / "python"
+
+
+def install(site, requirements):
+    """Links to the distributions that some requirements lead to."""
+    for name in required(requirements):
         for part in {file.parts[0] for file in metadata.files(name) if file.parts[0] != ".."}:
             if not (site / part).exists():
                 (site / part).symlink_to(metadata.distribution(name).locate_file(part))
-    return folder / "env" / "bin" / "python"
 
 
 def required(requirements) -> set[str]:
@@ -85,22 +90,30 @@ def required(requirements) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_job_beside_a_helpers_of_its_own_is_watched(python, tmp_path):
+def test_a_job_next_to_a_helpers_of_its_own_is_watched_with_torch_alone_and_drawn_with_the_extras(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "helpers.py").write_text("def doubled(x):\n    return 2 * x\n")
     (tmp_path / "draw.py").write_text(DRAW)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
-    def call(*command):
+    def call(*command, status=0):
         done = subprocess.run(
             [python, *command], capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=240
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr * status
 
     torchrun = "-m torch.distributed.run --nproc-per-node 4 -m collectives.watch --record record train.py"
     printed = call(*torchrun.split())
     assert sorted(re.findall(r"rank (\d) has 8.0 by \S*?/helpers.py", printed)) == ["0", "1", "2", "3"]
+    assert "all_reduce SUM" in call("-c", "from collectives.jobs import load; print(load('record').table())")
+    assert "train.py, 4 ranks" in call("-m", "collectives", "steps", "record")
+    assert "jobs.load" in call("-m", "collectives", "explain", "record")
+    assert "pip install 'collectives-course[run]'" in call("draw.py", status=1)
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    install(site, ["cloudpickle"])
+    assert "pip install 'collectives-course[pictures]'" in call("draw.py", status=1)
+    install(site, ["matplotlib"])
     shown = call("draw.py")
     assert "all_reduce SUM" in shown and "ranks 0-3" in shown
     assert shown.endswith("['helpers']\n")  # the job's own

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from ..draw.calls import draw_calls
 from ..format import aligned, short
 from ..frontend import show
 from ..judge.gloo import may_be_lost
@@ -52,6 +51,8 @@ class Run:
         which: the index of one call in `.calls`, or a slice of them; by default all
         panels, or the first SHOWN_BLOCKS of many.  Raises IndexError for a call that did not happen.
         """
+        from ..draw.calls import draw_calls  # who opens a record needs no matplotlib to read it
+
         calls = self.calls
         return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)
 
