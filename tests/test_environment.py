@@ -19,7 +19,7 @@ import pytest
 from tests import ROOT
 from tools import install
 
-CHECK = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "check.py")]
+CHECK = [sys.executable, "-I", str(ROOT / "tools" / "check.py")]
 
 
 def call(command, **options):
@@ -63,7 +63,7 @@ def test_in_a_terminal_the_installer_shows_the_last_line_of_what_it_starts_and_a
 
 
 def test_check_names_a_course_that_is_not_installed(tmp_path):
-    result = call([new_venv(tmp_path), "-I", ROOT / "helpers" / "tools" / "check.py"])
+    result = call([new_venv(tmp_path), "-I", ROOT / "tools" / "check.py"])
     assert result.returncode == 1
     assert "not installed in this Python" in result.stderr and 'pip install -e ".[course]' in result.stderr
 
@@ -74,7 +74,7 @@ def test_check_names_a_missing_package(tmp_path):
     for name, text in {"collectives_course": "Requires-Dist: nbval\nRequires-Dist: torch", "nbval": ""}.items():
         (site / f"{name}-0.1.dist-info").mkdir()
         (site / f"{name}-0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.1\n{text}\n")
-    result = call([python, "-I", ROOT / "helpers" / "tools" / "check.py"])
+    result = call([python, "-I", ROOT / "tools" / "check.py"])
     assert result.returncode == 1
     assert "torch is missing" in result.stderr
 
@@ -83,7 +83,7 @@ def test_check_names_a_torch_that_does_not_load(tmp_path):
     """As when a file of it is damaged, or a library of the system is missing."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
-    command = [sys.executable, str(ROOT / "helpers" / "tools" / "check.py")]
+    command = [sys.executable, str(ROOT / "tools" / "check.py")]
     result = call(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
     assert result.returncode == 1
     assert "does not load: OSError: libgomp.so.1" in result.stderr and "make clean" in result.stderr
@@ -101,7 +101,7 @@ def test_check_names_a_machine_that_cannot_talk_to_itself():
 @pytest.mark.slow
 def test_installer_says_what_to_do_when_pip_fails_and_does_not_call_it_done(tmp_path):
     venv = tmp_path / "env"
-    command = [sys.executable, "-I", str(ROOT / "helpers" / "tools" / "install.py"), str(venv), ""]
+    command = [sys.executable, "-I", str(ROOT / "tools" / "install.py"), str(venv), ""]
     for _ in range(2):
         # No index, no wheels of one's own: what a machine without network comes to, at once.
         result = call(command, env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)})
@@ -142,7 +142,7 @@ def test_lab_opens_the_first_chapter_though_its_port_is_taken(tmp_path):
         command = [
             sys.executable,
             "-I",
-            str(ROOT / "helpers" / "tools" / "lab.py"),
+            str(ROOT / "tools" / "lab.py"),
             "--no-browser",
             f"--ServerApp.port={port}",
         ]

@@ -16,8 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collectives.jobs import Hosts, HostsUnavailable
-from collectives.remote import run
+from collectives.jobs import Hosts, HostsUnavailable, run
 from collectives.remote.export import export, with_last_shown
 from helpers import RankFailed, Stuck
 from tests import ROOT
@@ -199,7 +198,7 @@ import ctypes
 assert ctypes.CDLL(None).unshare(0x10000000) == 0  # while there is one thread only
 open("/proc/self/uid_map", "w").write("0 UID 1")
 open("/proc/sys/user/max_user_namespaces", "w").write("0")  # this user namespace allows none below it
-from collectives.jobs import Hosts, HostsUnavailable
+from collectives.jobs import Hosts, HostsUnavailable, run
 try:
     Hosts(2)
 except HostsUnavailable as error:

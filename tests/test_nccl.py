@@ -19,8 +19,8 @@ from collectives.log.calls import pair
 from collectives.log.event import Event
 from collectives.machines import machine
 from collectives.outcome.run import Run
+from collectives.play import timeline
 from collectives.remote.export import export
-from collectives.watch.steps import timeline
 from tests import ROOT
 from tests.nccl_like.build import COMPILER, build
 

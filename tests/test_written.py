@@ -12,11 +12,11 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.cost import cost
 from collectives.cost.plain import seconds
-from collectives.figures import step
 from collectives.figures.web.panel import described
 from collectives.figures.written import GIVEN, written
 from collectives.machines import Level, Machine, Port, fat_tree, gpu_nodes, pcie_node, rails
 from collectives.planner import Division, shape
+from collectives.play import step
 from helpers.views.planner import planner
 from tests import ROOT
 from tests.corpus import practice, puzzles

@@ -133,7 +133,7 @@ def untested(version: str, tested: tuple[str, ...]) -> str | None:
 
 
 def packages_are_ours() -> None:
-    for name in ("collectives", "helpers"):
+    for name in ("collectives", "helpers", "grader"):
         folder = Path(find_spec(name).origin).resolve().parent.parent
         if folder != ROOT:
             raise Problem(f"Notebooks would import {name} from another copy of the course, in {folder}.", AFRESH)

@@ -33,7 +33,7 @@ from .site import pictures, python
 from .site.tasks import tasks
 
 SITE = ROOT / "_site"
-PARTS = ROOT / "helpers" / "tools" / "site"  # the start page, the style, Sphinx's settings
+PARTS = ROOT / "tools" / "site"  # the start page, the style, Sphinx's settings
 FOLDERS = ("notebooks", "exercises")  # as pages, in this order; links between them stay as they are
 CAPTIONS = {"notebooks": "Chapters", "exercises": "Exercises"}
 PAGES = (

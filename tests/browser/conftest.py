@@ -55,7 +55,7 @@ def course(tmp_path_factory):
     git(folder, "init", "-q")
     git(folder, "add", "--all")
     git(folder, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "commit", "-q", "-m", "as it was")
-    script = folder / "helpers" / "tools" / "lab.py"
+    script = folder / "tools" / "lab.py"
     with jupyterlab(folder, "-I", script, "--no-browser", course=folder) as (address, token):
         yield folder, address, token
 
