@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_graded_says_why(tmp_path, capsys, name, notebook,
 
 @pytest.mark.slow
 def test_a_copy_for_students_grades_as_soon_as_the_exercises_are_in_the_place_of_the_solutions(tmp_path):
-    for folder in ("collectives", "helpers", "exercises"):
+    for folder in ("collectives", "helpers", "grader", "exercises"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "solutions").mkdir()
 

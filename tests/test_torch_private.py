@@ -22,7 +22,7 @@ OTHERS = {
     "_ipython_display_", "_repr_mimebundle_", "_render_traceback_",  # that Jupyter looks for
 }  # fmt: skip
 LOOKED_FOR = {"_source_rank", "_should_skip_dynamo"}  # methods of ours that torch calls
-PACKAGES = ROOT / "collectives", ROOT / "helpers"
+PACKAGES = [ROOT / name for name in ("collectives", "helpers", "grader", "tools")]
 
 
 def _trees():

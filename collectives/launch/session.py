@@ -20,7 +20,7 @@ from .interrupts import Interrupts
 from .pool import discard, in_background, replace
 from .ranks import Ranks, Server, Workers
 from .returns import Returns
-from .wire import Counted, Job, Message, ProcessContext, Ready, Recount
+from .wire import Command, Counted, Job, Message, ProcessContext, Ready, Recount
 from .workers import Patience
 
 START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
@@ -210,7 +210,8 @@ class Session:
         return not self._interrupts.count
 
     def _take(self, rank: int, message: Message) -> None:
-        self._monitor.feed(rank, message)
+        if not isinstance(message, Command):
+            self._monitor.feed(rank, message)
         match message:
             case Ready():
                 self._ready.add(rank)

@@ -149,7 +149,7 @@ class Refused(NamedTuple):
     errno: int
 
 
-Command = Union[Ready, Counted, Job, Recount, Fork, Kill, DumpStacks, Preload, Up, Exited, Refused]
+Command = Ready | Counted | Job | Recount | Fork | Kill | DumpStacks | Preload | Up | Exited | Refused
 Message = Union[log.Message, Command]
 MESSAGES: tuple[type, ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name
@@ -172,7 +172,7 @@ def frame(message: Message) -> bytes:
     return buffer.getvalue()
 
 
-def _message(data: bytes | memoryview) -> Message:
+def _message(data: bytes | bytearray | memoryview) -> Message:
     code, *fields = pickle.loads(data)
     return MESSAGES[code](*fields)
 
