@@ -11,7 +11,7 @@ import sys
 
 from .lazy import lazy
 
-# Each module and its names, loaded when one is asked for: who only grades needs no torch, a rank needs no pictures.
+# Each module and its names, loaded at first use: grading needs no torch, a rank needs no pictures.
 __all__ = lazy(
     __name__,
     {

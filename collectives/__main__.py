@@ -1,9 +1,9 @@
-"""What the library does on a command line: `python -m collectives COMMAND ...`, or `collectives COMMAND ...`."""
+"""The library's command line: `python -m collectives COMMAND ...`, or `collectives COMMAND ...`."""
 
 import sys
 from importlib import import_module
 
-# command -> the module whose main() it is, and what it does
+# command -> the module whose main() runs it, and its line in the help
 COMMANDS = {
     "watch": ("watch.__main__", "run a training script under torchrun, record its communication, say why it hangs"),
     "calibrate": (
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def usage() -> str:
-    """The commands, one a line."""
+    """The commands, one per line."""
     lines = [f"  {name:<9} {what}" for name, (_, what) in COMMANDS.items()]
     return "\n".join(["usage: python -m collectives COMMAND ...", "", *lines, "", "COMMAND --help says more."])
 

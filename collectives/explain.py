@@ -1,10 +1,10 @@
-"""Records of other tools, explained: who holds whom up, and the calls as a Run.
+"""Records of other tools, explained: which rank holds up which, and the calls as a Run.
 
 python -m collectives explain fr/ logs/
 
 from collectives.explain import load
-hang = load("fr/")         # a Run, as collectives.jobs.load gives of our own records
-print(hang.verdict)        # what the command says
+hang = load("fr/")         # a Run, as collectives.jobs.load returns for our own records
+print(hang.verdict)        # the command's report
 """
 
 from .lazy import lazy

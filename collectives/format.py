@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Sequence
 if TYPE_CHECKING:
     import torch
 
-COLUMNS = 100  # of a line that is shown whole, in a notebook beside its outline too
+COLUMNS = 100  # the longest line that is shown unbroken, in a notebook next to its outline too
 
 
 def aligned(
@@ -20,10 +20,10 @@ def aligned(
     least: Sequence[int] = (),
     rule: bool = False,
 ) -> str:
-    """Rows of words as a table, a line each; a row may end early.
+    """Rows of words as a table, one line per row; a row may end early.
 
     right: the columns that are flush right.  indent: before each line.  gap: between two columns.
-    least: characters that each column has at least.  rule: lines below the first row and above the last.
+    least: the minimum width of each column, in characters.  rule: lines below the first row and above the last.
     """
     columns = list(zip_longest(*rows, fillvalue=""))
     widths = [max(map(len, column)) for column in columns]
@@ -39,7 +39,7 @@ def aligned(
 
 
 def wrapped(text: str) -> str:
-    """Lines, those of more than COLUMNS characters broken between words."""
+    """Lines; longer ones than COLUMNS characters are broken between words."""
     lines = [textwrap.wrap(line, COLUMNS, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")]
     return "\n".join("\n".join(parts) for parts in lines)
 
@@ -60,7 +60,7 @@ def with_article(value: Any) -> str:
 
 def kind(value: Any) -> str:
     """'a float32 tensor of shape [3]', 'None', 'an int'"""
-    import torch  # takes a second, which tables of words need not wait for
+    import torch  # takes a second, which a table of words can do without
 
     if value is None:
         return "None"
@@ -73,7 +73,7 @@ def kind(value: Any) -> str:
 def numbers(values) -> str:
     """Each value as `number` writes it, fractions far smaller than the largest value with fewer digits.
 
-    A float32 that is left of terms a thousand times as large has no more: other digits differ between processors.
+    A float32 that remains of terms a thousand times as large has no more: further digits differ between processors.
     """
     largest = max((abs(v) for v in values if math.isfinite(abs(v))), default=1)
 
@@ -84,7 +84,7 @@ def numbers(values) -> str:
 
 
 def number(v, digits: int = 4) -> str:
-    """At most so many significant digits; a float that is whole is written without a point."""
+    """A number with at most this number of significant digits; a float with an integer value has no point."""
     if isinstance(v, bool):
         return "T" if v else "F"
     if isinstance(v, complex):

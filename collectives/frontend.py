@@ -1,4 +1,4 @@
-"""How something shows itself in a notebook: as a widget where somebody can use it, else as a picture and its words."""
+"""How an object shows itself in a notebook: as a widget where somebody can use it, else as a picture and its words."""
 
 import os
 import sys
@@ -9,12 +9,12 @@ from typing import Any, Iterator
 
 
 def show(picture: Any, words: str, recording: dict | None = None) -> None:
-    """Two outputs, for GitHub and the website, which of one that held both would show the picture only.
+    """Emit picture and text as two outputs: GitHub and the website show only the picture of a combined one.
 
-    Words that follow their picture are folded, so that after Shift+Enter the picture is what the screen has.  Who runs
-    the cell gets both in one: a front end shows it sooner.
-    recording: what the website plays in their place. It is the first output's metadata, which nobody shows
-    and nbval does not compare, whatever it does with a type of data that it does not know.
+    Words that follow their picture are folded, so after Shift+Enter the screen has the picture.  In a notebook where
+    somebody is working, both are one output, which a front end shows sooner.
+    recording: the data that the website plays instead. It is the first output's metadata, which no front end shows
+    and nbval never compares, whereas it may compare an output of a type that it does not know.
     """
     from IPython.display import display
 
@@ -30,7 +30,7 @@ def show(picture: Any, words: str, recording: dict | None = None) -> None:
 def twin(words: str, picture: str = "", kind: str = "twin", fold: bool = True) -> dict[str, str]:
     """An output: text, which a notebook shows folded, below the HTML of a picture; a program has the text alone.
 
-    kind: of the element, whose class is "collectives-" and that.
+    kind: the suffix of the element's class, "collectives-KIND".
     """
     shown = f"<details><summary>as text</summary>{_pre(words)}</details>" if fold else _pre(words)
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{shown}</div>'}
@@ -39,9 +39,9 @@ def twin(words: str, picture: str = "", kind: str = "twin", fold: bool = True) -
 def answer(words: str, image: dict | None) -> dict[str, str]:
     """An output: a question, which is the words' first line, and its answer, which a notebook shows folded.
 
-    GitHub and VS Code show stored outputs that JupyterLab folds; they keep this fold.  Of an output that it folds
-    JupyterLab shows the first line, of its HTML.  A program has the words alone.
-    image: the answer's picture, as image_html takes it.
+    GitHub and VS Code show stored outputs that JupyterLab folds; they keep this fold.  JupyterLab shows the first line,
+    of the HTML, of an output that it folds.  A program has the words alone.
+    image: the answer's picture, as for image_html.
     """
     question, _, answered = words.partition("\n")
     picture = "" if image is None else f"<img {_attributes(image)}>"
@@ -60,7 +60,7 @@ PAGE = """
 
 
 def image_html(image: dict) -> str:
-    """An image in HTML; one that can be light or dark is as the front end's page.  image: its src, alt and width."""
+    """An image in HTML; one that can be light or dark follows the front end's page.  image: its src, alt and width."""
     return f'<style>{PAGE}</style><img class="collectives-picture" {_attributes(image)}>'
 
 
@@ -84,7 +84,7 @@ class Shown:
 def attended() -> bool:
     """Whether somebody may be there to use a widget.
 
-    A program that executes a notebook (nbval, nbconvert, the website) says that it takes no
+    A program that executes a notebook (nbval, nbconvert, the website) declares that it answers no
     questions: its requests have allow_stdin=False.
     """
     at = shell()
@@ -93,12 +93,12 @@ def attended() -> bool:
 
 
 def watched() -> bool:
-    """Whether this is a notebook's kernel, and somebody may look at what it shows now."""
+    """Whether this is a notebook's kernel, and somebody may be looking at its output now."""
     return hasattr(shell(), "kernel") and attended()
 
 
 def notebook() -> str | None:
-    """The name of the notebook that somebody works in, without its ending; None where the front end does not tell."""
+    """The name of the open notebook, without its ending; None if the front end does not report it."""
     at = shell()
     if at is None or not attended():
         return None
@@ -112,13 +112,13 @@ def shell():
 
 
 class StatusLine:
-    """A line in the output of a cell that runs, which changes and goes away; in an attended notebook only."""
+    """A line in the output of a running cell, which changes and disappears; in an attended notebook only."""
 
     def __init__(self) -> None:
         self._handle, self._words = None, ""
 
     def say(self, words: str) -> None:
-        """Show the words, in place of those before."""
+        """Show the words instead of the previous ones."""
         if words == self._words:
             return
         self._words = words
@@ -133,8 +133,8 @@ class StatusLine:
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 AGAIN = "Run this cell again for its controls."
-# Of JupyterLab's outputs: the still is hidden by the figure that lives before it, and hides what says there is none.
-# It waits until that figure is drawn.
+# In JupyterLab, the still is hidden by a live figure before it, and otherwise hides the empty output of a missing one.
+# It appears late, so that the figure can be drawn first.
 STILL = """<style>
 .jp-OutputArea-child:has(.collectives) + .jp-OutputArea-child:has(.collectives-still) { display: none }
 .jp-OutputArea-child:has(+ .jp-OutputArea-child .collectives-still) .jupyter-widgets:not(:has(*)) { display: none }
@@ -153,13 +153,13 @@ class Interactive:
     _widget = None
 
     def widget(self):
-        """The widget, made when first asked for."""
+        """The widget, created at first use."""
         if self._widget is None:
             self._widget = self.figure()
         return self._widget
 
     def preview(self) -> Any:
-        """The picture where there are no widgets; None: it is drawn nowhere else."""
+        """The picture for where there are no widgets; None: it is not drawn there."""
         return self.draw()
 
     def unattended(self) -> tuple[Any, str]:
@@ -175,7 +175,7 @@ class Interactive:
             display(output, raw=True)
 
     def outputs(self) -> Iterator[dict]:
-        """The data of two: the widget, where there are any, and the still.
+        """The data of two outputs: the widget, if widgets are available, and the still.
 
         The second is for a front end that has no model of the widget: the notebook was opened again, in a new kernel.
         """
@@ -189,5 +189,5 @@ class Interactive:
         yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still", fold=picture is not None)
 
     def recording(self) -> dict | None:
-        """What the website plays instead of the picture, as JSON; asked for after `unattended`. None: nothing."""
+        """The data that the website plays instead of the picture, as JSON; used after `unattended`. None: nothing."""
         return None

@@ -1,4 +1,4 @@
-"""Stretches of time, or of a file."""
+"""Intervals of time, or of a file."""
 
 from typing import Iterable
 

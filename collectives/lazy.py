@@ -1,4 +1,4 @@
-"""Names and methods that are loaded when they are asked for: a rank loads what it executes, and nothing that draws."""
+"""Names and methods that are loaded at first use: a rank loads the code that it executes, and none that draws."""
 
 import sys
 from importlib import import_module

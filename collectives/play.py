@@ -1,4 +1,4 @@
-"""What moves: a run or a schedule step by step, when it happened, and a pipeline whose ranks and costs can be changed.
+"""Moving figures: a run or a schedule step by step, its timeline, and a pipeline whose ranks and costs can be changed.
 
 from collectives.play import play, step, timeline, training_steps
 """

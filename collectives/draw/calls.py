@@ -15,13 +15,13 @@ from .grid import Tray
 from .labels import RankLabels
 from .spacetime import LANE, space_time
 
-WAIT = 0.05  # seconds: shorter waits at a barrier are not told apart
+WAIT = 0.05  # seconds: the shortest wait at a barrier that is drawn
 
 
 def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
-    """The picture of some blocks of calls (see log/calls.py), a panel each; one for calls in a row that are alike.
+    """The picture of blocks of calls (see log/calls.py): a panel each; consecutive calls that are alike share one.
 
-    calls: all of the run, of which a panel says which they are; left out where there is only one.
+    calls: all calls of the run, by which each panel numbers its own; no numbers if the run has only one.
     """
     if not shown:
         nothing, words = Canvas(), "no communication"
@@ -39,13 +39,13 @@ def _sameness(block: list[Call]) -> object:
 
 
 def _line(calls: list[Call]) -> str:
-    """Where all ranks made these calls: 'train, line 10'; '' where it differs, or is not known."""
+    """The line from which all ranks made these calls: 'train, line 10'; '' if it differs, or is not known."""
     lines = {str(e.line) if e.line else "" for call in calls for e in call}
     return lines.pop() if len(lines) == 1 else ""
 
 
 def _which(blocks: list[list[Call]], places: dict[int, int]) -> str:
-    """Of the run's calls: 'call 1 of 2 · train, line 10'; 'calls 1-3 of 3, alike · train, line 10'; '' if all are there."""
+    """The numbers: 'call 1 of 2 · train, line 10'; 'calls 1-3 of 3, alike · train, line 10'; '' if all are shown."""
     calls = list(chain.from_iterable(blocks))
     if not places or len(blocks) == 1 and len(calls) == len(places):
         return ""
@@ -54,7 +54,7 @@ def _which(blocks: list[list[Call]], places: dict[int, int]) -> str:
 
 
 def panel(block: list[Call], which: str = "") -> tuple[Canvas, str]:
-    """One block, and what it shows in a few words.  which: of the run's calls it is."""
+    """The picture of one block, and its description in a few words.  which: as returned by `_which`."""
     call = block[0]
     if call.is_message:
         return space_time(block, which=which)
@@ -64,10 +64,10 @@ def panel(block: list[Call], which: str = "") -> tuple[Canvas, str]:
 
 
 def collective(call: Call, which: str = "") -> Canvas:
-    """What every rank held before and after, side by side, and between them where the data went.
+    """Every rank's values before and after, side by side, with lines between them for where the data went.
 
     Rows are ranks, columns are slots, and both keep their place from before to after.  The
-    colour of a cell is the rank its data came from; a dark cell combines every rank.
+    color of a cell is the rank its data came from; a dark cell combines every rank.
     """
     made = {e.rank: i for i, e in enumerate(call)}
     ranks = call.group
@@ -116,7 +116,7 @@ def collective(call: Call, which: str = "") -> Canvas:
 
 
 def barrier(call: Call, which: str = "") -> Canvas:
-    """Lanes that stop where a rank arrives, and go on together."""
+    """Lanes that stop where their rank arrives, and continue together."""
     sketch, ranks = Canvas(), call.group
     title, _, rest = call_title(call).partition(", ")
     y = heading(sketch, title, rest, which) + 8

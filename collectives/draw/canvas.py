@@ -26,7 +26,7 @@ from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
 from ..frontend import image_html, watched
-from .palette import (  # noqa: F401 (who draws takes them from here)
+from .palette import (  # noqa: F401 (drawing modules import them from here)
     AMOUNT,
     ANYBODYS,
     FAINT,
@@ -43,23 +43,23 @@ from .png import encoded
 from .svg import svg
 
 WIDTH = 860  # pixels: what a notebook page shows without scaling
-SHARPNESS = 2  # image pixels per pixel shown, for screens that have them
+SHARPNESS = 2  # image pixels per pixel shown, for high-resolution screens
 _INCH = 100  # pixels
 
 
 def colour(rank: int) -> str:
-    """The colour of data that came from this rank, '#rrggbb'; the ninth rank is the first again."""
+    """The color of data that came from this rank, '#rrggbb'; the ninth rank has the first one's."""
     return PALETTE[rank % len(PALETTE)]
 
 
 def pale(tint: str, share: float = 0.5) -> str:
-    """This colour mixed with white: so much of it."""
+    """A color mixed with white.  share: the color's, 0 to 1."""
     return to_hex([1 - (1 - channel) * share for channel in to_rgb(tint)])
 
 
 @lru_cache(maxsize=64)
 def ink_on(fill: str) -> str:
-    """Black or white, whichever can be read better on this fill."""
+    """Black or white, whichever is easier to read on this fill."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(fill)]
     light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]  # WCAG relative luminance
     return "#ffffff" if 1.05 / (light + 0.05) > (light + 0.05) / 0.05 else "#000000"
@@ -67,7 +67,7 @@ def ink_on(fill: str) -> str:
 
 @lru_cache(maxsize=None)
 def font(bold: bool = False, mono: bool = False, size: float | None = None) -> FontProperties:
-    # By file, not by name: the same picture whatever fonts and settings the reader has.
+    # By file, not by name: the same picture with any fonts and settings of the reader's.
     name = "DejaVuSans" + "Mono" * mono + "-Bold" * bold
     return FontProperties(fname=f"{get_data_path()}/fonts/ttf/{name}.ttf", size=size)
 
@@ -89,7 +89,7 @@ def outline(text: str, bold: bool = False, mono: bool = False) -> Path:
 class Words(Artist):
     """Text on a `Canvas`, x and baseline in its pixels, drawn as a shape.
 
-    matplotlib's own lays out and renders text again for every picture, for 1.5 ms a text; outlines are kept.
+    matplotlib's own lays out and renders text again for every picture, at 1.5 ms per text; outlines are kept.
     pixels: the letters' size.  They begin on a whole pixel of the image: the same words are the same pixels everywhere, which compress better.
     """
 
@@ -125,9 +125,9 @@ class Part(NamedTuple):
 
 
 class Canvas:
-    """Shapes and text in pixels, y downwards.  Later shapes lie over earlier ones.
+    """Shapes and text in pixels, y downwards.  Later shapes cover earlier ones.
 
-    narrow: for a page that is narrower, the sheet's parts in rows that stand one below the other; [] where it stays whole.
+    narrow: for a narrower page, the sheet's parts in rows that are stacked; [] if the sheet is not split.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Canvas:
         self.narrow: list[list[Part]] = []
 
     def reach(self, x: float, y: float) -> None:
-        """Makes the sheet large enough to hold this point."""
+        """Make the sheet large enough to contain this point."""
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def box(self, x, y, w, h, fill=None, edge=None, dashed=False, radius=3.0, lw=1.0) -> None:
@@ -144,7 +144,7 @@ class Canvas:
         self.reach(x + w, y + h)
 
     def boxed(self, x, y, w, h, words, size, fill, edge=None, dashed=False, radius=3.0, lw=1.0, bold=False) -> None:
-        """A box with words in its middle, black or white, whichever can be read."""
+        """A box with words in its middle, black or white, whichever is easier to read."""
         self.box(x, y, w, h, fill, edge, dashed, radius, lw)
         self.text(x + w / 2, y + h / 2, words, size, ink_on(fill), bold=bold)
 
@@ -160,7 +160,7 @@ class Canvas:
         self.reach(max(x for x, _ in points), max(y for _, y in points))
 
     def curve(self, points, tint=INK, lw=1.5) -> None:
-        """Straight through the points but the last, then in a curve that leaves and arrives level."""
+        """Straight through all points except the last, then in a curve that leaves and arrives level."""
         *straight, (x0, y0), (x1, y1) = points
         bend = (x1 - x0) * 0.5
         codes = [Path.MOVETO, *[Path.LINETO] * len(straight), *[Path.CURVE4] * 3]
@@ -208,7 +208,7 @@ class Canvas:
 
 
 def heading(sketch: Canvas, title: str, subtitle: str = "", beside: str = "") -> float:
-    """Writes both at the top left of the sheet, in small letters what is `beside` the title; returns the y below them."""
+    """Write both at the top left of the sheet, `beside` next to the title in small letters; return the y below them."""
     sketch.text(0, 10, title, 15.5, align="left", bold=True, mono=True)
     if beside:
         sketch.text(text_width(title, 15.5, bold=True, mono=True) + 16, 11, beside, 11.5, SOFT, align="left")
@@ -218,10 +218,10 @@ def heading(sketch: Canvas, title: str, subtitle: str = "", beside: str = "") ->
 
 
 class Sheet(Figure):
-    """A figure that a notebook shows by itself, once, with or without pyplot.  alt: one line saying what it is.
+    """A figure that a notebook shows by itself, once, with or without pyplot.  alt: a description in one line.
 
     pixels: width and height as shown.  narrow: as a Canvas has it.  The same ink gives the same PNG bytes.
-    A subclass has `tints()`, the colours of its shapes, and of its text and lines; and `svg()`, which is for a screen.
+    A subclass has `tints()`, the colors of its shapes, and of its text and lines; and `svg()`, which is for a screen.
     """
 
     narrow: list[list[Part]] = []
@@ -253,7 +253,7 @@ class Sheet(Figure):
         return {"image/png": image, "text/plain": self.alt}, {"image/png": self.measures()}
 
     def measures(self) -> dict:
-        """What a page is told of the PNG: width and height as shown, and the parts for a narrow page as "x,y,w,h x,y,w,h;..."."""
+        """The PNG's metadata: width and height as shown, and the parts for a narrow page as "x,y,w,h x,y,w,h;..."."""
         narrow = ";".join(" ".join(",".join(map(str, part)) for part in row) for row in self.narrow)
         return dict(zip(("width", "height"), self.pixels)) | ({"narrow": narrow} if narrow else {})
 
@@ -283,7 +283,7 @@ class Picture(Sheet):
 
 
 def _flow(sketches: Sequence[Canvas], margin=14, across=56, down=34):
-    """Places sketches like words: side by side while they fit, then below."""
+    """Place sketches like words: side by side while they fit, then below."""
     places, x, y, line, width = [], 0.0, 0.0, 0.0, 0.0
     for sketch in sketches:
         if x and x + sketch.width > WIDTH:
@@ -304,7 +304,7 @@ def _narrow(placed: Sequence[tuple[Canvas, tuple[int, int]]]) -> list[list[Part]
 
 
 def _rounded(x, y, w, h, r) -> Path:
-    k = r * 0.4477  # where the control points of a quarter circle lie
+    k = r * 0.4477  # the control points of a quarter circle
     corners = [
         (x + r, y), (x + w - r, y), (x + w - k, y), (x + w, y + k), (x + w, y + r),
         (x + w, y + h - r), (x + w, y + h - k), (x + w - k, y + h), (x + w - r, y + h),

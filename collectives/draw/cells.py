@@ -1,4 +1,4 @@
-"""The cells of a collective: how much of a tensor they show, and where they stand before and after."""
+"""The cells of a collective: how much of a tensor they show, and where they are before and after."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from .grid import Tray
 
 
 class Style(NamedTuple):
-    """How much of a tensor a cell shows."""
+    """The amount of a tensor that a cell shows."""
 
     shows: str  # "numbers", "ends", "letters", "nothing"
     size: float  # of the text, in pixels
@@ -24,7 +24,7 @@ class Style(NamedTuple):
     least: float  # a cell is at least this wide
 
 
-# The first that fits the page is taken.
+# The first that fits the page is used.
 STYLES = (
     Style("numbers", 13, False, 7, 30),
     Style("numbers", 11.5, False, 5, 22),
@@ -43,7 +43,7 @@ FILLS = {"reduced": REDUCED, "unknown": "#ffffff"}
 
 
 class Cell(NamedTuple):
-    """A slot, and what is written in it."""
+    """A slot, and its text."""
 
     slot: Slot
     rows: list[list[str]]
@@ -52,7 +52,7 @@ class Cell(NamedTuple):
 
 
 class Grid:
-    """The cells of a call in one style, and the places that before and after share."""
+    """The cells of a call in one style, and the column positions that before and after share."""
 
     def __init__(self, call: Call, before: list[Row], after: list[Row], style: Style) -> None:
         self.style = style
@@ -105,7 +105,7 @@ class Grid:
 
 
 def written(slot: Slot, style: Style) -> Cell:
-    """What is written in a slot in this style."""
+    """The cell of a slot, with its text in this style."""
     value = slot.value
     if style.shows == "nothing" or value is None:
         return Cell(slot, [])

@@ -1,4 +1,4 @@
-"""Charts: curves and dots on axes, in the fonts and colours of the other pictures."""
+"""Charts: curves and dots on axes, in the fonts and colors of the other pictures."""
 
 import io
 from math import log10
@@ -17,7 +17,7 @@ from .svg import darkened
 
 
 class Chart(Sheet):
-    """Axes, one above the other, in the fonts and colours of the other pictures.  alt: one line saying what the picture is."""
+    """Stacked axes, in the fonts and colors of the other pictures.  alt: a description of the picture in one line."""
 
     def __init__(self, alt: str, panels: int = 1, height: float = 400) -> None:
         super().__init__(alt, (WIDTH, round(height)), layout="constrained")
@@ -65,13 +65,13 @@ def small_font() -> FontProperties:
 
 
 def ticks(axis, at: Sequence[float], say: Callable[[float], str]) -> None:
-    """Marks an axis at these places, each in the words that `say` has for it."""
+    """Label an axis at these places, each with the words that `say` returns for it."""
     axis.set_ticks(list(at), [say(v) for v in at])
     axis.set_ticks([], minor=True)
 
 
 def seconds_axis(ax: Axes) -> None:
-    """Marks the y axis, which is logarithmic, with durations."""
+    """Label the y axis, which is logarithmic, with durations."""
     low, high = ax.get_ylim()
     ax.set_ylim(low, high)
     marks = [m * 10.0**k for k in range(-7, 3) for m in ((1, 3) if log10(high / low) < 3 else (1,))]
@@ -80,25 +80,25 @@ def seconds_axis(ax: Axes) -> None:
 
 
 def titled(ax: Axes, words: str, x: str) -> None:
-    """Writes a title above, and below the x axis what it is."""
+    """Write a title above, and the x axis's label below."""
     ax.set_title(words, loc="left", fontproperties=font(bold=True, size=10.5), color=INK)
     ax.set_xlabel(x, fontproperties=small_font(), color=SOFT)
 
 
 def note(ax: Axes, words: str, at: tuple[float, float], by: tuple[float, float], side: str) -> None:
-    """Words beside a point of the data.  by: how far, in points.  side: which end of them is there."""
+    """Write words next to a data point.  by: the distance, in points.  side: the end of the words that is there."""
     ax.annotate(words, at, by, textcoords="offset points", ha=side, va="center", fontproperties=small_font(), color=INK)
 
 
 def key(ax: Axes, k: int, words: str, **how) -> None:
-    """Line k of a legend to the right of the axes.  how: what its marker looks like."""
+    """Line k of a legend to the right of the axes.  how: the look of its marker."""
     y = 0.96 - 0.07 * k
     ax.plot([1.02], [y], ls="", ms=5, transform=ax.transAxes, clip_on=False, **how)
     ax.text(1.035, y, words, fontproperties=small_font(), color=INK, va="center", transform=ax.transAxes)
 
 
 def label_ends(ax: Axes, ends: list[tuple[str, float, float, str]], gap: float = 0.075) -> None:
-    """Names curves at their right ends, moved apart where names would overlap."""
+    """Name curves at their right ends, moving names apart where they would overlap."""
     ax.figure.draw_without_rendering()
     places, low = [], -1.0
     for name, x, y, colour in sorted(ends, key=lambda end: end[2]):

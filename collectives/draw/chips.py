@@ -1,4 +1,4 @@
-"""Values and chunks on their way, on the arrows that carry them."""
+"""Values and chunks in flight, on the arrows of their messages."""
 
 from typing import NamedTuple, Sequence
 
@@ -11,14 +11,14 @@ from .grid import draw_chunk
 
 
 class ChunkParts(NamedTuple):
-    """Whose parts a chunk on its way holds."""
+    """The ranks whose parts a chunk in flight contains."""
 
     bits: int
     ranks: int  # of which a sum is made
 
 
 class Chips:
-    """Values on their way, on top of the arrows that carry them, none over another."""
+    """Values in flight, on top of their messages' arrows, without overlaps."""
 
     def __init__(self, high: float, size: float, edge: float = 1.0) -> None:
         self.high, self.size, self.edge = high, size, edge  # pixels
@@ -26,11 +26,11 @@ class Chips:
         self._placed: list[tuple[float, float, float, str | ChunkParts, str]] = []  # x, y, width, fill, words
 
     def put(self, x: float, y: float, wide: float, fill: str | ChunkParts, words: str) -> None:
-        """fill: a colour, or what chunk it is."""
+        """fill: a color, or the chunk."""
         self._placed.append((x, y, wide, fill, words))
 
     def put_along(self, start, end, lanes: int, parts: Sequence[float], wide: float, fill, words: str) -> None:
-        """Put one at the first free place along an arrow that crosses so many lanes, best between two of them."""
+        """Put one at the first free place along an arrow that crosses `lanes` lanes, preferably between two lanes."""
         places = [(k + part) / lanes for part in parts for k in range(lanes)] + [t / 20 for t in range(3, 18)]
         spots = [along(start, end, t) for t in places]
         x, y = next((spot for spot in spots if self._free(*spot, wide)), None) or max(spots, key=self._room_at)
@@ -57,7 +57,7 @@ def along(start, end, t: float) -> tuple[float, float]:
 
 
 def chip(value: Value, room: float) -> str:
-    """A message's value in a few characters, as many as there is room for (in pixels); '' for no value."""
+    """A message's value in the few characters that there is room for (in pixels); '' for no value."""
     cut = isinstance(value, Summary)
     if not cut and not isinstance(value, torch.Tensor):
         return ""

@@ -1,7 +1,7 @@
 """Where the data of a collective went: lines between the cells before and the cells after.
 
-A line starts at the chunk whose data it is, in the colour of its rank.  It says whose data a rank was left with, and
-not by which way it came: that is the algorithm's.
+A line starts at the chunk whose data it is, in the color of its rank.  It shows whose data a rank ended up with,
+not the route that the data took, which depends on the algorithm.
 """
 
 from itertools import pairwise
@@ -13,11 +13,11 @@ from ..log.collectives import of, shapes
 from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, Canvas, colour, text_width
 from .cells import Grid
 
-MOST = len(PALETTE) ** 2  # lines that can be told apart
+MOST = len(PALETTE) ** 2  # lines that a reader can distinguish
 
 
 class Delivery(NamedTuple):
-    """A line: what one rank was left with of another's."""
+    """A line: a part of one rank's data that a rank ended up with."""
 
     source: int  # global ranks
     column: int | None  # of the source's chunk; None: it has one tensor
@@ -38,7 +38,7 @@ def chunked(call: Call) -> bool:
 
 
 def says(call: Call, grid: Grid) -> str:
-    """What the lines mean, as it stands below them; '' where there are none."""
+    """The meaning of the lines, for below the picture; '' if there are no lines."""
     if not provenance.agree(call) or not any(cell.slot.kind != "buffer" for row in grid.after for cell in row):
         return ""
     if sign := _sign(call):
@@ -47,7 +47,7 @@ def says(call: Call, grid: Grid) -> str:
 
 
 def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: float, ys: list[float]) -> None:
-    """Draw the lines.  left: of the cells before; x0, x1: where there is room for lines; ys: the middles of the rows."""
+    """Draw the lines.  left: where the cells before begin; x0, x1: the room for lines; ys: the middles of the rows."""
     y, sign = dict(zip(call.group, ys)), _sign(call)
     middle, centre = (x0 + x1) / 2, (ys[0] + ys[-1]) / 2
     start = _Starts(call, grid, left, x0, y)
@@ -64,7 +64,7 @@ def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: flo
             if tint:
                 _deliver(sketch, [(middle + half, centre)], (x1, y[rank]), tint)
         _pill(sketch, middle, centre, half, sign, any(out.values()))
-    elif not (lines := _lines(call, grid)) or len(lines) > MOST:  # nothing went, or more than can be told apart
+    elif not (lines := _lines(call, grid)) or len(lines) > MOST:  # nothing went, or more than a reader can distinguish
         sketch.arrow((middle - 22, centre), (middle + 22, centre), INK if lines else FAINT, 2.2, dashed=not lines)
     else:
         fan = 0 if len({line.source for line in lines}) == 1 else 20 / len(ys)
@@ -109,7 +109,7 @@ def _sums(sketch: Canvas, call: Call, grid: Grid, start: "_Starts", x0, x1, y: d
 
 
 def _tint(row) -> str:
-    """Of the arrow to a rank: dark for what combines every rank, grey for something else that it was left with."""
+    """The tint of the arrow to a rank: dark for a result that combines every rank, gray for one that is unknown."""
     kinds = {cell.slot.kind for cell in row}
     return REDUCED if "reduced" in kinds else SOFT if "unknown" in kinds else ""
 
@@ -150,7 +150,7 @@ def _deliver(sketch: Canvas, points, end, tint: str, lw: float = 2) -> None:
 
 
 def _sign(call: Call) -> str:
-    """What stands for combining: 'Σ', 'max'; '' where nothing is combined."""
+    """The sign for combining: 'Σ', 'max'; '' if nothing is combined."""
     op = call.events[0].reduce_op or ""
     return provenance.SIGNS.get(op, op.lower())
 

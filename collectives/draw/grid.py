@@ -1,4 +1,4 @@
-"""The grid of ranks x chunks: where its cells are, and a chunk, drawn the same wherever it stands: in it or on arrows."""
+"""The grid of ranks x chunks: where its cells are, and a chunk, drawn the same in a cell and on an arrow."""
 
 from typing import Iterable, NamedTuple
 
@@ -8,14 +8,14 @@ BELOW = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class Places(NamedTuple):
-    """Where cells are, a row a rank, a column a chunk or a moment.  In pixels; nothing is drawn."""
+    """Where cells are: a row per rank, a column per chunk or moment.  In pixels; nothing is drawn."""
 
     left: float  # of the first cell
     top: float
     wide: float  # of each cell
     high: float
-    across: float  # from the left edge of a column to that of the next
-    down: float  # from the top of a row to that of the next
+    across: float  # from the left edge of a column to the next one's
+    down: float  # from the top of a row to the next one's
 
     def x(self, column: int) -> float:
         return self.left + column * self.across
@@ -32,20 +32,20 @@ class Places(NamedTuple):
 
 
 class Tray(NamedTuple):
-    """What a rank's cells lie in: by how much it is larger, in pixels."""
+    """The background of a rank's cells: how far it extends beyond them, in pixels."""
 
     beside: float = 4
     above: float = 4
     radius: float = 5
 
     def draw(self, sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
-        """x, y, wide, high: of the cells in it."""
+        """x, y, wide, high: the box around the cells."""
         beside, above, radius = self
         sketch.box(x - beside, y - above, wide + 2 * beside, high + 2 * above, TRAY, radius=radius)
 
 
 class HeldChunk(NamedTuple):
-    """A cell of a grid: what a rank holds of a chunk."""
+    """A cell of a grid: a rank's part of a chunk."""
 
     row: int
     column: int
@@ -63,11 +63,11 @@ def draw_chunks(sketch: Canvas, at: Places, cells: Iterable[HeldChunk], ranks: i
 def draw_chunk(sketch: Canvas, x, y, wide, high, name: str, parts: int, ranks: int, owner: bool = True) -> None:
     """Draw a chunk with its top left corner at (x, y), in pixels.
 
-    Empty is dashed.  One rank's part has the rank's colour.  A sum of some ranks is white, with a stripe for each
-    rank in it at the rank's own place; a sum of all ranks is dark, with a Σ.
+    An empty chunk is dashed.  One rank's part has the rank's color.  A sum of some ranks is white, with a stripe for
+    each rank in it at the rank's own place; a sum of all ranks is dark, with a Σ.
 
     name: its letter, with a sign before it if need be.  parts: the ranks in it, bit r for rank r; 0: nothing.
-    ranks: number of ranks of which a sum is made.  owner: whether to write the one rank's number beside the letter.
+    ranks: number of ranks in a full sum.  owner: whether to write the rank's number next to the letter.
     """
     count = parts.bit_count()
     if count == 0:
@@ -90,17 +90,17 @@ def draw_chunk(sketch: Canvas, x, y, wide, high, name: str, parts: int, ranks: i
 
 
 def _size(high: float) -> float:
-    """Of a chunk's letters, in pixels."""
+    """The size of a chunk's letters, in pixels."""
     return 13 if high > 24 else 12 if high > 16 else 10.5 if high > 13 else 9.5
 
 
 def chunk_width(name: str, parts: int, ranks: int, high: float) -> float:
-    """Pixels that a chunk needs for its words."""
+    """The width that a chunk needs for its words, in pixels."""
     if 1 < parts.bit_count() < ranks:
         return max(text_width(f"{name} {parts.bit_count()}/{ranks}", 9.5) + 8, 30)
     return text_width(_summed(name), _size(high), bold=True) + 8
 
 
 def _summed(name: str) -> str:
-    """'Σa'; of a chunk that is added, '+Σa'."""
+    """'Σa'; '+Σa' for a chunk that is added."""
     return f"+Σ{name[1:]}" if name.startswith("+") else f"Σ{name}"

@@ -1,4 +1,4 @@
-"""What is written beside shapes: the ranks' names at their rows, and what each tint means."""
+"""Text next to shapes: the ranks' names at their rows, and the meaning of each tint."""
 
 from math import inf
 from typing import Callable, Iterable
@@ -17,7 +17,7 @@ def rank_label(rank: int, root: bool = False) -> str:
 class RankLabels:
     """The names of a picture's ranks, flush right before their rows; a root's is bold.
 
-    .width: pixels that the widest of them takes.  size: of the letters, in pixels.
+    .width: the widest name's, in pixels.  size: the letters', in pixels.
     """
 
     def __init__(self, ranks: Iterable[int], size=13, roots: Iterable[int | None] = (), tint: str = INK) -> None:
@@ -26,7 +26,7 @@ class RankLabels:
         self.width = max(text_width(rank_label(rank, root), size, bold=root) for rank, root in rooted)
 
     def draw(self, sketch: Canvas, x: float, y: float, rank: int, stripe: float = 0.0) -> None:
-        """x: where the name ends.  y: its middle.  stripe: how high to mark the row in the rank's colour, beside it."""
+        """x: where the name ends.  y: its middle.  stripe: height of the mark in the rank's color next to it."""
         root = rank in self.roots
         sketch.text(x, y, rank_label(rank, root), self.size, self.tint, align="right", bold=root)
         if stripe:
@@ -35,10 +35,10 @@ class RankLabels:
 
 
 def legend(sketch: Canvas, x, y, entries: Entries, *, sample=(10, 10), pad=5, between=23, size=11, right=inf) -> float:
-    """Writes samples and what they mean in a line whose middle is y; returns where the next would begin.
+    """Write samples and their meanings in a line whose middle is y; return where the next one would begin.
 
-    sample: width and height of one, in pixels, as all lengths.  pad: from it to its words.  between: from there to the
-    next.  size: of the words.  right: entries that would reach further are left out.
+    sample: its width and height, in pixels, as all lengths.  pad: from a sample to its words.  between: from there to
+    the next.  size: the words'.  right: entries that would reach further are left out.
     """
     wide, high = sample
     for drawn, words in entries:

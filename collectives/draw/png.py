@@ -1,7 +1,7 @@
-"""A drawn sheet as the bytes of a PNG, in 256 colours: a third of the bytes, and a notebook holds many pictures.
+"""A drawn sheet as the bytes of a PNG, in 256 colors: a third of the bytes, and a notebook holds many pictures.
 
-What is drawn is flat colour, and edges on which one colour fades into another.  So the palette
-needs no search through the pixels: it is known from the colours that were drawn with.
+A drawing is flat color, and edges on which one color fades into another.  So the palette
+needs no search through the pixels: it follows from the colors that were drawn with.
 """
 
 import io
@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageColor
 
 MAX_COLOURS = 256
-NEAR = 8  # levels of a channel: Pillow looks colours up by their upper six bits, and must find the drawn one
+NEAR = 8  # levels of a channel: Pillow looks colors up by their upper six bits, and must find the drawn one
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
@@ -28,7 +28,7 @@ def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> 
 
 @lru_cache(maxsize=256)
 def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
-    """Every colour as it is, and the shades between those that touch, as long as there is room."""
+    """Every color unchanged, and the shades between colors that touch, as long as there is room."""
     drawn_fills, drawn_inks = (sorted(map(ImageColor.getrgb, tints)) for tints in (fills, inks))
     shades = [_between(ink, WHITE, k / 8) for k in range(1, 8) for ink in drawn_inks]
     for k in (2, 1, 3):

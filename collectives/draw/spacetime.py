@@ -1,7 +1,7 @@
-"""The picture of messages in time: a lane a rank, a column a step, an arrow a message.
+"""The picture of messages in time: a lane per rank, a column per step, an arrow per message.
 
 A step is logical, not measured: messages that did not wait for each other share one.  A lane has the
-colour of the data that its rank sent or was sent last: pale before, grey where it may be several ranks'.
+color of the data that its rank sent or was sent last: pale before, gray where it may be several ranks'.
 It is dashed through the steps in which the rank has no message, but waits for one to come.
 """
 
@@ -18,16 +18,16 @@ from .chips import Chips, along, chip
 from .labels import RankLabels
 
 MAX_MESSAGES = 400  # in one picture
-SAME = 24  # more messages than this with one value are drawn without it
-NARROW = 64  # pixels: in so narrow a step, values would cover arrows that cross lanes
-CHIP, LANE = 18, 6  # pixels: the height of a value on its way, of a lane
+SAME = 24  # if more messages than this share one value, it is not drawn
+NARROW = 64  # pixels: in a narrower step, values would cover arrows that cross lanes
+CHIP, LANE = 18, 6  # pixels: the height of a value in flight, of a lane
 
 
 def space_time(calls: list[Call], until: int | None = None, which: str = "") -> tuple[Canvas, str]:
-    """The picture of some messages, and what it shows in a few words.
+    """The picture of some messages, and its description in a few words.
 
-    until: leaves out what happens after this step, from 0; -1 leaves out everything.
-    which: of the run's calls these are.
+    until: leaves out everything after this step, from 0; -1 leaves out all steps.
+    which: the calls' numbers in the run, in words.
     """
     every = read(calls[:MAX_MESSAGES])
     ranks = sorted({rank for call in calls for rank in call.group})
@@ -42,7 +42,7 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     crowd = max(Counter(m.step for m in every).values()) > 1.5 * len(ranks)
     column = min(max(room / count, 46.0), 130 if count > 2 else 380 if crowd else 190)
     bands = math.ceil(count / max(1, int(room / column + 0.01)))
-    each = math.ceil(count / bands)  # too many steps for one line go on below, like music
+    each = math.ceil(count / bands)  # too many steps for one line continue below, as in music
     said = {chip(m.value, column - 12) for m in every}
     same = said.pop() if len(said) == 1 and len(every) > SAME else ""  # on each arrow it would only cover the arrows
     rows = {rank: row for row, rank in enumerate(ranks)}
@@ -91,16 +91,16 @@ def titles(calls: list[Call], steps: int) -> tuple[str, str]:
 
 
 def tint(origin: int | None) -> str:
-    """The colour of the rank that data came from; grey if it may be several ranks'."""
+    """The color of the rank that data came from; gray if it may be several ranks'."""
     return ANYBODYS if origin is None else colour(origin)
 
 
 class Lanes:
     """Where the lanes of some steps are, and where each message leaves one and arrives at another.  In pixels.
 
-    A lane for every rank, side by side the columns of the steps; nothing is drawn.
+    A lane per rank, and the columns of the steps side by side; nothing is drawn.
 
-    every: all messages of the picture, by step.  until: what happens after this step is left out.  chips: whether the
+    every: all messages of the picture, by step.  until: everything after this step is left out.  chips: whether the
     messages' values are written on them.
     """
 
@@ -122,7 +122,7 @@ class Lanes:
         self.top = top + outside
         self.foot = self.top + self.pitch * (len(ranks) - 1) + outside
         self.right = left + column * len(steps)
-        self.every = [m for m in every if until is None or m.step <= until]  # what is left out keeps its place
+        self.every = [m for m in every if until is None or m.step <= until]  # steps that are left out keep their place
         self.here = [m for m in self.here if until is None or m.step <= until]
         self.changes = {rank: self._changes(rank) for rank in ranks}
 
@@ -131,7 +131,7 @@ class Lanes:
         return (m.step, m.target, m.source) in self.pairs
 
     def _wraps(self, m: Transfer) -> bool:
-        """From the last lane to the first (or back) while the others go one lane on: the ring closes."""
+        """Whether it goes from the last lane to the first (or back) and the others one lane on: the ring closes."""
         if not m.arrived or abs(self.hop(m)) < max(2, len(self.ranks) - 1):
             return False
         others = [o for o in self.at[m.step] if o is not m]
@@ -139,7 +139,7 @@ class Lanes:
         return others != [] and all(self.hop(o) == on and o.source != m.source and o.target != m.target for o in others)
 
     def hop(self, m: Transfer) -> int:
-        """How many lanes down a message goes."""
+        """The number of lanes that a message goes down."""
         return 0 if m.source is None else self.row[m.target] - self.row[m.source]
 
     def x(self, step: float) -> float:
@@ -149,7 +149,7 @@ class Lanes:
         return self.top + self.pitch * self.row[rank]
 
     def span(self, m: Transfer) -> tuple[float, float]:
-        """Where this message's arrow starts and ends along x; two of the same kind lie side by side."""
+        """Where this message's arrow starts and ends along x; two between the same ranks are drawn side by side."""
         x, pad = self.x(m.step), min(14, self.column * 0.14)
         twins = [o for o in self.at[m.step] if (o.source, o.target) == (m.source, m.target)]
         shift = min(40, self.column * 0.6 / len(twins))
@@ -161,7 +161,7 @@ class Lanes:
         return {k for k in self.steps if k not in self.busy[rank] and k < max(self.busy[rank], default=0)}
 
     def _changes(self, rank: int) -> list[tuple[float, int | None]]:
-        """(when, in steps from the first of all; whose data the rank has sent or got from then on) of a lane."""
+        """A lane's (time, in steps from the very first; origin of the data that its rank sends or gets from then)."""
         found = []
         for m in self.every:
             begin, end = (self.steps.start + (x - self.left) / self.column for x in self.span(m))
@@ -170,28 +170,28 @@ class Lanes:
             if m.target == rank and m.arrived:
                 found.append((end, m.origin))
         found.sort(key=lambda change: change[0])
-        own = found and found[0][1] == rank  # data of its own was there from the beginning
+        own = found and found[0][1] == rank  # it had its own data from the beginning
         return [(0, rank)] * bool(own) + found
 
     def stretches(self, rank: int, stop: float) -> list[tuple[float, float, bool]]:
-        """(begin, end, whether the rank waits) of the parts of a lane up to a time, in steps, that look alike."""
+        """The parts of a lane, up to a time in steps, that look alike: (begin, end, whether the rank waits)."""
         first, waits = self.steps.start, self.waits(rank)
         edges = {first, stop} | {k + d for k in waits for d in (0, 1)}
         edges |= {at for at, _ in self.changes[rank] if first < at < stop}
         return [(begin, end, int(begin + 1e-6) in waits) for begin, end in pairwise(sorted(edges))]
 
     def held(self, rank: int, when: float) -> str:
-        """The colour of a lane at a time, in steps: IDLE before its rank has sent or got anything."""
+        """The color of a lane at a time, in steps: IDLE before its rank has sent or received anything."""
         return next((tint(origin) for at, origin in reversed(self.changes[rank]) if at <= when + 1e-6), IDLE)
 
     def idle(self, rank: int) -> bool:
-        """Whether a part of the rank's lane is solid before it has sent or got anything."""
+        """Whether a part of the rank's lane is solid before it has sent or received anything."""
         parts = self.stretches(rank, self.steps.stop)
         return any(not waits and self.held(rank, begin) == IDLE for begin, _, waits in parts)
 
 
 def band(sketch: Canvas, lanes: Lanes, labels: RankLabels, notes: dict[int, str]) -> None:
-    """Draw some steps: a line for every rank, and what travels between them.  notes: rank -> words behind its line."""
+    """Draw some steps: a line per rank, and the messages between them.  notes: rank -> words at the end of its line."""
     for k in range(lanes.steps.start, lanes.steps.stop + 1):
         sketch.line([(lanes.x(k), lanes.top - 13), (lanes.x(k), lanes.foot)], GRID, 1)
     for k in lanes.steps:
@@ -209,7 +209,7 @@ def band(sketch: Canvas, lanes: Lanes, labels: RankLabels, notes: dict[int, str]
 
 
 def _lane(sketch: Canvas, lanes: Lanes, rank: int, words: str) -> None:
-    """In the colour of what the rank sent or was sent last; dashed where it waits for its next message."""
+    """Draw a lane in the color of the data that the rank sent or was sent last; dashed where it waits for a message."""
     y, last = lanes.y(rank), lanes.steps.stop
     stop = last - 0.5 * ("waiting" in words)
     for begin, end, waits in lanes.stretches(rank, stop):

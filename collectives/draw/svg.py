@@ -1,6 +1,6 @@
 """A picture's shapes and text as SVG: for a screen, light or dark, sharp at any size, and drawn sooner than pixels.
 
-In the dark what is grey is turned over; what is coloured stays, and the words on it keep their ink.  Lines too dark for it are
+In dark mode, grays are inverted; colors stay, and the words on them keep their ink.  Lines that would be too dark are
 lighter there.
 """
 
@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from .palette import NIGHT
 
-COLOURED = 24 / 255  # between a colour's channels; greys have less
+COLOURED = 24 / 255  # between a color's channels; grays have less
 PAPER, INK = 0.08, 0.94  # what white and black become
 FONTS = "font-family:DejaVu Sans,Verdana,sans-serif;white-space:pre"
 MONO = "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
@@ -23,13 +23,13 @@ LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE4: "C"}
 
 
 class Inks:
-    """The colours of one drawing: one that stays as an attribute, one that the dark changes as a class."""
+    """The colors of one drawing: constant ones as attributes, those that dark mode changes as classes."""
 
     def __init__(self) -> None:
-        self._changing: dict[tuple[str, str], str] = {}  # (fill or stroke, its colour) -> the class
+        self._changing: dict[tuple[str, str], str] = {}  # (fill or stroke, its color) -> the class
 
     def __call__(self, *classes: str, stays: bool = False, **paints: str) -> str:
-        """The attributes of a shape; stays: its greys are not turned over."""
+        """The attributes of a shape; stays: its grays are not inverted."""
         said = []
         for name, colour in paints.items():
             if stays or colour == "none" or at_night(name, colour) == colour:
@@ -45,7 +45,7 @@ class Inks:
 
 
 def svg(placed: Iterable[tuple[Any, tuple[float, float]]], pixels: tuple[int, int]) -> str:
-    """Canvases, each with its top left corner, on a sheet of so many pixels."""
+    """The SVG of canvases, each with its top left corner, on a sheet of this width and height in pixels."""
     inks, (wide, high) = Inks(), pixels
     drawn = [f'<rect width="{wide}" height="{high}" {inks(fill="#ffffff")}/>']
     for sketch, (x, y) in placed:
@@ -55,7 +55,7 @@ def svg(placed: Iterable[tuple[Any, tuple[float, float]]], pixels: tuple[int, in
 
 
 def darkened(drawn: str) -> str:
-    """matplotlib's own SVG of a figure, its colours changed in the dark."""
+    """matplotlib's own SVG of a figure, with rules that change its colors in dark mode."""
     used = sorted(set(re.findall(r"(fill|stroke): (#[0-9a-f]{6})", drawn)))
     changing = [(name, tint, at_night(name, tint)) for name, tint in used if at_night(name, tint) != tint]
     rules = "".join(f'[style*="{name}: {tint}"]{{{name}:{dark}!important}}' for name, tint, dark in changing)
@@ -68,19 +68,19 @@ def is_coloured(colour: str) -> bool:
 
 
 def at_night(name: str, colour: str) -> str:
-    """What a fill or a stroke of this colour becomes in the dark."""
+    """The color of a fill or a stroke in dark mode."""
     if is_coloured(colour):
         return NIGHT.get(colour, colour) if name == "stroke" else colour
     return turned(colour)
 
 
 def turned(grey: str) -> str:
-    """Light for dark."""
+    """The inverted gray: light for dark."""
     return to_hex([INK + (PAPER - INK) * sum(to_rgb(grey)) / 3] * 3)
 
 
 def _shapes(sketch: Any, inks: Inks) -> Iterator[str]:
-    filled: list[tuple[float, float, float, float, str]] = []  # left, top, right, bottom, and the colour
+    filled: list[tuple[float, float, float, float, str]] = []  # left, top, right, bottom, and the color
     for artist in sketch.artists:
         if not isinstance(artist, Patch):
             yield _text(artist, filled, inks)

@@ -1,4 +1,4 @@
-"""The picture of a run that stands still: a row a rank, an arrow from each rank that waits to those it waits for."""
+"""The picture of a run that hangs: a row per rank, an arrow from each waiting rank to the ranks that it waits for."""
 
 from .canvas import INK, SOFT, TRAY, Canvas, Picture, colour, heading, ink_on, text_width
 from .labels import RankLabels
@@ -9,7 +9,7 @@ REACH = 26  # pixels: how much further out an arrow goes for each row that it pa
 
 
 def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
-    """standing: for every rank, what it is doing, in a few words.  waits: rank -> the ranks it waits for."""
+    """standing: every rank's state, in a few words.  waits: rank -> the ranks it waits for."""
     shown = range(min(len(standing), MAX_RANKS))
     sketch = Canvas()
     top = heading(sketch, "who waits for whom") + HIGH / 2 + 4
@@ -25,8 +25,8 @@ def wait_for_graph(standing: list[str], waits: dict[int, set[int]]) -> Picture:
         sketch.text(left + 16 + wide / 2, y[rank], standing[rank], 12.5, ink)
     for rank in shown:
         for other in sorted(waits.get(rank, set()) & set(shown)):
-            # Arrows down lie below arrows up, and leave further out than they arrive: so two ranks
-            # that wait for each other, and a chain of ranks, can be told apart.
+            # Arrows down are drawn below arrows up, and leave further out than they arrive: so two ranks
+            # that wait for each other look different from a chain of ranks.
             way = 1 if other > rank else -1
             sketch.bow(edge + 3, y[rank] + 9 * way, y[other] + 3 * way, REACH * abs(other - rank) + 10, colour(rank))
     if len(standing) > MAX_RANKS:

@@ -1,1 +1,1 @@
-"""What comes of a run: the Run, or the error with its verdict. No input or output here."""
+"""The judge of a run: from its messages to a verdict, and the verdict in words. No input or output here."""

@@ -1,4 +1,4 @@
-"""Whether two of the learner's lines stand in different branches of one `if`, as their source tells."""
+"""Whether two of the learner's lines are in different branches of one `if`, according to their source."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ from ..log.event import Line
 def alternatives(one: Line, other: Line) -> bool:
     """Whether a rank that reaches one of two lines does not, that time, reach the other.
 
-    False where the source is not there to be read.
+    False if the source cannot be read.
     """
     if one.file != other.file:
         return False

@@ -2,8 +2,8 @@
 
 Every rank waits in the calls that it has made and that have not ended. A collective lacks each member that has not made
 it; a message lacks its other end. Followed over all groups, these waits lead to ranks that wait for nobody: they are
-elsewhere, and hold the others up. Where all have made a call and it does not end, what they pass differs, or the fault
-is below the program: a kernel, a card, a link. There may be several such causes at once.
+elsewhere, and hold the others up. Where all have made a call and it does not end, their arguments differ, or the fault
+is below the program: a kernel, a GPU, a link. There may be several such causes at once.
 """
 
 from itertools import chain
@@ -15,10 +15,10 @@ from . import diagnose
 from .verdict import Cause, Slip, Wait
 
 FEW = 3  # calls by which a rank may have slipped against the others
-ENOUGH = 2  # calls in a row that must agree, to say so
+ENOUGH = 2  # consecutive calls that must agree before a slip is reported
 
 T = TypeVar("T")
-FindSlip = Callable[[int, Call], Slip | None]  # of a rank, in the group of a collective
+FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a collective
 
 
 def of(waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> tuple[Cause, ...]:
@@ -30,12 +30,12 @@ def of(waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -
 
 
 class _Graph:
-    """The wait-for graph of ranks: an edge from each rank to those without which one of its calls cannot go on."""
+    """The wait-for graph of ranks: an edge from each rank to the ranks that keep one of its calls from proceeding."""
 
     def __init__(self, waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> None:
         self._waits = {rank: mine for rank, mine in enumerate(waits) if mine}
         self._calls, self._slip = calls, slip
-        # What a rank waits in first keeps it from all that it has queued behind.
+        # The first call that a rank waits in keeps it from all calls queued behind.
         self._firsts = {rank: mine[0] for rank, mine in self._waits.items()}
         self._edges = {
             rank: set().union(*(self._behind(wait, self._firsts) for wait in mine))
@@ -45,7 +45,7 @@ class _Graph:
     def causes(self) -> list[Cause]:
         flawed = self._mismatches()
         found: list[Cause] = []
-        about: set[int] = set()  # ranks whose part in a cause explains what else is seen of them
+        about: set[int] = set()  # ranks whose part in a cause explains their other symptoms
         for cause in sorted([*self._absent(), *flawed], key=_made):
             concerned = {*cause.ranks, *(e.rank for e in chain(*cause.parts))}
             if not concerned & about:
@@ -65,7 +65,7 @@ class _Graph:
         beside = bool(found)
         for cause in below:
             inside = {wait.event.rank for wait in cause.waits}
-            # Of ranks that are held up anyway, only a device's calls count: of others, the end may not have been noticed.
+            # If its ranks are held up anyway, only a device's call counts: another's end may not have been noticed.
             doubtful = inside & held and cause.waits[0].event.backend != "nccl"
             if not (inside & about or doubtful or beside and cause.kind == "silent"):
                 found.append(cause)
@@ -79,7 +79,7 @@ class _Graph:
     # --- the graph ------------------------------------------------------------------------
 
     def _behind(self, wait: Wait, firsts: Mapping[int, Wait]) -> Collection[int]:
-        """The ranks without which a call cannot go on: those that it lacks, or if there are none, those held in an earlier one."""
+        """The ranks that keep a call from proceeding: the ones it lacks, otherwise the ones held in an earlier call."""
         if wait.lacks or wait.event.is_from_anyone:
             return wait.lacks
         return {e.rank for e in wait.call if e.rank != wait.event.rank and self._is_held_before(e, firsts)}
@@ -92,7 +92,7 @@ class _Graph:
         return first is not e and (first.start if first.issued is None else first.issued) < e.start
 
     def _held(self, ranks: Iterable[int]) -> frozenset[int]:
-        """Those that wait for some of these ranks, some by way of others."""
+        """The ranks that wait for some of these, directly or indirectly."""
         held, new = set(), set(ranks)
         while new:
             new = {rank for rank, targets in self._edges.items() if not targets.isdisjoint(new)} - held
@@ -105,7 +105,7 @@ class _Graph:
     # --- causes ---------------------------------------------------------------------------
 
     def _absent(self) -> Iterable[Cause]:
-        """Ranks that calls lack and that wait in none; those are one cause that the same call was the first to lack."""
+        """Ranks that calls lack and that wait in no call; the ranks first lacked by the same call are one cause."""
         lacking = sorted((w for w in chain(*self._waits.values()) if w.lacks), key=lambda wait: wait.event.start)
         absent = frozenset().union(*(wait.lacks for wait in lacking)) - self._waits.keys()
         sure = frozenset().union(*(wait.lacks - wait.unsure for wait in lacking)) & absent
@@ -120,7 +120,7 @@ class _Graph:
                 )
 
     def _mismatches(self) -> list[Cause]:
-        """Of each group, the first collective to which its members pass what does not fit together."""
+        """The first collective of each group whose members pass arguments that do not match."""
         found: dict[tuple, Cause] = {}
         for call in sorted((call for call in self._calls if not call.is_message), key=lambda call: call.index):
             group = call.events[0].lane.shared
@@ -145,7 +145,7 @@ class _Graph:
         return Cause(kind="mismatch", ranks=ranks, held=held, waits=waits, parts=parts, flaw=flaw, slip=slip)
 
     def _below(self, firsts: Mapping[int, Wait], flawed: Iterable[Cause]) -> list[Cause]:
-        """Calls that all have made and in which nobody is held by an earlier one.  firsts: what each rank waits in."""
+        """Calls that all have made and in which no rank is held by an earlier one.  firsts: each rank's first wait."""
         known = {id(cause.waits[0].call) for cause in flawed}
         stuck = [w for w in firsts.values() if not w.event.is_from_anyone and not self._behind(w, firsts)]
         calls = {id(wait.call): wait for wait in sorted(stuck, key=lambda wait: wait.event.start, reverse=True)}
@@ -153,7 +153,7 @@ class _Graph:
         return sorted([*self._silent(firsts), *(self._joined(w.call) for w in firsts if not w.silent)], key=_made)
 
     def _silent(self, firsts: Iterable[Wait]) -> Iterable[Cause]:
-        """Ranks of which nothing is known and that calls need; those are one cause that the same call was the first to need."""
+        """Needed ranks that have reported nothing; the ranks first needed by the same call are one cause."""
         named: set[int] = set()
         needing = [wait for wait in firsts if wait.silent]
         for wait in needing:
@@ -175,7 +175,7 @@ class _Graph:
         return Cause(kind="joined", held=held, waits=waits, ended=ended)
 
     def _cycle(self, explained: Collection[int]) -> Cause | None:
-        """Ranks that wait for each other, from the one that began first; none of those that are held up otherwise."""
+        """Ranks that wait for each other, starting with the earliest; without ranks that are held up otherwise."""
         behind = {
             rank: self._behind(wait, self._firsts) for rank, wait in self._firsts.items() if rank not in explained
         }
@@ -194,7 +194,7 @@ class _Graph:
         start = cycle.index(min(cycle, key=lambda rank: waiting[rank].event.start))
         cycle = cycle[start:] + cycle[:start]
         waits = tuple(waiting[rank] for rank in cycle)
-        for wait, other in zip(waits, [*cycle[1:], cycle[0]]):  # is it that one of them has left out a call?
+        for wait, other in zip(waits, [*cycle[1:], cycle[0]]):  # has one of them left out a call?
             if other in wait.lacks and not wait.event.is_message and (slip := self._slip(other, wait.call)):
                 held = self._held([other])
                 return Cause(kind="absent", ranks=(other,), held=held, waits=self._in_call(wait.call), slip=slip)
@@ -202,7 +202,7 @@ class _Graph:
 
 
 def _is_early(cycle: Cause) -> bool:
-    """Whether ranks may only seem to wait for each other, as some of it are messages that nobody may need yet."""
+    """Whether ranks may only seem to wait for each other: some of the calls are messages that may not be needed yet."""
     return any(wait.lacks and wait.event.is_message for wait in cycle.waits)
 
 
@@ -220,7 +220,7 @@ def _is_alike(one: Event, other: Event) -> bool:
 def slip(
     own: Mapping[int, T], reference: Mapping[int, T], alike: Callable[[T, T], bool] = _is_alike
 ) -> tuple[int, T] | None:
-    """How a rank's calls of a group have slipped against those of another rank, as a Slip.
+    """How a rank's calls of a group have slipped against another rank's, as a Slip.
 
     own, reference: by number, in order.  alike: whether two of them pass the same, from the same line.
     """

@@ -1,10 +1,10 @@
-"""From what the ranks did to what is wrong: who waits for ever, who disagrees.
+"""The diagnosis of the ranks' calls: which ranks wait forever, which disagree.
 
 A run's state is logical.  The k-th call on a group is complete when every member has made
 its k-th call; a rank that returned will make no more; a send completes when its recv is
 posted.  A rank reports each call before it makes it and in order, so "rank 2 waits in call
-3" means that all its earlier calls are known too.  Hence a cycle of waits, or a wait on a
-rank that has returned, is certain the moment it is seen: no time-out has to pass.
+3" means that all its earlier calls are known too.  That is why a cycle of waits, or a wait on a
+rank that has returned, is certain the moment it is seen: no timeout has to pass.
 """
 
 from itertools import combinations, takewhile
@@ -18,31 +18,31 @@ from .branches import alternatives, same_place
 from .gloo import TAKEN_FOR_DENSE
 
 LOOK_BACK = 128  # calls, for the one in which ranks parted
-# Flaws of calls whose parts do not fit together, the gravest first.
+# Flaws of calls whose parts do not match, the gravest first.
 _GRAVITY = (
     "collective", "root", "reduce op", "dtype", "shape", "size", "aliased", "gaps", "remainder", "split sizes", "read",
     "written", "layout",
 )  # fmt: skip
-OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # which, from different lines, two different calls may have, too
+OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # that two different calls may have, too, if their lines differ
 
 
 def deadlocked(waits: Mapping[int, list[set[int]]]) -> set[int]:
-    """Ranks that wait for what can never come.  waits: by rank, for all that may act there, the ranks it waits for."""
-    can_move: set[int | None] = {None}  # anyone, where a recv may be from anyone, is not judged
+    """Ranks in a deadlock.  waits: by rank, for everything that may act there, the ranks it waits for."""
+    can_move: set[int | None] = {None}  # a recv from anyone is not judged
     while freed := {r for r, each in waits.items() if r not in can_move and any(on <= can_move for on in each)}:
         can_move |= freed
     return waits.keys() - can_move
 
 
 class Wrong(NamedTuple):
-    """What is wrong with a call.  calls: it, after the earlier one whose order ranks disagree on."""
+    """The flaw of a call.  calls: the call, after the earlier one whose order ranks disagree on."""
 
     calls: tuple[Call, ...]
     flaw: str  # a key of wording.mismatches.CONSEQUENCES
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those that have misused its tensors until now; if there are none, all that have made it."""
+        """The ranks that have misused its tensors so far; if no rank has, all that have made it."""
         call = self.calls[-1]
         misusing = tuple(e.rank for e in call if _misuse(e, len(call.group)) == self.flaw)
         return misusing or call.ranks
@@ -51,10 +51,10 @@ class Wrong(NamedTuple):
 def wrong(
     call: Call, before: Callable[..., Iterable[Call]] = lambda call, most=0: (), new: Event | None = None
 ) -> Wrong | None:
-    """What is wrong with a call as far as it has been made.
+    """The flaw of a call as far as it has been made, or None.
 
-    before: gives the calls before it on its group, at most so many.  new: the part that came last, if nothing was wrong
-    without it.
+    before: returns the calls before it on its group, at most `most`.  new: the part that came last, if the call had no
+    flaw without it.
     """
     if flaw := mismatch(call, new):
         return Wrong((call,), "call" if flaw in OF_ONE_LINE and _are_different(call, before(call, LOOK_BACK)) else flaw)
@@ -64,12 +64,12 @@ def wrong(
 
 
 def mismatch(call: Call, new: Event | None = None) -> str | None:
-    """How, at the gravest, the parts of a call disagree or its tensors are misused, as far as it has been made.
+    """The gravest flaw of a call, as far as it has been made: its parts disagree, or its tensors are misused.
 
-    It does not depend on the order in which the parts came, unless only a new one is looked at.  new: as of wrong.
+    It does not depend on the order of the parts, unless only a new one is checked.  new: as for `wrong`.
     """
     first, looked_at = call.events[0], call.events
-    if new is not None:  # any other is as good as the first to compare it with
+    if new is not None:  # comparing it with any one other is enough
         first, looked_at = call.events[-1] if new is first else first, [new]
         if new is not first and new.form is first.form and new.op != "all_to_all_single":
             return None
@@ -98,11 +98,11 @@ def _differ(one: Event, other: Event) -> str | None:
 
 
 def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
-    """An earlier call of the group whose lines two ranks reached the other way round.
+    """An earlier call of the group whose lines two ranks reached the other way around.
 
     Same-sized tensors are then added up wrongly without any rank noticing. Not so where each line
     belongs to a part in the call, and the ranks have changed parts: one of them was the root first,
-    then the other; or the lines stand in different branches of one `if`. A barrier moves nothing.
+    then the other; or the lines are in different branches of one `if`. A barrier moves nothing.
     """
     lines = {e.rank: e.line for e in call if e.line}
     if len(set(lines.values())) < 2 or call.op == "barrier":
@@ -121,7 +121,7 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
 def _are_different(call: Call, earlier: Iterable[Call]) -> bool:
     """Whether the lines of a call belong to different calls: a rank was in an earlier one where another is in this.
 
-    The line of a root shows nothing, as ranks may take turns.
+    A root's line proves nothing, because ranks may take turns.
     """
     lines = {e.line: e for e in call if e.line}
     if call.one_line or same_place(lines):
@@ -136,11 +136,11 @@ def _are_different(call: Call, earlier: Iterable[Call]) -> bool:
 
 
 def parted(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
-    """The last calls in a row before one that goes wrong that ranks made from different lines.
+    """The consecutive calls just before a flawed one that ranks made from different lines.
 
-    None of them if ranks never came from the same line before, and are not where others were either: then that is how
-    the program is made.  Lines in different branches of one `if` are as good as the same.  The first is none in which
-    torch stands in for a rank, and all others' parts are torch's, too: that is right.
+    Empty if ranks never came from the same line before, and are not where others were either: then the program is
+    written that way.  Lines in different branches of one `if` count as the same.  The first of them is never a call in
+    which torch replaces a rank and all other parts are torch's, too: that is correct.
     """
     found: list[Call] = []  # the latest first
     together = False
@@ -156,7 +156,7 @@ def parted(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
 
 
 def repeated(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
-    """The last calls in a row before one that goes wrong that ranks made from one line, which only some have left since."""
+    """The consecutive calls just before a flawed one that ranks made from one line, which only some have left since."""
     *_, last = [(), *({e.line for e in other} for other in earlier)]
     lines = {e.line for e in call if e.line}
     if len(last) != 1 or not lines > last or same_place(lines):
@@ -165,7 +165,7 @@ def repeated(call: Call, earlier: Iterable[Call]) -> tuple[Call, ...]:
 
 
 def _misuse(e: Event, size: int) -> str | None:
-    """How a rank misuses the tensors of its part in a call of so many ranks."""
+    """How a rank misuses the tensors of its part in a call.  size: the group's."""
     if e.misuse:
         return e.misuse
     dense = TAKEN_FOR_DENSE.get(e.op, ())
@@ -176,7 +176,7 @@ def _misuse(e: Event, size: int) -> str | None:
 
 
 def _splits(call: Call) -> str | None:
-    """Whether what each rank sends is what its peer expects, where both have called."""
+    """Whether each rank sends as much as its peer expects, if both have called."""
     if not any(e.splits and e.splits[1] for e in call):
         return None
     size, sizes = len(call.group), {}

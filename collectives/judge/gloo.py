@@ -1,4 +1,4 @@
-"""What gloo does: whom a call needs, and what goes wrong in silence."""
+"""gloo's behavior: the ranks that a call needs, and the mistakes that raise no error."""
 
 from ..log.calls import Call
 from ..log.collectives import everybody, of
@@ -31,13 +31,13 @@ def lost(event: Event, call: Call) -> Event | None:
 
 
 def may_be_lost(event: Event) -> bool:
-    """Whether it is a send that its rank let go of and never waited for: without a recv that was posted, it is not sent."""
+    """Whether this is a send whose Work was dropped and never waited for: without a posted recv, it is not sent."""
     return event.op == "send" and event.abandoned and event.waiting is None and event.backend == "gloo"
 
 
 # --- mismatch -----------------------------------------------------------------------------
 
-# Where gloo takes a tensor's memory for dense: it then reads and writes numbers between the
+# Where gloo assumes that a tensor's memory is dense: it then reads and writes numbers between the
 # view's own. (Elsewhere it copies, or raises.) tests/corpus/mistakes.py shows each.
 TAKEN_FOR_DENSE = {
     "all_reduce": ("in",),
@@ -64,10 +64,10 @@ _LOST = (
 
 
 def may_follow(failure: Failure) -> bool:
-    """Whether an error may only say that a call could not finish, or that somebody has ended the job for it."""
+    """Whether an error may only mean that a call could not finish, or that somebody has ended the job because of it."""
     return failure.kind in (*_BACKENDS_ERRORS, "DistStoreError", "KeyboardInterrupt")
 
 
 def is_consequence(failure: Failure) -> bool:
-    """Whether this error only says that another rank is gone."""
+    """Whether this error only means that another rank is gone."""
     return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in _LOST)

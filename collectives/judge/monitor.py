@@ -1,4 +1,4 @@
-"""The judge of a run: fed with the messages of its ranks, it says whether there is a verdict, and which.
+"""The judge of a run: given the messages of its ranks, it decides whether there is a verdict, and which.
 
 No input or output here: a live session, the grader's sandbox and a record of ranks on another
 machine are judged alike.
@@ -41,12 +41,12 @@ EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork 
 AT_ONCE_SECONDS = 0.1
 FOLLOWING = (-signal.SIGABRT, -signal.SIGTERM)  # ends that may follow from another rank's: gloo aborts, launchers end
 FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-LOST_SECONDS = 2.0  # that a rank waits for a message whose sender has let go of it, until it is taken to be lost
+LOST_SECONDS = 2.0  # that a rank waits for a message whose sender has dropped its Work, before it counts as lost
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
 class Monitor(State):
-    """What all ranks have told, and what follows from it.
+    """The messages of all ranks, and the verdict that follows from them.
 
     world_size: number of ranks.
     check: False accuses nobody of a mismatch or a certain deadlock.
@@ -54,7 +54,7 @@ class Monitor(State):
     grace: seconds for ranks that still progress, once others are stuck or disagree.
     keep: complete calls that are remembered, of a job that may run for weeks; None: all.
 
-    It is told by methods alone: feed, lost, exited, found_sender, locate, nothing_more.
+    Its only inputs are feed, lost, exited, found_sender, locate and nothing_more.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Monitor(State):
         self._lost_since: dict[tuple[int, int], float] = {}
 
     def feed(self, rank: int, message: messages.Message) -> None:
-        """Take in one message of a rank. Messages that say nothing about calls are passed over."""
+        """Process one message of a rank. Messages about anything other than calls are ignored."""
         suspect = self._take(rank, message)
         if suspect and self._check and not self._wrong:
             new = message.event if type(message) is messages.Called else None
@@ -87,7 +87,7 @@ class Monitor(State):
     def _compare_groups(self, index: int) -> None:
         """Note whether ranks name different ranks in a call of new_group, which one of them has just begun.
 
-        Where each makes a group of one rank, nobody looks for anybody: that works.
+        If each makes a group of one rank, none needs the others: that works.
         """
         made = self._nth_groups(index)
         named = {grouping.ranks for grouping in made.values()}
@@ -100,16 +100,16 @@ class Monitor(State):
                 del groups[index]
 
     def _nth_groups(self, index: int) -> dict[int, Grouping]:
-        """By rank, a call of new_group: of those that have made it."""
+        """The calls of new_group with this index, by rank; only of ranks that have made it."""
         return {rank: made[index] for rank, made in enumerate(self._groups) if index in made}
 
     def nothing_more(self) -> None:
-        """Take in that nothing more will arrive: no verdict waits for it."""
+        """End of input: verdicts no longer wait for more."""
         self._grace = 0.0
 
     @property
     def in_trouble(self) -> bool:
-        """Whether a verdict is certain to come, though not yet which; or a message may be lost."""
+        """Whether a verdict is certain to come, though not yet known; or a message may be lost."""
         return self._is_in_trouble or bool(self._lacking_messages)
 
     @property
@@ -118,11 +118,11 @@ class Monitor(State):
 
     @property
     def patience(self) -> float | None:
-        """The time.monotonic() until which more may arrive that belongs to the verdict, as wait_for_more said last."""
+        """The time.monotonic() until which relevant messages may still arrive, as wait_for_more last returned it."""
         return self._patience
 
     def wait_for_more(self) -> float | None:
-        """The time.monotonic() until which more may arrive that belongs to the verdict; None as long as all is well."""
+        """The time.monotonic() until which relevant messages may still arrive; None as long as all is well."""
         lacking, now = self._lacking_messages, time.monotonic()
         keys = [(rank, self._blocked[rank].index) for rank in lacking]
         self._lost_since = {key: self._lost_since.get(key, now) for key in keys}
@@ -140,18 +140,18 @@ class Monitor(State):
     def is_certain(self) -> bool:
         """Whether there is a verdict.
 
-        Trouble is certain when it is seen, but its first cause, and where the others stand, may still
-        be on the way: so the verdict waits until no rank can progress, or its patience ends.
+        Trouble is certain when it is seen, but messages on its first cause, and on the other ranks, may still
+        be in flight: so the verdict waits until no rank can progress, or its patience ends.
         """
         patience = self.wait_for_more()
         if patience is None:
             return False
         if (unlike := self.unlike()) and unlike.is_complete:
             return True
-        # Of a call that all have made there is no more to learn, but who else misuses its tensors.
+        # A call that all have made can show only one thing more: other ranks that misuse its tensors.
         if self._wrong and (call := self._wrong.calls[-1]).is_complete and not any(e.misuse for e in call):
             return True
-        # Those that will not move by themselves: they returned, failed, or wait for a call not made.
+        # Ranks that cannot progress by themselves: they returned, failed, or wait for a call not made.
         still = {rank for rank in range(self.world_size) if rank in self._failures or all(self._waits_of(rank))}
         ended = still - self.dead | self.dead & self._exited
         return len(ended) == self.world_size or time.monotonic() >= patience
@@ -167,7 +167,7 @@ class Monitor(State):
         return self.failure() or self._stuck(self._deadlocked or self._lacking_messages)
 
     def stuck_again(self, over: Collection[str]) -> Deadlock | None:
-        """The verdict on ranks that wait for ever once more, after the program caught a deadlock; None if there is none.
+        """The verdict on ranks that are deadlocked again after the program caught a deadlock; None if they are not.
 
         over: names of the groups of earlier deadlocks. A group in which a call failed does not pair its calls as they are
         counted here; and as long as a rank waits in one, or has failed or died, that may be the cause.
@@ -209,26 +209,26 @@ class Monitor(State):
     def final_verdict(self) -> Verdict:
         """The verdict on ranks that have not all returned, when nothing more will arrive.
 
-        It depends on what the ranks did, and not on the order in which their messages came.
+        It depends on the ranks' calls, not on the order in which their messages arrived.
         """
         waits = self._deadlocked or {rank: set() for rank in self._blocked}
         return self.unlike() or self.failure() or self.mismatch() or self._stuck(waits)
 
     def mismatch(self) -> Verdict | None:
-        """The verdict on the first call, in an order that all ranks agree with, whose parts do not fit together."""
+        """The verdict on the first call, in an order that all ranks agree with, whose parts do not match."""
         calls = dict.fromkeys(self.call_of(e) for call in self.calls for e in call)
         found = next((wrong for call in calls if (wrong := diagnose.wrong(call, self._matcher.before))), None)
         return found and self._disagreement(found)
 
     def failure(self) -> Verdict | None:
-        """The verdict on ranks that raised or died: on the first cause, as far as that can be told; None if there are none."""
+        """The verdict on ranks that raised or died: on the first cause, as far as it is known; None if no rank did."""
         failures, dead = self._failures, self.dead
         if not failures and not dead:
             return None
         waits = self._unmet
         leavers = frozenset().union(*waits.values()) & self._returned
         first = min(self._failed_at.values(), default=time.monotonic())
-        # Who raised while it waited for ranks that had returned may have made another error of what the call raised.
+        # A rank that raised while it waited for ranks that had returned may have converted the call's error.
         waited = {rank for rank, absent in waits.items() if absent & leavers}
         causes = {
             rank: failure for rank, failure in failures.items() if not is_consequence(failure) and rank not in waited
@@ -251,7 +251,7 @@ class Monitor(State):
         return self._raised(failures) if failures else self._died(next(rank for rank in self._lost if rank in dead))
 
     def ended_from_outside(self) -> Verdict | None:
-        """The verdict on ranks that have all ended, and none by itself; None if it is another."""
+        """The verdict if all ranks that had not returned were ended from outside; None if not, or not all yet."""
         by, left = self._outside, set(range(self.world_size)) - self._returned
         if not by or left - self.dead - self._failures.keys():
             return None
@@ -293,7 +293,7 @@ class Monitor(State):
         return {each.rank: frozenset(each.waits_for) for each in standing if each.waits_for}
 
     def _ended_by_itself(self, rank: int) -> bool:
-        """Whether the end of a rank that died follows from no other rank's: its status tells."""
+        """Whether the end of a rank that died follows from no other rank's, according to its exit status."""
         status, _ = self._exits.get(rank, (None, ""))
         return isinstance(status, int) and status not in FOLLOWING and status not in FROM_OUTSIDE
 
@@ -319,7 +319,7 @@ class Monitor(State):
         return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=fits, distant=distant)
 
     def standstill(self, seconds: float, slip: causes.FindSlip | None = None) -> Standstill | None:
-        """The verdict on ranks that have told nothing for so long; None if they wait for nothing.
+        """The verdict on ranks that have reported nothing for these seconds; None if they wait for nothing.
 
         slip: finds how a rank's calls have slipped; by default by the calls that are remembered.
         """
@@ -338,7 +338,7 @@ class Monitor(State):
         )  # fmt: skip
 
     def _slip(self, rank: int, call: Call) -> Slip | None:
-        """How a rank's calls have slipped, in the group of a collective, against those of a rank that has made it."""
+        """How a rank's calls have slipped, in a collective's group, against the calls of a rank that has made it."""
         other = next(e.rank for e in reversed(call.events) if e.rank != rank)
         calls = [*self._matcher.before(call, diagnose.LOOK_BACK), call]
         mine, theirs = ({each.index: e for each in calls for e in each if e.rank == of} for of in (rank, other))
@@ -352,7 +352,7 @@ class Monitor(State):
 
     @property
     def _deadlocked(self) -> dict[int, set[int]]:
-        """Ranks that wait for ever, with the ranks they wait for."""
+        """Deadlocked ranks, with the ranks they wait for."""
         if not self._check or not self._blocked:
             return {}
         stuck = diagnose.deadlocked({rank: self._waits_of(rank) for rank in range(self.world_size)})

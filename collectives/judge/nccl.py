@@ -1,8 +1,8 @@
-"""Where NCCL's ranks differ from gloo's for the judge: who waits does not tell.
+"""How NCCL's ranks differ from gloo's for the judge: a waiting rank does not report its wait.
 
-`work.wait()` makes a stream of the GPU wait, and not the process (torch's ProcessGroupNCCL.hpp: "will not
+`work.wait()` makes a stream of the GPU wait, not the process (torch's ProcessGroupNCCL.hpp: "will not
 block the CPU").  So a rank is never seen to be blocked in a collective, but for a barrier, and a deadlock is
-not certain the moment it is seen.  What is certain is which calls lack whom: NCCL's kernel of a call ends
+not certain the moment it is seen.  It is certain only which calls lack which ranks: NCCL's kernel of a call ends
 once every member of its group has made it.
 """
 
@@ -11,7 +11,7 @@ from typing import Collection, Iterable
 from ..log.calls import Call
 from ..log.event import Event
 
-# Where it takes tensors of another size from each rank: torch makes broadcasts or reduces of such a call
+# Ops that accept a different size from each rank: torch makes broadcasts or reduces of such a call
 # (ProcessGroupNCCL.cpp, _broadcast_oop and _reduce_oop), and refuses uneven lists of gather and scatter.
 UNEVEN = ("all_gather", "reduce_scatter")
 
@@ -23,9 +23,9 @@ def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
 
 
 def in_flight(calls: Iterable[Call], over: Collection[int]) -> dict[Call, list[Event]]:
-    """Calls that all their ranks have made and that have not ended, the first of each group, with the parts under way.
+    """Calls that all their ranks have made and that have not ended, the first of each group, with the parts in flight.
 
-    over: ranks that make no more calls: what they left is nobody's wait.
+    over: ranks that make no more calls: nobody is waiting in the calls that they left.
     """
     parts = {}
     for call in calls:
@@ -36,7 +36,7 @@ def in_flight(calls: Iterable[Call], over: Collection[int]) -> dict[Call, list[E
 
 
 def _first_of_each(calls: Iterable[Call]) -> list[Call]:
-    """Of each group, or pair of ranks, the first of these calls; in order of time."""
+    """The first of these calls for each group, or pair of ranks; in order of time."""
     first: dict[tuple, Call] = {}
     for call in calls:
         e = call.events[0]

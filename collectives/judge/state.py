@@ -1,4 +1,4 @@
-"""Where every rank stands, as far as its messages have told."""
+"""Every rank's state, as far as its messages have reported it."""
 
 import time
 from collections import defaultdict, deque
@@ -14,7 +14,7 @@ from .verdict import Grouping, Standing, Wait
 
 
 class State:
-    """Where every rank stands, as far as its messages have told: what a Monitor knows, before it judges.
+    """Every rank's state, as far as its messages have reported it: a Monitor's knowledge, before it judges.
 
     with_text and keep: as the Monitor's.
     """
@@ -30,17 +30,17 @@ class State:
         # By rank, its calls of new_group that all others make, too, by index; and how many it has made, once it returned.
         self._groups: list[dict[int, Grouping]] = [{} for _ in range(world_size)]
         self._groups_made: dict[int, int] = {}
-        # Of a group that its members make alone, by member, the calls that not all have made under this name, by index.
+        # Groups that their members make alone: by member, the calls that not all have made under this name, by index.
         self._alone: dict[tuple[int, ...], dict[int, dict[int, Grouping]]] = {}
         self._last_group: dict[int, Grouping] = {}  # by rank
-        self._unheard: set[int] = set()  # ranks of whose messages some are lost
+        self._unheard: set[int] = set()  # ranks with lost messages
         self._failures: dict[int, Failure] = {}
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
         self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
         self._blocked: dict[int, Event] = {}  # rank -> the event its main thread waits in, without limit
         self._where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see Standing, if asked
-        # rank -> what else may act there -> the event that it waits for, if it does: its other threads,
+        # rank -> anything else that may act there -> the event that it waits for, if any: its other threads,
         # and what hangs on the future of a call under way.
         self._beside: dict[int, dict[Hashable, Event | None]] = defaultdict(dict)
         # rank whose function has ended -> the threads that it waits for; daemons are not among them.
@@ -50,23 +50,23 @@ class State:
         self._started: set[tuple[int, int]] = set()  # (rank, index) of calls that a device is known to have come to
         self._partly_counted: set[int] = set()  # ranks that may have made calls of lanes that nobody has counted
 
-    # --- what arrives ---------------------------------------------------------------------
+    # --- input ----------------------------------------------------------------------------
 
     def lost(self, rank: int, at: float | None = None) -> None:
-        """Take in that a rank's connection has ended. at: the time.monotonic() of it; by default now."""
+        """Record that a rank's connection has ended. at: its time.monotonic(); by default now."""
         self._lost.setdefault(rank, time.monotonic() if at is None else at)
         if rank in self.dead:
             self._left_in_call(rank)
 
     def exited(self, rank: int, status: int | str | None, last_words: str = "") -> None:
-        """Take in how the process of a rank ended, and the end of its standard error.
+        """Process the exit of a rank's process, and the end of its standard error.
 
         status: an exit code, or minus a signal number; or how it ended, in words. None: not known yet.
         """
         self._exits[rank] = status, last_words
 
     def found_sender(self, event: Event, src: int) -> None:
-        """Take in which rank a recv from anyone receives from."""
+        """Set the source of a recv from anyone."""
         event.src, self._calls = src, None
         self._matcher.add(event)
 
@@ -75,11 +75,11 @@ class State:
         return self._events[rank].get(index)
 
     def locate(self, rank: int, line: Line | None, inside: list[str]) -> None:
-        """Take in the learner's line at which a rank is, and the functions, innermost first, that it is inside of."""
+        """Set the learner's line at which a rank is, and the functions that it is inside of, innermost first."""
         self._where[rank] = self._with_text(line), tuple(inside)
 
     def _take(self, rank: int, message: messages.Message) -> Call | None:
-        """Take in one message of a rank; what is told of a call that is forgotten is passed over.
+        """Process one message of a rank; messages about forgotten calls are ignored.
 
         Return the call that it makes suspect, if it does.
         """
@@ -102,7 +102,7 @@ class State:
                     self._completes(event)
             case messages.Issued() if event := known.get(message.index):
                 note(event, message)
-                if event.captured:  # nothing will be told of its end
+                if event.captured:  # its end will not be reported
                     self._completes(event)
             case messages.Waiting() if event := known.get(message.index):
                 note(event, message)
@@ -156,7 +156,7 @@ class State:
         return None
 
     def _comes(self, rank: int, index: int, group: Grouping) -> None:
-        """A rank makes a group with its members alone. Forget the calls of it once all members have made theirs."""
+        """A rank makes a group with its members alone. Forget the group's calls once all members have made theirs."""
         made = self._alone.setdefault(group.ranks, {member: {} for member in group.ranks})
         made[rank][index] = group
         found = {member: self._under(group.name, calls) for member, calls in made.items()}
@@ -172,7 +172,7 @@ class State:
         return next((index for index, call in calls.items() if call.name == name), None)
 
     def _skip(self, rank: int, made: dict[tuple, int], works: set[Hashable]) -> None:
-        """Some messages of a rank are lost. What it may have told in them is held against nobody."""
+        """Some messages of a rank are lost. Nobody is accused for anything that they may have reported."""
         self._unheard.add(rank)
         self._matcher.skip(rank, made)
         self._blocked.pop(rank, None)
@@ -197,7 +197,7 @@ class State:
             self._blocked[event.rank] = event
 
     def _completes(self, event: Event) -> None:
-        """A call is complete for this rank: nobody waits for its event any more."""
+        """A call is complete for this rank: its event is no longer waited for."""
         if self._blocked.get(event.rank) is event:
             del self._blocked[event.rank]
         for thread, waited in self._beside[event.rank].items():
@@ -207,7 +207,7 @@ class State:
             self._remember(event)
 
     def _remember(self, event: Event) -> None:
-        """Count a complete event. Of too many complete calls, forget the oldest."""
+        """Count a complete event. If too many calls are complete, forget the oldest."""
         call = self.call_of(event)
         over = self._over[id(call)]
         if id(event) in over:
@@ -242,7 +242,7 @@ class State:
         return self._calls
 
     def made(self, rank: int) -> int:
-        """How many calls a rank has made, forgotten ones included."""
+        """The number of a rank's calls so far, including forgotten ones."""
         last = self._last[rank]
         return last.index + 1 if last else 0
 
@@ -252,7 +252,7 @@ class State:
 
     @property
     def standing(self) -> tuple[Standing, ...]:
-        """Where every rank stands."""
+        """Every rank's state."""
         return tuple(map(self._standing, range(self.world_size)))
 
     def _standing(self, rank: int) -> Standing:
@@ -288,7 +288,7 @@ class State:
 
     @property
     def exits(self) -> Mapping[int, int | str | None]:
-        """By rank, how the processes ended that are known to have: see Died.status."""
+        """By rank, the exit statuses that are known: see Died.status."""
         return MappingProxyType({rank: status for rank, (status, _) in self._exits.items()})
 
     @property
@@ -302,7 +302,7 @@ class State:
         return MappingProxyType(self._failures)
 
     def _open_events(self, rank: int) -> list[Event]:
-        """The calls that a rank waits in, one of its threads or its device; none if it will make no more calls."""
+        """The calls in which one of a rank's threads or its device waits; empty if it will make no more calls."""
         if rank in self._returned or rank in self._lost or rank in self._failures:
             return []
         waited = {id(e) for e in (self._blocked.get(rank), *self._beside[rank].values())}
@@ -328,7 +328,7 @@ class State:
         return waits
 
     def _lacked(self, call: Call) -> tuple[frozenset[int], ...]:
-        """The ranks that have not made a call; those of them that may have; and those of which nothing is known."""
+        """The ranks that have not made a call; the ones that may have; and the ones that have reported nothing."""
         if call.is_complete or call.events[0].is_from_anyone:
             return frozenset(), frozenset(), frozenset()
         absent, lane = nccl.absent(call), call.events[0].lane
@@ -343,7 +343,7 @@ class State:
         return needs(event, self.call_of(event))
 
     def _waits_of(self, rank: int) -> list[set[int]]:
-        """For all in a rank that may act, the ranks without which it cannot: none if it runs."""
+        """For each part of a rank that may act (a thread, a future), the ranks it waits for: empty if it runs."""
         acting = list(self._beside[rank].values())
         if rank not in self._returned and not self._joined.get(rank):
             acting.append(self._blocked.get(rank))
@@ -351,7 +351,7 @@ class State:
 
 
 def note(event: Event, message: messages.Message) -> None:
-    """Write what a message says about a call into its event."""
+    """Update an event from a message about its call."""
     match message:
         case messages.Waiting(_, since):
             event.waiting = since
@@ -363,7 +363,7 @@ def note(event: Event, message: messages.Message) -> None:
             event.src = event.src if src is None else src
         case messages.NotFinite():
             event.non_finite = True
-        case messages.Misused(_, "viewed", line):  # which is no mistake, if it is read only after the wait
+        case messages.Misused(_, "viewed", line):  # correct, if it is read only after the wait
             event.viewed_at = line
         case messages.Misused(_, how, line) if event.misuse is None:  # the first is the one that is judged
             event.misuse, event.misused_at = how, line

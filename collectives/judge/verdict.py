@@ -1,6 +1,6 @@
 """Verdicts as data: how a run ended badly, on which ranks, in which calls.
 
-Nothing here is worded: wording/ makes the sentences and the error of each.
+No words here: wording/ has each verdict's sentences and error.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one rank stands: how far it has come, and what it is doing."""
+    """One rank's state: how far it has come, and what it is doing."""
 
     rank: int
     made: int  # calls
@@ -26,12 +26,12 @@ class Standing:
     line: Line | None  # the learner's line it is at, if asked
     inside: tuple[str, ...]  # the functions that this line is inside, innermost first
     began: bool = True  # whether it is known to have begun
-    # Of its last call of new_group, the members that haven't made theirs; None if all ranks have to make it.
+    # The members that haven't made its last call of new_group; None if all ranks have to make it.
     lacking: frozenset[int] | None = None
 
     @property
     def entering(self) -> str | None:
-        """The function at its line, if it is one that waits for others to come, and no call: new_group, ..."""
+        """The function at its line, if it waits for other ranks without being a recorded call: new_group, ..."""
         return None if self.event or self.returned else next((name for name in ENTRIES if name in self.inside), None)
 
     @property
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Halt(Verdict):
-    """A verdict that says where every rank stands.  stood: what stood still until then, if something did."""
+    """A verdict with every rank's state.  stood: the preceding standstill, if there was one."""
 
     standing: tuple[Standing, ...]
     stood: "Standstill | None" = None
@@ -81,7 +81,7 @@ class Halt(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlock(Halt):
-    """Ranks wait for what can never come.  absent: ranks that did not make the calls they wait for."""
+    """Ranks are deadlocked.  absent: ranks that did not make the calls they wait for."""
 
     absent: frozenset[int]
 
@@ -101,7 +101,7 @@ class TimeUp(Halt):
 class Wait(NamedTuple):
     """A call that a rank has made and that has not ended there.
 
-    lacks: ranks that have not made it.  unsure: those of them of which too little is known to be certain.
+    lacks: ranks that have not made it.  unsure: the ones among them whose reports are too incomplete to be certain.
     silent: ranks that it needs and that have reported nothing.  started: whether a device is known to have come to it.
     """
 
@@ -114,9 +114,9 @@ class Wait(NamedTuple):
 
 
 class Slip(NamedTuple):
-    """From some call on, a rank's calls of a group are later ones of the others', or earlier ones.
+    """From some call onward, a rank's calls of a group are ahead of the others', or behind.
 
-    by: calls that it left out; below 0, made besides.  first: the first of these, of a rank that made it.
+    by: calls that it left out; if negative, extra calls.  first: the first of these, of a rank that made it.
     """
 
     rank: int
@@ -128,29 +128,29 @@ class Slip(NamedTuple):
 class Cause:
     """Ranks that hold up others, and how.
 
-    kind: absent, the ranks have not made a call that others wait in, and wait in none, or have slipped; silent, they have reported
-    nothing; mismatch, they pass something else; not started, their device has not come to the call; joined, all have
-    made it, and no rank is to blame; cycle, the ranks wait for each other.
+    kind: absent, the ranks have not made a call that others wait in, and wait in no call, or have slipped; silent, they
+    have reported nothing; mismatch, their arguments differ; not started, their device has not reached the call; joined,
+    all have made it, and no rank is to blame; cycle, the ranks wait for each other.
     """
 
     kind: Literal["absent", "silent", "mismatch", "not started", "joined", "cycle"]
     ranks: tuple[int, ...] = ()
-    held: frozenset[int] = frozenset()  # that wait for them, some by way of others
-    waits: tuple[Wait, ...] = ()  # in the call that it is about; of a cycle, of each of its ranks
-    parts: tuple[tuple[Event, ...], ...] = ()  # of a mismatch: those that fit together, most first
-    flaw: str = ""  # of a mismatch: what differs
+    held: frozenset[int] = frozenset()  # that wait for them, directly or indirectly
+    waits: tuple[Wait, ...] = ()  # in the call that it is about; for a cycle, one of each rank
+    parts: tuple[tuple[Event, ...], ...] = ()  # for a mismatch: the parts that match each other, most first
+    flaw: str = ""  # for a mismatch: what differs
     slip: Slip | None = None  # of one of the ranks, in the group of the call
     ended: tuple[int, ...] = ()  # members on which the call has ended
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standstill(Halt):
-    """No rank has told anything for some seconds.
+    """No rank has reported anything for some seconds.
 
     lacking: for each of the calls, the ranks that did not make it.
     in_flight: calls that all their ranks have made, each with those on which it has not ended.
-    waits: by rank, the calls that it waits in: of each group, or pair of ranks, the first; in the order of its calls.
-    causes: who holds up whom, as far as these waits tell: all that are independent of each other, the earliest first.
+    waits: by rank, the calls that it waits in: the first per group, or pair of ranks; in the order of its calls.
+    causes: the independent causes of these waits, as far as they are known, the earliest first.
     """
 
     seconds: float
@@ -162,10 +162,10 @@ class Standstill(Halt):
 
 @dataclass(frozen=True, kw_only=True)
 class Disagreement(Verdict):
-    """The parts of a call do not fit together, or ranks misuse its tensors, or make two calls in different orders.
+    """The parts of a call do not match, or ranks misuse its tensors, or make two calls in different orders.
 
     ranks: those that misuse them; else all that have made the call.
-    flaw: what is wrong, see diagnose.Wrong.
+    flaw: see diagnose.Wrong.
     repeated: earlier calls, all from a line that only some of the ranks have left since, see diagnose.repeated.
     """
 
@@ -176,7 +176,7 @@ class Disagreement(Verdict):
 class Grouping(NamedTuple):
     """A rank's call of new_group: its ranks, the learner's line, and how many calls the rank had made before.
 
-    name, groups: as of protocol.Grouped.
+    name, groups: as in messages.Grouped.
     """
 
     ranks: tuple[int, ...]
@@ -190,7 +190,7 @@ class Grouping(NamedTuple):
 class UnlikeGroups(Verdict):
     """Ranks make different groups: the first call of new_group in which they name different ranks.
 
-    ranks: those that have made it.  index: 0-based, of the call.  groups: what each of them made in it.
+    ranks: those that have made it.  index: the call's, 0-based.  groups: the group that each of them made in it.
     """
 
     index: int
@@ -206,7 +206,7 @@ class UnlikeGroups(Verdict):
 class UnlikeNames(Verdict):
     """Members of a group that they make alone look for each other under different names.
 
-    ranks: those that have come.  groups: what each of them is making.
+    ranks: those that have called it.  groups: the group that each of them is making.
     """
 
     groups: tuple[Grouping, ...]
@@ -229,14 +229,14 @@ class UnsharedGroup(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Raised(Halt):
-    """Ranks raised an exception.  failures: of each of the ranks, which are the first causes."""
+    """Ranks raised an exception.  failures: one for each of these ranks, which are the first causes."""
 
     failures: tuple[Failure, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Died(Halt):
-    """A rank's process ended without a word.
+    """A rank's process ended without a report.
 
     status: an exit code, or minus a signal number; or how it ended, in words; None: it lives on, unreachable.
     last_words: the end of its standard error.  began: whether it had begun to run the function.
@@ -249,7 +249,7 @@ class Died(Halt):
 
 @dataclass(frozen=True, kw_only=True)
 class Deserted(Halt):
-    """Ranks lost their connections in a call that others had not made, who neither returned nor failed.
+    """Ranks lost their connections in a call that others, which neither returned nor failed, had not made.
 
     absent: these others.
     """
@@ -271,14 +271,14 @@ class Unreachable(Halt):
     host: str
 
 
-# --- what became of the start, or of the result -------------------------------------------
+# --- the start, and the result ------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoStart(Verdict):
     """The system refused what is needed to start the ranks.
 
-    ranks: the first that got no process; none if something lacked before.  number: an errno.  why: in words.
+    ranks: the first that got no process; empty if something else failed before.  number: an errno.  why: in words.
     """
 
     number: int | None
@@ -306,7 +306,7 @@ class NoServer(Verdict):
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable(Verdict):
-    """Results that cannot be unpickled where run() was called.  why: of each of the ranks, the error."""
+    """Results that cannot be unpickled where run() was called.  why: the error of each of the ranks."""
 
     why: tuple[Exception, ...]
 

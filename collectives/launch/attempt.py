@@ -20,7 +20,7 @@ class Outcome:
 
     @property
     def done(self) -> Run | RunError:
-        """What an author's `answer` is asked about: the error if there is one, else the run."""
+        """The argument of an author's `answer`: the error if there is one, else the run."""
         return self.error or self.run
 
     def answer(self, of: Callable[[Run | RunError], Any]) -> Any:

@@ -15,15 +15,15 @@ from .wire import Frames, Message
 from .workers import Output
 
 POLL_SECONDS = 0.01  # between reads of the ranks' sockets; a rank that returns wakes us at once
-COLLECT_OBJECTS = 50_000  # made between two looks for garbage; Python's own choice is 700
+COLLECT_OBJECTS = 50_000  # allocated between two garbage collections; Python's own choice is 700
 
 
 class Conversation:
     """Messages to and from the ranks of one run, and what they print, which the worker group keeps.
 
-    take: called with the rank and each message of its.  lost: called with a rank whose connection has ended.
+    take: called with the rank and each of its messages.  lost: called with a rank whose connection has ended.
 
-    Ranks' sockets are in a selector of their own, polled now and then: a small call should not wake the kernel.
+    Ranks' sockets are in a separate selector, polled now and then: a small call should not wake the kernel.
     The methods raise ConnectionError once the server is gone.
     """
 
@@ -38,7 +38,7 @@ class Conversation:
         self._workers, self._take, self._lost = workers, take, lost
         self._select, self._ranks = selectors.DefaultSelector(), selectors.DefaultSelector()
         self._next_poll = 0.0
-        self._eager = False  # whether each message is taken in as it comes
+        self._eager = False  # whether to process each message as it arrives
         for rank, sock in enumerate(workers.socks):
             self._ranks.register(sock, selectors.EVENT_READ, partial(self._from_rank, rank, sock, Frames()))
         self._listen_to(interrupts.wakes, interrupts.taken_in)
@@ -56,25 +56,25 @@ class Conversation:
         self._ranks.close()
 
     def hear(self, until: float) -> None:
-        """Wait for what arrives next, until a time.monotonic() or the next poll, and take it in."""
+        """Wait for the next message, until a time.monotonic() or the next poll, and process it."""
         for key, _ in self._select.select(max(0.0, min(until, self._next_poll) - time.monotonic())):
             key.data()
         if time.monotonic() >= self._next_poll:
             self.poll()
 
     def poll(self) -> None:
-        """Take in all that the ranks have sent until now."""
+        """Process everything that the ranks have sent until now."""
         self._next_poll = time.monotonic() + POLL_SECONDS
         for key, _ in self._ranks.select(0):
             key.data()
 
     def catch_up(self) -> None:
-        """Take in all that the ranks have sent until now, and from now on each message as it comes."""
+        """Process everything that the ranks have sent until now, and from now on each message as it arrives."""
         self._be_eager()
         self.poll()
 
     def tell(self, message: Message) -> None:
-        """Send every rank a message without blocking: what its socket has no room for goes when there is room."""
+        """Send every rank a message without blocking; bytes without room in its socket follow when there is room."""
         self._workers.tell(message)
         for rank, sock in enumerate(self._workers.socks):
             if not self._workers.push(rank):
@@ -88,7 +88,7 @@ class Conversation:
         self._select.register(source, selectors.EVENT_READ, on_readable)
 
     def _be_eager(self) -> None:
-        """From now on, wake when a rank sends anything: there is much of it, or the verdict needs it."""
+        """From now on, wake when a rank sends anything: it sends much, or the verdict needs it."""
         if not self._eager:
             self._eager = True
             self._listen_to(self._ranks, self.poll)
@@ -119,7 +119,7 @@ class Conversation:
 
 @contextmanager
 def seldom_collected():
-    """While entered, Python looks for garbage less often: what the ranks tell is kept, and was looked through each time."""
+    """While entered, Python collects garbage less often: the ranks' messages are kept, and each pass traverses them."""
     threshold, *others = gc.get_threshold()
     if threshold:  # else it never looks
         gc.set_threshold(max(threshold, COLLECT_OBJECTS), *others)

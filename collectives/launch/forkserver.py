@@ -1,4 +1,4 @@
-"""The kernel's end of the process that ranks are forked from, and of the ranks that it forks."""
+"""The kernel's end of the fork server, and of the ranks that it forks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .workers import Patience, WorkerGroup
 
 # Puts the server's memory into huge pages where Linux has them: a fork has fewer pages to map.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-STANDBY_RANKS = 24  # kept waiting at most, in worker groups of the sizes used last: about 5 MB each
+STANDBY_RANKS = 24  # on standby at most, in worker groups of the sizes used last: about 5 MB each
 EXIT_SECONDS = 5.0  # for the server to end its ranks and itself, before it is killed
 STDERR_BYTES = 1 << 14  # of the server's standard error in a message
 
@@ -27,8 +27,8 @@ STDERR_BYTES = 1 << 14  # of the server's standard error in a message
 class ForkServer:
     """The kernel's end of the process that its ranks are forked from.
 
-    It is usable at once: requests wait in the socket until the process has loaded torch.
-    A request that was sent in part is completed before the next one: a wait for room may end
+    It can be used at once: requests wait in the socket until the process has loaded torch.
+    A partly sent request is completed before the next one, so a wait for room may end
     at any moment without losing the connection.
 
     up: True once its reply that it has loaded torch has been read.
@@ -52,7 +52,7 @@ class ForkServer:
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from collectives.launch.server import main; main({theirs.fileno()}, {self._folder!r})"
             )
-            # A session of its own: Jupyter's interrupts and kills go to the kernel's group.
+            # A separate session: Jupyter's interrupts and kills go to the kernel's group.
             with theirs:
                 self.process = subprocess.Popen(
                     [sys.executable, "-c", code],
@@ -113,7 +113,7 @@ class ForkServer:
             del self._unsent[: self._send(lambda: self.sock.send(self._unsent), patience)]
 
     def _send(self, send: Callable[[], int], patience: Patience) -> int:
-        """What send returns, once there is room."""
+        """The return value of `send`, called until there is room."""
         while True:
             try:
                 return send()
@@ -126,7 +126,7 @@ class ForkServer:
     def workers(
         self, world_size: int, context: ProcessContext, patience: Patience, new: bool, places: Sequence[Place] = ()
     ) -> LocalWorkers:
-        """An unused worker group of that size: the one on standby, or a new one, and always that with places."""
+        """An unused worker group of that size: the one on standby, or a new one, always a new one with places."""
         workers = None if places else self._standby.pop(world_size, None)
         if workers and new:
             workers.end()
@@ -140,7 +140,7 @@ class ForkServer:
         return self.start([RankSpec(rank, world_size, context, place=place) for rank, place in where], patience)
 
     def start(self, specs: list[RankSpec], patience: Patience) -> LocalWorkers:
-        """Fork ranks as these say: all the ranks of a run, or those that are on this machine."""
+        """Fork ranks with these specs: all the ranks of a run, or the ones on this machine."""
         workers = LocalWorkers(self, specs, patience)
         self._groups[workers.number] = workers
         return workers
@@ -171,7 +171,7 @@ class ForkServer:
 
     @property
     def computed(self) -> Mapping[Hashable, float]:
-        """Seconds of processor time of each rank, by process. Empty where the system does not tell."""
+        """Seconds of processor time of each rank, by process. Empty if the system does not report it."""
         pid = self.process.pid
         computed: dict[Hashable, float] = {}
         with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as children:
@@ -196,7 +196,7 @@ class ForkServer:
         if self.owner == os.getpid():  # else it is the server of the process this one was forked from
             try:
                 self.process.wait(patience_seconds)
-            except subprocess.TimeoutExpired:  # stopped, say. On Linux its ranks are killed with it
+            except subprocess.TimeoutExpired:  # stopped, for example. On Linux its ranks are killed with it
                 self.process.kill()
                 self.process.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -208,7 +208,7 @@ class LocalWorkers(WorkerGroup):
 
     def __init__(self, server: ForkServer, specs: list[RankSpec], patience: Patience) -> None:
         self.server = server
-        self._reusable = specs[0].place == Place()  # whether others like these may be made in advance
+        self._reusable = specs[0].place == Place()  # whether ranks like these may be made in advance
         super().__init__(specs, patience)
 
     def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
@@ -219,7 +219,7 @@ class LocalWorkers(WorkerGroup):
             self.server.post(wire.Kill(self.number))
 
     def ask_for_stacks(self) -> None:
-        """Have every rank write its Python stack to its err, which works in a loop and in a C++ wait too."""
+        """Have every rank write its Python stack to its err; this works in a loop and in a C++ wait too."""
         self.server.post(wire.DumpStacks(self.number))
 
     @property

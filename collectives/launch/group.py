@@ -1,4 +1,4 @@
-"""The process group in which a rank meets its peers: gloo's, or one of another backend and device in its place."""
+"""The process group in which a rank meets its peers: gloo's, or a replacement on a different backend and device."""
 
 import os
 from datetime import timedelta
@@ -9,12 +9,12 @@ import torch.distributed as dist
 
 from .wire import RankSpec
 
-TIMEOUT = timedelta(days=1)  # the kernel keeps the time, the backend need not
+TIMEOUT = timedelta(days=1)  # the kernel keeps the time, so the backend doesn't have to
 _store: dist.Store | None = None  # by which the ranks have met
 
 
 def join(spec: RankSpec) -> None:
-    """Meet the peers in a gloo group."""
+    """Join the peers' gloo group."""
     global _store
     address = urlsplit(spec.rendezvous)
     if address.scheme == "tcp":
@@ -26,7 +26,7 @@ def join(spec: RankSpec) -> None:
 
 
 def join_anew(spec: RankSpec, backend: str | None, device: str | None) -> None:
-    """Put a group of another backend in the place of gloo's, and make tensors on a kind of device from here on.
+    """Replace the gloo group by one of this backend, and make tensors on this kind of device from here on.
 
     backend, device: as of `run`.  Raises RuntimeError where there is no such device.
     """
@@ -41,7 +41,7 @@ def join_anew(spec: RankSpec, backend: str | None, device: str | None) -> None:
 
 
 def _place(device: str) -> torch.device:
-    """This rank's own device: ranks of a host share those that there are."""
+    """This rank's device: ranks of a host share its devices."""
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is None or kind.type != torch.device(device).type:
         raise RuntimeError(f"there is no {device} here: torch finds {kind or 'the CPU alone'}.")

@@ -1,4 +1,4 @@
-"""Interrupts, held back until what is being read has been taken in."""
+"""Interrupts, held back until the message being read has been processed."""
 
 import os
 import signal

@@ -44,7 +44,7 @@ def _submodules(code: CodeType, used: Iterable[Any]) -> list[ModuleType]:
     """The loaded modules that a function reaches through a package it uses: concurrent.futures through concurrent."""
     reached = [value for value in used if isinstance(value, ModuleType) and value.__package__]
     given = len(reached)
-    for package in reached:  # what is below one is reached in turn
+    for package in reached:  # its submodules are reached in turn
         below = (sys.modules.get(f"{package.__name__}.{name}") for name in code.co_names)
         reached += filter(None, below)
     return reached[given:]
@@ -64,7 +64,7 @@ def pack(value: Any, definitions: bool = False) -> bytes:
     with _packing:
         if kind := torch_private.unfinished():
             _Packer.dispatch_table[kind] = lambda tensor: _faithfully(tensor.wait())
-        # cloudpickle's own goes through all loaded modules for each function, and torch loads a
+        # cloudpickle's own version goes through all loaded modules for each function, and torch loads a
         # thousand: that takes most of the time. Others in this process keep theirs.
         cloudpickle.cloudpickle._find_imported_submodules = _submodules
         try:
@@ -78,7 +78,7 @@ def pack(value: Any, definitions: bool = False) -> bytes:
 
 
 def unpack_with_definitions(data: bytes) -> Any:
-    """What was packed. From here on, pickle finds the notebook's functions and classes in this process's `__main__`."""
+    """The packed value. From here on, pickle finds the notebook's functions and classes in this `__main__`."""
     unpickler, main = pickle.Unpickler(io.BytesIO(data)), ModuleType("__main__")
     value = unpickler.load()
     for name, definition in sorted(unpickler.load().items()):  # an outer class before those within it
@@ -86,7 +86,7 @@ def unpack_with_definitions(data: bytes) -> Any:
         holder = main
         for part in outer:
             if not hasattr(holder, part):
-                setattr(holder, part, SimpleNamespace())  # in place of a class that hasn't been packed
+                setattr(holder, part, SimpleNamespace())  # a placeholder for a class that hasn't been packed
             holder = getattr(holder, part)
         if not hasattr(holder, last):
             setattr(holder, last, definition)
@@ -97,7 +97,7 @@ def unpack_with_definitions(data: bytes) -> Any:
 
 
 def _plainly(tensor: torch.Tensor):
-    """What pickle makes a tensor of: its raw bytes, where it is plain."""
+    """A tensor's parts for pickle: its raw bytes, if it is dense."""
     if not is_dense(tensor):
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     dense = tensor
@@ -114,7 +114,7 @@ def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Ten
 
 
 def _faithfully(tensor: torch.Tensor):
-    """As _plainly, where torch's own pickle would carry no more than numbers and a shape."""
+    """As _plainly, if torch's own pickle would carry no more than numbers and a shape."""
     plain = is_dense(tensor) and tensor.is_cpu and tensor.is_contiguous()
     if not plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or tensor.__dict__:
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -122,7 +122,7 @@ def _faithfully(tensor: torch.Tensor):
 
 
 def _own_tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return _tensor(raw, dtype, shape).clone()  # with memory of torch's own: it can be resized
+    return _tensor(raw, dtype, shape).clone()  # in torch's own memory, so it can be resized
 
 
 Pickler.dispatch_table[torch.Tensor] = _plainly

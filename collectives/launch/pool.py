@@ -18,16 +18,16 @@ from .workers import Patience
 if TYPE_CHECKING:
     from .ranks import Server, Workers
 
-HEAD_START_SECONDS = 0.005  # in which the caller has the processor, before the next ranks are made
-DISCARD_SECONDS = 1.0  # for a server that was given up to end by itself
-BACKGROUND_SECONDS = 5.0  # for the server to take requests that nobody waits for
+HEAD_START_SECONDS = 0.005  # the caller's head start with the processor, before the next ranks are made
+DISCARD_SECONDS = 1.0  # for an abandoned server to end by itself
+BACKGROUND_SECONDS = 5.0  # for the server to accept requests in the background
 
 _server: ForkServer | None = None
 _preloaded: list[str] = []
 
 
 def server() -> ForkServer:
-    """This process's server, which is started when first needed and again if it was lost.
+    """This process's server, started at first use and again if it was lost.
 
     Raises OSError when the system has no process, memory, descriptor or disk space for one.
     """
@@ -48,16 +48,16 @@ def start_early(world_size: int = 4) -> None:
     Nowhere else: a script may never call run, and the server imports this package too.
     """
     if _server is None and _in_kernel():
-        with suppress(OSError):  # the first run tries again, and says what is wrong
+        with suppress(OSError):  # the first run tries again, and reports the error
             server().prepare(world_size, Patience())
 
 
 def preload(modules: Iterable[str]) -> None:
     """In a Jupyter kernel: have the server import modules in the background, for all ranks to come.
 
-    A rank that imports torch._dynamo by itself takes more than a second of processor time, each of them, and the
+    Each rank that imports torch._dynamo by itself takes more than a second of processor time, and the
     next run waits until the server has imported it too.  Here that happens once, while the reader reads.  Ranks
-    on standby lack the modules, so others replace them; a run that comes earlier than that waits.
+    on standby lack the modules, so new ones replace them; a run that starts before that waits.
     """
     new = [module for module in modules if module not in _preloaded]
     if new and _in_kernel():
@@ -105,7 +105,7 @@ _next_call = threading.Event()
 
 
 def in_background(work: Callable[[], None]) -> None:
-    """Do the work while the caller goes on with the results. The next call waits until it is done."""
+    """Do the work while the caller uses the results. The next call waits until it is done."""
     global _replacing
     _next_call.clear()
     _replacing = threading.Thread(target=work)
@@ -120,12 +120,12 @@ def replace(workers: Workers) -> None:
     """End the ranks, and make their successors."""
     _next_call.wait(HEAD_START_SECONDS)
     workers.end()
-    with suppress(OSError):  # the next call tries again, and says what is wrong
+    with suppress(OSError):  # the next call tries again, and reports the error
         workers.prepare_successors(Patience(time.monotonic() + BACKGROUND_SECONDS))
 
 
 def discard(server: Server, workers: Workers | None) -> None:
-    """End a server that did not do its work in time: the next call starts another."""
+    """End a server that missed its deadline: the next call starts a new one."""
     if workers:
         workers.end()
     server.close(DISCARD_SECONDS)

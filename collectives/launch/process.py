@@ -1,4 +1,4 @@
-"""What a rank process does, from birth to exit.
+"""The life of a rank process, from fork to exit.
 
 A rank is forked from the server (launch/server.py), which has torch loaded, so it starts in milliseconds.  It joins a
 gloo process group with its peers, receives one function, runs it under the recorder, sends back what it returned, and
@@ -63,7 +63,7 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
 
 
 def _isolate(out: int, err: int) -> None:
-    """Make the fork a process of its own: session, signals, streams, threads, randomness."""
+    """Separate the fork from its server: session, signals, streams, threads, randomness."""
     os.setsid()  # its children can be ended with it, and a terminal's Ctrl-C does not reach it
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -73,13 +73,13 @@ def _isolate(out: int, err: int) -> None:
         os.close(stream)
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)  # "where are you?"
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # the server blocked it: without the handler it kills
-    # Python's own text goes to the learner, warnings included; what C++ writes to
+    # Python's own text goes to the learner, warnings included; C++'s output to
     # descriptor 2 is kept aside for the day the process dies.
     sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     torch_warnings.install()
     random.seed()  # as fresh processes: no two ranks draw the same numbers unless seeded
     torch.default_generator.seed()
-    if "numpy.random" in sys.modules:  # asking numpy for it would import it, at half the price of a rank
+    if "numpy.random" in sys.modules:  # asking numpy for it would import it, for half the cost of a rank
         sys.modules["numpy.random"].seed()
     torch.set_num_threads(1)  # ranks share the cores; more threads would only fight
 
@@ -100,7 +100,7 @@ def _enter(place: Place) -> None:
     here, libc = os.getcwd(), ctypes.CDLL(None, use_errno=True)
     for path in place.namespaces:
         with open(path) as namespace:
-            if libc.setns(namespace.fileno(), 0):  # of process ids only the children to come enter one
+            if libc.setns(namespace.fileno(), 0):  # only future children enter a namespace of process ids
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), path)
     os.chdir(here)  # a mount namespace begins at its root
@@ -109,8 +109,8 @@ def _enter(place: Place) -> None:
 def _warm_up(rank: int) -> None:
     """Exercise the code path of a run, in a group of one rank.
 
-    A fork copies each page of memory when it first writes to it. This is most of what a run's
-    first call would take, and a rank on standby has the time.
+    A fork copies each page of memory when it first writes to it. These copies are most of the cost of a
+    run's first call, and a rank on standby has the time.
     """
     if not (torch_private.RECORDING and torch_private.fake_backend()):
         return
@@ -119,7 +119,7 @@ def _warm_up(rank: int) -> None:
     (job,) = Frames().feed(frame(Job(pack((dist.all_reduce, (torch.ones(1),))), None, 0.0, False, True)))
     fn, args = unpack(job.payload)
     with Tracer(rank, frame, 0.0) as tracer:
-        fn(torch.ones(1), group=alone)  # inside, for all of torch takes another way there
+        fn(torch.ones(1), group=alone)  # inside the tracer, where all of torch takes a different path
     tracer.finish()
     frame(Returned(pack(args), (0, 0), None, []))
     dist.destroy_process_group(alone)

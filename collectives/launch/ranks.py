@@ -1,7 +1,7 @@
 """The interface between a run and its ranks: everything that a Session uses of them, wherever they are.
 
-    Ranks     where they come from    LocalRanks (pool.py), HostRanks (remote/run.py), EngineRanks (remote/engines.py)
-    Server    what they depend on     ForkServer (forkserver.py), _NoServer (remote/engines.py)
+    Ranks     their source            LocalRanks (pool.py), HostRanks (remote/run.py), EngineRanks (remote/engines.py)
+    Server    the process they need   ForkServer (forkserver.py), _NoServer (remote/engines.py)
     Workers   the ranks of one run    LocalWorkers (forkserver.py), EngineWorkers (remote/relay.py)
 
 mypy checks each implementation against these (tests/test_ranks.py), so a member is added here first.
@@ -42,7 +42,7 @@ class Server(Protocol):
 class Workers(Protocol):
     """The ranks of one run: a socket and two output streams each, and one wake-up pipe for all.
 
-    context: what the ranks found around them when they started.
+    context: the process state with which the ranks started.
     born: time.perf_counter() of the first request.
     socks, out, err: by rank.
     hosts: how many computers they are on.
@@ -84,14 +84,14 @@ class Workers(Protocol):
         """End the ranks and the processes that they started. They exit moments later."""
 
     def prepare_successors(self, patience: Patience) -> None:
-        """Have ranks like these made in advance for the next run, where they can be. Raises OSError."""
+        """Have ranks like these made in advance for the next run, if that is possible. Raises OSError."""
 
 
 class Ranks(Protocol):
-    """Where a run's ranks come from."""
+    """The source of a run's ranks."""
 
     def server(self) -> Server:
-        """What the ranks depend on. Raises OSError if the system has no room for it."""
+        """The server that the ranks depend on. Raises OSError if the system has no room for it."""
 
     def workers(self, world_size: int, context: ProcessContext, patience: Patience, new: bool) -> Workers:
         """Unused ranks of the server returned last. new: none that were made in advance. Raises OSError."""

@@ -1,4 +1,4 @@
-"""What the ranks of a run return, and the bytes that their sockets carried."""
+"""The results of a run's ranks, and the bytes that their sockets carried."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .wire import Counted
 
 
 class Returns:
-    """What the ranks of a run return, and the bytes that their sockets carried."""
+    """The results of a run's ranks, and the bytes that their sockets carried."""
 
     def __init__(self, world_size: int) -> None:
         self._n = world_size
@@ -30,15 +30,15 @@ class Returns:
 
     @property
     def all_arrived(self) -> bool:
-        """Whether nothing was on its way any more when the ranks, which have all returned, counted."""
+        """Whether nothing was in flight any more when the ranks, which have all returned, counted."""
         return arrived(self._traffic)
 
     def count_again(self) -> None:
-        """Let go of the counts, for later ones."""
+        """Discard the counts; newer ones follow."""
         self._moved.clear()
 
     def all_counted(self, lost: frozenset[int]) -> bool:
-        """Whether every rank has counted, but for those that are lost."""
+        """Whether every rank has counted, except lost ones."""
         return len(self._moved.keys() | lost) == self._n
 
     @property
@@ -48,7 +48,7 @@ class Returns:
         return list(sent), list(received)
 
     def unpack(self) -> tuple[list[Any], dict[int, Exception]]:
-        """By rank, the results, and the errors of those that cannot be unpickled: such a result is None.
+        """The results by rank, and the errors of those that cannot be unpickled: such a result is None.
 
         This may run the learner's own code.
         """

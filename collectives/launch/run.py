@@ -1,7 +1,7 @@
-"""`run()`: a function on fresh ranks, and all they did brought back.
+"""`run()`: a function on fresh ranks, and the record of their work.
 
-Each call takes a worker group that nobody has used, hands them the function, listens to all of
-them at once, and ends them, whatever happens.
+Each call takes an unused worker group, sends it the function, listens to all of its ranks
+at once, and ends them, whatever happens.
 """
 
 import inspect
@@ -45,18 +45,18 @@ def run(
     """Runs `fn(*args, **kwargs)` on every rank of a new process group.
 
     fn: any callable: a function of a notebook or a module, a lambda, a closure.  Inside it,
-        torch.distributed is initialised and everything said through it is recorded.
-    world_size: number of ranks, 1 to 256, each a process of its own.
+        torch.distributed is initialized and every call through it is recorded.
+    world_size: number of ranks, 1 to 256, each a separate process.
     timeout: seconds the ranks may take, from when all have started.
     check: end the run at the first mismatch or certain hang, with the reason.  False lets
-        the program go on as it would without us, until it ends or is out of time.
+        the program continue as it would without us, until it ends or times out.
     whole: keep large tensors whole in the events, instead of a summary.
     record: False records nothing, for measuring times: there are no events then, and a hang is
-        known only when the time is up.
-    backend: of the group, "gloo" if none is given.  "nccl" needs a GPU for each rank.
-    device: a kind of device, "cuda", on which tensors are made that name no other.  Rank k of a host has the k-th of
-        them; with gloo ranks may share one.  To show what is in their tensors, calls there are waited for, as gloo
-        does: so run() finds what hangs, and how long calls take that overlap is for record=False to measure.
+        found only by the timeout.
+    backend: the group's, "gloo" by default.  "nccl" needs a GPU for each rank.
+    device: the default kind of device for tensors, such as "cuda".  Rank k of a host has the k-th device;
+        with gloo ranks may share one.  To show their tensors' values, run() waits for each call there, as gloo
+        does: so it finds hangs, but to time overlapping calls, use record=False.
 
     Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
     ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
@@ -66,8 +66,8 @@ def run(
     return run_on(where(), settings, fn, args, kwargs)
 
 
-usual: tuple[str | None, str | None] = None, None  # backend and device where run() is given none
-where: Callable[[], Ranks] = LocalRanks  # a program of torchrun's (remote/program.py) has its ranks elsewhere
+usual: tuple[str | None, str | None] = None, None  # backend and device if run() is given none
+where: Callable[[], Ranks] = LocalRanks  # a torchrun program (remote/program.py) has its ranks elsewhere
 
 
 def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple, kwargs: dict) -> Run:
@@ -95,10 +95,10 @@ def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple
 
 def _in_forked_child() -> None:
     global _one_at_a_time
-    _one_at_a_time = threading.Lock()  # a thread that is not in this process may hold it
+    _one_at_a_time = threading.Lock()  # it may be held by a thread that this process does not have
 
 
-# A fork must not find the server half spoken to.
+# A fork must not find a half-sent request.
 os.register_at_fork(before=wait_for_successors, after_in_child=_in_forked_child)
 
 
@@ -136,7 +136,7 @@ def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
 
 
 def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
-    """Names the one argument or variable that cannot be packed."""
+    """Name the argument or variable that cannot be packed."""
     arguments = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
     named = []
     for function in (fn, *(value for _, value in arguments)):

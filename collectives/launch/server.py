@@ -1,4 +1,4 @@
-"""The process ranks are forked from.
+"""The process that ranks are forked from.
 
 It has torch loaded and does nothing but fork, reap and kill, so a rank costs a fork, not
 an import.  One server belongs to one kernel and ends with it: the kernel holds the other
@@ -30,13 +30,13 @@ MAX_STDERR_BYTES = 1 << 20
 
 
 class Server:
-    """Forks ranks on request.
+    """The fork server: forks ranks on request.
 
-    Requests and replies are messages of rank/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited
-    and Refused, none of them about a group that was killed.
+    Requests and replies are messages of launch/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited
+    and Refused, no reply about a group that was killed.
 
-    A reply for which the socket has no room waits in a queue, which the number of ranks bounds. Were
-    it sent by a call that blocks, while the kernel sends requests, each could wait for the other to read.
+    A reply for which the socket has no room waits in a queue, which the number of ranks bounds. If a
+    blocking call sent it while the kernel sends requests, each could wait for the other to read.
 
     folder: for the files by which the ranks of a run find each other.
     """
@@ -103,7 +103,7 @@ class Server:
                 for module in modules:
                     try:
                         importlib.import_module(module)
-                    except Exception:  # a rank that needs it says so itself
+                    except Exception:  # a rank that needs it raises the error itself
                         traceback.print_exc()
                 freeze_gc()
                 _limit_stderr()
@@ -128,7 +128,7 @@ class Server:
         pid = os.fork()
         if pid == 0:
             try:
-                # What belongs to the server is reset and closed.
+                # Reset and close the server's own resources.
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 os.close(self._wake_r)
@@ -137,7 +137,7 @@ class Server:
                 sock, out, err, wakeup = descriptors
                 process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
             finally:
-                os._exit(messages.LOST)  # whatever happened: there is one server
+                os._exit(messages.LOST)  # in any case: there is only one server
         self._living[pid] = (run, spec.rank)
 
     def _reap(self) -> None:
@@ -150,7 +150,7 @@ class Server:
                 break
             if pid in self._living:
                 run, number = self._living.pop(pid)
-                _kill(pid, os.killpg)  # what the rank started and left running
+                _kill(pid, os.killpg)  # processes that the rank started and left running
                 if run not in self._killed:
                     self._reply(wire.Exited(run, number, os.waitstatus_to_exitcode(status)))
         self._settle()
@@ -159,7 +159,7 @@ class Server:
         for pid, (its_run, _) in self._living.items():
             if its_run == run:
                 _kill(pid, os.killpg)
-                _kill(pid)  # in case it had no session of its own yet
+                _kill(pid)  # in case it did not have its own session yet
 
     def _settle(self) -> None:
         if self._killed:
@@ -169,7 +169,7 @@ class Server:
         for run in self._killed - busy:
             self._killed.discard(run)
             self._refused.discard(run)
-            with suppress(OSError):  # what is left goes with the folder
+            with suppress(OSError):  # the rest is removed with the folder
                 os.unlink(os.path.join(self._folder, str(run)))
 
     def _reply(self, message: wire.Message) -> None:
@@ -181,9 +181,9 @@ class Server:
             while self._unsent:
                 del self._unsent[: self._control.send(self._unsent, socket.MSG_DONTWAIT)]
         except BlockingIOError:
-            pass  # poll() tells when there is room
+            pass  # poll() reports when there is room
         except ConnectionError:
-            self._unsent.clear()  # the kernel is gone; the next read says so
+            self._unsent.clear()  # the kernel is gone; the next read finds that out
 
 
 def _adopt_orphans() -> None:
@@ -194,7 +194,7 @@ def _adopt_orphans() -> None:
 
 
 def _children() -> set[int]:
-    """This process's own children, where the system tells."""
+    """This process's own children; empty if the system does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(map(int, file.read().split()))
@@ -209,7 +209,7 @@ def _kill(pid: int, kill: Callable[[int, int], None] = os.kill) -> None:
 
 
 def preload() -> None:
-    """Initialise what every rank uses, so that a fork inherits it."""
+    """Initialize the parts of torch that every rank uses, so that a fork inherits them."""
     torch.set_num_threads(1)
     torch_private.fake_backend()
     if torch_private.RECORDING:
@@ -225,7 +225,7 @@ def freeze_gc() -> None:
 
 
 def _limit_stderr() -> None:
-    """Empty standard error, a file, once it has grown: modules warn, and nobody reads it while all is well."""
+    """Truncate standard error, a file, once it has grown: modules warn, and it is not read while all is well."""
     if os.fstat(2).st_size > MAX_STDERR_BYTES:
         os.ftruncate(2, 0)
         os.lseek(2, 0, os.SEEK_SET)
@@ -246,4 +246,4 @@ def main(descriptor: int, folder: str) -> None:
     except BaseException:
         traceback.print_exc()  # the kernel reads it
     finally:
-        os._exit(status)  # at once: somebody waits for it, and to unload torch takes a while
+        os._exit(status)  # at once: the kernel waits for it, and unloading torch takes a while

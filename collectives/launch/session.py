@@ -1,4 +1,4 @@
-"""One attempt at a run, as a chain of phases: from handing out the job to the results, or the verdict."""
+"""One attempt at a run, as a chain of phases: from sending the job to the results, or the verdict."""
 
 import functools
 import os
@@ -27,16 +27,16 @@ START_SECONDS = 60.0  # seconds for the ranks to start and connect, and
 START_SECONDS_PER_RANK = 0.5  # more for each of them: every rank connects to all the others
 STACK_SECONDS = 3.0  # for ranks to report their line, once out of time
 STACK_SECONDS_INTERRUPTED = 0.5  # the same, once interrupted
-LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is given up
-LOOK_SECONDS = 1.0  # between two looks at what ranks compute that are out of time,
+LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is abandoned
+LOOK_SECONDS = 1.0  # between two checks of whether ranks that are out of time compute,
 LEAST_COMPUTING = 0.02  # as a part of these seconds, and
 MOST_PATIENCE = 6.0  # times the timeout that they get at most
-REPORT_SECONDS = 2.0  # until a run says what its ranks are doing, and
+REPORT_SECONDS = 2.0  # until a run shows its ranks' states, and
 REPORT_INTERVAL_SECONDS = 1.0  # between two such lines
 
 
 class Settings(NamedTuple):
-    """The keywords of `run`, which says what they mean."""
+    """The keywords of `run`, whose docstring explains them."""
 
     world_size: int
     timeout: float
@@ -52,19 +52,19 @@ Phase = Callable[[], "Phase | None"]
 
 
 class Session:
-    """One attempt at a run. Its phases, with the time that each has at most, and what comes next:
+    """One attempt at a run. Its phases, each with its time limit and its end, in order:
 
-        starting     START_SECONDS        until all ranks are connected; then the job is handed out, and
+        starting     START_SECONDS        until all ranks are connected; then the job is sent, and
         running      the run's timeout    until all ranks have returned (or longer, see _gets_longer); then
-        counting     what is left of it   until the bytes that were still on their way have been counted too
-        locating     STACK_SECONDS        once the time is up: until the ranks have told where they are
-        interrupted  less than that       likewise, after any of these
+        counting     the rest of that     until the bytes that were still in flight have been counted too
+        locating     STACK_SECONDS        once the time is up: until the ranks have reported where they are
+        interrupted  less than that       the same, after any of these
 
-    Each is a method that takes in what arrives, and returns the next one. None comes after the last result,
+    Each is a method that processes the messages that arrive, and returns the next phase: None after the last result,
     and after a verdict.
 
-    stale: True once ranks or server that are older than this call have failed before the job was
-        handed out. None of the learner's code has run then, so a second attempt is safe.
+    stale: True once ranks or a server from before this call have failed before the job was
+        sent. None of the learner's code has run then, so a second attempt is safe.
     """
 
     def __init__(self, fn: Callable, payload: bytes, context: ProcessContext, settings: Settings, ranks: Ranks) -> None:
@@ -152,7 +152,7 @@ class Session:
         return self._listen(lambda: self._returns.all_counted(self._monitor.cut_off), then=None)
 
     def _listen(self, done: Callable[[], bool], then: Phase | None) -> Phase | None:
-        """Take in what arrives, until it is done or the time is up. Return the phase that follows."""
+        """Process messages until it is done or the time is up. Return the next phase."""
         while self._hear():
             late = time.monotonic() >= self._deadline and not self._gets_longer()
             if self._is_judged(late):
@@ -164,10 +164,10 @@ class Session:
         return None
 
     def _gets_longer(self) -> bool:
-        """Whether ranks that are out of time go on: they compute, and each has had fewer than so many seconds of a processor.
+        """Whether the deadline was extended: ranks compute, and none has used its CPU allowance (Settings.computing).
 
-        On a machine that is busy with other things, a right answer takes longer than on a quiet one, an endless loop too;
-        who sleeps or waits is not waited for.
+        On a busy machine, a right answer takes longer than on a quiet one, and so does an endless loop; ranks that
+        only sleep or wait get no extension.
         """
         now = time.monotonic()
         if not self._settings.computing or now >= self._handed_out_at + MOST_PATIENCE * self._settings.timeout:
@@ -199,10 +199,10 @@ class Session:
             while not self._has_located() and self._interrupts.count == 1:
                 self._talk.hear(self._deadline)
 
-    # --- what is said ---------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------
 
     def _hear(self) -> bool:
-        """Take in what arrives until the deadline, or the next poll. Return whether nobody has interrupted."""
+        """Process messages until the deadline, or the next poll. Return whether nobody has interrupted."""
         self._talk.hear(self._monitor.patience or self._deadline)  # patience: in trouble, until a verdict is due
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + REPORT_INTERVAL_SECONDS
@@ -232,31 +232,31 @@ class Session:
         return self._handed_out
 
     def _ask_for_stacks(self, seconds: float) -> None:
-        """Ask the ranks once for their stacks. They have so long to answer."""
+        """Ask the ranks once for their stacks.  seconds: the time they have to answer."""
         self._deadline = time.monotonic() + seconds
         if not self._stacks_asked:
             self._stacks_asked = True
             self._workers.ask_for_stacks()
 
     def _has_located(self) -> bool:
-        """Whether all ranks that are in no call have told their lines, or had the time to."""
+        """Whether all ranks that are in no call have reported their lines, or had the time to."""
         for rank in self._monitor.unlocated:
             if place := last_place(str(self._workers.err[rank])):
                 self._monitor.locate(rank, *place)
         return not self._monitor.unlocated or time.monotonic() > self._deadline
 
-    # --- what to make of it ---------------------------------------------------------------
+    # --- verdicts -------------------------------------------------------------------------
 
     def _is_judged(self, late: bool) -> bool:
         """Whether there is a verdict now."""
         if late or self._monitor.in_trouble:
-            self._talk.catch_up()  # what they did last may not have been read
+            self._talk.catch_up()  # the ranks' last messages may not have been read
         self._tell_ends()
         self._verdict = self._monitor.verdict()
         return self._verdict is not None
 
     def _has_failed_to_start(self) -> bool:
-        """Whether there is a verdict now: before the job is handed out, nothing is the learner's fault."""
+        """Whether there is a verdict now: before the job is sent, nothing is the learner's fault."""
         self._tell_ends()
         monitor, patience = self._monitor, self._monitor.wait_for_more()
         if self._workers.refused:
@@ -273,7 +273,7 @@ class Session:
         return self._verdict is not None
 
     def _tell_ends(self) -> None:
-        """Tell the Monitor what is known of the processes that ended without a word."""
+        """Pass on the exit status and the stderr of processes that ended without a report."""
         for rank in self._monitor.dead:
             self._monitor.exited(rank, self._workers.exits.get(rank), str(self._workers.err[rank]))
 
@@ -295,7 +295,7 @@ class Session:
         self._verdict = SlowStart(world_size=self._n, ranks=ready, seconds=self._start_seconds, loaded=loaded)
 
     def cannot_start(self, error: OSError) -> None:
-        """Set the verdict: the system refused what is needed before any rank can be asked for."""
+        """Set the verdict: the system refused a resource that is needed before any rank can be requested."""
         if self._handed_out:
             raise error
         self._verdict = NoStart(world_size=self._n, number=error.errno, why=error.strerror or str(error))
@@ -307,7 +307,7 @@ class Session:
     # --- the end --------------------------------------------------------------------------
 
     def outcome(self) -> Run | None:
-        """The Run. None: interrupted, and a SIGINT handler other than Python's has dealt with it.
+        """The Run. None: interrupted, and a SIGINT handler other than Python's has handled it.
 
         Raises the verdict if there is one. Unpickling the results may run the learner's own code, so no
         interrupt is held back here.

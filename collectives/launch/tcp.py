@@ -1,8 +1,8 @@
-"""What really went over the wire, counted by the operating system.
+"""The bytes that really went over the wire, counted by the operating system.
 
-Linux keeps, for every TCP connection, how many bytes went out and came in; a process may
-read that of its own sockets (TCP_INFO, man 7 tcp).  It is a second count beside the
-recorded events, independent of everything torch and this package believe they did.
+Linux counts the bytes that every TCP connection sends and receives; a process may read the
+counters of its own sockets (TCP_INFO, man 7 tcp).  This second count, besides the recorded
+events, is independent of everything torch and this package believe they did.
 """
 
 import os
@@ -18,12 +18,12 @@ TcpCounters = dict[tuple[tuple, tuple], tuple[int, int]]  # (own address, the ot
 
 
 def traffic() -> TcpCounters | None:
-    """What each TCP connection of this process has carried so far; None off Linux."""
+    """The bytes that each TCP connection of this process has carried so far; None off Linux."""
     if sys.platform != "linux":
         return None
     carried = {}
     for name in os.listdir("/proc/self/fd"):
-        try:  # what family it is is not asked, for that takes long: as IPv6 it has room for either's addresses
+        try:  # the family is not looked up, which takes long: as IPv6 it has room for either's addresses
             sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, int(name))
         except OSError:
             continue  # no socket, or closed meanwhile
@@ -42,16 +42,16 @@ def traffic() -> TcpCounters | None:
 
 
 def moved(before: TcpCounters | None, after: TcpCounters | None) -> tuple[int | None, int | None]:
-    """Bytes (sent, received) between two looks; None where they are not counted."""
+    """Bytes (sent, received) between two counts; None where they are not counted."""
     if before is None or after is None:
         return None, None
     return tuple(sum(c[k] for c in after.values()) - sum(c[k] for c in before.values()) for k in (0, 1))
 
 
 def arrived(everyone: Iterable[TcpCounters | None]) -> bool:
-    """Whether all that was sent has been received, if each rank has looked at its connections once.
+    """Whether everything that was sent has been received, if each rank has counted once.
 
-    If not, something may be on its way, or have been when the first rank looked: they must look again.
+    If not, bytes may be in flight, or may have been when the first rank counted: they must count again.
     """
     ends = {pair: counted for carried in everyone if carried for pair, counted in carried.items()}
     return all(ends.get((there, here)) == (received, sent) for (here, there), (sent, received) in ends.items())

@@ -1,18 +1,18 @@
-"""Which warnings of a rank the learner sees.
+"""The warnings of a rank that the learner sees.
 
-torch warns its callers, and as often itself: that one of its parts uses another that is deprecated,
-or what one of them assumed. A learner can do nothing about these, and each rank prints them. So:
+torch warns its callers, and as often itself: that one of its parts uses a deprecated one, or has
+made an assumption. A learner can do nothing about these, and each rank prints them. So:
 
-1. A warning stays if it is put down to a line of the learner's: one that they raise, one of
+1. A warning stays if it is attributed to a line of the learner's: one that they raise, one of
    compiled code which that line called, one whose stacklevel blames that line.
-2. A deprecation stays if the learner's line called the deprecated function itself, be it through
-   decorators, to which stacklevel then points. Any other deprecation is torch's own affair.
-3. Any other warning stays, for it speaks of what was passed in (mse_loss with shapes that
+2. A deprecation stays if the learner's line called the deprecated function itself, possibly through
+   decorators, to which stacklevel then points. Any other deprecation concerns torch alone.
+3. Any other warning stays, because it concerns the arguments (mse_loss with shapes that
    broadcast), unless torch.distributed, torch.jit or a private module of torch raises it.
-4. A key of a parallelize plan that fits no module is named once. torch warns for each module in which a part of the key
-   fits nothing: a page of words for a wildcard that is right.
+4. A key of a parallelize plan that matches no module is named once. torch warns for each module in which a part of the
+   key matches nothing: a page of words for a correct wildcard.
 
-Compiling a model, torch logs that it skips its profiler's marks. That stays unsaid: most are its own.
+When it compiles a model, torch logs that it skips its profiler's marks. This is hidden: most marks are its own.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def install() -> None:
 def stays(category: type[Warning], file: str, frame: FrameType | None) -> bool:
     """Whether a warning is shown.
 
-    file: the source file that it is put down to.  frame: of the function that shows it.
+    file: the source file that it is attributed to.  frame: the function that shows it.
     """
     if is_learners(file):
         return True
@@ -67,9 +67,9 @@ def stays(category: type[Warning], file: str, frame: FrameType | None) -> bool:
 
 
 def unmatched_key(frame: FrameType | None) -> str | None:
-    """The key of the plan that parallelize_module works on, if it fits no module.
+    """The key of the plan that parallelize_module works on, if it matches no module.
 
-    frame: of the function that shows the warning.  torch goes from child to child by calling itself: the outermost call
+    frame: the function that shows the warning.  torch descends from child to child by recursion: the outermost call
     has the whole key.
     """
     plan = {}

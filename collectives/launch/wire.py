@@ -1,8 +1,8 @@
-"""How a rank and the kernel talk: length-prefixed pickles over a Unix socket.
+"""The protocol between a rank and the kernel: length-prefixed pickles over a Unix socket.
 
 Tensors travel as raw bytes (pickling.py), which is an order of magnitude cheaper than torch's own
 pickle: captured ones always, those that a learner passes in and out if nothing is lost by it.
-Nothing here needs torch: the kernel's server shall load it while the kernel does.
+Nothing here needs torch, so the kernel's server can load it while the kernel does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGE_MESSAGE = 1 << 16  # bytes
 
 @dataclass
 class ProcessContext:
-    """What a function may find around it: the kernel's, so that it finds the same in a rank."""
+    """The process state that a function may depend on: the kernel's, so that a rank's is the same."""
 
     cwd: str
     path: list[str]  # sys.path
@@ -50,13 +50,13 @@ class ProcessContext:
 class Place(NamedTuple):
     """The host that a rank runs on, and its place among the ranks there."""
 
-    # Of a host made of namespaces (remote/hosts.py), files of /proc that name them, in the order of entering them.
+    # Files of /proc that name the namespaces of a host (remote/hosts.py), in the order of entering them.
     namespaces: tuple[str, ...] = ()  # empty: the rank runs where it was forked
-    environ: dict[str, str] = {}  # what torchrun would set differently on each host, and the network interface
+    environ: dict[str, str] = {}  # variables that torchrun sets differently on each host, and the network interface
 
 
 class RankSpec(NamedTuple):
-    """What the server tells a rank before it starts."""
+    """A rank's parameters, which the server passes to it before it starts."""
 
     rank: int
     world_size: int
@@ -83,7 +83,7 @@ class Counted(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What to run."""
+    """The function to run, with its settings."""
 
     payload: bytes  # (fn, args, kwargs), packed by pack
     context: ProcessContext | None  # None: what they were when the rank was born
@@ -95,14 +95,14 @@ class Job(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """All have returned, but something was on its way when one of them counted its bytes: count them once more."""
+    """All have returned, but something was in flight when one of them counted its bytes: count them once more."""
 
 
 # From the kernel to the server. A group is the number of a run's ranks.
 
 
 class Fork(NamedTuple):
-    """Fork a rank, to which the descriptors (socket, stdout, stderr, wake-up pipe) that come with this belong."""
+    """Fork a rank, which gets the descriptors that come with this (socket, stdout, stderr, wake-up pipe)."""
 
     group: int
     spec: RankSpec
@@ -163,7 +163,7 @@ class Pickler(pickle.Pickler):
 
 
 def frame(message: Message) -> bytes:
-    """A message as it goes over the socket. Tensors in it must be plain and on the CPU."""
+    """A message as bytes for the socket. Its tensors must be plain and on the CPU."""
     buffer = io.BytesIO()
     buffer.write(b"\0" * _LENGTH.size)
     Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump((_CODES[type(message)], *message))
@@ -178,7 +178,7 @@ def _message(data: bytes | bytearray | memoryview) -> Message:
 
 
 class Frames:
-    """Collects bytes as they come and hands out whole messages."""
+    """Collects bytes as they arrive and returns complete messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -206,8 +206,8 @@ class Frames:
 class Channel:
     """The rank's end: blocking, and safe to send on from several threads.
 
-    What is sent lies in the socket until the kernel looks, and outlives the rank.  Waking the
-    kernel for each event made the recording of a small call take half as long again.
+    Messages wait in the socket until the kernel polls it, and outlive the rank.  Waking the
+    kernel for each event made the recording of a small call take 50% longer.
     """
 
     def __init__(self, sock: socket.socket, wakeup: int) -> None:
@@ -226,11 +226,11 @@ class Channel:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # unsignalled, the kernel reads at its next poll
+        with suppress(OSError):  # without a signal, the kernel reads at its next poll
             os.write(self._wakeup, b"!")
 
     def quiet(self, seconds: float) -> bool:
-        """Whether the kernel sends nothing for so long."""
+        """Whether the kernel sends nothing for this time."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return not poll.poll(seconds * 1000)

@@ -22,7 +22,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def enter_context(spec: RankSpec, context: ProcessContext) -> None:
-    """Puts around the function what is around the kernel, and what torchrun sets."""
+    """Give the function the kernel's process state, and the environment that torchrun sets."""
     os.chdir(context.cwd)
     sys.path[:] = context.path
     pass_on(*context.own)
@@ -48,20 +48,20 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         if not job.record:
             uninstall()
         started = True
-        # Until the end: daemon threads may go on.
+        # Until the end: daemon threads may continue.
         with tracer if job.record else nullcontext(), Groups(spec.world_size, channel.send) as groups:
             result = fn(*args, **kwargs)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
             threads.join_all()
-            result = _packed(result)  # which waits for what a functional collective has returned
+            result = _packed(result)  # which waits for the results of functional collectives
             tracer.finish()
             _flush()
             new = list(islice(reversed(sys.modules), len(sys.modules) - known))
             now = traffic()
             imported = sorted(filter(_is_lasting, new))
             channel.announce(Returned(result, moved(before, now), now, imported, groups.made))
-            channel.receive()  # all have returned, but something was on its way when one of them looked
+            channel.receive()  # all have returned, but something was in flight when one of them counted
             channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:
         _flush()
@@ -69,7 +69,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
 
 
 def _is_lasting(name: str) -> bool:
-    """Whether the server loads a module for the ranks to come, once a rank has had to import it."""
+    """Whether the server loads a module for later ranks, once a rank has had to import it."""
     return name.startswith("torch.") or passes_on(getattr(sys.modules[name], "__file__", None))
 
 

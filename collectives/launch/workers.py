@@ -1,4 +1,4 @@
-"""The ranks of one run, as the kernel holds them: a socket and two output streams each."""
+"""The kernel's side of the ranks of one run: a socket and two output streams each."""
 
 import itertools
 import os
@@ -33,10 +33,10 @@ class Patience(NamedTuple):
 
 
 class Output:
-    """What a rank wrote to a stream: its beginning and its end, never more than KEPT_OUTPUT_BYTES."""
+    """A rank's output to a stream: its beginning and its end, never more than KEPT_OUTPUT_BYTES."""
 
     def __init__(self, stream: int) -> None:
-        os.set_blocking(stream, False)  # a stray process may hold the other end open for ever
+        os.set_blocking(stream, False)  # a stray process may hold the other end open forever
         self.stream = stream
         self._head, self._tail, self._lost = bytearray(), bytearray(), 0
 
@@ -61,7 +61,7 @@ class Output:
 
 
 class WorkerGroup(ABC):
-    """The kernel's ends of the ranks of one run, see ranks.Workers. A subclass has the way to start and end them."""
+    """The kernel's ends of the ranks of one run, see ranks.Workers. A subclass starts and ends them."""
 
     _numbers = itertools.count()
 
@@ -76,7 +76,7 @@ class WorkerGroup(ABC):
         self.hosts = len({spec.place.environ.get("GROUP_RANK") for spec in specs})
         self._unsent: dict[int, memoryview] = {}  # by rank
         self._ended = False
-        self.wakeup, waking = os.pipe()  # readable when a rank has something to say that the kernel waits for
+        self.wakeup, waking = os.pipe()  # readable when a rank has a message that the kernel waits for
         try:
             for spec in specs:
                 self._start(spec, waking, patience)
@@ -88,13 +88,13 @@ class WorkerGroup(ABC):
 
     def _start(self, spec: RankSpec, waking: int, patience: Patience) -> None:
         ours, theirs = socket.socketpair()
-        self.socks.append(ours)  # whatever fails from here on, end() closes it
+        self.socks.append(ours)  # after any failure from here on, end() closes it
         ours.setblocking(False)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         with theirs, _stream(self.out) as out, _stream(self.err) as err:
             self._fork(spec, [theirs.fileno(), out, err, waking], patience)
 
-    # What a subclass has.
+    # A subclass implements:
 
     @abstractmethod
     def _fork(self, spec: RankSpec, descriptors: list[int], patience: Patience) -> None:
@@ -113,7 +113,7 @@ class WorkerGroup(ABC):
     def prepare_successors(self, patience: Patience) -> None:
         """Do nothing: ranks are made in advance on this machine only."""
 
-    # What is common to all.
+    # Common to all:
 
     def tell(self, message: Message) -> None:
         """Queue a message for every rank; push() sends it."""
@@ -134,7 +134,7 @@ class WorkerGroup(ABC):
         except BlockingIOError:
             pass
         except ConnectionError:
-            return True  # it died; its exit is on the way
+            return True  # it died; its exit status will arrive
         if rest:
             self._unsent[rank] = rest
         return not rest
@@ -142,7 +142,7 @@ class WorkerGroup(ABC):
     def read(self) -> None:
         """Read what is left in the ranks' output streams."""
         for output in (*self.out, *self.err):
-            output.read()  # once takes all that a pipe holds (64 KiB), and a stray process may go on writing
+            output.read()  # once gets all that a pipe holds (64 KiB), and a stray process may continue to write
 
     def end(self) -> None:
         """End the ranks and the processes that they started. They exit moments later."""

@@ -1,1 +1,1 @@
-"""What happened in a run, as plain data, and what can be read off it."""
+"""The log of a run, as plain data, and the facts that follow from it."""

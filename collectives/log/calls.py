@@ -50,12 +50,12 @@ class Matcher:
         self.of: dict[int, Call] = {}  # id(event) -> the call it is part of
         self._calls: dict[tuple, dict[int, Call]] = defaultdict(dict)  # Lane.shared -> its calls, by number
         self._made: dict[tuple, int] = defaultdict(int)  # lane -> events of it until now
-        self._skipped: dict[tuple, dict[int, int]] = defaultdict(dict)  # Lane.shared -> rank -> as skip was told
+        self._skipped: dict[tuple, dict[int, int]] = defaultdict(dict)  # Lane.shared -> rank -> its events, see skip
 
     def add(self, e: Event) -> Call:
-        """The call that `e` is part of, with `e` in its place.
+        """The call that `e` is part of, with `e` added.
 
-        A recv from anyone stands alone; add it again once its source is known.
+        A recv from anyone is a call by itself; add it again once its source is known.
         """
         if e.is_from_anyone:
             self.of[id(e)] = Call(e.op, e.group, 0, [e])
@@ -78,7 +78,7 @@ class Matcher:
         return call
 
     def skip(self, rank: int, made: dict[tuple, int]) -> None:
-        """Take in how many events of its lanes a rank has made, of which some are lost."""
+        """Record how many events of its lanes a rank has made, of which some are lost."""
         self._made.update(made)
         for lane, n in made.items():
             self._skipped[lane[1:]][rank] = n
@@ -87,7 +87,7 @@ class Matcher:
                     call.unseen.add(rank)
 
     def counts(self, lane: tuple) -> bool:
-        """Whether it is known how many events of a lane there were."""
+        """Whether the number of events of a lane is known."""
         return lane in self._made
 
     def before(self, call: Call, most: int = 8) -> list[Call]:
@@ -99,7 +99,7 @@ class Matcher:
         return [call for call in known if call]
 
     def forget(self, call: Call) -> None:
-        """Let go of a call and its events. Those after it keep their places."""
+        """Drop a call and its events. Later calls keep their numbers."""
         if not call.events[0].is_from_anyone:
             self._calls[call.events[0].lane.shared].pop(call.index, None)
         for e in call:
@@ -109,7 +109,7 @@ class Matcher:
 def pair(events: list[list[Event]]) -> list[Call]:
     """The calls of a whole run, in an order every rank agrees with.
 
-    A call comes once nothing before it is left on its ranks.  What a rank had under way at the same
+    A call comes once nothing before it is left on its ranks.  Calls that a rank had in flight at the same
     time (async calls) may come in either order.  Takes O(n log n) for n events, however many stay open.
     """
     matcher = Matcher()
@@ -164,5 +164,5 @@ def _reached(events: list[Event], of: dict[int, Call], ordered: dict[int, Call])
 
 
 def blocks(calls: list[Call]) -> list[list[Call]]:
-    """What is shown together: a collective by itself, messages that follow each other as one exchange."""
+    """Calls that are shown together: a collective by itself, consecutive messages as one exchange."""
     return [list(block) for _, block in groupby(calls, lambda call: None if call.is_message else id(call))]

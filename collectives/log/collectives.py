@@ -1,4 +1,4 @@
-"""Every collective: who has the root's part, what goes in, what comes out, what must travel, in words and as a call.
+"""Every collective: its root, its input and output, the data that must travel, in words and as a call.
 
 The one table from which traffic, bounds, bus bandwidth, pictures, proofs, checks and the grader's results follow.
 Ranks import this module, so it imports nothing that draws; a sandbox may get its source alone, so it
@@ -13,13 +13,13 @@ Shape = Literal["whole", "own", "all"]
 
 
 class Least(NamedTuple):
-    """What the busiest rank must send, or receive, in any algorithm, as a part of the whole buffer S.
+    """The minimum that the busiest rank must send, or receive, in any algorithm, as a part of the whole buffer S.
 
     It is busbw's factor as well (nccl-tests, doc/PERFORMANCE.md).
     """
 
     formula: str
-    parts: Callable[[int], int]  # of N ranks: how many N-ths of S
+    parts: Callable[[int], int]  # for N ranks: how many N-ths of S
     source: str
 
 
@@ -29,7 +29,7 @@ _OF_EACH = Least("(N-1)/N S", lambda n: n - 1, "what a rank lacks, or may not ke
 _TWICE = Least("2(N-1)/N S", lambda n: 2 * (n - 1), "Patarasuk & Yuan 2009, doi 10.1016/j.jpdc.2008.09.002")
 
 
-# Whom a rank waits for on gloo, as places in the group.  root: None where it is outside of the group.
+# The ranks that a rank waits for on gloo, as places in the group.  root: None if it is outside of the group.
 
 
 def everybody(me: int, root: int | None, n: int) -> Iterable[int]:
@@ -42,7 +42,7 @@ def _star(me: int, root: int | None, n: int) -> Iterable[int]:
 
 
 def _chain(me: int, root: int | None, n: int) -> Iterable[int]:
-    """gloo's sum of each chunk walks from the last rank down: a rank needs those above it, and the one below to take it."""
+    """gloo's sum of a chunk moves from the last rank down: it needs the ranks above, and the one below to receive."""
     return range(n) if me == root else (*range(max(0, me - 1), me), *range(me + 1, n))
 
 
@@ -62,38 +62,38 @@ class Collective(NamedTuple):
     op: str  # torch.distributed's name, without the form its tensors take
     root: Literal["src", "dst"] | None  # the argument that names the root
     reduces: bool
-    gives: Shape | None  # what each rank passes in; None: no tensor
+    gives: Shape | None  # each rank's input; None: no tensor
     gets: Shape | None  # what each rank is left with
     least: Least | None  # None: no tensor
-    gloo: Callable[[int, int | None, int], Iterable[int]]  # (me, root, n): whom a rank waits for on gloo
-    # (given, me, root, total): what the rank at the place `me` is left with, None if nothing is defined there.  given:
-    # what each rank of the group passes in, see `given`; root: a place, too; total: the reduction of several values.
+    gloo: Callable[[int, int | None, int], Iterable[int]]  # (me, root, n): the ranks that a rank waits for on gloo
+    # (given, me, root, total): the result of the rank at the place `me`, None if nothing is defined there.  given:
+    # the input of each rank of the group, see `given`; root: a place, too; total: the reduction of several values.
     result: Callable[[list, int, int | None, Callable[[list], Any]], Any]
     dual: str | None  # the collective that is its backward pass
-    says: str  # what it does, in a few words
+    says: str  # its effect, in a few words
     promise: str  # a sentence with {src}, {dst}, {reduce_op}
-    proved: str  # what a proof shows, with {root}
+    proved: str  # the statement of a proof, with {root}
     signature: str
     needs: str  # who brings what, in words
-    leaves: str  # who has what afterwards, in words
+    leaves: str  # the outcome, in words: each rank's data
     use: str
     code: tuple[str, ...]  # the call as one would write it, on x; with {root}, {reduce_op}, {dtype}, {size}
     also: tuple[str, ...] = ()  # the names of its other forms
 
     def given(self, n: int, value: Callable[[int, int], Any]) -> list:
-        """What each of n ranks passes in, of values that have a rank and a slot: a list of n where it gives all."""
+        """Each of n ranks' input, from a function of rank and slot: a list of n if its shape is "all"."""
         if self.gives == "all":
             return [[value(rank, slot) for slot in range(n)] for rank in range(n)]
         return [value(rank, rank if self.gives == "own" else 0) for rank in range(n)]
 
     @property
     def personal(self) -> bool:
-        """Whether each rank has a chunk of its own for each other rank."""
+        """Whether each rank has a separate chunk for each other rank."""
         return self.gives == self.gets == "all"
 
     @property
     def deals(self) -> bool:
-        """Whether rank r gets the r-th chunk of what one rank passed in."""
+        """Whether rank r gets the r-th chunk of one rank's input."""
         return self.gives == "all" and not self.reduces
 
     @property
@@ -207,7 +207,7 @@ _TABLE = (
 )  # fmt: skip
 COLLECTIVES = {each.op: each for each in _TABLE}
 _BY_NAME = {name: each for each in _TABLE for name in (each.op, *each.also)}
-# In place of a message, or an operator that is newer than this table: no name, no tensor, no promise.
+# For a message, or an operator that is newer than this table: no name, no tensor, no promise.
 _NONE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
 
 
@@ -217,7 +217,7 @@ def of(op: str) -> Collective:
 
 
 def shapes(op: str) -> tuple[Shape | None, Shape | None]:
-    """What a rank passes to an op, and what it is left with; (None, None) for an op not in the table."""
+    """The shapes of a rank's input to an op, and of its output; (None, None) for an op not in the table."""
     return of(op).gives, of(op).gets
 
 
@@ -227,7 +227,7 @@ def least(op: str, world_size: int) -> float:
 
 
 def make(op: str, numbers: int) -> None:
-    """Call this collective once, from rank 0 or to it; rank r's full buffer is so many float32, from r * numbers on."""
+    """Call this collective once, from rank 0 or to it; rank r's full buffer: `numbers` float32, from r * numbers up."""
     import torch
     import torch.distributed as dist
 

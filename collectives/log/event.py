@@ -1,4 +1,4 @@
-"""What happened in a run, as plain data: `Event`, and the `Line`, `Summary` and `Failure` in it.
+"""The events of a run, as plain data: `Event`, and the `Line`, `Summary` and `Failure` in it.
 
 Everything that explains a run (the picture, the diagnosis, the grader) reads these objects.
 """
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """Stands for a tensor too large to keep: `run(..., whole=True)` keeps it instead.
+    """Replaces a tensor too large to keep: `run(..., whole=True)` keeps it instead.
 
     checksum: the sum of each block of 1024 int64 that the tensor's bytes make, then CRC32 of the sums.
     Equal tensors have equal checksums; different ones, in practice, different checksums.
@@ -53,7 +53,7 @@ class Summary:
         return f"{ends}  (#{self.checksum:08x})"
 
 
-# What a rank passed to a call, or was left with: a CPU tensor that nobody else holds,
+# A rank's input to a call, or its result: a CPU tensor that nothing else references,
 # a Summary of a large one, a list of these where the call takes a list, or None.
 Value = Any
 
@@ -69,10 +69,10 @@ def each(value: Any) -> list:
 
 
 class Lane(tuple):
-    """What a rank's events have in common that are counted together: its group; for a message, both ends and the tag.
+    """The key by which a rank's events are counted: its group; for a message, both ends and the tag.
 
-    The lanes of the events that belong with them differ in the first item alone; shared: the others.  place: of such
-    an event in its call.  A group may have a thousand ranks, so the hash is worked out once.
+    The lanes of matching events of other ranks differ in the first item alone; shared: the other items.  place: the
+    event's position in its call.  A group may have a thousand ranks, so the hash is computed once.
     """
 
     shared: "Lane"
@@ -87,7 +87,7 @@ class Lane(tuple):
         return self._hash
 
 
-_shared = lru_cache(1024)(Lane)  # equal ones are the same object, and so found without a look at their items
+_shared = lru_cache(1024)(Lane)  # equal ones are the same object, so a lookup compares no items
 _one = lru_cache(1024)(tuple)  # likewise
 
 
@@ -102,38 +102,38 @@ class Event:
     src: int | None = None  # global rank: the root of broadcast and scatter, the source of recv
     dst: int | None = None  # global rank: the root of reduce and gather, the target of send
     reduce_op: str | None = None  # "SUM", "MAX", ...
-    dtype: torch.dtype | None = None  # of what the rank passes in (of its buffer, if nothing)
+    dtype: torch.dtype | None = None  # of the rank's input (or of its buffer, without an input)
     shape: tuple[int, ...] = ()  # likewise; a list's shape is its first tensor's
     nbytes: int = 0  # likewise, all tensors of a list together
-    before: Value = None  # what the rank passes in; None where it passes nothing
-    after: Value = None  # what the rank is left with; None where it gets nothing, or never got it
+    before: Value = None  # the rank's input; None where it passes nothing
+    after: Value = None  # the rank's result; None where it gets nothing, or never got it
     line: Line | None = None
     start: float = 0.0  # seconds since the run began, when the call was made
     end: float | None = None  # when it was complete for this rank (async: waited for); None: never
     async_op: bool = False  # isend and irecv included
-    waited: bool = False  # False: `after` is what stood when the rank function returned
+    waited: bool = False  # False: `after` is the value when the rank function returned
     tag: int | None = None  # send and recv only
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: in, out
     within: str | None = None  # the torch function the learner called, if it was not `op` itself
-    group_name: str = ""  # tells apart two groups of the same ranks
-    non_dense: tuple[str, ...] = ()  # "in", "out": whether what it passes or fills is a view with gaps
+    group_name: str = ""  # distinguishes groups of the same ranks
+    non_dense: tuple[str, ...] = ()  # "in", "out": whether its input or output is a view with gaps
     strides: tuple[int, ...] | None = None  # strides of a tensor that is not contiguous
-    misuse: str | None = None  # what this rank did wrong with its tensors: "aliased", "read", "written"
+    misuse: str | None = None  # this rank's misuse of its tensors: "aliased", "read", "written"
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
     step: int = 0  # training steps that the rank had ended before; see rank/steps.py
     backend: str | None = None  # "gloo", "nccl", ...; None: not known
-    # Since when a device's stream alone has had it, and the rank went on: `end` is then when something showed that it
-    # was complete, None if nothing did. None: the rank waited for its end.
+    # When the rank continued and left the call to a device's stream: `end` is then when its completion was observed,
+    # None if it was not. None: the rank waited for its end.
     issued: float | None = None
-    captured: bool = False  # it went into a CUDA graph: it moves something at each replay, which nobody sees
+    captured: bool = False  # it went into a CUDA graph: it moves data at each replay, which is not recorded
     handling: str | None = None  # the exception that the program was handling when it made the call
-    abandoned: bool = False  # whether its Work was let go of, or its rank ended, before it was complete
-    non_finite: bool = False  # whether it passes in a NaN or an infinity, where that is looked for
+    abandoned: bool = False  # whether its Work was dropped, or its rank ended, before it was complete
+    non_finite: bool = False  # whether its input has a NaN or an infinity, if that is checked
 
     def __reduce__(self):
-        """Numbers and strings alone: each name of a class or a field would take as long as ten of them."""
+        """Numbers and strings alone: each name of a class or a field would cost as much as ten of them."""
         values = [*_values(self)]
         if self.line:
             values[_LINE] = tuple(self.line)
@@ -149,17 +149,17 @@ class Event:
 
     @property
     def ends(self) -> tuple[int | None, int]:
-        """Who sends this message, and to whom; None: a recv from anyone."""
+        """The sender and the receiver of this message; None: a recv from anyone."""
         return (self.rank, self.dst) if self.op == "send" else (self.src, self.rank)
 
     @property
     def is_from_anyone(self) -> bool:
-        """A recv whose source is not known yet."""
+        """Whether this is a recv whose source is not known yet."""
         return self.op == "recv" and self.src is None
 
     @cached_property
     def lane(self) -> Lane:
-        """The events that this one is counted with. To be asked for only once a recv's source is known."""
+        """The key by which this event is counted. Valid once a recv's source is known."""
         if self.is_message:
             lane = Lane((self.op, self.group_name, self.group, *self.ends, self.tag))
             lane.place = int(self.op == "recv")
@@ -171,12 +171,12 @@ class Event:
 
     @cached_property
     def kind(self) -> tuple[str, int, str]:
-        """What it is summed up under: its op, how many ranks its group has, and its dtype."""
+        """Its key in summaries: its op, the size of its group, and its dtype."""
         return self.op, len(self.group), "" if self.dtype is None else dtype_name(self.dtype)
 
     @cached_property
     def form(self) -> tuple:
-        """All in which it may disagree with its partners, but for splits and lines. Equal ones are the same object."""
+        """All in which it may disagree with its partners, except splits and lines. Equal forms are one object."""
         own = self.misuse, self.non_dense, self.strides, self.backend, len(self.group)
         return _one((self.op, self.root, self.reduce_op, self.dtype, self.shape, self.nbytes, *own))
 
@@ -188,7 +188,7 @@ class Event:
 
     @property
     def is_undefined(self) -> bool:
-        """After reduce only the root's tensor means anything; the backends leave differing things."""
+        """Whether its result is undefined: a reduce defines only the root's, and backends leave different values."""
         collective, group = of(self.op), self.group
         if not (collective.reduces and collective.in_place):
             return False
@@ -197,12 +197,12 @@ class Event:
 
     @property
     def stands_in(self) -> bool:
-        """Whether torch's Join made it, because this rank has run out of input: to match what torch calls elsewhere."""
+        """Whether torch's Join made it, because this rank has run out of input: to match torch's calls elsewhere."""
         return self.within == "Join.__exit__"
 
     @property
     def is_scratch(self) -> bool:
-        """A buffer that torch made itself: before the call it holds whatever its memory held."""
+        """Whether its tensor is a buffer that torch made itself: before the call it has arbitrary contents."""
         return bool(self.within) and (self.op == "recv" or self.op == "broadcast" and self.rank != self.src)
 
     @property
@@ -246,5 +246,5 @@ class Failure:
     kind: str  # the exception's class name
     message: str
     frames: list[Line]  # the learner's own, outermost first
-    started: bool  # False: it never got as far as calling the function
-    chain: str = ""  # the whole traceback, for those who want it
+    started: bool  # False: it failed before it called the function
+    chain: str = ""  # the full traceback

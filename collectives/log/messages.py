@@ -1,4 +1,4 @@
-"""What a rank reports: the messages that are the log.
+"""A rank's reports: the messages that make up the log.
 
 A rank reports each call before it makes it, so whoever reads the log knows where every rank is, even after a hang or a
 death.  Local ranks send these messages to the kernel, a watched job's ranks to their collector, the grader makes them
@@ -56,7 +56,7 @@ class Misused(NamedTuple):
 
 
 class NotFinite(NamedTuple):
-    """Among what the rank passed in was a NaN or an infinity."""
+    """The rank's input had a NaN or an infinity."""
 
     index: int
 
@@ -75,14 +75,14 @@ class Resumed(NamedTuple):
 
 
 class WorkBegan(NamedTuple):
-    """Something beside the main thread may act: a thread, or what hangs on the future of a call."""
+    """Something other than the main thread may act: a thread, or work that depends on the future of a call."""
 
     work: Hashable
     index: int | None  # of the call it waits for
 
 
 class WorkEnded(NamedTuple):
-    """It acts no more."""
+    """This work has ended."""
 
     work: Hashable
 
@@ -104,7 +104,7 @@ class Completed(NamedTuple):
 
 
 class Issued(NamedTuple):
-    """A call is in a device's stream, and the rank goes on: Completed follows if something shows its end."""
+    """A call is in a device's stream, and the rank continues: Completed follows if its end is observed."""
 
     index: int
     after: Value  # shapes and dtypes alone
@@ -112,7 +112,7 @@ class Issued(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Some of what a rank told is lost. It has made so many calls, and so many of each lane, see Event.lane."""
+    """Messages were lost; the rank's call counts so far, in total and by lane, see Event.lane."""
 
     calls: int
     made: dict[tuple, int]
@@ -130,9 +130,9 @@ class Checked(NamedTuple):
 
 
 class Grouped(NamedTuple):
-    """The rank is about to call new_group, as all ranks have to; or, where there is a name, all members."""
+    """The rank is about to call new_group, as all ranks have to; or, if there is a name, all members."""
 
-    index: int  # 0-based: of the calls that all ranks have to make, those that made a group; or of the others
+    index: int  # 0-based, among the calls that all ranks have to make and that made a group; or among the others
     ranks: tuple[int, ...]  # of the group, ascending
     line: Line | None
     name: str | None = None  # under which the members look for each other, with use_local_synchronization=True

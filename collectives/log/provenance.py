@@ -1,4 +1,4 @@
-"""What goes into the cells of a picture: the captured values of a collective, slot by slot.
+"""The content of a picture's cells: the captured values of a collective, slot by slot.
 
 A slot is one tensor, or one rank's chunk of a tensor.  It names the rank its data came from only where the captured
 values bear that out, so that a result which nobody sent, or a sum with a rank missing, can be seen in the picture.
@@ -30,16 +30,16 @@ _COMBINE = {
 
 class Slot(NamedTuple):
     column: int
-    value: Value  # a tensor or a Summary, without ends where only the size is known; None: not worth showing
-    letter: str  # which chunk of whose, for where there is no room for numbers
+    value: Value  # a tensor or a Summary, without ends if only the size is known; None: not worth showing
+    letter: str  # a chunk's letter and rank, for where there is no room for numbers
     kind: str  # see below
     origin: int | None = None  # the rank it came from
     joined: bool = False  # one tensor with the slot to its left
     share: float = 1.0  # of the value, from its beginning, that came from `origin`
 
 
-# Kinds: "data" came from `origin`, all of it or the `share` told; "buffer" is about to be overwritten;
-# "reduced" combines every rank; "undefined" means nothing by contract; "unknown" is what none of these explains.
+# Kinds: "data" came from `origin`, all of it or this `share`; "buffer" is about to be overwritten;
+# "reduced" combines every rank; "undefined" means nothing by contract; "unknown" is anything else.
 Row = list[Slot]
 
 
@@ -49,7 +49,7 @@ def agree(call: Call) -> bool:
 
 
 def read(call: Call) -> tuple[list[Row], list[Row]]:
-    """What each rank of a call passed in, and what each was left with."""
+    """Each rank's input to a call, and its result."""
     before = [_before(call, e) for e in call]
     given = {e.rank: row for e, row in zip(call, before)}
     after = [_placed(e.after, shapes(e.op)[1] or "whole", call, e, 1) for e in call]
@@ -69,7 +69,7 @@ def _before(call: Call, e: Event) -> Row:
 
 
 def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
-    """The slot of a value that a call left behind: where it came from, if the values agree with it."""
+    """The slot of a call's result, with its origin if the values agree with it."""
     if e.is_undefined:
         return Slot(column, value, "?", "undefined")
     same = next((slot for slot in given[e.rank] if slot.column == column), None) if of(e.op).in_place else None
@@ -90,12 +90,12 @@ def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: 
 
 @lru_cache(8)
 def _slots(op: str, group: tuple[int, ...]) -> list:
-    """What each rank passes to an op, as the names of its slots: the rank and the column."""
+    """Each rank's input to an op, as the names of its slots: the rank and the column."""
     return of(op).given(len(group), lambda place, column: ((group[place], column),))
 
 
 def _sources(call: Call, e: Event, column: int) -> tuple[tuple[int, int], ...]:
-    """The names of the slots of which a call makes the one in this column."""
+    """The names of the slots from which a call makes the one in this column."""
     collective, group = of(e.op), call.group
     if e.root is not None and e.root not in group:
         return ()
@@ -106,7 +106,7 @@ def _sources(call: Call, e: Event, column: int) -> tuple[tuple[int, int], ...]:
 
 
 def _sent(row: Row | None, column: int) -> Value:
-    """What a rank passed in for a column: its one tensor, where it passes one."""
+    """A rank's input for a column: its only tensor, if it passes one."""
     row = row or []
     return row[0].value if len(row) == 1 else next((slot.value for slot in row if slot.column == column), None)
 
@@ -135,7 +135,7 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
 
 
 def _chunks(value: Value, n: int, splits: tuple[int, ...]) -> list[Value]:
-    """A tensor along its first dimension, as the splits say or in n equal chunks."""
+    """A tensor's chunks along its first dimension: by the splits, or n equal ones."""
     rows = value.shape[0] if value.shape else 0
     if splits and sum(splits) != rows:
         return [value]
@@ -161,9 +161,9 @@ def _equal(a: Value, b: Value) -> bool:
 
 
 def _copied(value: Value, sent: Value) -> float:
-    """The share of the value, from its beginning, that is what was sent; parts of a Summary are believed.
+    """The share of the value, from its beginning, that equals the sent value; parts of a Summary are believed.
 
-    A buffer may be larger than what came, and of another dtype: it then has the sender's bytes.
+    A buffer may be larger than the message, and of a different dtype: it then has the sender's bytes.
     """
     if not isinstance(value, torch.Tensor) or not isinstance(sent, torch.Tensor):
         whole = is_whole(value) and is_whole(sent)
@@ -177,7 +177,7 @@ def _copied(value: Value, sent: Value) -> float:
 
 
 def is_whole(value: Value) -> bool:
-    """A Summary that stands for a tensor as it was captured, not for a chunk of it."""
+    """Whether this is the Summary of a tensor as it was captured, not of a chunk."""
     return isinstance(value, Summary) and bool(value.head)
 
 
@@ -197,7 +197,7 @@ def _is_reduction(value: Value, parts: list[Value], op: str) -> bool:
         return torch.equal(truths, value.flatten().view(torch.uint8) != 0)
     if not value.is_floating_point():
         return torch.equal(_COMBINE[op](together).to(value.dtype), value.flatten())  # wraps as the backend does
-    # The order of the additions is the backend's: allow what rounding can make of it.
+    # The backend chooses the order of the additions: allow for rounding.
     slack = len(parts) * torch.finfo(value.dtype).eps
     want = _COMBINE[op](together.double()).to(value.dtype).double()
     size = together.double().abs().sum(0).nan_to_num(0, 0).amax().item() if value.numel() else 0.0

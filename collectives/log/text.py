@@ -1,4 +1,4 @@
-"""The text twin: what a picture says, as a table of plain text.
+"""The text twin: a picture's content, as a table of plain text.
 
 For screen readers, for diffs, for nbval, and for whoever reads faster than they look.  The
 same events always give the same text: no times, no addresses.
@@ -17,7 +17,7 @@ SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
 
 
 def block_table(block: list[Call], most: int | None = None) -> str:
-    """One block as text; of an exchange at most so many messages."""
+    """One block as text.  most: messages shown of an exchange; None: all."""
     if not block[0].is_message:
         return call_table(block[0])
     rows = [_message_row(call) for call in block[:most]]
@@ -50,7 +50,7 @@ def _message_row(call: Call) -> tuple[str, str, str, str]:
 
 
 def call_table(call: Call) -> str:
-    """One collective as text: what it was, then before -> after, one row a rank."""
+    """One collective as text: its name, then before -> after, one row per rank."""
     head = call_title(call)
     if all(e.before is None and e.after is None for e in call):
         return head
@@ -105,7 +105,7 @@ def after_text(e: Event) -> str:
 
 
 def status(e: Event) -> str:
-    """What a rank that is not through with its call is doing; '' for one that is."""
+    """The state of a rank whose call has not finished; '' if it has."""
     if e.end is not None and (e.waited or not e.async_op) or e.issued is not None:
         return ""
     return "not waited for" if e.async_op and e.waiting is None else "still waiting"
@@ -140,7 +140,7 @@ def source(line: Line | None) -> str:
 
 
 def dropped(send: Event, more: int = 0) -> str:
-    """What the rank of a message that gloo may lose did, and what to do.  more: how many others there are of the rank's."""
+    """A sentence on the mistake behind a message that gloo may lose, and the fix.  more: the rank's others."""
     others = f", and of {more} more," * bool(more)
     where = f" ({source(send.line)})" * bool(send.line)
     return (
@@ -150,7 +150,7 @@ def dropped(send: Event, more: int = 0) -> str:
 
 
 def all_dropped(sends: Iterable[Event]) -> list[str]:
-    """A sentence for each rank of messages that gloo may lose."""
+    """A sentence for each rank that sent messages that gloo may lose."""
     by_rank: dict[int, list[Event]] = {}
     for send in sends:
         by_rank.setdefault(send.rank, []).append(send)

@@ -1,4 +1,4 @@
-"""What a run cost: bytes, messages and steps, counted from its events alone."""
+"""The cost of a run: bytes, messages and steps, counted from its events alone."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .transfers import steps_of
 class Traffic:
     """Per rank: payload in bytes, without a backend's headers, and messages.
 
-    A message counts as it is.  A collective counts as what any way of doing it must move, where all
+    A message counts as it is.  A collective counts as the bytes that any algorithm must move if all
     ranks share the work evenly: `least` of log/collectives.py, which has the sources.
     """
 
@@ -25,9 +25,9 @@ class Traffic:
     links: Counter = field(default_factory=Counter)  # (source, target) -> messages
     ops: Counter = field(default_factory=Counter)  # op, by its torch name -> calls of all ranks
     calls: list[int] = field(default_factory=list)  # collectives and messages that a rank makes with others
-    empty: list[int] = field(default_factory=list)  # those among them that carry no byte
+    empty: list[int] = field(default_factory=list)  # the ones among them that carry no byte
     read: list[float] = field(default_factory=list)  # bytes that a rank reads of files; only an exercise's are counted
-    reads: list[int] = field(default_factory=list)  # how many times it asks for them
+    reads: list[int] = field(default_factory=list)  # its number of requests for them
 
     @property
     def busiest(self) -> float:
@@ -56,7 +56,7 @@ def count(events: list[list[Event]]) -> Traffic:
 
 
 def _buffer(e: Event, call: Call) -> float:
-    """Bytes of what a rank passes to a call to be sent, or of what it gets there if that is more."""
+    """Bytes that a rank passes to a call to be sent, or that it receives there if they are more."""
     collects = collectives.shapes(e.op) == ("own", "all") and e.root in (None, e.rank)
     return sum(other.nbytes for other in call) if collects else e.nbytes
 

@@ -1,7 +1,7 @@
 """Messages from a run's sends and recvs: their steps in time, and whose data they carry.
 
-A rank passes on what it was sent: the values that arrived before it made its call.  Numbers alone tell
-whose they are, so where a rank holds equal numbers of its own as well, their source is not known.
+A rank forwards values that arrived before it made its call.  Only the numbers identify their
+source, so where a rank holds equal numbers of its own as well, their source is not known.
 """
 
 from bisect import bisect_left
@@ -16,12 +16,12 @@ from .event import Event, Summary, Value
 
 
 class Transfer(NamedTuple):
-    """One send and its recv, or whichever of them was made."""
+    """One send and its recv, or only one of them."""
 
-    source: int | None  # global rank; None: a recv from anyone, for whom nobody sent anything
+    source: int | None  # global rank; None: a recv from anyone, to which no rank sent anything
     target: int  # global rank
     step: int  # from 0, see steps_of
-    value: Value  # what arrived; what was to be sent, if it did not
+    value: Value  # the value that arrived; the one to be sent, if it did not arrive
     origin: int | None  # the first rank to send this value; None: several may be
     sent: bool
     arrived: bool
@@ -31,8 +31,8 @@ class Transfer(NamedTuple):
 def read(calls: list[Call]) -> list[Transfer]:
     """The messages, by step."""
     found = []
-    brought: dict[tuple, list[tuple[float, int | None]]] = defaultdict(list)  # rank, value -> when it came, and whose
-    own: set[tuple] = set()  # rank, value: sent before it can have been brought
+    brought: dict[tuple, list[tuple[float, int | None]]] = defaultdict(list)  # rank, value -> arrival time, origin
+    own: set[tuple] = set()  # rank, value: sent before it can have arrived
     for step, k in sorted((step, k) for k, step in enumerate(steps_of(calls))):
         events = calls[k].events
         first, last = events[0], events[-1]
@@ -53,10 +53,10 @@ def read(calls: list[Call]) -> list[Transfer]:
 
 
 def delivered(send: Event, recv: Event) -> Value:
-    """What a message brought: the numbers in its receiver's tensor, as far as they were sent.
+    """The value that a message delivered: the numbers in its receiver's tensor, as far as they were sent.
 
-    That is another thing than what `send` was given where the sender has overwritten it before it left.
-    A tensor of another dtype holds the sender's bytes: those are shown as the numbers that were sent.
+    It differs from the argument of `send` if the sender overwrote that before it left.
+    A tensor of a different dtype holds the sender's bytes: those are shown as the numbers that were sent.
     """
     before, after = send.before, recv.after
     if recv.async_op and not recv.waited or send.dtype != recv.dtype or type(before) is not type(after):
@@ -79,7 +79,7 @@ def steps_of(calls: list[Call]) -> list[int]:
     """The step of each message, from 0: one more than the last it had to wait for.
 
     A message follows those that had ended on one of its two ranks before its call there was made.  So isend and irecv
-    that were under way together share a step.  Takes O(n log n) for n events.
+    that were in flight together share a step.  Takes O(n log n) for n events.
     """
     made: dict[int, list[tuple[Event, int]]] = defaultdict(list)
     for k, call in enumerate(calls):
@@ -89,7 +89,7 @@ def steps_of(calls: list[Call]) -> list[int]:
     steps = [-1] * len(calls)  # -1: not known yet
     free: list[int] = []  # calls that follow only calls with a step
     loose: list[int] = []  # calls that follow only recvs with a step
-    held = [len(call.events) for call in calls], [len(call.events) for call in calls]  # events that are not yet either
+    held = [len(call.events) for call in calls], [len(call.events) for call in calls]  # events not released yet
     left = (k for k in range(len(calls)) if steps[k] < 0)
 
     def release(rank: _RankSteps) -> None:
@@ -117,7 +117,7 @@ def steps_of(calls: list[Call]) -> list[int]:
 
 
 class _RankSteps:
-    """The events of one rank, and the steps of those that ended, as they become known.
+    """The events of one rank, and the steps of the ended ones, as they become known.
 
     The events that one follows are a prefix of the ended ones, in the order of their ends.
     """
@@ -129,13 +129,13 @@ class _RankSteps:
         self._place = {id(e): place for place, e in enumerate(ended)}
         self._follows = {id(e): bisect_left(ends, (e.start, e.index)) for e, _ in made}
         self._highest = [-1] * (len(ended) + 1)  # a Fenwick tree: entry i is for the i & -i places up to i
-        # Of the ended events, which have steps; and the same, as if all that are no recvs had.
+        # Whether each ended event has a step; and the same, as if all except recvs had.
         self._known = [False] * len(ended), [e.op != "recv" for e in ended]
         waiting = sorted((self._follows[id(e)], k) for e, k in made)
         self.fronts = [_passed(waiting, known) for known in self._known]
 
     def last(self, e: Event) -> int:
-        """The highest known step of those that `e` follows; -1 if there is none."""
+        """The highest known step of the events that `e` follows; -1 if no step is known."""
         i, highest = self._follows[id(e)], -1
         while i:
             highest = max(highest, self._highest[i])

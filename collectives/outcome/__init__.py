@@ -1,1 +1,1 @@
-"""The end of a run: a Run, or the error in its place."""
+"""The end of a run: a Run, or the error raised instead."""

@@ -1,4 +1,4 @@
-"""The errors a run can end with, and how they read: what happened, where, what to try."""
+"""The errors that a run can end with, each with its message: the event, its place, and advice."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ from ..judge.verdict import Verdict
 from ..log.calls import Call
 
 if TYPE_CHECKING:
-    from .run import Run  # it draws, and matplotlib takes its time
+    from .run import Run  # it draws, and matplotlib is slow to import
 
 
 def message_only(error: Exception) -> Exception:
@@ -22,7 +22,7 @@ def _brief(error: Exception) -> list[str]:
 
 
 class RunError(RuntimeError):
-    """A run that did not end well. `.run` holds what was recorded until then, and details are attributes too."""
+    """A run that did not end well. `.run` has the record until then, and details are attributes too."""
 
     def __init__(self, message: str, run: "Run", **details: Any) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class RunError(RuntimeError):
 
 
 class RankFailed(RunError):
-    """A rank raised an exception or died. `.rank` is the first that did, `.traceback` its full text."""
+    """A rank raised an exception or died. `.rank`: the first that did; `.traceback`: its full text."""
 
     rank: int
     traceback: str
@@ -51,8 +51,8 @@ class Mismatch(RunError):
 class Stuck(RunError):
     """A wait that can never end, or a run that is out of time.
 
-    `.ranks` are those that have not returned, `.waits` tells for whom each of them waits,
-    `.standing` what every rank is doing, in a few words; `.timed_out`: whether time ran out.
+    `.ranks`: those that have not returned; `.waits`: for each of them, the ranks it waits for;
+    `.standing`: every rank's state, in a few words; `.timed_out`: whether time ran out.
     """
 
     ranks: tuple[int, ...]
@@ -62,8 +62,8 @@ class Stuck(RunError):
     _shown = False
 
     def draw(self):
-        """The picture of who waits for whom: a matplotlib Figure."""
-        from ..draw.wait_graph import wait_for_graph  # matplotlib takes its time, and most errors are only read
+        """The wait-for graph: a matplotlib Figure."""
+        from ..draw.wait_graph import wait_for_graph  # matplotlib is slow to import, and most errors are only read
 
         return wait_for_graph(self.standing, self.waits)
 
@@ -85,7 +85,7 @@ class ServerLost(RunError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run that somebody interrupted. `.run` holds what was recorded until then."""
+    """A run that somebody interrupted. `.run` has the record until then."""
 
     def __init__(self, message: str, run: "Run") -> None:
         super().__init__(message)
@@ -96,13 +96,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def error(verdict: Verdict, run: "Run") -> RunError | Interrupted:
-    """The error that a verdict becomes.  run: what was recorded until then."""
+    """The error that a verdict becomes.  run: the record until then."""
     kind = _ERRORS[wording.error_name(verdict)]
     return kind(wording.words(verdict), run, **_details(verdict))
 
 
 def _details(verdict: Verdict) -> dict:
-    """What the error says beyond its words."""
+    """The error's attributes, besides its words."""
     match verdict:
         case kinds.Deadlock() | kinds.TimeUp() | kinds.Deserted():
             return {

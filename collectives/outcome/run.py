@@ -1,4 +1,4 @@
-"""`Run`: what `run` returns, with its picture and its table."""
+"""`Run`: the return value of `run`, with its picture and its table."""
 
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,22 +14,22 @@ from ..log.event import Event, Value
 from ..log.text import all_dropped, block_table
 from ..log.transfers import steps_of
 
-SHOWN_BLOCKS = 3  # of a run that is shortened on display
-SHORTENED = 6  # blocks: a run that has as many is; one or two more are shown rather than counted
+SHOWN_BLOCKS = 3  # of a run that is abridged on display
+SHORTENED = 6  # blocks from which a run is abridged: one or two beyond SHOWN_BLOCKS are shown rather than counted
 SHOWN_MESSAGES = 12  # likewise one exchange of messages
 
 
 @dataclass(repr=False)
 class Run:
-    """What `run` returns: the results, and everything the ranks said to each other."""
+    """The return value of `run`: the results, and all communication between the ranks."""
 
     world_size: int
-    results: list[Any] = field(default_factory=list)  # one a rank: what fn returned
+    results: list[Any] = field(default_factory=list)  # per rank: fn's return value
     events: list[list[Event]] = field(default_factory=list)  # per rank, in call order
     stdout: list[str] = field(default_factory=list)  # per rank: the text it printed
     seconds: float = 0.0  # from the call of run to the last result
     # Per rank: bytes its sockets carried while fn ran, gloo's headers included; None where
-    # the system does not tell (macOS).
+    # the system does not report them (macOS).
     sent: list[int | None] = field(default_factory=list)
     received: list[int | None] = field(default_factory=list)
     name: str = "fn"  # of the function that ran
@@ -57,7 +57,7 @@ class Run:
         return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)
 
     def table(self, which: int | slice | None = None) -> str:
-        """The picture in words, for all calls or those told."""
+        """The picture in words, for all calls or the chosen ones."""
         return "\n\n".join(map(block_table, blocks(self.chosen(which))))
 
     def chosen(self, which: int | slice | None) -> list[Call]:
@@ -78,7 +78,7 @@ class Run:
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
 
     def _returned(self, last_shown: bool) -> str:
-        """The results, unless there are none or they only repeat what the last calls left, which are shown."""
+        """The results, unless all are None or they only repeat the results of the last calls, which are shown."""
         if all(result is None for result in self.results):
             return ""
         last = [events[-1].after if events else None for events in self.events]
@@ -92,7 +92,7 @@ class Run:
 
 
 def _few(calls: list[Call]) -> list[list[Call]]:
-    """The blocks of calls that are shown where nobody chose any."""
+    """The blocks of calls that are shown by default."""
     found = blocks(calls)
     return found if len(found) < SHORTENED else found[:SHOWN_BLOCKS]
 

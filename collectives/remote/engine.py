@@ -1,7 +1,7 @@
-"""What happens on an engine: a process on some machine that starts ranks there and passes on what they say.
+"""An engine's side: a process on some machine that starts ranks there and forwards their messages and output.
 
-The ranks are forked from a server of the engine's own, as the notebook's are, so each call has fresh ones, and
-the engine outlives whatever becomes of them.  No function here waits for a rank: the notebook asks again.
+The ranks are forked from the engine's own server, as the notebook's are, so each call has fresh ones, and
+the engine survives any failure of theirs.  No function here waits for a rank: the notebook asks again.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from ..launch.pool import server
 from ..launch.wire import ProcessContext, RankSpec
 from ..launch.workers import Patience
 
-ANSWER_SECONDS = 0.02  # in which a rank may still say something
+ANSWER_SECONDS = 0.02  # in which a rank may still send something
 MAX_ANSWER_BYTES = 1 << 24
 START_SECONDS = 30.0  # for the fork server to have room for a request
 SIOCGIFADDR = 0x8915  # Linux's
@@ -31,13 +31,13 @@ class About(NamedTuple):
     """An engine's machine."""
 
     host: str
-    address: str  # of the network interface that its ranks use; "" if there is none that others can reach
+    address: str  # of the network interface that its ranks use; "" if others can reach no interface
     interface: str
     clock: float  # its time.perf_counter()
 
 
 class Heard(NamedTuple):
-    """What a rank has said since it was asked last."""
+    """A rank's messages and output since the last request."""
 
     data: bytes = b""  # of its messages
     out: bytes = b""
@@ -45,7 +45,7 @@ class Heard(NamedTuple):
     ended: bool = False  # nothing more will come
     status: int | str | None = None  # its exit status
     refused: int | None = None  # the errno, if the system gave no process for it
-    computed: Mapping[Hashable, float] = {}  # CPU seconds by process of this engine's
+    computed: Mapping[Hashable, float] = {}  # CPU seconds, by process of this engine
 
 
 def describe() -> About:
@@ -66,14 +66,14 @@ def _store():
 
 
 def start(number: str, spec: RankSpec) -> Heard:
-    """Have a rank forked, in this process's context."""
+    """Fork a rank, in this process's context."""
     spec = spec._replace(context=ProcessContext.here())
     _ranks[number] = server().start([spec], Patience(time.monotonic() + START_SECONDS))
     return Heard()
 
 
 def exchange(number: str, data: bytes, stack: bool) -> Heard:
-    """Send a rank these bytes, and return what it has said; at once if there is something, or a little later.
+    """Send a rank these bytes, and return its messages and output: at once if there are any, or a little later.
 
     stack: have the rank write its stack.
     """
@@ -100,7 +100,7 @@ def end(number: str) -> None:
 
 
 def _received(sock: socket.socket) -> tuple[bytes, bool]:
-    """What a rank has sent, and whether nothing more will come."""
+    """The bytes that a rank has sent, and whether its connection has ended."""
     data = bytearray()
     try:
         while len(data) < MAX_ANSWER_BYTES:
@@ -115,7 +115,7 @@ def _received(sock: socket.socket) -> tuple[bytes, bool]:
 
 
 def read_now(descriptor: int) -> bytes:
-    """What there is to read from a descriptor that does not block."""
+    """Read what is available from a non-blocking descriptor."""
     try:
         return os.read(descriptor, 1 << 20)
     except BlockingIOError:
@@ -123,7 +123,7 @@ def read_now(descriptor: int) -> bytes:
 
 
 def _interface() -> tuple[str, str]:
-    """Name and address of the interface that others reach this machine by: gloo's own choice, or what it is told."""
+    """Name and address of the interface that others reach this machine by: gloo's own choice, or GLOO_SOCKET_IFNAME."""
     told = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if told and told != "lo":
         return told, _address_of(told)

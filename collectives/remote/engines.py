@@ -1,6 +1,6 @@
-"""Ranks on engines, which are processes on whatever machines: to a run's session they look like local ranks.
+"""Ranks on engines, which are processes on any machines: to a run's session they look like local ranks.
 
-Here it is decided which rank goes to which engine, and how they find each other; relay.py moves their messages.
+This module decides which rank goes to which engine, and how they find each other; relay.py moves their messages.
 """
 
 import itertools
@@ -16,13 +16,13 @@ from ..launch.workers import Patience
 from .engine import About, describe, open_store
 from .relay import ANSWER_SECONDS, POLL_SECONDS, Answer, Engines, EngineWorkers
 
-FIRST_ANSWER_SECONDS = 60.0  # an engine that is asked for the first time imports this package
+FIRST_ANSWER_SECONDS = 60.0  # at its first request, an engine imports this package
 STORE_SECONDS = 120.0  # and one of them loads torch
 _numbers = itertools.count()  # of the runs on engines
 
 
 class EngineError(RuntimeError):
-    """An engine that is gone, does not answer, or cannot be used. The message says what to do."""
+    """An engine that is gone, does not answer, or cannot be used. The message has the remedy."""
 
     def _render_traceback_(self) -> list[str]:
         return f"{type(self).__name__}: {self}".splitlines()
@@ -53,7 +53,7 @@ def _no_server() -> _NoServer:
 
 
 class EngineRanks:
-    """Ranks on engines, see ranks.Ranks: next to each other on each if there are more ranks than engines.
+    """Ranks on engines, see ranks.Ranks: consecutive ones on each if there are more ranks than engines.
 
     usual: the number of engines.
 
@@ -97,7 +97,7 @@ class EngineRanks:
         return EngineWorkers(self._engines, engine_of, specs, patience)
 
     def _about(self, used: Iterable[int]) -> dict[int, About]:
-        """What the engines say of themselves; their clocks are compared with ours the first time only."""
+        """The engines' descriptions of their machines; their clocks are compared with ours the first time only."""
         known = self._engines.known
         asked = {engine: (time.perf_counter(), self._engines.ask(engine, describe)) for engine in used}
         for engine, (before, answer) in asked.items():

@@ -1,6 +1,6 @@
 """Runs a command on a host: `enter.py PID COMMAND...`, PID being the host's process 1 as seen from outside.
 
-It ends as the command ends, and hands SIGTERM and SIGINT on to it.  A separate script: it imports nothing of this package.
+It ends as the command ends, and forwards SIGTERM and SIGINT to it.  A separate script, without imports of this package.
 """
 
 import ctypes
@@ -32,13 +32,13 @@ def main(pid: str, *command: str) -> None:
         signal.signal(number, lambda number, _: os.kill(child, number))
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)  # as a shell says it
+    os._exit(code if code >= 0 else 128 - code)  # as a shell reports it
 
 
 def see_own_processes(libc: ctypes.CDLL) -> None:
-    """Give this process a /proc of the host's processes, by which they have the numbers that they have themselves.
+    """Give this process a /proc of the host's processes, with the process ids that they see themselves.
 
-    So programs there find themselves in it.  A container that hides parts of its /proc allows no other, and the machine's stays.
+    So programs find themselves in it.  In a container that hides parts of its /proc, the machine's stays.
     """
     if libc.unshare(CLONE_NEWNS) == 0:
         libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)

@@ -1,10 +1,10 @@
-"""Makes a notebook a program for torchrun: `python -m collectives export 05_many_to_many.ipynb > 05.py`.
+"""Convert a notebook to a program for torchrun: `python -m collectives export 05_many_to_many.ipynb > 05.py`.
 
 torchrun --nproc-per-node 4 05.py
 torchrun --nnodes 2 --node-rank 0 --master-addr 10.77.0.1 --nproc-per-node 2 05.py    # and rank 1 on the other host
 
 Unlike nbconvert's, the program shows the last expression of each cell as the notebook does: its words are
-printed, its picture is written into a folder.  A cell that fails on purpose prints its error and the next follows.
+printed, its picture is written into a folder.  A cell that fails on purpose prints its error and the next one runs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ except Exception as error:
 
 
 def export(notebook: Path, backend: str | None = None, device: str | None = None) -> str:
-    """The program.  backend, device: as of `run`, for all ranks.
+    """The program.  backend, device: as for `run`, for all ranks.
 
     Raises ValueError for a cell with magic commands, which are not Python, ImportError without nbformat."""
     try:

@@ -27,7 +27,7 @@ from ..launch.work import LOOPBACK
 MTU_BYTES = 16000  # large packets: the wire handles each one in Python
 END_SECONDS = 5.0  # for the wire to end by itself
 MAX_HOSTS = 64
-KINDS = ("user", "net", "uts", "mnt")  # of namespaces that a rank enters; user first: it gives the right to the others
+KINDS = ("user", "net", "uts", "mnt")  # of namespaces that a rank enters; user first: it grants the right to the others
 HERE = Path(__file__).parent
 MOVING = "The rest of this page can be read with the outputs that are stored in it."
 CONTAINER = (
@@ -39,7 +39,7 @@ NO_NAMESPACES = "this system does not let this user make network namespaces, of 
 
 
 class HostsUnavailable(RuntimeError):
-    """This machine cannot pretend to be several. The message says why, and what would help."""
+    """This machine cannot pretend to be several. The message has the reason and the remedy."""
 
 
 class Hosts(AbstractContextManager):
@@ -49,9 +49,9 @@ class Hosts(AbstractContextManager):
     latency: seconds that a packet takes from one host to another.
     bandwidth: bytes/s that a host can send, and that it can receive at the same time.
 
-    Raises HostsUnavailable where the system does not allow it, with what would help.
+    Raises HostsUnavailable, with a remedy, if the system does not allow it.
 
-    A rank function may use a Hosts of the notebook, to unplug a cable in the middle of a run, say.
+    A rank function may use a Hosts of the notebook, for example to unplug a cable in the middle of a run.
     """
 
     def __init__(self, count: int = 2, latency: float = 1e-3, bandwidth: float = 125e6) -> None:
@@ -85,7 +85,7 @@ class Hosts(AbstractContextManager):
         self._namespaces = [tuple(f"/proc/{one}/ns/{kind}" for kind in KINDS) for one in self._ones]
 
     def places(self, world_size: int) -> list[Place]:
-        """A host for each of world_size ranks: next to each other, and as many on each as can be."""
+        """A host for each of world_size ranks: consecutive ranks on each, spread evenly."""
         host_of = [rank * self.count // world_size for rank in range(world_size)]
         places = []
         for rank, host in enumerate(host_of):
@@ -102,10 +102,10 @@ class Hosts(AbstractContextManager):
         self._started.append(subprocess.Popen([*enter, *command], **options))
         return self._started[-1]
 
-    # What may happen to hosts.
+    # Faults of hosts, and changes.
 
     def unplug(self, host: int) -> None:
-        """Pull a host's cable: no packet goes in or out, and nobody is told."""
+        """Pull a host's cable: no packet goes in or out, and no process is notified."""
         self._tell("plug", host, False)
 
     def plug(self, host: int) -> None:
@@ -113,7 +113,7 @@ class Hosts(AbstractContextManager):
         self._tell("plug", host, True)
 
     def end(self, host: int) -> None:
-        """Switch a host off: everything that was started on it with start() is killed, and it sends no word."""
+        """Switch a host off: everything that was started on it with start() is killed, without notice to anyone."""
         self.unplug(host)
         self._tell("end", host)
 
@@ -123,7 +123,7 @@ class Hosts(AbstractContextManager):
         self._tell("speed", latency, bandwidth)
 
     def write_etc_hosts(self, host: int, text: str) -> None:
-        """Replace the file by which names are looked up on a host."""
+        """Replace the file that resolves names on a host."""
         (self._folder / f"host{host}.hosts").write_text(text)
 
     @property
@@ -149,13 +149,13 @@ class Hosts(AbstractContextManager):
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:  # a rank may use the hosts; they are not its own to close
+    def __getstate__(self) -> dict[str, Any]:  # a rank may use the hosts, but must not close them
         mine = ("_wire", "_close", "_started")
         return {name: value for name, value in self.__dict__.items() if name not in mine} | {"_close": _not_yours}
 
 
 class NoHosts(Hosts):
-    """What stands in for Hosts where there can be none: ranks numbered as on hosts, on this machine, without a wire.
+    """A substitute for Hosts where they are unavailable: ranks numbered as on hosts, on this machine, without a wire.
 
     Cables cannot be pulled here, and nothing is counted.
     """

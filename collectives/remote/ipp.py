@@ -1,4 +1,4 @@
-"""Engines of ipyparallel, which starts them by itself, SSH, MPI, Slurm, PBS, LSF, Kubernetes and others."""
+"""Engines of ipyparallel, which starts them directly or by SSH, MPI, Slurm, PBS, LSF, Kubernetes and others."""
 
 import weakref
 from typing import Any, Callable
@@ -8,7 +8,7 @@ from .relay import Answer, Engines
 
 
 class IpyparallelEngines(Engines):
-    """The engines of a client, or those of a view of it."""
+    """The engines of a client, or of a view of it."""
 
     def __init__(self, client: Any, ids: list[int]) -> None:
         super().__init__([f"engine {engine}" for engine in ids])

@@ -1,6 +1,6 @@
 """The process behind Hosts: a network namespace for each host, and the wire between them.
 
-Each host is a process with namespaces of its own, whose end ends everything that runs on the host: it is process
+Each host is a process in its own namespaces, whose end ends everything that runs on the host: it is process
 1 of its PID namespace.  Its network interface eth0 is a TUN device: a packet that is sent through it arrives
 here, waits as long as a wire with this latency and bandwidth would take, and is written to the interface of the
 host that it is for.  When this process ends, by whatever cause, the hosts and all that runs on them end too.
@@ -30,7 +30,7 @@ PR_SET_TIMERSLACK = 29
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_UP = 0x400454CA, 0x0001, 0x1000, 0x0001
 SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK, SIOCSIFMTU = 0x8914, 0x8916, 0x891C, 0x8922
 SUBNET = "10.77.0."  # host i is .(i + 1)
-MAX_PACKETS = 64  # read from one host before the others have their turn
+MAX_PACKETS = 64  # read from one host before the others' turn
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -120,7 +120,7 @@ def _address(ip: str) -> bytes:
 
 
 class Wire:
-    """Packets on their way.  latency: seconds, one way.  bandwidth: bytes/s, of each host, each way."""
+    """Packets in flight.  latency: seconds, one way.  bandwidth: bytes/s, per host and direction."""
 
     def __init__(self, tuns: list[int], latency: float, bandwidth: float) -> None:
         self.latency, self.bandwidth = latency, bandwidth
@@ -165,7 +165,7 @@ class Wire:
 
 
 def obey(wire: Wire, hosts: list[int], command: str, *args):
-    """Carry out one command; what it returns goes back to whoever gave it."""
+    """Execute one command; its return value is sent back to the caller."""
     match command:
         case "plug":
             host, wire.plugged[host] = args[0], args[1]
@@ -178,7 +178,7 @@ def obey(wire: Wire, hosts: list[int], command: str, *args):
 
 
 def serve(wire: Wire, tuns: list[int], hosts: list[int], control: socket.socket) -> None:
-    """Carry packets and obey commands until standard input is closed."""
+    """Carry packets and execute commands until standard input is closed."""
     libc.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)  # else a wait may last 50 µs longer than asked for
     sources = {tun: host for host, tun in enumerate(tuns)}
     while True:

@@ -1,4 +1,4 @@
-"""A notebook as a program of torchrun's: `begin()` stands at its top, put there by export.py.
+"""A notebook as a torchrun program: export.py puts a call of `begin()` at its top.
 
 Rank 0 of the launcher runs the cells.  The launcher's processes, rank 0 among them, are engines: on each call
 of run() they start the ranks that it asks for, wherever they are.  Without a launcher everything stays on this machine.
@@ -30,17 +30,17 @@ _numbers = itertools.count(1)
 
 
 def begin(pictures: str, backend: str | None = None, device: str | None = None) -> None:
-    """Take the launcher's processes as engines.  Returns on rank 0 only: the others end when rank 0 has ended.
+    """Use the launcher's processes as engines.  Returns on rank 0 only: the others end when rank 0 has ended.
 
-    pictures: a folder for what cells show as pictures, made when the first is written.
-    backend, device: as of `run`, for all ranks.
+    pictures: a folder for the cells' pictures, made when the first is written.
+    backend, device: as for `run`, for all ranks.
     """
-    import IPython.display  # notebooks' own; a library that records a job has none
+    import IPython.display  # notebooks have it; a library that records a job does not
 
     global _pictures
     _pictures = Path(pictures)
     launch.usual = backend, device
-    IPython.display.display = _display  # what objects call that show themselves
+    IPython.display.display = _display  # called by objects that show themselves
     if not all(name in os.environ for name in LAUNCHER):
         return
     store, rank, world_size = next(iter(dist.rendezvous("env://")))
@@ -57,11 +57,11 @@ def begin(pictures: str, backend: str | None = None, device: str | None = None) 
 
 
 def show(*values: Any) -> None:
-    """Print what a notebook would show of each value, and write its picture into a file."""
+    """Print each value's text as a notebook shows it, and write its picture into a file."""
     for value in values:
         if isinstance(value, BaseException):
             print(f"{type(value).__name__}: {value}", flush=True)
-        elif hasattr(value, "unattended"):  # something to play with: what it shows where nobody can
+        elif hasattr(value, "unattended"):  # an interactive object: its output where nobody can use it
             frontend.show(*value.unattended())
         elif hasattr(value, "_ipython_display_"):
             value._ipython_display_()
@@ -104,7 +104,7 @@ class StoreEngines(Engines):
 
 
 class _Awaited:
-    """An answer that will be in the store."""
+    """A future answer, read from the store."""
 
     def __init__(self, store: dist.Store, key: str) -> None:
         self._store, self._key = store, key

@@ -1,4 +1,4 @@
-"""The ranks of one run on engines: what lies in their sockets and pipes is moved to the engines and back.
+"""The ranks of one run on engines: the data in their sockets and pipes is forwarded to the engines and back.
 
 Each rank has a socket and two pipes here, as a local rank has. A thread serves them by question and answer, so any
 means of calling a function on an engine will do.
@@ -20,7 +20,7 @@ POLL_SECONDS = 0.002
 
 
 class Answer(Protocol):
-    """What an engine will have answered. get() raises what became of the question."""
+    """An engine's future answer. get() returns it, or raises the error of the request."""
 
     def ready(self) -> bool: ...
 
@@ -28,10 +28,10 @@ class Answer(Protocol):
 
 
 class Engines(ABC):
-    """Processes that call functions of engine.py for us: a subclass has the way to ask them.
+    """Processes that call functions of engine.py for us: a subclass implements `ask`.
 
-    names: what the learner knows them by, in the order of their ranks.
-    known: those that were used before, with `clock` as the seconds by which theirs is ahead of ours.
+    names: the learner's names for them, in the order of their ranks.
+    known: engines that were used before; their `clock` is the seconds by which theirs is ahead of ours.
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -70,7 +70,7 @@ class EngineWorkers(WorkerGroup):
     @property
     def computed(self) -> Mapping[Hashable, float]:
         """As each engine reported them last, which is a fraction of a second ago."""
-        return dict(self._computed)  # a copy: the relay's thread goes on
+        return dict(self._computed)  # a copy: the relay's thread continues
 
     def note_computed(self, engine: int, computed: Mapping[Hashable, float]) -> None:
         self._computed |= {(engine, process): seconds for process, seconds in computed.items()}
@@ -96,9 +96,9 @@ class EngineWorkers(WorkerGroup):
 
 
 class _Remote:
-    """One rank as the relay knows it: what it was asked last, and what has yet to reach the session.
+    """The relay's side of one rank: its last request, and the data that has yet to reach the session.
 
-    descriptors: where its messages, output and errors go, and what wakes the session.
+    descriptors: for its messages, output and errors, and to wake the session.
     """
 
     def __init__(self, group: EngineWorkers, spec: RankSpec, descriptors: list[int]) -> None:
@@ -114,7 +114,7 @@ class _Remote:
         self._answer = self._group.engines.ask(self._engine, function, self._key, *args)
 
     def step(self) -> bool:
-        """Pass on what there is. Return whether there was something."""
+        """Forward the available data. Return whether there was any."""
         for sink in self._sinks:
             sink.push()
         if self._ended:
@@ -165,7 +165,7 @@ class _Remote:
 
 
 class Sink:
-    """A descriptor that is written to as it has room, and the bytes that wait for room."""
+    """A descriptor that is written to when it has room, and the bytes that wait for room."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self._waiting, self._finished = descriptor, bytearray(), False

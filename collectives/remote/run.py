@@ -1,4 +1,4 @@
-"""`run()` on ranks of other machines, or of hosts that this machine pretends to be."""
+"""`run()` with ranks on other machines, or on hosts that this machine simulates."""
 
 from functools import partial
 from typing import Any, Callable, Sequence
@@ -38,9 +38,9 @@ def run(
     device: str | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Does what `collectives.run` does, with the ranks on other hosts; its other arguments are explained there.
+    """Like `collectives.run`, with the ranks on other hosts; the other arguments are explained there.
 
-    on: a Hosts, or a Client or view of ipyparallel, whose engines are then asked for the ranks.
+    on: a Hosts, or a Client or view of ipyparallel, whose engines then start the ranks.
     world_size: number of ranks. By default two on each host, or one on each engine.
 
     Returns the same Run and raises the same errors; EngineError for engines that cannot be used.
@@ -55,10 +55,10 @@ def use(on: Any = None, backend: str | None = None, device: str | None = None) -
     """From here on, `collectives.run` and whatever else runs a function take their ranks there.
 
     on: as for run(); None: this machine again.
-    backend, device: as for run(), where it is given none.
+    backend, device: the defaults for run().
     """
     if on is not None:
-        ranks_on(on)  # else what cannot be used would be found at the next run
+        ranks_on(on)  # otherwise unusable arguments would only fail at the next run
     launch.usual = backend, device
     launch.where = LocalRanks if on is None else partial(ranks_on, on)
 

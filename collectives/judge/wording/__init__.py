@@ -1,4 +1,4 @@
-"""A verdict in words: what happened, where, what to try."""
+"""A verdict in words: the event, its place, and advice."""
 
 from typing import Callable
 
@@ -9,7 +9,7 @@ from .phrases import source as source  # feedback of exercises names lines too
 
 
 def words(verdict: Verdict) -> str:
-    """What happened, where, what to try."""
+    """The verdict in words: the event, its place, and advice."""
     make, _ = _KINDS[type(verdict)]
     before = waits.stood(verdict) if isinstance(verdict, kinds.Halt) and verdict.stood else []
     return "\n".join([*before, make(verdict)])

@@ -1,4 +1,4 @@
-"""Who holds up whom, in words: one sentence for all causes of a kind, whatever name the calls have."""
+"""Who holds up whom, in words: one sentence for all causes of a kind, however the calls are named."""
 
 from typing import Callable, Iterable, Sequence
 
@@ -11,7 +11,7 @@ MOST = 4  # causes of a kind, or ranks of a cycle, that are written out
 
 
 class Names:
-    """How calls are named, and what passes in them: here, as in the other words on a job that is watched."""
+    """The names of calls and of their arguments: here, as in the other words on a watched job."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
@@ -20,7 +20,7 @@ class Names:
         return named(e, self.world_size)
 
     def counterpart(self, e: Event) -> str:
-        """The call that others have not made: of a send its recv."""
+        """The call that others have not made: for a send, its recv."""
         if e.is_message:
             return f"the recv from {e.rank}" if e.op == "send" else f"the send to {e.rank}"
         return self.call(e)
@@ -32,7 +32,7 @@ class Names:
         return of_group(e, self.world_size)
 
     def passed(self, e: Event, flaw: str) -> str:
-        """What a rank passes to a call in which this differs."""
+        """The argument that differs, as this rank passes it."""
         if flaw == "collective":
             return e.op
         return dtype_name(e.dtype) if flaw == "dtype" and e.dtype else str(list(e.shape))

@@ -1,4 +1,4 @@
-"""Words on ranks that did not start, raised, died or returned what cannot be read, and on a server that ended."""
+"""Words on ranks that did not start, raised, died or returned unreadable results, and on a server that ended."""
 
 import errno
 import re
@@ -13,7 +13,7 @@ from .phrases import after, alike, call_waited_in, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
 _NONE = "Did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
-# What Python and torch say of a None that is used like a tensor. Of one in a list, or in place of a list, they say more.
+# Python's and torch's errors about a None used like a tensor. A None in a list, or instead of a list, has clearer ones.
 _USED_NONE = re.compile(
     "unsupported operand .*NoneType|'NoneType' object (has no attribute|is not subscriptable)|but got <class 'NoneType'> instead"
 )
@@ -72,7 +72,7 @@ def no_server(verdict: NoServer) -> str:
 
 
 def raised(verdict: Raised) -> str:
-    """The first cause leads; what followed from it is said last."""
+    """The first cause leads; its consequences come last."""
     told = [(f.kind, f.message, tuple(f"    {source(line)}" for line in f.frames), f.started) for f in verdict.failures]
     parts = []
     for (kind, message, frames, started), ranks in alike(zip(verdict.ranks, told)).items():
@@ -83,7 +83,7 @@ def raised(verdict: Raised) -> str:
 
 
 def _consequences(verdict: Raised | Died | Unreachable) -> list[str]:
-    """What the end of the verdict's ranks meant for others: calls that they made and that cannot complete any more."""
+    """The consequences of the ranks' end for others: calls that these have made and that can no longer complete."""
     waiting = [each for each in verdict.standing if each.event and each.rank not in verdict.ranks]
     calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
     return [f"As a consequence, {name_ranks(ranks)} couldn't finish {what}." for what, ranks in calls.items()]
@@ -174,7 +174,7 @@ def _what(last_words: str) -> str:
 
 
 def traceback_of(verdict: Raised | Died | Unreachable | Unreadable) -> str:
-    """All that is known of how the first rank ended."""
+    """All that is known about the end of the first rank."""
     match verdict:
         case Raised(failures=(Failure(chain=chain), *_)):
             return chain

@@ -1,4 +1,4 @@
-"""Words on calls whose parts do not fit together."""
+"""Words on calls whose parts do not match."""
 
 from ...format import dtype_name, name_ranks, span
 from ...log.calls import Call
@@ -52,7 +52,7 @@ def unshared_group(verdict: UnsharedGroup) -> str:
 
 
 def _left(verdict: Disagreement) -> list[str]:
-    """What it may mean that only some ranks have left a line from which all had made the calls before."""
+    """A possible explanation if only some ranks have left the line from which all had made the calls before."""
     if not verdict.repeated:
         return []
     [line] = {e.line for call in verdict.repeated for e in call}
@@ -81,12 +81,12 @@ def _consequence(verdict: Disagreement) -> str:
 
 
 def _made_dense(verdict: Disagreement) -> str:
-    """How to hand over the tensors that are not stored as the call takes them: by what it does with them, and who makes it."""
+    """Advice on tensors that are not stored as the call requires, by their use in the call, and by rank."""
     advice: list[str] = []
     for e in verdict.calls[-1]:
         if verdict.flaw == "gaps":
             sides = set(e.non_dense) & set(TAKEN_FOR_DENSE[e.op])
-        else:  # strides are of what the rank passes in, and of its buffer if that is nothing
+        else:  # strides describe the tensor that the rank passes in, or its buffer if it passes none
             sides = {"out" if e.root not in (None, e.rank) else "in"} if e.strides else set()
         if sides and of(e.op).in_place:
             sides = {"out"}
@@ -148,7 +148,7 @@ def _subject(flaw: str, call: Call) -> str:
 
 
 def _part(e: Event, flaw: str = "") -> str:
-    """What one rank passed to the call."""
+    """One rank's arguments to the call."""
     words = [e.op]
     words += [e.reduce_op] if e.reduce_op else []
     words += [f"src={e.src}"] if e.src is not None and not e.is_message else []

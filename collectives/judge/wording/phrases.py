@@ -78,7 +78,7 @@ def numbered(calls: Sequence[Call]) -> str:
 
 
 def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
-    """The ranks by what is said of them."""
+    """The ranks grouped by their description."""
     groups: dict[Hashable, list[int]] = {}
     for rank, words in said:
         groups.setdefault(words, []).append(rank)
@@ -86,6 +86,6 @@ def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
 
 
 def rows(described: Iterable[tuple[int, str, str]]) -> str:
-    """Aligned lines of ranks, words and source; one line for all ranks of which the same is said."""
+    """Aligned lines of ranks, words and source; one line for all ranks with the same description."""
     groups = alike((rank, (words, line)) for rank, words, line in described)
     return aligned([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ")

@@ -1,4 +1,4 @@
-"""Words on ranks that wait: a deadlock, a run out of time, an interrupted one, a job that stands still."""
+"""Words on ranks that wait: a deadlock, a run that timed out, an interrupted one, a job that hangs."""
 
 from typing import Iterable, Sequence
 
@@ -12,12 +12,12 @@ LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that
 
 
 def table(standing: Sequence[Standing]) -> str:
-    """What every rank is doing, and on which line: a line for those that do the same."""
+    """A table of every rank's state and source line: one row for ranks in the same state."""
     return rows((each.rank, stands(each, len(standing)), source(_line(each))) for each in standing)
 
 
 def stands(each: Standing, world_size: int) -> str:
-    """What a rank is doing."""
+    """A rank's state, in words."""
     if each.returned:
         return f"returned {after(each.made)}"
     if each.event:
@@ -32,12 +32,12 @@ def _line(each: Standing):
 
 
 def _at(each: Standing) -> str:
-    """Where a rank that waits in no call is."""
+    """The place of a rank that waits in no call."""
     return f"in {each.entering}" if each.entering else "your code"
 
 
 def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
-    """What the ranks are doing, in one line."""
+    """The ranks' states, in one line."""
     size = len(standing)
     busy = [each for each in standing if not each.returned]
     head = f"{size} ranks" if len(busy) == size else f"{len(busy)} of {size} ranks"
@@ -49,7 +49,7 @@ def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
 
 
 def _does(each: Standing, world_size: int) -> str:
-    """What a rank is doing, by its messages: its line is known where it called something."""
+    """A rank's state, from its messages: its line is known if it has made a call."""
     if e := each.event:
         words = f"in {call_waited_in(each, world_size)}"
     elif e := each.last:
@@ -75,7 +75,7 @@ def standstill(verdict: Standstill) -> str:
 
 
 def _causes(verdict: Standstill) -> Iterable[str]:
-    """Who holds up whom; what all have made is told with the calls."""
+    """Who holds up whom; a call that all have made is reported with the calls."""
     names, kinds = causes.Names(verdict.world_size), causes.grouped(verdict.causes)
     for place, kind in enumerate(kinds):
         if place or kind[0].kind != "joined":
@@ -143,7 +143,7 @@ def _lost(standing: Sequence[Standing]) -> list[str]:
 
 
 def stood(verdict: Halt) -> list[str]:
-    """Sentences on what stood still until ranks ended, whose end then is hardly the cause."""
+    """Sentences on the standstill before ranks ended, whose end is then unlikely to be the cause."""
     still, ended = verdict.stood, list(verdict.ranks)
     lines = [f"when {name_ranks(ended)} ended, no rank had started or finished a call for {still.seconds:.0f} s."]
     lines += [*_causes(still), *_lacks(still)]
@@ -193,7 +193,7 @@ def _advice(verdict: Deadlock, gone: list[int]) -> str:
 
 
 def _tags(verdict: Deadlock) -> str:
-    """Two ranks that would have met, had they used the same tag."""
+    """Two ranks whose send and recv would have matched with the same tag."""
     for rank in verdict.ranks:
         e = verdict.standing[rank].event
         peer = verdict.standing[e.dst].event if e.op == "send" else None
