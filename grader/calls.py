@@ -1,4 +1,4 @@
-"""A call as a rank describes it, checked, since everything in the description may be a lie; and its result on each rank."""
+"""A call as a rank describes it, checked, since all of the description may be false; and its result on each rank."""
 
 from functools import partial, reduce
 from typing import Any
@@ -15,7 +15,7 @@ Room = list[tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tens
 
 
 class Ungradable(Exception):
-    """An answer that does not play by the rules of the wire. The message says how."""
+    """An answer that does not play by the rules of the wire. The message names the breach."""
 
 
 def described_call(rank: int, index: int, op: str, header: dict[str, Any], world_size: int) -> Event:
@@ -53,7 +53,7 @@ def _is_sizes(value: Any, count: int) -> bool:
 
 
 def fits(op: str, given: Any) -> bool:
-    """Whether this is what such a call takes: a tensor, a list of tensors, or nothing."""
+    """Whether such a call takes this argument: a tensor, a list of tensors, or nothing."""
     gives = "whole" if op == "send" else of(op).gives
     if given is None:
         return gives is None or of(op).root == "src" and gives == "all"  # the root alone has something to give
@@ -69,7 +69,7 @@ _PAIRWISE = {  # of AVG the sum is then divided
 
 
 class Impossible(Exception):
-    """The tensors do not fit the call. The message says which."""
+    """The tensors do not fit the call. The message names them."""
 
 
 def left_with(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:

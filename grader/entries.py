@@ -22,7 +22,7 @@ class Entry:
     path: Path
     problem: str = ""  # why it cannot be looked into; "" if it can
     id: str = ""  # the student's number in the platform it comes from, if its name has one
-    late: bool = False  # whether the platform says so
+    late: bool = False  # according to the platform
 
     def read(self) -> tuple[bytes, str]:
         """The file's content, and the reason why it cannot be had; "" if it can. Its bytes also name the record."""
@@ -46,7 +46,7 @@ class Entry:
         return content, ""
 
 
-# What systems leave in folders: nobody handed it in.
+# Files that systems leave in folders: nobody handed them in.
 LITTER = {
     ".DS_Store",
     "Thumbs.db",
@@ -57,8 +57,8 @@ LITTER = {
     ".ipynb_checkpoints",
     "__pycache__",
 }
-COURSE = ("exercises", "notebooks", "solutions")  # folders that tell a clone of the course
-NAMES = {  # how learning platforms name what they give out: the names of a student's file or folder, as a pattern
+COURSE = ("exercises", "notebooks", "solutions")  # folders by which a clone of the course is recognized
+NAMES = {  # how learning platforms name their downloads: the names of a student's file or folder, as a pattern
     "canvas": r"(?P<student>[^_]+)_(?:(?P<late>LATE)_)?(?P<id>\d+)_\d+_(?P<file>.+)",
     "moodle": r"(?P<student>[^_]+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)(?:_(?P<file>.*))?",
 }
@@ -131,7 +131,7 @@ def _below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
         folders[:] = [n for n in sorted(folders) if n not in passed_over and not Path(here, n).is_symlink()]
         folders[:] = [n for n in folders if not os.path.exists(Path(here, n, "pyvenv.cfg"))]
         yield from (_entry(root, Path(here, name), names) for name in sorted(files) if _is_notebook(name))
-    for error in closed:  # who handed in this folder is not to be missing from the report
+    for error in closed:  # this folder's student should not be missing from the report
         entry = _entry(root, Path(error.filename), names)
         yield replace(entry, problem=f"{entry.file} cannot be read: {error.strerror}.")
 

@@ -1,6 +1,6 @@
 """Feedback for a learner who wants it: the course's notebook with the learner's answers in it, executed in a Jupyter kernel.
 
-Whoever runs in the check's own process can fake the outcome, so it is no score.
+Code that runs in the check's own process can fake the outcome, so this isn't a score.
 """
 
 import logging

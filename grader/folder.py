@@ -1,9 +1,9 @@
-"""A report folder, and what it remembers of each submission as soon as that is graded.
+"""A report folder, with a record of each submission as soon as that is graded.
 
     report/grading.json       the seed, and how it was graded
     report/graded/*.json      a record per submission, whole or not at all
 
-A record is that of one student, one file and its content, graded in one way by one grader: it says nothing once the
+A record is for one student, one file and its content, graded in one way by one grader: it is void once the
 submission, the grader, the exercises, torch or Python have changed.
 """
 
@@ -27,7 +27,7 @@ PART = ".part"  # ends the name of a file that is being written
 
 
 class Unfit(Exception):
-    """The report folder cannot be used. The message says why, and what to do."""
+    """The report folder cannot be used. The message has the reason and the remedy."""
 
 
 class ReportFolder:
@@ -59,7 +59,7 @@ class ReportFolder:
         self._lock.close()
 
     def _own_seed(self) -> str | None:
-        """The seed of the grader before, None if there was none; takes the folder for this one alone."""
+        """The earlier grader's seed, or None; locks the folder for this one alone."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -86,14 +86,14 @@ class ReportFolder:
         return place
 
     def pictures(self, grading: Grading) -> dict[str, str]:
-        """The pictures of a grading, from its record: those of a class would take a gigabyte of memory."""
+        """The pictures of a grading, from its record: a whole class's would take a gigabyte of memory."""
         place = self._places.get((grading.student, grading.file))
         record = recall(place) if place else None
         return record.pictures if record else {}
 
 
 def recall(place: Path) -> Grading | None:
-    """The grading in a record; None if there is none that is whole."""
+    """The grading in a record; None if the record is missing or incomplete."""
     try:
         return Grading.from_data(json.loads(place.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -121,7 +121,7 @@ def fingerprint(*folders: Path) -> str:
 
 
 def write(path: Path, content: str) -> None:
-    """Write a file whole or not at all, also if the machine stops or the disk is full. Raises Unfit."""
+    """Write a file atomically, even if the machine stops or the disk is full. Raises Unfit."""
     part = path.with_name(f".{path.name}{PART}")
     try:
         with open(part, "w", encoding="utf-8", errors="replace") as file:

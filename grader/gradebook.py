@@ -32,7 +32,7 @@ class CheckScore:
 
     @property
     def thought(self) -> str:
-        """The question in the reason; "" if there is none. (An answer's own words never begin a line.)"""
+        """The question in the reason, or "". (An answer's own words never begin a line.)"""
         lines = [line for line in self.reason.splitlines() if line.startswith("Think: ")]
         return lines[-1].removeprefix("Think: ") if lines else ""
 
@@ -66,14 +66,14 @@ class Grading:
 
     @classmethod
     def from_data(cls, data: Any) -> "Grading":
-        """The grading again. Raises KeyError or TypeError for what is none."""
+        """The grading, restored. Raises KeyError or TypeError if the data isn't one."""
         checks = tuple(CheckScore(**check) for check in data["checks"])
         return cls(**{key: data[key] for key in cls.__dataclass_fields__} | {"checks": checks})
 
 
 @dataclass
 class Student:
-    """One student's gradings. Of several files for one exercise the best counts."""
+    """One student's gradings. If there are several files for one exercise, the best counts."""
 
     name: str
     of: dict[str, float]  # exercise -> points to be had, of all that the class did

@@ -20,7 +20,7 @@ from .gradebook import Grading, Student, students
 from .terminal import bar, printable, printable_lines
 from .workers import TRIES, NoWorker, Workers, WorkItem
 
-LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is taken that was not written to for so long
+LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is read once nothing has written to it for that long
 
 
 def grade(
@@ -125,7 +125,7 @@ def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:
 def _scored(
     options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None
 ) -> tuple[list[Student], str]:
-    """The class, its report written, and what is to be said of its roster. With --watch it goes on until it is stopped."""
+    """The class, its report written, and the message about its roster. With --watch it continues until stopped."""
     names = naming(options.names, options.one_student)
     seen: dict[Path, tuple[int, int]] = {}
     latest: dict[tuple[str, str], Grading] = {}  # of student and file
@@ -157,7 +157,7 @@ def _scored(
 
 
 def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
-    """When each file was last written, and its size; without those that may still be being written."""
+    """Each file's time of last writing and its size; without files that may still be being written."""
     files = [path for path in paths if not os.path.isdir(path)]
     files += [Path(here, name) for path in paths for here, _, names in os.walk(path) for name in names]
     times, now = {}, time.time()
@@ -170,10 +170,10 @@ def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
 
 
 class Progress:
-    """The line that says how far the grader is, and how long it will take."""
+    """The line with the grader's progress and the time that is left."""
 
     def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None  # how many were done at the first result, and when
+        self._first: tuple[int, float] | None = None  # count and time of the first result
 
     def __call__(self, done: int, of: int, student: str) -> None:
         self._first = self._first or ((done, time.monotonic()) if student else None)

@@ -39,7 +39,7 @@ def _notebooks(paths: list[Path]) -> list[Path]:
 
 
 def _grade_all(paths: list[Path], progress: Path) -> int:
-    """Grades files, says what is wrong in each, and ends with a table of all. 0: all could be graded. 2: not all."""
+    """Grade files, report each one's faults, and end with a table of all. Returns 0 if all could be graded, else 2."""
     feedbacks = []
     for path in paths:
         if feedback := _grade(path, progress):
@@ -52,7 +52,7 @@ def _grade_all(paths: list[Path], progress: Path) -> int:
 
 
 def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback | None:
-    """The feedback to one file; None if it cannot be graded, which is said.  kernel: one that is up already."""
+    """The feedback to one file; None, and a printed reason, if it cannot be graded.  kernel: one that is up already."""
     try:
         submitted = submission.read(path)
     except Unusable as problem:

@@ -1,4 +1,4 @@
-"""A class list, as a learning platform gives it out: who of it handed in what, and files that the platform imports.
+"""A class list, as a learning platform exports it: each student's submissions, and files that the platform imports.
 
 roster.csv    the list as it was, with each exercise's points
 canvas.csv    for Canvas's gradebook, where the list is one that was exported there
@@ -29,7 +29,7 @@ class Roster:
     rows: list[dict[str, str]]
 
     def joined(self, people: list[Student]) -> tuple[list[tuple[dict[str, str], Student | None]], list[Student]]:
-        """Each row with its student, None for who handed in nothing; and the students whom no row or several name."""
+        """Each row with its student, None without submissions; and the students that no row or several rows name."""
         by_key: dict[str, set[int]] = {}
         for k, row in enumerate(self.rows):
             for key in _keys_of(row):
@@ -69,7 +69,7 @@ def read(path: Path) -> Roster:
 
 
 def write(roster: Roster, people: list[Student], save: Callable[[str, str], None]) -> str:
-    """Save the files, by name and content; return what is to be said of the class: who handed in nothing, who is not on it."""
+    """Save the files, by name and content; return a message: students without submissions, and strangers."""
     joined, strangers = roster.joined(people)
     of = people[0].of if people else {}
 
@@ -101,7 +101,7 @@ def _of(row: dict[str, str], columns: list[str]) -> list[str]:
 
 
 def _keys_of(row: dict[str, str]) -> set[str]:
-    """What a student of this row may be called by: each of its cells, and the first name and the last in either order."""
+    """The names a student of this row may go by: each of its cells, and first and last name in either order."""
     first, last = row.get("First name", ""), row.get("Last name", "") or row.get("Surname", "")
     names = [first + last, last + first]
     names += ["".join(reversed(row.get("Student", "").split(", ")))]  # Canvas: "Lee, Ann"

@@ -1,6 +1,6 @@
 """The sandbox of submitted code: walls (walls.py) around a process that forks ranks (inside/).
 
-Each rank also loses every system call but those that computing takes (inside/seccomp.py).
+Each rank also loses every system call that computing doesn't need (inside/seccomp.py).
 """
 
 import os
@@ -21,7 +21,7 @@ START = (
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/"}
 _ENVIRONMENT["PATH"] = os.environ.get("PATH", "/usr/bin")
 UP_SECONDS = 120.0  # to load torch, on a busy machine
-MAX_FORKING = 8  # threads of a process that may have begun others: of the two in front, and none in a rank
+MAX_FORKING = 8  # threads of a process that may have forked: bubblewrap's two and the first process; a rank can't
 ANSWER_SECONDS = 20.0  # for a request to the first process
 
 
@@ -81,7 +81,7 @@ class Sandbox:
         return self._reply()["computed"]
 
     def threads(self) -> int:
-        """How many threads all its processes have; 0 where the system has no /proc."""
+        """The number of threads of all its processes; 0 where the system has no /proc."""
         count, pids = 0, [str(self.pid)]
         while pids:
             with suppress(OSError):  # it has ended since
@@ -142,9 +142,9 @@ class SandboxPool:
 
 
 class Crew:
-    """The ranks that one submission's answer runs on, to be closed: those of one world go on in the next, unless it is smaller.
+    """The ranks that one submission's answer runs on, to be closed. They stay for the next world unless it is smaller.
 
-    loads: whether the answer needs what Sandbox.load loads. Else each rank would import it, for a second.
+    loads: whether the answer needs the modules of Sandbox.load. Else each rank would import them, for a second.
     """
 
     def __init__(self, sandboxes: SandboxPool, loads: bool = False) -> None:
@@ -170,11 +170,11 @@ class Crew:
         self._socks += self._sandbox.more_ranks(size - len(self._socks))
 
     def computed(self) -> float:
-        """How much the ranks have computed, see Sandbox.computed."""
+        """The ranks' seconds of processor time, see Sandbox.computed."""
         return self._sandbox.computed()
 
     def threads(self) -> int:
-        """How many threads there are in the sandbox, see Sandbox.threads."""
+        """The number of threads in the sandbox, see Sandbox.threads."""
         return self._sandbox.threads()
 
     def ended(self) -> list[int | None]:

@@ -1,7 +1,7 @@
 """The score of one submission: its answers on sandboxed ranks, judged here on inputs they cannot know.
 
-This process never runs submitted code, and believes nothing it says about itself: what a rank was given comes from
-here, what it got from others came through here (switch.py), and what it returns is compared here.
+This process never runs submitted code, and trusts none of its reports: a rank's inputs come from here, its messages
+from others came through here (switch.py), and its results are compared here.
 """
 
 import base64
@@ -57,7 +57,7 @@ GRADED_SECONDS = (
     f"A graded answer has {SECONDS:g} s for its cases of one world size, and each of several ranks {computing_seconds(2):g} s "
     "of processor time. Look for a loop that does not end."
 )
-# Names of what imports torch._dynamo, which takes a second. What else does is noticed after the first world.
+# Names that import torch._dynamo, which takes a second. Any other that does is noticed after the first world.
 ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b|\btorch(\.| import )(func|optim)\b"
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
@@ -65,11 +65,11 @@ MAX_PRINTED_LINES = 20  # of an answer that are shown
 
 @dataclass
 class Trial:
-    """What came out for one function."""
+    """The outcome for one function."""
 
     values: str = ""  # why it is not right; "" if it is
     budget: str = ""  # why it is not right within its budget
-    cost: str = ""  # what a right answer costs
+    cost: str = ""  # of a right answer
     shows: Run | Any = None  # to be drawn
 
 
@@ -158,7 +158,7 @@ def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]]
 
 
 def _strayed(submission: Submission, error: RunError) -> str:
-    """A line about a name that is defined in a cell which is not run; "" if there is none."""
+    """A line about a name that is defined in a cell which is not run, or ""."""
     missing = re.search(r"NameError: (?:name '|the answer cell must define )(\w+)", str(error))
     if not missing or missing[1] not in submission.elsewhere:
         return ""
@@ -204,7 +204,7 @@ def _output(printed: list[str]) -> str:
 
 
 def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
-    """By function, an SVG in base64, "" of nothing; and where there is none because drawing it failed, how it did."""
+    """By function, an SVG in base64, "" if there is nothing to draw; and the errors where drawing failed."""
     pictures, undrawn = {}, {}
     for name, what in shown.items():
         try:
@@ -218,8 +218,8 @@ def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
     return pictures, undrawn
 
 
-# What a schedule is made of, and no algorithm. Each is executed as it is (inside/rank.py), in this order, so it may
-# import only what stands before it, torch and the standard library.
+# The modules that schedules need, without the algorithms. Each is executed as it is (inside/rank.py), in this order, so
+# it may import only the ones before it, torch and the standard library.
 MODULES = ("format", "lazy", "log.collectives", "algorithms.model", "algorithms.proof", "algorithms.count")
 # collectives.algorithms as the sandbox has it
 SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"

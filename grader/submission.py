@@ -20,7 +20,7 @@ CELL_MAGIC = re.compile(r"\A\s*%%.*")  # %%time and the like: the lines below it
 
 
 class Unusable(Exception):
-    """A file that cannot be graded. The message says why, and what to do."""
+    """A file that cannot be graded. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Submission:
 
 
 def slips(submission: Submission) -> str:
-    """The mistake that keeps the answer cells from being run at all; "" if there is none."""
-    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like are no slips
+    """The mistake that keeps the answer cells from being run at all, or ""."""
+    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like aren't slips
 
     for wanted in filter(is_answer, pristine(submission.exercise).cells):
         source = submission.answers[wanted.id]

@@ -1,9 +1,9 @@
 """The network between submitted ranks, in the scorer's own process.
 
-A rank hands over what it passes in, and gets what it is left with once the call is complete; collectives are computed
-here.  So the record of who sent what to whom is made by the wire, not told by the ranks: there is no other way between
-them, and nothing they could say to change it.  Times in it are each rank's own count of what happened to it, not
-seconds of the machine.  Completion follows gloo, as the course's own diagnosis has it (gloo.needs).
+A rank sends its inputs, and gets its result once the call is complete; collectives are computed here.  So the record
+of the messages is made by the wire, not reported by the ranks: they have no other connection, and nothing they send
+can change it.  Times in it are each rank's own count of its events, not seconds of the machine.  Completion follows
+gloo, as the course's own diagnosis has it (gloo.needs).
 """
 
 import selectors
@@ -36,12 +36,12 @@ from .inside.protocol import FrameReader, Malformed, Opened, decode, described, 
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
-# On a busy machine longer, while ranks compute at least this part of the time: each is ended after so much of a processor.
+# On a busy machine longer, while ranks compute at least this part of the time (each has a limit of processor time).
 LEAST_COMPUTING, LOOK_SECONDS, MOST_PATIENCE = 0.01, 1.0, 6.0  # the third in times of the limit
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
 MAX_THREADS = 1 << 16
-# Of each rank at a time. Python's own take all its memory sooner; others take none, and all that the system has for everybody.
+# Threads per rank at a time. Python's run out of memory first; raw ones take none, and would use up the system's.
 MOST_THREADS, COUNT_SECONDS = 300, 0.2  # the second between two counts
 # A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
 # computing, counting and judging less than both.
@@ -93,7 +93,7 @@ class Peer:
 
     @property
     def is_still(self) -> bool:
-        """Whether nothing more comes from it before it is answered."""
+        """Whether it sends nothing more before it is answered."""
         return self.gone or self.failure is not None or bool(self.waits) and not self.busy
 
     def tick(self) -> float:
@@ -106,7 +106,7 @@ class Peer:
         except TimeoutError:
             raise Ungradable(f"rank {self.rank} does not read what it is sent.") from None
         except OSError:
-            pass  # it is gone; its socket says so when read
+            pass  # it is gone, which shows when its socket is read
 
 
 class Switch:
@@ -195,7 +195,7 @@ class Switch:
             self._counted = time.monotonic()
 
     def _give_up(self) -> bool:
-        """Ends the first wait of all with a limit, as time would: no rank does anything before. False if there is none."""
+        """End the first wait of all with a limit, as time would: no rank acts before. False if there is none."""
         limited = [(wait.limit, peer.rank, wait) for peer in self._peers for wait in peer.waits if wait.limit < inf]
         if not limited:
             return False
@@ -222,7 +222,7 @@ class Switch:
         return left
 
     def _gets_longer(self) -> bool:
-        """Whether an answer that is out of time goes on, since its ranks compute, as far as other programs let them."""
+        """Whether to extend an answer's deadline: its ranks compute, as far as other programs let them."""
         (before, computed), (now, computes) = self._seen, self._look()
         if computes - computed < LEAST_COMPUTING * (now - before) or now > self._began + MOST_PATIENCE * SECONDS:
             return False
@@ -438,7 +438,7 @@ class Switch:
         return error(verdict, Run(self._n, results, self._monitor.events, printed, name=self._function))
 
     def _judge(self) -> tuple[Monitor, bool]:
-        """The monitor, told of what a rank does not say itself; and whether one was ended as it computed for too long."""
+        """The monitor, fed with what ranks don't report; and whether one was ended for computing too long."""
         gone = any(peer.gone and not peer.failure for peer in self._peers)
         ended = self._ended() if gone else [None] * self._n
         for peer in self._peers:
@@ -462,7 +462,7 @@ def _ticket(header: dict[str, Any]) -> int:
 
 
 def _groups(header: dict[str, Any], world_size: int) -> list[tuple[Any, tuple[int, ...]]]:
-    """Where a rank called new_group, and with which ranks."""
+    """The lines on which a rank called new_group, each with the group's ranks."""
     groups = header.get("groups", [])
     if not isinstance(groups, list) or len(groups) > MAX_CALLS:
         raise Malformed("groups that are none")

@@ -54,7 +54,7 @@ os._exit(os.waitstatus_to_exitcode(status))
 
 
 class Unavailable(RuntimeError):
-    """There is no sandbox on this machine. The message says why, and what to do."""
+    """There is no sandbox on this machine. The message has the reason and the remedy."""
 
 
 def check(private: Iterable[Path] = ()) -> None:
@@ -76,7 +76,7 @@ def check(private: Iterable[Path] = ()) -> None:
         with processors() as file:
             command = [*around(file, private), "--", *program]
             tried = subprocess.run(command, input=secret, pass_fds=[file.fileno()], **options)
-    except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait for ever
+    except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait forever
         tried = subprocess.CompletedProcess(program, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
     if tried.returncode == SEEN:
         seen = tried.stdout.strip()
@@ -100,8 +100,8 @@ def processors() -> BinaryIO:
 def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     """The beginning of a command whose rest runs inside the walls.
 
-    processors: that file, which the command must inherit. Inside is a copy, as clock rates change with what other ranks do.
-    private: as for check. What Python needs is seen, also in one of these folders.
+    processors: that file, which the command must inherit. Inside is a copy, as clock rates vary with other ranks' work.
+    private: as for check. Python's own files are visible even in one of these folders.
     """
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for inside/__main__.py alone, see seccomp.apart
@@ -126,7 +126,7 @@ def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
 
 
 def _visible() -> Iterator[str]:
-    """What Python and torch cannot do without: programs and libraries, and nothing else that lies beside them."""
+    """The paths that Python and torch need: programs and libraries, and nothing else next to them."""
     for prefix in ("/usr", "/usr/local", sys.base_prefix, sys.prefix):
         yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64", "pyvenv.cfg"))
     yield from ("/lib", "/lib64", "/etc/ld.so.cache")

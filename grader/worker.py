@@ -1,8 +1,8 @@
 """Scores submissions one after the other, as a process of its own:   python -m grader.worker sandbox|open [private ...]
 
-It says "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
+It prints "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
 "pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
-its input. private: files and folders of which its sandbox shows nothing.
+its input. private: files and folders hidden from its sandbox.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ def graded(file: str, content: bytes, seed: str, pictures: bool, sandboxes: Sand
 
 
 def _end_with_parent() -> None:
-    """Also when the grader is killed, which leaves it no time to end anybody."""
+    """End with the grader even when it is killed, which leaves it no time to end its workers."""
     parent = os.getppid()
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1

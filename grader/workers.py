@@ -1,8 +1,8 @@
 """Worker processes (worker.py), as many as the machine lets start, and the work handed to them.
 
-One thread serves them all: it waits for whichever has something to say, or takes too long. A worker that ends over an
-item is replaced, and the item tried again. One that does not even come up says nothing about its item: the others go on
-without it, and the last one is tried once more when it has the machine to itself. Who has no work stays up for the next.
+One thread serves them all: it waits for output from any, or for one that takes too long. A worker that ends over an
+item is replaced, and the item tried again. One that does not even come up proves nothing about its item: the others
+continue without it, and the last one is retried when it has the machine to itself. Idle workers stay up.
 """
 
 import json
@@ -29,7 +29,7 @@ JOB_SECONDS = 3600.0  # the scorer's own limits add up to half of this for the l
 
 
 class NoWorker(Exception):
-    """Not one worker can be started. The message says why."""
+    """Not one worker can be started. The message has the reason."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Worker:
         """Write what the pipe has room for; return whether all of the item is sent."""
         try:
             self._unsent = self._unsent[self.input.write(self._unsent) or 0 :]
-        except OSError:  # it has ended, as its output says next
+        except OSError:  # it has ended, as its output will show
             self._unsent = b""
         return not self._unsent
 

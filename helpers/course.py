@@ -1,4 +1,4 @@
-"""Where the course lies on disk: chapters, exercises, their tasks, solutions."""
+"""The course's files: chapters, exercises, their tasks, solutions."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a learner has run, predicted and solved so far, remembered in `.progress.json` beside README.md.
+"""A learner's progress, what was run, predicted and solved so far, stored in `.progress.json` next to README.md.
 
     from helpers.progress import progress
     progress()
@@ -14,8 +14,8 @@ function and question:
                      {"first": 0, "best": 1, "of": 1, "tries": 2}}}
 
 points: of the last grading.  best: of all.  of: to be had.  tries: gradings since points were last gained; of a
-prediction, how often it was made.  first: right on the first try.  `forget()` begins anew.  A file that cannot be read
-is kept beside the new one.
+prediction, how often it was made.  first: right on the first try.  `forget()` begins again.  A file that cannot be read
+is kept next to the new one.
 """
 
 import json
@@ -34,7 +34,7 @@ _KEYS, _PREDICTED = ("points", "best", "of", "tries"), ("first", "best", "of", "
 
 
 def recall(file: Path | None = None) -> dict[str, dict[str, float]]:
-    """The exercises' records; none if there is no file, or none that can be read."""
+    """The exercises' records; {} if there is no file, or it cannot be read."""
     return _of_keys(_read(file), _KEYS)
 
 
@@ -53,7 +53,7 @@ def remember(exercise: str, points: float, of: float, file: Path | None = None) 
 
 
 def predicted(name: str, question: str, right: int, of: int, file: Path | None = None) -> None:
-    """Notes that a prediction was made.  A course that cannot be written to is no hindrance."""
+    """Record that a prediction was made, if the course can be written to."""
     with suppress(OSError), _changing(file) as everything:
         made = everything["predictions"] = _dict(everything.get("predictions"))
         key = ", ".join(filter(None, [frontend.notebook(), f"{name}: {question}"]))
@@ -83,7 +83,7 @@ def practised(name: str, file: Path | None = None) -> None:
 
 
 def _add(kind: str, chapter: str, entry: str, file: Path | None) -> None:
-    """Notes an entry once.  A course that cannot be written to is no hindrance."""
+    """Record an entry once, if the course can be written to."""
     if entry in _lists(_read(file).get(kind)).get(chapter, ()):
         return
     with suppress(OSError), _changing(file) as everything:
@@ -103,7 +103,7 @@ def follow() -> None:
 
 
 def forget(file: Path | None = None) -> None:
-    """Begins anew; what there was is kept as `.progress.json.old`."""
+    """Begin again; the old file is kept as `.progress.json.old`."""
     file = file or FILE
     with suppress(FileNotFoundError):
         os.replace(file, file.with_name(f"{file.name}.old"))
@@ -183,7 +183,7 @@ class Progress(dict):
         return "\n".join([*lines, "", *self._predicted(), ""])
 
     def _parts(self) -> dict[str, dict[str, str]]:
-        """How far each chapter and each exercise is, by its name."""
+        """The progress of each chapter and each exercise, by its name."""
         return {
             "Chapters": {path.stem: self._chapter(path) for path in course.chapters()},
             "Exercises": {path.stem: self._exercise(path.stem) for path in sorted(course.EXERCISES.glob("*.ipynb"))},
@@ -195,7 +195,7 @@ class Progress(dict):
         return [f"{made} predictions made, {right} right on the first try"] if made else []
 
     def _chapter(self, path: Path) -> str:
-        """How much of a chapter was run and predicted."""
+        """The shares of a chapter that were run, predicted and practiced, in words."""
         try:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             code = {cell["id"] for cell in cells if cell["cell_type"] == "code"}
@@ -229,5 +229,5 @@ def _following(chapters: dict[str, str]) -> str | None:
 
 
 def progress() -> Progress:
-    """How far you are: a table of the chapters and the exercises, and the predictions made."""
+    """Your progress: a table of the chapters and the exercises, and the predictions made."""
     return Progress(recall(), cells_run(), predictions(), practice())

@@ -1,4 +1,4 @@
-"""What `make` calls. Nothing imports these modules."""
+"""The programs that `make` calls. Nothing imports these modules."""
 
 import os
 

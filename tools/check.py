@@ -1,7 +1,7 @@
 """Is this environment fit for the course?   python -m tools.check
 
-Goes from the ground up: Python, packages, the machine, and at last two real ranks and one all_reduce.  For each thing
-that can be wrong it says what that means and what to do.
+Goes from the ground up: Python, packages, the machine, and at last two real ranks and one all_reduce.  For each
+possible fault it prints the meaning and the remedy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def packages() -> str:
                 f'{AFRESH}\nWithout make: python -m pip install -e ".[course]" -c constraints.txt',
             ) from None
         found.append(f"{name} {version}")
-        # Which torch it is, torch_notices says.
+        # torch_notices reports torch's version.
         if name != "torch" and tested.get(name) and version.split("+")[0] not in tested[name]:
             untested.append(f"{name} {version} (tested: {', '.join(tested[name])})")
     if untested:
@@ -169,7 +169,7 @@ def all_reduce() -> str:
 
 
 def _found_fit() -> tuple[Path, str]:
-    """The file that says that this environment was found fit, and what it then holds: all that the answer depends on."""
+    """The file that marks this environment as fit, and its content: everything that the answer depends on."""
     made_from = Path(sys.prefix, "made-from")  # of install.py
     made = made_from.read_text(encoding="utf-8") if made_from.exists() else ""
     return Path(sys.prefix, "found-fit"), f"{made} {sys.version} {platform.platform()} {platform.node()}"

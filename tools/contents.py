@@ -18,11 +18,11 @@ STATES = "application/vnd.jupyter.widget-state+json"
 
 
 class Contents(AsyncLargeFileManager):
-    """Opening a notebook does not change it, and the page that says how far the learner is says it now.
+    """Opens a notebook without changing it, and the learner's progress page up to date.
 
     JupyterLab writes the version of the kernel's Python into a notebook as soon as it is open.  Here the version
     is there before, so that nothing is to be saved, and is never stored: it would differ from one learner to the next.
-    JupyterLab stores the state of the widgets that this kernel made: those of an earlier kernel would be lost.
+    JupyterLab stores the state of this kernel's widgets alone: an earlier kernel's would be lost.
     A chapter is stored as it was executed, but only cells that the learner has run show their number.
     """
 
@@ -51,14 +51,14 @@ def _metadata(model: dict) -> dict:
 
 
 def _set_language(model: dict, language: dict) -> None:
-    """Changes what a Python notebook says of its language."""
+    """Set a Python notebook's metadata on its language."""
     metadata = _metadata(model)
     if metadata.get("language_info", {}).get("name") == "python":
         metadata["language_info"] = dict(language)
 
 
 def _keep_widgets(model: dict, stored: dict) -> None:
-    """Changes what a notebook says of its widgets: the state of those in its outputs, from before where it has none now."""
+    """Set a notebook's widget states: for the widgets in its outputs, the stored state where it is missing now."""
     metadata = _metadata(model)
     known = {name: each for kept in (_states(stored), _states(metadata)) for name, each in kept.items()}
     shown = re.findall(r'"model_id": "(\w+)"', json.dumps(model["content"]["cells"])) if known else []
@@ -73,14 +73,14 @@ def _keep_widgets(model: dict, stored: dict) -> None:
 
 
 def _hide_numbers(model: dict, run: Collection[str]) -> None:
-    """Takes from a notebook the numbers of its cells, but for those that were run."""
+    """Remove the execution counts of a notebook's cells, except the cells that were run."""
     for name, cell in _code(model).items():
         if name not in run:
             _number(cell, None)
 
 
 def _keep_numbers(model: dict, stored: dict) -> None:
-    """Gives a notebook the numbers of its cells from before, where a cell has none now and is as it was."""
+    """Restore the stored execution counts of a notebook's unchanged cells that lack theirs."""
     before = _code(stored)
     for name, cell in _code(model).items():
         old = before.get(name)
@@ -102,5 +102,5 @@ def _number(cell: dict, count: int | None) -> None:
 
 
 def _states(metadata: dict) -> dict:
-    """Of the widgets that were saved with a notebook, by model."""
+    """The states of the widgets that were saved with a notebook, by model."""
     return metadata.get("widgets", {}).get(STATES, {}).get("state", {})

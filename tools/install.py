@@ -3,7 +3,7 @@
     python3 -I tools/install.py .venv https://download.pytorch.org/whl/cpu
 
 Runs before anything is installed: standard library only, and no syntax that an old Python would trip over before it can
-say that it is too old.  Nothing else imports this file.
+report that it is too old.  Nothing else imports this file.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ def main(venv, torch_index):
 
 
 def sources():
-    """What the environment depends on: change any of it, and it is brought up to date."""
+    """A digest of everything the environment depends on: if it changes, the environment is brought up to date."""
     digest = hashlib.sha256(ROOT.encode())  # a copied or moved folder still points to the old one
     for name in ("pyproject.toml", "constraints.txt"):
         with open(name, "rb") as f:
@@ -109,14 +109,14 @@ def wait_for_others(venv):
         except BlockingIOError:
             print("Another make is making the environment in %s: waiting for it." % venv, flush=True)
             fcntl.flock(folder, fcntl.LOCK_EX)
-    except OSError:  # a disk without locks; or a folder that can't be made, which is said when it is needed
+    except OSError:  # a disk without locks; or a folder that can't be made, which is reported when it is needed
         pass
 
 
 def take_cpu_torch(pip, index):
     """The CPU build of torch: pip's usual one for Linux is for CUDA, and gigabytes larger.
 
-    Only torch comes from there, everything else from wherever pip is told to look.  When
+    Only torch comes from there, everything else from pip's configured index.  When
     this fails, nothing is lost: the next step takes torch from pip's own index.
     """
     try:

@@ -33,7 +33,7 @@ def has_browser() -> bool:
 
 
 def settle() -> None:
-    """Gives JupyterLab our settings, as defaults that a user can change; written anew each time, so old environments too.
+    """Write JupyterLab's settings, as defaults that a user can change; each time, so that old environments get them.
 
     Widgets are saved with the notebook: one that is opened again, with its kernel gone, shows them.  No question about
     Jupyter's news covers the first page.  A page of Markdown that is opened from the list of files is shown, not its source.
@@ -68,7 +68,7 @@ def main(options: list[str]) -> None:
     command += ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={styles}"]
     if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
         command.append("--KernelManager.transport_encryption=auto")
-    if os.geteuid() == 0:  # in a container; Jupyter asks that this be said
+    if os.geteuid() == 0:  # in a container; Jupyter requires this option
         command.append("--allow-root")
     if "--no-browser" not in options and not has_browser():
         options = ["--no-browser", *options]

@@ -2,7 +2,7 @@
 
 Without names: every notebook in notebooks/ and solutions/.  A committed notebook holds the outputs of one run from top
 to bottom and nothing that differs from one machine, run or Python to the next, so that its diff shows what a change
-did.  `problems` says what is missing from that.
+did.  `problems` lists the violations.
 """
 
 import base64
@@ -32,7 +32,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 MAX_BYTES = 1_500_000
 # The picture in an answer, see collectives/frontend.py.
 ANSWER = re.compile(r'<img src="data:image/png;base64,(?P<png>[^"]*)" alt="(?P<alt>[^"]*)"')
-# What an output must not hold: it would differ elsewhere, or tell where it was made.
+# Forbidden in outputs: it would differ elsewhere, or reveal the machine.
 TELLTALES = {
     "a path of this machine": r"(?<![\w.])/(home|Users|root|tmp|private|var/folders)/\w|site-packages|ipykernel_\d"
     r"|/\w+/helpers/",
@@ -76,7 +76,7 @@ def tidy(notebook: NotebookNode) -> None:
 
 
 def fold(cell: NotebookNode) -> None:
-    """Says in both of JupyterLab's ways whether the outputs are folded: it would add the other when it opens the file."""
+    """Store in both of JupyterLab's ways whether outputs are folded: it would add the other when it opens the file."""
     cell.metadata.pop("collapsed", None)
     if hidden(cell):
         cell.metadata["collapsed"] = True
@@ -88,13 +88,13 @@ def hidden(cell: NotebookNode) -> bool:
 
 
 def first_line(cell: NotebookNode) -> str:
-    """What JupyterLab shows of a folded output: the first line of the first output that is not empty."""
+    """JupyterLab's line for a folded output: the first line of the first output that is not empty."""
     said = _text(cell.outputs[0]) if cell.outputs else ""
     return next((line.strip() for line in said.splitlines() if line.strip()), "")
 
 
 class Stored(NamedTuple):
-    """The picture of an output: its PNG, its words, and its width and parts as a Sheet's `measures` tell them."""
+    """The picture of an output: its PNG, its words, and its width and parts as in a Sheet's `measures`."""
 
     png: bytes
     alt: str
@@ -103,7 +103,7 @@ class Stored(NamedTuple):
 
 
 def stored_picture(output: dict) -> Stored | None:
-    """What a stored output shows as a picture, folded or not."""
+    """The picture that a stored output shows, folded or not."""
     data, measures = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
     if "image/png" in data:
         png, alt = "".join(data["image/png"]), "".join(data.get("text/plain", "Picture")).partition("\n")[0]
@@ -115,7 +115,7 @@ def stored_picture(output: dict) -> Stored | None:
 
 
 def problems(path: Path) -> list[str]:
-    """What keeps this notebook from being committed, a sentence each; empty when all is well."""
+    """The reasons not to commit this notebook, a sentence each; empty when all is well."""
     notebook = nbformat.read(path, as_version=4)
     found, nbytes = [], path.stat().st_size
     if notebook.metadata != METADATA:

@@ -1,9 +1,9 @@
-"""Runs every line that a reader of the website may choose in notebooks/twelve_puzzles.ipynb, and records what came of it:
+"""Runs every line that a reader of the website may choose in notebooks/twelve_puzzles.ipynb, and records the outcome:
 
     python -m tools.puzzles
 
-Each line is put into its function, which four ranks call, and the task of the page judges it.  What helpers/views/web/
-puzzles.json has for each function then plays on the website without a kernel.
+Each line is put into its function, which four ranks call, and the task of the page judges it.  The record in
+helpers/views/web/puzzles.json then plays on the website without a kernel.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def with_line(name: str, line: str) -> Callable:
 
 
 def tried(task: Task, line: str) -> tuple[str, dict]:
-    """What to think about, "" for a right line; and what came of its run, in words and as a picture."""
+    """The thought, "" for a right line; and the outcome of its run, in words and as a picture."""
     case, arguments = Case(RANKS), GIVEN.GIVEN.get(task.name, GIVEN.NUMBERS)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -76,7 +76,7 @@ def _thought(said: str) -> str:
 
 
 def _came_of(outcome: Outcome, said: str) -> dict:
-    """What a reader is shown below the thought.  said: the whole message, "" if the line is right."""
+    """The outcome for a reader, below the thought.  said: the whole message, "" if the line is right."""
     picture = outcome_picture(outcome)
     shown = {"text": said.partition("\nThink: ")[0] or repr(outcome.run), "prose": bool(said)}
     if picture:

@@ -1,6 +1,6 @@
 """Records on real ranks what README shows and the website plays besides its chapters:   python -m tools.recordings
 
-What plays is written to helpers/views/web/recorded.json, since a website is built where there is no torch.
+Recordings are written to helpers/views/web/recorded.json, since the website is built without torch.
 """
 
 import io
@@ -27,7 +27,7 @@ FRAME_MILLISECONDS = 1000  # of README's GIF
 def ring() -> dict:
     """A ring of send and recv as four ranks ran it, read off their messages; it plays as soon as it is seen.
 
-    Its sentences are for who has seen no chunk and no schedule yet.
+    Its sentences are for a reader who has seen no chunk and no schedule yet.
     """
     program = ring_all_reduce(4).program()
 
@@ -61,7 +61,7 @@ def question() -> dict:
 
 
 def deadlock() -> dict:
-    """A program that hangs, and what the course says about it."""
+    """A program that hangs, with the course's verdict on it."""
 
     def everybody_receives_first():
         rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -91,7 +91,7 @@ def log_loss():
 
 
 def waiting() -> bytes:
-    """The PNG of who waits for whom."""
+    """The PNG of the ranks that wait for each other."""
     try:
         run(log_loss, world_size=4)
     except Stuck as stuck:

@@ -1,7 +1,7 @@
 """Makes exercises/ from solutions/:   python -m tools.release [--force]     (make exercises)
 
 The same cells without answers and outputs, see exercise/notebook.py.  An exercise that somebody has worked in is left
-alone, unless --force.  Nothing is made while a file of exercises/tasks/ is wrong: `problems` says what is.
+alone, unless --force.  Nothing is made while a file of exercises/tasks/ has faults: `problems` lists them.
 """
 
 import re
@@ -44,7 +44,7 @@ def problems() -> list[str]:
 
 
 def _unlike_notebook(exercise: str, names: list[str]) -> Iterator[str]:
-    """Where an exercise's file and its notebook do not ask for the same functions."""
+    """The differences between the functions that an exercise's file and its notebook ask for, a sentence each."""
     if exercise not in exercises():
         yield f"solutions/{exercise}.ipynb is missing: exercises/tasks/{exercise}.py needs it."
         return
@@ -65,7 +65,7 @@ def _unlike_notebook(exercise: str, names: list[str]) -> Iterator[str]:
 
 
 def flaws(task: Task | Puzzle) -> Iterator[str]:
-    """What keeps a task from judging an answer, case by case."""
+    """The faults that keep a task from judging an answer, case by case."""
     sizes = (1,) if isinstance(task, Puzzle) else WORLD_SIZES
     if left_out := [size for size in sizes if size not in {case.world_size for case in task.cases}]:
         yield f"no case has world size {', '.join(map(str, left_out))}."
@@ -97,7 +97,7 @@ def _measured(task: Task | Puzzle, case: Case) -> set[str]:
 
 
 def is_worked_in(path: Path, wanted: NotebookNode) -> bool:
-    """Whether an exercise holds somebody's work: it was run, or an answer is no stub."""
+    """Whether an exercise holds somebody's work: it was run, or an answer isn't the stub."""
     try:
         notebook = nbformat.read(path, as_version=4)
     except Exception:  # cut short, or no notebook at all: not ours to overwrite

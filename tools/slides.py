@@ -49,7 +49,7 @@ def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
 
 
 def _last_sentences(source: str) -> str:
-    """The last two of the last paragraph that is plain text and not folded; "" if there is none."""
+    """The last two sentences of the last paragraph that is plain text and not folded, or ""."""
     text = re.sub(r"^#+ .*|<details>(?s:.*?)</details>", "\n", source, flags=re.MULTILINE)
     plain = [part for part in map(str.strip, text.split("\n\n")) if part[:1].isalpha() or part[:1] in {"*", "`"}]
     words = " ".join(plain[-1].split()) if plain else ""

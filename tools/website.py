@@ -1,7 +1,7 @@
 """Builds the course as a website, for reading without running:   make site
 
-Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  What was recorded when they
-were executed plays there without a kernel, see helpers/views/web.  The pages come out in _site/, to be opened or served
+Sphinx with MyST-NB makes the pages from the notebooks as they are stored; nothing is run.  Recordings from when they
+were executed play there without a kernel, see helpers/views/web.  The pages come out in _site/, to be opened or served
 from any folder; nothing is loaded from elsewhere.
 """
 
@@ -48,7 +48,7 @@ PAGES = (
 )
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
-WHOLE = 20  # a notebook of so many cells is one page
+WHOLE = 20  # a notebook with up to this many cells is one page
 UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -117,7 +117,7 @@ class Figures:
         return self._live(chosen | {"key": encoded(key)}, "")
 
     def _drawn(self, came: dict) -> dict:
-        """What came of a line, its picture in files for light and dark pages."""
+        """The outcome of a line, its picture in files for light and dark pages."""
         if "picture" not in came:
             return came
         drawn, alt = came["picture"]["svg"], came["picture"]["alt"]
@@ -133,17 +133,17 @@ class Figures:
         return came | {"picture": files}
 
     def editor(self, source: str) -> str | None:
-        """A cell that a reader can write in; None for one whose function is no task of the page."""
+        """A cell that a reader can write in; None if its function isn't a task of the page."""
         named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
         if not named or named[1] not in self.written:
             return None
         asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}", "weighs": self.weighs}
         function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
-        upto = "\n".join(source.splitlines()[: function.end_lineno])  # what calls it is for JupyterLab
+        upto = "\n".join(source.splitlines()[: function.end_lineno])  # the calls of it are for JupyterLab
         return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
 
     def _live(self, recording: dict, instead: str) -> str:
-        """What plays, and the HTML that a browser without scripts shows."""
+        """The HTML of a recording that plays, and of its replacement in a browser without scripts."""
         data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
         script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
         self._scripted = True
@@ -158,7 +158,7 @@ def still(picture: list[dict]) -> str:
 
 
 def images(picture: list[dict]) -> str:
-    """In HTML; browsers load of lazy images only those that the page shows, so not the other theme's."""
+    """The picture in HTML; of lazy images, browsers load only the shown ones, so not the other theme's."""
     tags = (" ".join(f'{name}="{escape(str(value))}"' for name, value in file.items()) for file in picture)
     return "".join(f'<img {tag} loading="lazy">' for tag in tags)
 
@@ -177,7 +177,7 @@ def encoded(key: dict) -> str:
 
 def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
     """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
-    found, before, told = [], False, False  # whether a picture stood there before, and one that says its words itself
+    found, before, told = [], False, False  # whether a picture came before, and one that has its words itself
     for output in outputs:
         data, recording = output.get("data", {}), output.get("metadata", {}).get(RECORDING)
         only_words = is_words(data)
@@ -228,7 +228,7 @@ def toctree(caption: str, *pages: str) -> str:
 
 
 def fit_cell(cell: dict, figures: Figures) -> None:
-    """What a reader is to predict shows only on a click, as in JupyterLab; but what plays begins with the question."""
+    """Fold outputs that a reader should predict, as JupyterLab does; but a recording begins with the question."""
     folded = cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
     folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     if folded:
@@ -246,7 +246,7 @@ def fit_cell(cell: dict, figures: Figures) -> None:
 
 
 def fit_images(text: str, page: Path, figures: Figures) -> str:
-    """A page's text, its pictures light and dark as those of outputs are."""
+    """A page's text, its pictures light and dark like an output's."""
 
     def fitted(shown: re.Match) -> str:
         known = dict(re.findall(r'(\w+)="([^"]*)"', shown["tag"] or ""))
@@ -259,10 +259,10 @@ def fit_images(text: str, page: Path, figures: Figures) -> str:
 
 
 def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
-    """The links of a page's text, made to lead somewhere on the site.
+    """A page's text, its links resolved on the site.
 
-    A place in a notebook is on one of its pages. A file of the repository that is no page is copied beside the pages,
-    which makes it a download; a folder's page is its README, and without one only the words are left of its link.
+    A place in a notebook is on one of its pages. A file of the repository that isn't a page is copied next to them,
+    which makes it a download; a folder's page is its README, and without one its link becomes plain words.
     """
 
     def fitted(link: re.Match) -> str:
@@ -313,7 +313,7 @@ def fit(
 
 
 def plays(page: Path) -> str:
-    """A line for who reads without a kernel: what works here, and where the cells run."""
+    """A line for readers without a kernel: the parts that work here, and where the cells run."""
     notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
     words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
     words += f"[install the course](../INSTALL.md) and open `{notebook}`"
@@ -336,7 +336,7 @@ def repository() -> str | None:
 
 
 def cut(cells: list[dict], mark: str) -> list[list[dict]]:
-    """The cells before the first heading of a level, then those of each; a text is cut where a heading stands in it."""
+    """The cells before the first heading of a level, then each heading's cells; a text is cut at headings in it."""
     found = [[]]
     for cell in cells:
         text = "".join(cell["source"])
@@ -397,9 +397,9 @@ def split(page: Path, source: Path) -> Places:
 
 
 def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
-    """The cells of a page with one heading of the first level, and below it where the page belongs.
+    """The cells of a page with one heading of the first level, and below it the page's place.
 
-    The first section's headings are raised to it; those of sections that follow it, to one level below.
+    The first section's headings are raised to it; the following sections', to one level below.
     """
     above = len(cells[0]["source"].split(" ")[0]) - 1
     marks = re.compile(r"^```.*?^```|^(#+) ", re.MULTILINE | re.DOTALL)

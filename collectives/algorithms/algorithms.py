@@ -1,8 +1,8 @@
 """The algorithms that move data: one to many, many to one, all to all ranks.
 
-Each is a function of the world size that returns a Schedule; those that also add are in reductions.py.
-Sizes and costs are those of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
-in MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, where nothing else is said.
+Each is a function of the world size that returns a Schedule; algorithms that also add are in reductions.py.
+Sizes and costs are from R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations
+in MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, unless another source is named.
 """
 
 from .model import Schedule, add, copy
@@ -46,7 +46,7 @@ def chain_broadcast(n: int, root: int = 0, pieces: int = 1) -> Schedule:
 
 
 def binomial_broadcast(n: int, root: int = 0) -> Schedule:
-    """Whoever has it sends it on: those who have it double in every step, ceil(lg n) steps."""
+    """Every rank that has the chunk forwards it: such ranks double in every step, ceil(lg n) steps."""
     pairs = [[(v, v + d) for v in range(min(d, n - d))] for d in doublings(n)]  # for root 0
     steps = [[copy((root + a) % n, (root + b) % n, 0) for a, b in step] for step in pairs]
     return Schedule("broadcast", n, steps, root=root, name="binomial tree")
@@ -94,7 +94,7 @@ def chain_reduce(n: int, root: int = 0, pieces: int = 1) -> Schedule:
 
 
 def binomial_reduce(n: int, root: int = 0) -> Schedule:
-    """In every step half of those who still hold a sum give it away: ceil(lg n) steps."""
+    """In every step half of the ranks that still hold a sum send it away: ceil(lg n) steps."""
     return backwards(binomial_broadcast(n, root), "reduce")
 
 
@@ -153,13 +153,13 @@ def pairwise_all_to_all(n: int) -> Schedule:
 
 
 def bruck_all_to_all(n: int) -> Schedule:
-    """What has to go o ranks on goes 1, 2, 4, ... on, for each bit of o: ceil(lg n) steps, about S/2 in each.
+    """A chunk for the rank o further on moves 1, 2, 4, ... ranks, for each bit of o: ceil(lg n) steps of about S/2.
 
     Bruck et al. 1997, as bruck_all_gather.
     """
 
     def load(r: int, d: int) -> list[int]:
-        """What r has by then, and is to send: of what has to go o ranks on, which came by the bits of o below d."""
+        """The chunks that r has by then, by the bits of o below d, and must send: those with the bit d in o."""
         froms = [((r - o % d) % n, o) for o in range(n) if o & d]
         return sorted(source * n + (source + o) % n for source, o in froms)
 

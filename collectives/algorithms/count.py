@@ -1,6 +1,6 @@
-"""What a schedule sends, counted message by message, and the least that its collective needs.
+"""A schedule's messages and bytes, counted, and the minimum that its collective needs.
 
-Bytes are payload, without the headers of whatever carries them.
+Bytes are payload, without the headers of any transport.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ class Bound:
     """The least that any algorithm needs for this collective.
 
     steps: where a rank takes part in as many messages at a time as this schedule's ranks do: in a step with p sends a
-        rank, those who know something become at most p + 1 times as many (Bruck et al. 1997, doi 10.1109/71.642949).
+        rank, the ranks that know something grow at most (p + 1)-fold (Bruck et al. 1997, doi 10.1109/71.642949).
     bytes: that some rank must send or receive.
     """
 
@@ -39,7 +39,7 @@ class Count:
     messages: list[int]  # sent
     sent: list[Bytes]
     received: list[Bytes]
-    added: list[Bytes]  # bytes a rank adds to its own
+    added: list[Bytes]  # bytes that each rank adds to its own
     bound: Bound
 
     @property
@@ -87,7 +87,7 @@ def count(s: Schedule, nbytes: int | None = None, itemsize: int = 1) -> Count:
 
     nbytes: size S of the buffer; None counts in units of S, exactly.
     itemsize: bytes of an element.  Where elements do not divide evenly, the first chunks get one more, as in a run.
-    Raises ValueError if nbytes is no number of whole elements, or gives no equal pieces where they are needed.
+    Raises ValueError if nbytes isn't a multiple of itemsize, or has no equal pieces where they are needed.
     """
     if nbytes is None:
         sizes: list[Bytes] = [Fraction(1, s.cuts)] * s.cuts

@@ -14,14 +14,14 @@ class Program:
     It does what torch.distributed's function of this name does, message by message, wherever send and recv work: under
     run(), under torchrun, on any backend.  Reductions sum.  Ranks are those within the group; None: of all.
 
-    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's means anything.
-    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns those of all ranks joined, of shape
+    broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's is defined.
+    all_gather, gather: x is the rank's piece, of shape [k, ...]; returns all ranks' pieces joined, of shape
         [world_size * k, ...]; gather returns None on other ranks than the root.
     reduce_scatter: x has shape [world_size * k, ...] and is left alone; returns [k, ...].
-    scatter: the same, but only the root's x counts; the others pass a tensor of that shape and dtype.
-    all_to_all: x has shape [world_size * k, ...], the d-th N-th of it is for rank d; returns the same shape.
+    scatter: the same, but only the root's x counts; the others pass a tensor of its shape and dtype.
+    all_to_all: x has shape [world_size * k, ...], its d-th 1/N is for rank d; returns the same shape.
 
-    Raises ValueError if the group has another size than the schedule, if x is not contiguous, or does not divide into
+    Raises ValueError if the group's size isn't the schedule's, if x is not contiguous, or does not divide into
     equal pieces where the collective needs them.
     """
 
@@ -46,7 +46,7 @@ class Program:
 
 
 class _Memory:
-    """Where a rank keeps its chunks: in one buffer of size S; all_to_all needs two, and room for what passes through."""
+    """A rank's chunks in memory: one buffer of size S; all_to_all needs two, and room for chunks that pass through."""
 
     def __init__(self, s: Schedule, rank: int, x: torch.Tensor, group: dist.ProcessGroup | None) -> None:
         self.s, self.rank, self.x, self.group = s, rank, x, group
@@ -96,7 +96,7 @@ class _Memory:
                     place.copy_(arrived)
 
     def stretch(self, chunks: tuple[int, ...]) -> torch.Tensor | None:
-        """These chunks as a part of the buffer itself; None if they do not lie in a row."""
+        """These chunks as a part of the buffer itself; None if they are not contiguous."""
         if len(chunks) == 1:
             return self.place(chunks[0])
         if self.s.facts.personal or list(chunks) != list(range(chunks[0], chunks[-1] + 1)):

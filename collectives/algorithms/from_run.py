@@ -1,7 +1,7 @@
 """From a run to a schedule: which chunk each recorded send carried, found from the numbers it carried.
 
-The record says who sent which numbers to whom, and in which order.  It does not say where in a rank's memory they lay,
-nor what a rank did with them.  Both follow from what ranks put in: a sent tensor is the sum of some parts of a chunk.
+The record has every message's sender, receiver and numbers, in order.  It does not have their place in a rank's memory,
+nor the use a rank made of them.  Both follow from the inputs: a sent tensor is the sum of some ranks' parts of a chunk.
 """
 
 import math
@@ -33,14 +33,14 @@ Held = tuple[int, ...]  # the ranks whose parts are in a chunk, in order; a wron
 
 
 def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int = 4, root: int = 0) -> Schedule:
-    """Runs `fn(x)` on real ranks, with numbers by which every chunk can be told, and reads off its schedule.
+    """Run `fn(x)` on real ranks, with numbers by which every chunk is recognized, and read off its schedule.
 
     fn: what a rank does to x with send and recv: for all_reduce, reduce, broadcast, all_gather and gather any
         algorithm; for the others x has a piece for every rank.  It changes x in place or returns the result.
     x is float32 of 8 * world_size elements (all_gather, gather: 8).
-    Raises ValueError where the messages do not tell what they carried; see from_run.
+    Raises ValueError where the messages' chunks are ambiguous; see from_run.
     """
-    # Whole numbers so small that sums are exact, and so many that no two sums are likely to agree.
+    # Integers small enough that sums are exact, and from a range so wide that no two sums are likely to agree.
     most, shape = 2**23 // world_size, (8 if shapes(collective)[0] == "own" else 8 * world_size,)
     seeds = (torch.Generator().manual_seed(1 + rank) for rank in range(world_size))
     inputs = [torch.randint(1, most, shape, generator=seed).float() for seed in seeds]
@@ -58,13 +58,13 @@ def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int
 def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: int = 0, name: str = "") -> Schedule:
     """The sends and recvs of a run as a schedule of this collective.
 
-    inputs: what each rank put in, in rank order, as the collective takes it; the numbers must differ between ranks and
-        along the buffer, or nothing can be told from them.
+    inputs: each rank's input, in rank order, as the collective takes it; the numbers must differ between ranks and
+        along the buffer, or they identify nothing.
     name: of the algorithm; by default the name of the function that ran.
 
-    What can be known: who sent to whom, how much, which messages had to wait for which, and the chunk, if no other sum
+    Known are each message's sender, receiver and size, the messages it had to wait for, and its chunk, if no other sum
     of inputs has the same numbers.  Whether an arrival was added or copied is known from what the rank sent later, or
-    returned; where neither tells, an arrival that fits the promised end is taken for it.  Raises ValueError, with the
+    returned; where neither shows it, the choice that leads to the promised end is assumed.  Raises ValueError, with the
     message it is about, where the numbers belong to no chunk of the sender's, where they belong to several, where they
     were kept as a summary only, or where the run used collectives.
     """
@@ -103,7 +103,7 @@ class _Decoder:
         self.run, self.inputs, self.messages = run, inputs, messages
         n, facts = run.world_size, TABLE[collective]
         whole = inputs[root].numel() * (n if facts.gives == "own" else 1)
-        if facts.personal:  # where messages have less than a chunk, it is no all_to_all of chunks
+        if facts.personal:  # with messages of less than a chunk it isn't an all_to_all of chunks
             self.grain, chunks = whole // n, n * n
         else:
             self.grain = math.gcd(whole if facts.in_place else whole // n, *(m.value.numel() for m in messages))
@@ -137,7 +137,7 @@ class _Decoder:
         return [Message(m.source, m.target, those, adds) for adds, those in chunks.items() if those]
 
     def numbers(self, chunk: int, held: Held) -> torch.Tensor:
-        """What a chunk with these ranks' parts looks like."""
+        """The numbers of a chunk that sums these ranks' parts."""
         return sum(self.part(rank, chunk).double() for rank in held)
 
     def entry(self, chunk: int, held: Held) -> tuple[float, int, Held]:
@@ -162,7 +162,7 @@ class _Decoder:
         return [one[1:] for one in held[begin : bisect_right(held, first + off, key=itemgetter(0))]]
 
     def part(self, rank: int, chunk: int) -> torch.Tensor:
-        """What a rank put in of a chunk."""
+        """A rank's input to a chunk."""
         s = self.frame
         here = chunk % s.cuts - (s.piece(rank).start if s.facts.gives == "own" else 0)
         return self.inputs[rank][here * self.grain : (here + 1) * self.grain]
@@ -209,7 +209,7 @@ class _Decoder:
         self.hold(place, list(grown.values()))
 
     def conclude(self) -> None:
-        """What a rank never sent on is told by what it returned, or by what it should have ended with."""
+        """Choose between the possible contents of chunks never forwarded, by the rank's result or the promised one."""
         promised = self.frame.promised()
         for (rank, chunk), worlds in self.worlds.items():
             if not any(w.choices for w in worlds):

@@ -1,7 +1,7 @@
-"""What the ranks hold of every chunk, before a step or before each: a cell a chunk, a row a rank.
+"""The ranks' parts of every chunk, before a step or before each: a cell per chunk, a row per rank.
 
-Cells are those of draw/grid.py.  What goes to the next row is an arrow.  What would have to pass over other cells is
-outlined where it is sent, and told at the right where it arrives.
+Cells are drawn by draw/grid.py.  A message to the next row is an arrow.  One that would have to pass over other cells
+is outlined where it is sent, and named at the right where it arrives.
 """
 
 from collections import defaultdict
@@ -14,11 +14,11 @@ from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels
 from .model import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, title
 
-SIDE_BY_SIDE = 5  # up to so many ranks, all steps stand side by side
+SIDE_BY_SIDE = 5  # up to this many ranks, all steps are side by side
 
 
 def parts_tint(parts: Parts, ranks: int, some: str = INK) -> str:
-    """The colour of the only rank in these parts, dark for all ranks; `some` for any others."""
+    """The color of the only rank in these parts, dark for all ranks; `some` for any others."""
     count = parts.bit_count()
     return REDUCED if count == ranks > 1 else colour(parts.bit_length() - 1) if count == 1 else some
 
@@ -95,7 +95,7 @@ def _way(n: int, m: Message, chunk: int, messages: list[Message]) -> str:
 
 
 def _stacked(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """(first, last) row -> its column, from 0, so that none in a column touch; the shortest come first."""
+    """(first, last) row -> its column, from 0, so that in a column no two touch; the shortest come first."""
     placed: dict[tuple[int, int], int] = {}
     for first, last in sorted(spans, key=lambda span: (span[1] - span[0], span)):
         taken = {k for (a, b), k in placed.items() if a <= last and first <= b}

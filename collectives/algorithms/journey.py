@@ -1,6 +1,6 @@
-"""One chunk's journey: a row a rank, a column a moment, each cell what the rank holds of the chunk.
+"""One chunk's journey: a row per rank, a column per moment, each cell the rank's part of the chunk.
 
-All other chunks make the same journey on other ranks: small pictures of them stand beside.
+All other chunks make the same journey on other ranks: small pictures of them are next to it.
 """
 
 from ..draw.canvas import SOFT, WIDTH, Canvas, heading
@@ -50,7 +50,7 @@ def journey(s: Schedule, states: list[Holdings]) -> tuple[list[Canvas], str]:
                     top.box(x + k * cell, head + 8 + rank * cell, cell - 0.6, cell - 0.6, fill, radius=0)
 
     def said(count: int) -> str:
-        """'a 2/4', 'Σa': a sum of so many ranks' parts."""
+        """'a 2/4', 'Σa': a sum of `count` ranks' parts."""
         return "-" if not count else f"Σ{name}" if count == n > 1 else f"{name} {count}/{n}"
 
     told = [(f"rank {rank}", *(said(parts.bit_count()) for parts in row)) for rank, row in enumerate(zip(*moments))]

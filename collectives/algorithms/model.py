@@ -1,8 +1,8 @@
 """An algorithm as data: a schedule is a list of steps, a step a list of messages.
 
-All messages of a step are under way together.  Each carries some chunks from one rank to another, where they are
-copied into place or added to what is there.  What the ranks hold at first, and what they must hold at the end, follows
-from the collective.  What can be done with a schedule has a module for each act, loaded when it is asked for.
+All messages of a step are in flight together.  Each carries some chunks from one rank to another, where they are
+copied into place or added to what is there.  The ranks' chunks at first and at the end follow
+from the collective.  Each act on a schedule has its module, loaded when it is needed.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ..log.collectives import Collective
 SHOWN_STEPS, SHOWN_MESSAGES = 8, 8  # in the short form of a schedule's words
 COLLECTIVES = tuple(op for op, row in TABLE.items() if row.gives)
 
-# What a rank holds of one chunk: the set of ranks whose parts are summed in it, as bits.
+# A rank's part of one chunk: the set of ranks whose parts are summed in it, as bits.
 # Bit r is rank r; 0 means that there is nothing.
 Parts = int
 Holdings = list[dict[int, Parts]]  # per rank: chunk -> parts
@@ -64,20 +64,20 @@ def _whole(number: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """Who sends which chunks to whom, and when: the data that proof, count, program and picture read.
+    """The messages of each step, with their chunks: the data that proof, count, program and picture read.
 
-    collective: one of COLLECTIVES; it says what the ranks start with and what they must end with.
+    collective: one of COLLECTIVES; it defines the ranks' first and last chunks.
     world_size: number of ranks, N.
-    steps: lists of messages, see `copy` and `add`.  A message carries what its source holds when the step begins.
-    chunks: into how many the buffer of size S is cut.  S is the whole of it, as in every formula here: what broadcast
-        and all_reduce work on, what all_gather ends with, what reduce_scatter and all_to_all start with.  Chunks are
-        numbered along the buffer; where each rank has its own piece, rank r's is the r-th N-th of the chunks.  In
+    steps: lists of messages, see `copy` and `add`.  A message carries its source's chunks as of the step's start.
+    chunks: into how many the buffer of size S is cut.  S is its full size, as in every formula here: the buffer of
+        broadcast and all_reduce, the result of all_gather, the input of reduce_scatter and all_to_all.  Chunks are
+        numbered along the buffer; where each rank has its own piece, rank r's is the r-th 1/N of the chunks.  In
         all_to_all there are N * N chunks, number s * N + d goes from rank s to rank d, and S holds N of them.
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
     Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that isn't a list of messages,
-    a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` says.
+    a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` checks.
     """
 
     collective: str
@@ -113,7 +113,7 @@ class Schedule:
                     raise ValueError(f"step {k}{flaw}")
 
     def _flaw(self, m: Message) -> str | None:
-        """What makes this no message of the schedule; goes on from "step 2"."""
+        """The reason why this isn't a message of the schedule, to follow "step 2"; None if it is."""
         if not isinstance(m, Message):
             return f": {m!r} is not a message; copy(source, target, chunk) and add(...) make one."
         n, source, target, chunks = self.world_size, m.source, m.target, m.chunks
@@ -135,7 +135,7 @@ class Schedule:
 
     @property
     def facts(self) -> Collective:
-        """What the collective takes and leaves, and the least that must travel."""
+        """The collective's inputs and results, and the minimum that must be sent."""
         return TABLE[self.collective]
 
     @property
@@ -145,7 +145,7 @@ class Schedule:
 
     @property
     def has_pieces(self) -> bool:
-        """Whether every rank starts or ends with a piece of its own."""
+        """Whether every rank starts or ends with its own piece."""
         return "own" in (self.facts.gives, self.facts.gets)
 
     @property
@@ -172,7 +172,7 @@ class Schedule:
         return [each // parts + (k < each % parts) for k in range(parts)] * pieces
 
     def initial(self) -> Holdings:
-        """What every rank holds before the first step."""
+        """Every rank's chunks before the first step."""
         n, what = self.world_size, self.facts
         givers = (self.root,) if what.root == "src" else range(n)
         parted = what.gives == "own" or what.personal
@@ -180,7 +180,7 @@ class Schedule:
         return [dict.fromkeys(chunks[r], 1 << r) if r in givers else {} for r in range(n)]
 
     def promised(self) -> Holdings:
-        """What every rank must hold after the last step; what it holds besides does not matter."""
+        """The chunks that every rank must hold after the last step; it may hold more."""
         n, what = self.world_size, self.facts
         given = what.given(n, lambda rank, slot: 1 << rank)
 

@@ -16,7 +16,7 @@ def outline(what: Schedule | Callable[..., Schedule], *args, **kwargs) -> Outlin
     """The outline of a schedule; or of an algorithm, as in `outline(ring_all_reduce, 16384)`.
 
     Regular algorithms take any number of ranks: the rings, halving and doubling, Rabenseifner, the trees of all_reduce,
-    the hierarchical one.  Of the others the schedule is made; raises ValueError for more than 2048 ranks of those.
+    the hierarchical one.  For the others the schedule is made; raises ValueError for more than 2048 ranks then.
     """
     if isinstance(what, Schedule):
         return Outline(what.collective, what.name, what.world_size, lambda: _unrolled(what), what.chunks)

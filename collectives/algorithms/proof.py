@@ -13,7 +13,7 @@ from .model import Holdings, Message, Parts, Schedule, chunk_name, members, said
 
 
 class WrongSchedule(ValueError):
-    """The schedule does not do what its collective promises.  The message says which step, rank, chunk.
+    """The schedule does not do what its collective promises.  The message names step, rank, chunk.
 
     step: the step at fault, counted from 1; None where only the end is wrong.
     """
@@ -23,7 +23,7 @@ class WrongSchedule(ValueError):
         self.step = step
 
     def _render_traceback_(self) -> list[str]:
-        # Jupyter shows this in place of a traceback through the proof.
+        # Jupyter shows this instead of a traceback through the proof.
         return f"{type(self).__name__}: {self}".splitlines()
 
 
@@ -59,7 +59,7 @@ def prove(s: Schedule) -> Proof:
 
 
 def follow(s: Schedule) -> Iterator[Holdings]:
-    """What every rank holds after each step.  Raises WrongSchedule at the step that cannot be done."""
+    """Every rank's chunks after each step.  Raises WrongSchedule at the step that cannot be done."""
     held = s.initial()
     for k, step in enumerate(s.steps):
         arrivals = []
@@ -108,7 +108,7 @@ def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[in
 def _too_early(s: Schedule, k: int, m: Message, chunk: int) -> str:
     name = chunk_name(s, chunk)
     says = f"step {k + 1}: rank {m.source} sends chunk {name} to rank {m.target} but does not have it"
-    # Who was to bring it, and who to that one?  It ends nowhere, or bites its own tail.
+    # Which rank should have sent it, and which one to that rank?  The chain ends nowhere, or in a cycle.
     chain, initial = [m.source], s.initial()
     while bringer := next((b for j, b in _brings(s, chain[-1], chunk) if j >= k), None):
         if bringer.source in chain or initial[bringer.source].get(chunk):
@@ -150,7 +150,7 @@ def _ending(s: Schedule, rank: int, chunk: int, got: Parts, wanted: Parts) -> st
 
 
 def _lost(s: Schedule, rank: int, chunk: int, missing: Parts) -> str:
-    """Where the missing parts were still there, if a copy put an end to them."""
+    """A sentence on the step whose copy overwrote the missing parts, if one did; else ""."""
     before = s.initial()[rank].get(chunk, 0)
     found = ""
     for k, held in enumerate(follow(s)):

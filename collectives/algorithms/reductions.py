@@ -197,7 +197,7 @@ def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
 
 
 def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
-    """Which rank stands at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
+    """The rank at each place of each tree: the pair whose chains begin at rank 0 of a node, then at 1, ...
 
     The second of a pair is the first one backwards, so that even and odd change places; with an odd number of nodes
     that takes a shift by one instead, and one node is an inner one twice.
@@ -209,15 +209,15 @@ def double_tree_names(nodes: int, node: int = 1) -> np.ndarray:
 
 
 def tree_links(nodes: int, node: int = 1) -> list[tuple[int, int, int, int]]:
-    """(place, the place above it, step of the first message up, step of the first message down) of all but the root.
+    """(place, the place above it, step of the first message up, step of the first message down) for all but the root.
 
-    A binary tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's chain.  Of any
-    stretch of nodes, the one divisible by the highest power of two is on top: even ones are inner, odd ones leaves.
-    A rank sends up once it has heard all below it, and down comes what the root has.
+    A binary tree of nodes, in each of which a chain hangs: place m * node + i is the i-th of node m's chain.  In any
+    range of nodes, the one divisible by the highest power of two is on top: even ones are inner, odd ones leaves.
+    A rank sends up once it has received from all below it; the root's sum comes down.
     """
     m, places = np.arange(nodes), np.arange(nodes * node)
     low = m & -m
-    up = (m ^ low) | low << 1  # the neighbour at distance `low` that is divisible by more
+    up = (m ^ low) | low << 1  # the neighbor at distance `low` that is divisible by more
     parents = np.where(up < nodes, up, m ^ low)
     above = np.where(places % node, places - 1, parents[places // node] * node).tolist()
     depth, height = [0] * len(above), [0] * len(above)

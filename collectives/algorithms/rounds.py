@@ -1,4 +1,4 @@
-"""The rounds of an algorithm: who sends how much to whom, and how often in a row.
+"""The rounds of an algorithm: senders, receivers and sizes of the messages, and how often a step is repeated.
 
 That is all a price depends on, and it is small where an algorithm is regular: the ring repeats one step 2 (N - 1)
 times.  So a regular algorithm is written as phases, for any number of ranks; its schedule has them message by message.

@@ -1,6 +1,6 @@
-"""A schedule's messages in time: a lane a rank, a column a step, a chunk on its way as in draw/grid.py.
+"""A schedule's messages in time: a lane per rank, a column per step, a chunk in flight as in draw/grid.py.
 
-A lane has its rank's own colour, or the root's once it has the root's data; pale before, dark once the rank has all
+A lane has its rank's own color, or the root's once it has the root's data; pale before, dark once the rank has all
 of the sum that it is promised.
 """
 

@@ -1,6 +1,6 @@
 """A schedule's messages as trees: a rank below the one from which it gets its data, a tree for chunks that go alike.
 
-What is added up goes the same edges upwards, in other steps.
+Sums travel up the same edges, in other steps.
 """
 
 from collections import defaultdict
@@ -53,7 +53,7 @@ def draw_trees(s: Schedule) -> tuple[list[Canvas], str]:
 
 
 def _children(tree: Tree) -> dict[int, list[int]]:
-    """The ranks below each, of those that are no leaves."""
+    """Inner rank -> the ranks below it."""
     below = defaultdict(list)
     for rank, parent in sorted(tree.items()):
         below[parent].append(rank)

@@ -24,11 +24,11 @@ from ..machines.networks import ANCHORS, FIGURES, Network, networks
 from ..machines.presets import machine, machines, nvlink_node, rails
 from .reports import Measured, measured
 
-# A row that takes FAULT times the upper end of the band, and the next size too, is no family's habit.  Of the 104 sweeps
-# of sweeps.csv this finds 7 of the 8 suspect ones, the nearest at 1.23 times (the eighth, a complaint about 320 GB/s, takes
-# 1.03 times: without NVLSTree that is what rings reach), and none that is healthy: the nearest of them takes 1.13 times.
+# A row that takes FAULT times the upper end of the band, and the next size too, is a fault, not a family's habit.  This
+# finds 7 of the 8 suspect sweeps among sweeps.csv's 104, the nearest at 1.23 times (the eighth, a complaint about
+# 320 GB/s, takes 1.03: rings reach no more without NVLSTree), and no healthy one: the nearest of them takes 1.13 times.
 FAULT = 1.2
-ODD = 1.3  # times the fit, or a 1.3rd of it, while its neighbours are nearer
+ODD = 1.3  # times the fit, or a 1.3rd of it, while its neighbors are nearer
 
 GRIDS = {  # figure -> values that the fit tries, in seconds and shares
     "hop": [k * 1e-6 for k in (0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100, 150, 250, 400)],
@@ -48,17 +48,17 @@ class Row:
 
     @property
     def call(self) -> tuple[str, tuple[int, ...]]:
-        """What rows of several sizes have in common."""
+        """The call that rows of several sizes share: collective and ranks."""
         return self.measured.collective, self.measured.ranks
 
     @property
     def times(self) -> float:
-        """How many times the price it took."""
+        """Measured seconds / price."""
         return self.measured.seconds / (self.price(self.measured.nbytes).seconds + self.measured.launch)
 
     @property
     def above(self) -> float:
-        """How many times the upper end of the band it took."""
+        """Measured seconds / the upper end of the band."""
         return self.times / self.price.network.band(self.measured.nbytes)[1]
 
 
@@ -77,7 +77,7 @@ def priced(rows: Iterable[Measured], on: Machine, version: str = "2.30") -> list
 
 
 def slow(rows: Sequence[Row]) -> list[Row]:
-    """The rows that look like a fault: FAULT times above the band, and a neighbouring size too; no extrapolations."""
+    """The rows that look like a fault: FAULT times above the band, and a neighboring size too; no extrapolations."""
     found = []
     for k, row in enumerate(rows):
         if row.price.beyond or row.above < FAULT:
@@ -89,7 +89,7 @@ def slow(rows: Sequence[Row]) -> list[Row]:
 
 
 def stretch(rows: Sequence[Row]) -> float:
-    """How many times the upper end of the band two neighbouring sizes take, where they take most; a lone size by itself."""
+    """The most that two neighboring sizes both take, in times of the band's upper end; a lone size by itself."""
     pairs = [min(a.above, b.above) for a, b in zip(rows, rows[1:]) if a.call == b.call]
     return max(pairs or [row.above for row in rows])
 
@@ -111,9 +111,9 @@ def error(rows: Sequence[Row]) -> float:
 
 
 def fitted(rows: Sequence[Row], weights: Sequence[float] | None = None) -> dict[str, float | tuple[float, ...]]:
-    """What software adds (see FIGURES of networks.csv), fitted to rows of several nodes, from their network on.
+    """The software's additions (see FIGURES of networks.csv), fitted to rows of several nodes, from their network on.
 
-    The mean size of the logarithm of measured / price is made least, one figure after the other.
+    Minimizes the mean absolute logarithm of measured / price, one figure after the other.
     weights: of the rows.
     """
     network = rows[0].price.network
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def calibrated(rows: list[Measured], asked: argparse.Namespace) -> str:
-    """What `collectives calibrate` prints.  Raises ValueError where the files do not say enough."""
+    """The output of `collectives calibrate`.  Raises ValueError where the files do not have enough data."""
     on = _machine(rows, asked)
     kinds = Counter(row.collective for row in rows)
     head = ", ".join(f"{many} of {kind}" for kind, many in kinds.items())

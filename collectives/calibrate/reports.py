@@ -41,9 +41,9 @@ class Measured:
     nbytes: int
     seconds: float
     place: str
-    node: int = 0  # GPUs of a node, where the file says so
-    gpu: str = ""  # a name in gpus.csv, where the file says so
-    launch: float = 0.0  # seconds of it until the kernels ran, where one thread started those of all GPUs
+    node: int = 0  # GPUs of a node, if the file has it
+    gpu: str = ""  # a name in gpus.csv, if the file has it
+    launch: float = 0.0  # seconds of it until the kernels ran, where one thread started all GPUs' kernels
 
 
 def of_sweep(sweep: Sweep) -> list[Measured]:
@@ -58,9 +58,9 @@ def of_sweep(sweep: Sweep) -> list[Measured]:
 
 
 def measured(file: Path | str) -> list[Measured]:
-    """What a file holds: the report of a program of nccl-tests, or a trace of torch's profiler (.json, .json.gz).
+    """The measurements in a file: a report of nccl-tests, or a trace of torch's profiler (.json, .json.gz).
 
-    Of equal calls the fastest counts: out of place or in place, and in a trace the call that waited least for others.
+    The fastest of equal calls counts: out of place or in place, and in a trace the call that waited least for others.
     Raises ValueError for a file without a measurement.
     """
     file = Path(file)
@@ -103,7 +103,7 @@ def _report(text: str, name: str) -> list[Measured]:
             launch = LAUNCH_SECONDS * bool(re.search(r"nGpus ([2-9]|\d\d)", line)) or launch * ("nThread" not in line)
         elif found := PROGRAM.search(line):
             program = found[1]
-    best: dict[int, tuple] = {}  # of each report the row of most bandwidth, which says best how many ranks there were
+    best: dict[int, tuple] = {}  # per report, the row of most bandwidth, which shows the number of ranks best
     for *_, figures, _, hosts, _ in rows:
         best[id(hosts)] = max(best.get(id(hosts), figures), figures, key=lambda f: f[1])
     made = []
@@ -126,7 +126,7 @@ def _recognised(op: str, figures: tuple[float, float, float], ranks: int) -> str
 
 
 def _ranks(collective: str, figures: tuple[float, float, float], listed: int) -> int:
-    """How many ranks a report is of: those that it lists, or what its factor of bus bandwidth says, if that is another."""
+    """A report's number of ranks: as listed, or as in its factor of bus bandwidth, if that is different."""
     _, algbw, busbw = figures
     if collective == "send" or algbw < 1:
         return listed
@@ -137,7 +137,7 @@ def _ranks(collective: str, figures: tuple[float, float, float], listed: int) ->
 
 
 def _gpu(kinds: set[str]) -> str:
-    """The GPU of gpus.csv whose name is a word of the devices' names; a GH200 is no H200."""
+    """The GPU of gpus.csv whose name is a word of the devices' names; a GH200 isn't an H200."""
     return next((name for name in gpus() if any(re.search(rf"\b{name}\b", kind) for kind in kinds)), "")
 
 

@@ -1,12 +1,12 @@
-"""What a schedule costs: on this machine, on a node of GPUs, on a hundred thousand ranks.
+"""The cost of a schedule: on this machine, on a node of GPUs, on a hundred thousand ranks.
 
 from collectives.algorithms import outline, ring_all_reduce
 from collectives.cost import bill, cost, nccl
 from collectives.machines import nvlink_node, rails
 cost(ring_all_reduce(8), 2**30, nvlink_node("H100"))
 cost(outline(ring_all_reduce, 16384), 2**30, rails(2048))      # without making the schedule
-nccl("all_reduce", rails(2048))(2**30)                          # what NCCL would run there, and its seconds
-bill(a_run, rails(2048), scale=4096)                            # so for every call that was recorded
+nccl("all_reduce", rails(2048))(2**30)                          # NCCL's choice there, and its seconds
+bill(a_run, rails(2048), scale=4096)                            # the same for every recorded call
 from collectives.cost.planner import plan                    # a whole step, for every way to divide a model
 """
 

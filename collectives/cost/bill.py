@@ -27,11 +27,11 @@ class Item(NamedTuple):
     op: str
     over: str  # which ranks
     ranks: int  # of one group, on the machine
-    nodes: int  # that such a group lies in
+    nodes: int  # that such a group spans
     calls: int
     nbytes: float  # S, all calls together
     seconds: float
-    latency: float  # seconds of those that would be the same for a buffer of no bytes
+    latency: float  # seconds of it that an empty buffer would take, too
     by: str  # NCCL's algorithm and protocol
 
 
@@ -79,7 +79,7 @@ def bill(
     scale: int | Mapping[str, int] = 1,
     larger: float = 1.0,
 ) -> Bill:
-    """What every recorded call takes if NCCL makes it on this machine.
+    """The bill of a run: every recorded call's seconds if NCCL makes it on this machine.
 
     what: a Run, or some of its calls.
     grid: how the recorded ranks are laid out, the last dimension fastest, as in init_device_mesh:
@@ -129,7 +129,7 @@ def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:
 
 
 def whole_buffer(call: Call, larger: float = 1.0) -> tuple[str, float]:
-    """NCCL's name of what a call is, and S: its whole buffer in bytes, so many times as large."""
+    """NCCL's name of a call's op, and S: its whole buffer in bytes, `larger` times as large."""
     row, of_each = of(call.op), [e.nbytes for e in call]
     if call.is_message:
         return "send", max(of_each) * larger
@@ -137,13 +137,13 @@ def whole_buffer(call: Call, larger: float = 1.0) -> tuple[str, float]:
         raise ValueError(f"there is no price for {call.op}.")
     if not row.gives:
         return "all_reduce", BARRIER_BYTES  # a barrier
-    if row.gives == "own":  # ranks that never called would have brought as much
+    if row.gives == "own":  # ranks that never called would have passed in as much
         return row.op, sum(of_each) * len(call.group) / len(of_each) * larger
     return row.op, max(of_each) * larger
 
 
 class _Layout:
-    """Where recorded ranks lie on the machine."""
+    """The places of the recorded ranks on the machine."""
 
     def __init__(self, grid: Mapping[str, int], scale: int | Mapping[str, int], ranks: int, machine: Machine) -> None:
         if prod(grid.values()) != ranks:
@@ -177,7 +177,7 @@ class _Layout:
         at, to = np.transpose(np.unravel_index([source, target], self.recorded))
         n, real, way = np.array(self.recorded), np.array(self.real), to - at
         over = " x ".join(name for name, d in zip(self.grid, way) if d)
-        round_ = (n > 2) & (np.abs(way) == n - 1)  # from an end to the other, which are neighbours
+        round_ = (n > 2) & (np.abs(way) == n - 1)  # from one end to the other, which are neighbors
         at = np.where(round_ & (at > 0), real - 1, at)
         to = (at + np.where(round_, -np.sign(way), way)) % real
         return over, np.ravel_multi_index(tuple(np.transpose([at, to])), self.real)

@@ -1,9 +1,9 @@
-"""NCCL's choice and its price (tuner.py) beside every figure of machines/sweeps.csv.
+"""NCCL's choice and its price (tuner.py) compared with every figure of machines/sweeps.csv.
 
-What is fitted: LAUNCH_SECONDS, what the software of each network adds (machines/networks.csv), and the turns of two nodes
-whose cards are slower than their switch (machines/tuning.py).  All else is NCCL's own.  Sources, not rows, are held out:
-a cluster that the fit has seen at one size says what it takes at the next.  The bands around prices are what rows of a
-new source are to be expected in, of the rows not used for fitting (spread.py).
+Fitted are LAUNCH_SECONDS, the additions of each network's software (machines/networks.csv), and the turns of two nodes
+whose NICs are slower than their switch (machines/tuning.py).  All else is NCCL's own.  Sources, not rows, are held out:
+a cluster that the fit has seen at one size predicts the next.  The bands around prices are where rows of a new source
+are expected, from the rows not used for fitting (spread.py).
 """
 
 import statistics
@@ -20,7 +20,7 @@ from .tuner import nccl
 
 MIB = 2**20
 
-# Seconds until a kernel runs, where one thread starts those of all eight GPUs (nccl-tests -g 8), or each call waits for
+# Seconds until a kernel runs, where one thread starts all eight GPUs' kernels (nccl-tests -g 8), or each call waits for
 # the one before (ml-engineering's all_reduce_bench.py).  Where each GPU has its process and calls are queued, as in
 # training, they hide behind the call before.  Fitted: the median of what three sweeps take for 32 KiB beyond the
 # model's time (A100, H200, B200: 28, 24 and 32 µs).
@@ -34,8 +34,8 @@ GROUPS = (
     "several nodes, 64 MiB and more",
 )
 
-FAMILIES = ("NVLink", "NVLink rack", "verbs")  # networks that have bands of their own; all others share theirs
-FEW = 5  # sources of a family, with fewer than which a band is that of all networks between nodes
+FAMILIES = ("NVLink", "NVLink rack", "verbs")  # networks with their own bands; all others share one
+FEW = 5  # sources: a family with fewer gets the band of all networks between nodes
 
 
 class CalibrationPoint:
@@ -52,10 +52,10 @@ class CalibrationPoint:
         self.large = 2 if nbytes >= 64 * MIB else int(nbytes >= MIB)
         self.group = GROUPS[self.large] if nodes == 1 else GROUPS[3 + self.large // 2]
         self.error = model / published - 1
-        self.times = model / published  # how many times what the model says it took
-        self.inside = band[0] <= self.times <= band[1]  # whether it lies in the band around the price
+        self.times = model / published  # measured / modeled seconds
+        self.inside = band[0] <= self.times <= band[1]  # whether it is in the band around the price
         self.counts = sweep.role not in (FITTED, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
-        self.foreseen = False  # of one that counts: whether it lies in the band that the other sources give
+        self.foreseen = False  # of one that counts: whether it is in the other sources' band
 
 
 class Errors(list):
@@ -81,19 +81,19 @@ class Calibration(Errors):
 
     @property
     def within(self) -> float:
-        """The share of the rows that count which lie in the band around the price."""
+        """The share of the counted rows that are in the band around the price."""
         return statistics.mean(row.inside for row in self.counted)
 
     @property
     def foreseen(self) -> float:
-        """The same, of bands in which the row's own source had no say."""
+        """The same, with bands computed without the row's own source."""
         return statistics.mean(row.foreseen for row in self.counted)
 
     def spreads(self, network: str, without: str = "") -> list[Spread]:
-        """How far rows of a new source lie from a network's prices, for small, middle and large buffers.
+        """The spread of a new source's rows around a network's prices, for small, middle and large buffers.
 
-        without: a source that is left out.  A network of no family is one of all those that have none, and those with few
-        sources are one with all between nodes; a rack has NVLink's where it has no rows.
+        without: a source that is left out.  Networks without a family share their spread, families with few sources
+        share it with all networks between nodes; a rack has NVLink's where it has no rows.
         """
         rows = [row for row in self.counted if row.source != without]
         return [_spread([row for row in rows if row.large == large], network) for large in range(3)]
@@ -110,7 +110,7 @@ class Calibration(Errors):
 
     @property
     def summary(self) -> list[tuple[str, ...]]:
-        """Of each group of sizes, each network, what was held out and all: rows, sources, errors, shares in the bands."""
+        """Rows, sources, errors and shares in the bands: per group of sizes, per network, held-out rows and all."""
         parts = [(group, self.of(group)) for group in GROUPS]
         parts += [(f"network {name}", self.of(network=name)) for name in dict.fromkeys(row.network for row in self)]
         parts += [("held out", self.of(role=HELD_OUT)), ("all", self)]
@@ -146,7 +146,7 @@ class Calibration(Errors):
 
 
 def _spread(rows: list[CalibrationPoint], network: str) -> Spread:
-    """Of rows of one size."""
+    """The spread of rows of one size."""
     families: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for family in (row.network if row.network in FAMILIES else "", *["between"] * ("NVLink" not in row.network)):

@@ -1,13 +1,13 @@
-"""What a schedule costs on any machine: seconds, and what they are spent on.
+"""The cost of a schedule on any machine: seconds, and their parts.
 
 The model is α-β with contention.  All messages of a step start together; each takes
     latency + overhead of its ranks' messages + the slowest thing it shares + its addition,
 where a port, uplink or bus takes (bytes of all messages of this step through it) / bandwidth.
 The step takes as long as its slowest message, and the next begins after it.
 
-Only in a step repeated round a ring, or round several, each rank waits for its neighbour alone, so differing hops are
-paid once a round: a step takes the mean of its ring's hops, but never less than its slowest link needs for the bytes.
-What NCCL itself would run on GPUs is priced by tuner.py.
+Only in a step repeated around a ring, or around several, each rank waits for its neighbor alone, so differing hops are
+paid once per round: a step takes the mean of its ring's hops, but never less than its slowest link needs for the bytes.
+NCCL's own choice on GPUs is priced by tuner.py.
 """
 
 from collections import namedtuple
@@ -35,7 +35,7 @@ class Price:
         if what.world_size > machine.most_ranks:
             raise ValueError(f"{machine.name} has {machine.most_ranks} ranks, and the algorithm {what.world_size}.")
         self.what, self.machine = what if isinstance(what, Outline) else outline(what), machine
-        # How often each phase is repeated; per protocol its lines, of which the largest counts.
+        # The repetitions of each phase; per protocol its lines, of which the largest counts.
         self.phases = [(phase.times, _lines(phase, machine, what.world_size)) for phase in self.what]
         self.steps = sum(times for times, _ in self.phases)
 
@@ -111,7 +111,7 @@ def _busiest(source: np.ndarray, target: np.ndarray, load: np.ndarray | None, n:
 
 
 def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per message, the seconds a byte of S takes by the slowest thing that it shares, and the name of that."""
+    """Per message, the seconds per byte of S on the slowest thing that it shares, and the name of that."""
     source, target, share = phase.source, phase.target, phase.share
     slowest, limit = np.zeros(len(source)), np.full(len(source), "nothing", object)
 
@@ -136,7 +136,7 @@ def _transfer(phase: Phase, machine: Machine, level: np.ndarray, n: int) -> tupl
     return slowest, limit
 
 
-UTILIZATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43 % (arXiv 2407.21783, table 4)
+UTILIZATION = 0.4  # of the peak: Llama 3 405B on 8,192 to 16,384 H100 reaches 38 to 43% (arXiv 2407.21783, table 4)
 
 
 def training_flops(parameters: float, tokens: float) -> float:
@@ -148,9 +148,9 @@ def training_flops(parameters: float, tokens: float) -> float:
 
 
 def compute_seconds(flops: float, gpu: str = "H100", utilization: float = UTILIZATION) -> float:
-    """Seconds that one GPU takes for so many floating point operations in bf16: as much of a collective can hide.
+    """Seconds that one GPU takes for `flops` floating point operations in bf16: as much of a collective can hide.
 
-    utilization: the share of its peak that it reaches, 0 to 1.  Raises ValueError for another, or an unknown peak.
+    utilization: the share of its peak that it reaches, 0 to 1.  Raises ValueError outside that, or for an unknown peak.
     """
     if not 0 < utilization <= 1:
         raise ValueError(f"a utilization is more than 0 and at most 1, not {utilization}.")

@@ -16,7 +16,7 @@ from .tuner import Nccl
 TINTS = {name: pale(SERIES[k]) for name, k in {"Ring": 0, "Tree": 1, "NVLS": 2, "NVLSTree": 4}.items()}  # of algorithms
 LINES = tuple((colour, dashes) for dashes in ("-", "--", ":") for colour in SERIES)  # of curves, in order
 ALGORITHMS = ("ring", "binomial tree", "recursive doubling", "halving and doubling", "double tree")  # as LINES has them
-PLACES = {"one node": SERIES[0], "several nodes": SERIES[2]}  # the start of a group's name -> its colour
+PLACES = {"one node": SERIES[0], "several nodes": SERIES[2]}  # the start of a group's name -> its color
 
 
 def draw_message(measured: Sequence[tuple[float, float]], line: Fit) -> Shown:
@@ -61,7 +61,7 @@ def draw_seconds(
 
     panels: title -> name of a curve -> seconds at x, or the Cost.  Around a Cost with a band it is drawn pale; where one
     is an extrapolation, the marks of all curves are hollow and the title says so.
-    every: the words have each so-manieth x.  growth: and by what factor a curve ends higher.
+    every: the words have one x in `every`.  growth: and the factor between a curve's last and first value.
     """
     alt = f"Picture: seconds against {unit}, log axes: {'; '.join(panels)}"
     chart = Chart(alt, len(panels), 370 * len(panels))
@@ -102,7 +102,7 @@ def draw_seconds(
 
 
 def _styles(names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Each curve's colour and dashes; one of ALGORITHMS looks alike in every picture."""
+    """Each curve's color and dashes; one of ALGORITHMS looks the same in every picture."""
     known = {name: LINES[k] for name in names for k, algorithm in enumerate(ALGORITHMS) if name.endswith(algorithm)}
     free = cycle(line for line in LINES if line not in known.values())
     return {name: known.get(name) or next(free) for name in names}
@@ -183,7 +183,7 @@ RAILS = SERIES[:4]
 
 
 def draw_machines() -> Shown:
-    """The four machines of presets.py: who is linked to whom, and which links are shared."""
+    """The four machines of presets.py, with their links, shared ones marked."""
     words = (
         "NVLink node      any two GPUs through one switch: 450 GB/s each way, nothing shared (H100)\n"
         "PCIe node        four GPUs share one link, 55 GB/s, to the other four\n"

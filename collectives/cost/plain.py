@@ -1,6 +1,6 @@
-"""What a schedule costs, message by message and with the standard library alone: for a page, which has no numpy.
+"""The cost of a schedule, message by message and with the standard library alone: for a page, which has no numpy.
 
-The model is that of cost.py, which computes all messages of a step at once and takes outlines of any size.
+The model is cost.py's, which computes all messages of a step at once and takes outlines of any size.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def _step(hops: list[_Hop], ring: list[int] | None, nbytes: float, machine: Mach
     times = [wait + (slope + hop.addition) * nbytes for wait, slope, hop in zip(waits, slopes, hops)]
     if ring is None:
         return max(times)
-    sums, counts = Counter(), Counter(ring)  # each rank of a ring waits for its neighbour alone: the mean counts
+    sums, counts = Counter(), Counter(ring)  # each rank of a ring waits for its neighbor alone: the mean counts
     for which, time in zip(ring, times):
         sums[which] += time
     return max(max(slopes) * nbytes, *(sums[which] / counts[which] for which in counts))

@@ -1,4 +1,4 @@
-"""How far apart sources lie: where rows of one that nobody has seen are to be expected."""
+"""The spread between sources: where rows of a new one are expected."""
 
 import statistics
 from math import exp, log, sqrt
@@ -14,10 +14,10 @@ class Spread(NamedTuple):
 
 
 def spread(sources: Mapping[str, Sequence[float]]) -> Spread:
-    """What rows of a new source take of what they should: the median, and around it nine of ten, if ratios are log-normal.
+    """The ratios of measured to modeled expected of a new source: the median, and nine of ten around it, if log-normal.
 
-    sources: of two sources or more, the ratios of their rows.  Sources weigh the same.  That they are few widens it, by
-    Student's t and by what the mean of so many may be off.
+    sources: of two sources or more, the ratios of their rows.  Sources weigh the same.  Few of them widen it, by
+    Student's t and by the error of their mean.
     """
     many = len(sources)
     rows = sorted((log(ratio), 1 / len(ratios) / many) for ratios in sources.values() for ratio in ratios)

@@ -1,11 +1,11 @@
-"""What NCCL would run for a collective on a machine, and what that takes.
+"""NCCL's choice for a collective on a machine, and its time.
 
-NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and takes the least
+NCCL estimates every combination of an algorithm and a protocol as latency + bytes / bandwidth, and takes the minimum
 (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime).  The choice takes the seconds of that estimate and of
 five things that it leaves out: where the switch adds, a pipeline of chunks (machines/tuning.py); in a ring inside a
 node, one handshake for each of a chunk's two slices; in a ring over nodes, one crossing a round; in a chain, every hop;
-and what the network's software adds to every crossing (machines/networks.csv), which alone is fitted.  With it a price
-has a band, in which nine of ten systems that nobody has published are to be expected (spread.py).
+and the network software's addition to every crossing (machines/networks.csv), which alone is fitted.  With it a price
+has a band, in which nine of ten unpublished systems are expected (spread.py).
 
 Left out are kernels for symmetric memory and copies by the copy engines, which NCCL 2.27 and later run where buffers are
 registered as windows (they take less), and SHARP in the network's switches.
@@ -48,10 +48,10 @@ ALONE = Way("none", "none", 0.0, 0.0, inf, "nothing", 0)  # of one rank
 
 
 class Nccl:
-    """What NCCL runs for one collective among some ranks of a machine (by default all); called with bytes, the Cost.
+    """NCCL's choice for one collective among some ranks of a machine (by default all); called with bytes, the Cost.
 
     collective: one of COLLECTIVES; "send" is one message between two ranks.
-    version: "2.30", or "2.26" for what is older than 2.28 (it turns to NVLSTree for smaller buffers).
+    version: "2.30", or "2.26" for versions before 2.28 (it turns to NVLSTree for smaller buffers).
     Raises ValueError for another collective or version, a machine that is not of GPUs, or ranks that it does not have.
     """
 
@@ -77,7 +77,7 @@ class Nccl:
         self.ways = self._ways() if self.world_size > 1 else []
 
     def estimates(self, nbytes: float) -> dict[tuple[str, str], float]:
-        """(algorithm, protocol) -> the seconds that NCCL itself reckons with, for S = nbytes."""
+        """(algorithm, protocol) -> NCCL's own estimate in seconds, for S = nbytes."""
         check_bytes(nbytes)
         return {w[:2]: w.start + self._latency(w, nbytes) + nbytes / self._bandwidth(w, nbytes) for w in self.ways}
 
@@ -87,7 +87,7 @@ class Nccl:
         return min(estimates, key=estimates.get, default=ALONE[:2])
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
-        """What NCCL takes for a buffer of S = nbytes, the whole one (as in busbw), with the band around it.
+        """NCCL's Cost for a buffer of S = nbytes, the whole one (as in busbw), with the band around it.
 
         algorithm, protocol: as NCCL_ALGO and NCCL_PROTO force them; None leaves the choice to NCCL.
         Raises ValueError for a negative size, or one that cannot run here.
@@ -105,14 +105,14 @@ class Nccl:
                     start, latency, transfer, 0.0, {way.limit: transfer}, way.algorithm, band, whose, self.beyond)  # fmt: skip
 
     def parts(self, nbytes: float) -> tuple[str, int, int, int, float, float]:
-        """What a network's software adds to: the first four arguments of Network.added, NCCL's latency and transfer."""
+        """The inputs of a fit of Network.added: its first four arguments, NCCL's latency and transfer."""
         way = self._way(nbytes)
         start, latency, transfer, _ = self._parts(way, nbytes)
         return way.algorithm, PROTOCOLS.index(way.protocol), *self._crossings(way), start + latency, transfer
 
     @property
     def beyond(self) -> str:
-        """Why the price is an extrapolation; "" where it is none."""
+        """The reason why the price is an extrapolation; "" where it isn't."""
         if self.network is None or self.world_size <= (most := self.network.value("gpus", PRICES)):
             return ""
         return f"no sweep of {self.network.name} has more than {most:,} GPUs"
@@ -143,7 +143,7 @@ class Nccl:
         return self.network.added(way.algorithm, PROTOCOLS.index(way.protocol), *self._crossings(way), transfer)
 
     def _crossings(self, way: Way) -> tuple[int, int]:
-        """How often the longest way of a chunk leaves a node, and at how many of these crossings the pipeline waits."""
+        """The crossings between nodes on a chunk's longest way, and those at which the pipeline waits."""
         if way.algorithm == "Ring":
             hops = self.rounds * (self.nodes if self.a_node > 1 else self.nodes - 1)
             return hops, min(hops, 2 * self.rounds)
@@ -151,11 +151,11 @@ class Nccl:
         return levels, levels
 
     def _waits(self, way: Way, nbytes: float) -> float:
-        """Seconds of all hops of a ring or a tree as they pass, not as NCCL reckons with them."""
+        """Seconds of all hops of a ring or a tree as they pass, not as NCCL estimates them."""
         if way.algorithm != "Ring":
             return self._latency(way, nbytes)
         p = PROTOCOLS.index(way.protocol)
-        if self.collective in ROOTED:  # what NCCL itself reckons with where its channels differ
+        if self.collective in ROOTED:  # NCCL's own estimate where its channels differ
             kind = "Tree" if p == SIMPLE else "Ring"
             inside, between = NVLINK_HOP_SECONDS[kind][p], NETWORK_HOP_SECONDS[kind][p]
             return (way.steps - self.nodes + 1) * inside + (self.nodes - 1) * between

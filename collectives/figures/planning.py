@@ -68,7 +68,7 @@ class Planning:
         ]
 
     def react(self, chosen: dict) -> dict:
-        """What a division leads to.  Where it is not possible, the reason in words."""
+        """The figures for a division, or the reason why it is not possible."""
         was = self.step
         try:
             now = self.choose(was.division.with_(**chosen)).step
@@ -94,13 +94,13 @@ class Planning:
 
 
 def planning(asked: dict) -> Planning:
-    """What `Planning.asked` describes."""
+    """The Planning that `Planning.asked` describes."""
     model, division = Shape(**asked["model"]), Division(**asked["division"])
     return Planning(model, division, **{name: asked[name] for name in ("batch", "gpu", "nic", "program")})
 
 
 def planned(asked: dict, was: dict, places: dict) -> dict:
-    """What a page shows where controls stand at these places, and stood at `was` before, which was possible."""
+    """A page's content with the controls at these places, after `was`, which was possible."""
     moved = planning(asked)
     controls = moved.controls()
     moved.react(at(controls, was))

@@ -13,13 +13,13 @@ COSTS = (0, 0.25, 0.5, 1, 1.5, 2, 3, 4)
 
 
 class Player(Panelled):
-    """What `play` returns: `.schedule`, `.count`, `.draw()`, and in Jupyter the controls that change them."""
+    """The result of `play`: `.schedule`, `.count`, `.draw()`, and in Jupyter the controls that change them."""
 
     def __init__(self, name: str, ranks: int, microbatches: int, costs: Costs) -> None:
         self.choose(name, ranks, microbatches, costs)
 
     def choose(self, name: str, ranks: int, microbatches: int, costs: Costs = Costs()) -> "Player":
-        """Another schedule.  Raises ValueError for one that does not exist, or not of so many."""
+        """Choose a schedule.  Raises ValueError for one that does not exist, or not for these numbers."""
         if name not in SCHEDULES:
             raise ValueError(f"there is no schedule {name!r}; these are: {', '.join(SCHEDULES)}.")
         self.schedule = SCHEDULES[name](ranks, microbatches)
@@ -49,7 +49,7 @@ class Player(Panelled):
         ]
 
     def react(self, chosen: dict) -> dict:
-        """What a setting leads to.  Where a schedule is not possible, the reason in words."""
+        """The figures for a setting, or the reason why its schedule is not possible."""
         was, costs = self.count, Costs(*(chosen[field] for field in Costs._fields))
         try:
             self.choose(chosen["name"], chosen["ranks"], chosen["microbatches"], costs)

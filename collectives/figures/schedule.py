@@ -9,7 +9,7 @@ MAX_CELLS = 600  # in a grid that moves; more are shown as messages in time
 
 
 def sentences(schedule: Schedule) -> list[str]:
-    """What each step sends, who waits meanwhile, and how much was sent so far, in S; the last one is the end's."""
+    """Sentences on each step's messages, the waiting ranks, and the total sent so far, in S; the last is on the end."""
     total, found = 0, []
     for k, messages in enumerate([*schedule.steps, []]):
         words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"

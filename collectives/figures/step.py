@@ -20,14 +20,14 @@ CHIP_PIXELS = 110  # a value on its way: longer ones are left out
 
 
 class Moment(NamedTuple):
-    """What is shown at one place of the slider."""
+    """The picture and the sentence at one place of the slider."""
 
     draw: Callable[[], Picture]
-    says: str  # what happens, in words
+    says: str  # the events, in words
 
 
 class Steps(Interactive):
-    """What `step` returns: `.frames`, `.still` (the picture of all steps), and in Jupyter a slider over them.
+    """The result of `step`: `.frames`, `.still` (the picture of all steps), and in Jupyter a slider over them.
 
     Where there are no widgets (a preview, a file that was only opened) the still and the text show.
     """
@@ -51,7 +51,7 @@ class Steps(Interactive):
         return "\n".join([self.title, *(f"  {frame.says}" for frame in self.frames)])
 
     def recording(self) -> dict:
-        """What the web module plays: the titles and sentences, and the messages of every step."""
+        """The recording for the web module: the titles and sentences, and the messages of every step."""
         return {"kind": "steps", "title": self.title, "pause": PAUSE, **self._played}
 
     def figure(self):
@@ -112,7 +112,7 @@ def _so_far(calls, k: int) -> Picture:
 
 
 def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
-    """What there is to say before the first step, and after each."""
+    """The sentences before the first step, and after each."""
     yield f"before:  {len(steps)} step{'s' * (len(steps) > 1)} to come"
     last = {rank: k for k, step in enumerate(steps) for m in step for rank in (m.source, m.target)}  # its last step
     sent = 0

@@ -1,4 +1,4 @@
-"""What a reader wrote on a page of the website: executed, proved, counted, and recorded so that it plays there.
+"""A reader's code on a page of the website: executed, proved, counted, and recorded so that it plays there.
 
 A page has Python and its standard library, in the browser.  So this module, and all that it imports, needs no more.
 """
@@ -28,7 +28,7 @@ GIVEN = {"Schedule": Schedule, "add": add, "copy": copy, "Pipeline": Pipeline}  
 
 
 class Wrong(Exception):
-    """What was returned is not what was asked for.  plays: a recording that shows it; board: it among the others."""
+    """The result is not the one asked for.  plays: a recording that shows it; board: it among the others."""
 
     def __init__(self, words: str, plays: dict | None = None, board: list | None = None) -> None:
         super().__init__(words)
@@ -36,14 +36,14 @@ class Wrong(Exception):
 
 
 def written(source: str, task: dict) -> dict:
-    """What comes of code: {printed, words, plays, board} if it is right, else {printed, failure, line, plays, board}.
+    """The outcome of code: {printed, words, plays, board} if it is right, else {printed, failure, line, plays, board}.
 
     task: {name, kind, cases, board}.  The code defines the function `name`, which returns a Schedule, or for the kind
     "pipeline" the rows of one.  A case has the `arguments` that it is called with, and what it must return then: `is`
     (attributes and their values) and bounds, `steps` of a schedule, `keeps` and `time` of a pipeline.  The first case
-    is played.  board: {arguments, rows, sizes, node, most}; rows as `standing` makes them, of what there is already, and
+    is played.  board: {arguments, rows, sizes, node, most}; rows as `standing` makes them, for the other entries, and
     the most seconds at each size.
-    line: of the code, where it failed; None where every line did what it says.
+    line: of the code, where it failed; None where no line raised.
     """
     printed = StringIO()
     with redirect_stdout(printed):

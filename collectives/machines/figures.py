@@ -35,7 +35,7 @@ SHEET = {"name": str, "figure": str, "value": str, "unit": str | None, "source":
 
 
 class Dimension(NamedTuple):
-    """What a figure measures, in the words of UNITS, and how many numbers it has; None for any number of them."""
+    """A figure's quantity, in the words of UNITS, and the count of its numbers; None for any count."""
 
     measures: str
     numbers: int | None = 1
@@ -62,7 +62,7 @@ class DataSheet:
     figures: Mapping[str, Quantity]
 
     def value(self, figure: str, needed_by: str) -> Value:
-        """One figure.  Raises ValueError where the file has none: it names who needs it, and the file to add it to."""
+        """One figure.  Raises ValueError where the file has none: it names the caller, and the file to add it to."""
         if figure not in self.figures:
             need = f"{needed_by} needs it: add its row, with unit and source, to {short(self.file)}."
             raise ValueError(f"the {self.kind} {self.name} has no figure {figure!r}, and {need}")
@@ -82,7 +82,7 @@ def data_sheets(kind: str, file: Path, schema: Mapping[str, Dimension]) -> dict[
 
 
 def records(file: Path, columns: Mapping[str, Column], key: tuple[str, ...]) -> Iterator[tuple[str, dict]]:
-    """(file and line, record) for each row of a file with a record a row.  key: columns that tell two records apart."""
+    """(file and line, record) for each row of a file with a record per row.  key: columns that identify a record."""
     seen: dict[tuple, int] = {}
     with open(file, newline="", encoding="utf-8") as lines:
         reader = csv.reader(lines)
@@ -117,7 +117,7 @@ def short(file: Path) -> str:
 
 
 def _value(figure: str, words: str, unit: str, dimension: Dimension) -> Value:
-    """What the words of a figure say, in SI units."""
+    """The value of a figure's words, in SI units."""
     measures, many = dimension
     units = {unit: size for unit, (what, size) in UNITS.items() if what == measures}
     if unit not in units:

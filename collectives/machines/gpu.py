@@ -1,6 +1,6 @@
-"""GPUs by name, from gpus.csv: what a data sheet says, what NCCL knows, and what a product reaches.
+"""GPUs by name, from gpus.csv: figures of data sheets, NCCL's constants, and the speed that a matrix product reaches.
 
-A GPU's rows name its generation, whose rows hold what NCCL has for every GPU of one compute capability.
+A GPU's rows name its generation, whose rows hold NCCL's constants for every GPU of one compute capability.
 """
 
 from collections import namedtuple
@@ -11,7 +11,7 @@ from pathlib import Path
 from .figures import COUNT, HERE, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "gpus.csv"
-NCCL = "NCCL's cost model"  # who needs a figure
+NCCL = "NCCL's cost model"  # needs a figure
 _SPEEDS = Dimension("bytes/s", None)
 _OF_NODES = Dimension("bytes/s", 3)  # for one node, two, more
 
@@ -22,7 +22,7 @@ GENERATION = {  # what NCCL knows of a generation; "at most" is a channel's
     "tree_ll128": _OF_NODES,  # at most
     "tree": _OF_NODES,  # at most, by Simple
     "nvls_tree": _OF_NODES,  # at most
-    "nvls": SHARE,  # of the bandwidth, what the switch's adders reach; 0: it has none
+    "nvls": SHARE,  # of the bandwidth, reached by the switch's adders; 0: without any
     "nvls_channels": Dimension("count", 3),
     "speeds": _SPEEDS,  # that a channel may have in one node, the fastest first
     "network_speeds": _SPEEDS,  # likewise, between nodes
@@ -51,7 +51,7 @@ class Gpu(DataSheet):
 
     @cached_property
     def blackwell(self) -> bool:
-        """Whether NCCL's exceptions for Blackwell, and what comes after it, hold."""
+        """Whether NCCL's exceptions for Blackwell and later generations hold."""
         return self.generation.compute_capability >= 100
 
     @cached_property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Port:
-    """What connects one rank to a network: an NVLink interface, a network card of its own."""
+    """One rank's connection to a network: an NVLink interface, its own NIC."""
 
     name: str
     bandwidth: float  # bytes/s; each way if duplex, both ways together if not

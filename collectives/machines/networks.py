@@ -1,6 +1,6 @@
-"""Networks by name, from networks.csv: what their software adds to NCCL's own figures, and how far apart systems lie.
+"""Networks by name, from networks.csv: their software's additions to NCCL's own figures, and the spread of systems.
 
-NCCL's constants (tuning.py) are of links that NVIDIA tuned.  Between nodes a message also passes a driver, a plug-in and
+NCCL's constants (tuning.py) fit links that NVIDIA tuned.  Between nodes a message also passes a driver, a plug-in and
 a thread of the processor, and these differ from one family of networks to the next.
 """
 
@@ -13,7 +13,7 @@ from typing import Sequence
 from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "networks.csv"
-PRICES = "the price of a collective"  # who needs a figure
+PRICES = "the price of a collective"  # needs a figure
 _OF_PROTOCOLS = Dimension("seconds", 3)  # for LL, LL128, Simple
 _OF_SIZES = Dimension("share", 3)  # for ANCHORS
 ANCHORS = (
@@ -64,7 +64,7 @@ class Network(DataSheet):
 
     @property
     def whose(self) -> str:
-        """What nine of ten of are in the band."""
+        """The noun for the things of which nine in ten are in the band."""
         return "systems" if self.file == FILE else f"measurements of {self.name}"
 
     @cached_property
@@ -73,7 +73,7 @@ class Network(DataSheet):
         return {name: self.value(name, PRICES) for name in names.split()}
 
     def band(self, nbytes: float) -> tuple[float, float]:
-        """Of a price, the least and the most that nine of ten systems are expected to take."""
+        """The band around a price, as factors: nine of ten systems are expected in it."""
         return at_size(nbytes, self.value("low", PRICES)), at_size(nbytes, self.value("high", PRICES))
 
 

@@ -46,7 +46,7 @@ def machines() -> dict[str, DataSheet]:
 
 
 def machine(name: str, gpus: int | None = None) -> Machine:
-    """A machine of machines.csv with so many GPUs: one node of them, or full nodes; None for one full node.
+    """A machine of machines.csv with that many GPUs: one node of them, or full nodes; None for one full node.
 
     name: or a .csv file that `collectives calibrate` has saved, which has the network's figures too.
     Raises ValueError for a name that is not there, or nodes that would not be full.
@@ -157,7 +157,7 @@ def gpu_nodes(ranks: int, node: int) -> Machine:
 
 
 def _inside(kind: str, ranks: int) -> Network:
-    """What joins the GPUs of a node; in a rack they are in several hosts, of HOST_GPUS each."""
+    """The network between the GPUs of a node; in a rack they are in several hosts, of HOST_GPUS each."""
     return network_of("NVLink rack" if gpu(kind).value("host", NCCL) == "Arm" and ranks > HOST_GPUS else "NVLink")
 
 

@@ -1,7 +1,7 @@
-"""What nccl-tests and its kin measured, published sweep by sweep: the figures that calibration() holds the model to.
+"""Published sweeps of nccl-tests and similar programs: the figures that calibration() compares the model with.
 
-sweeps.csv says what was measured where, with its source; measurements.csv has a row for each size, the faster of out of
-place and in place.  Included is what says its machine, collective and sizes, and forces nothing but the algorithm.
+sweeps.csv lists each sweep with its machine and source; measurements.csv has a row for each size, the faster of out of
+place and in place.  Sweeps are included if they name machine, collective and sizes, and force at most the algorithm.
 """
 
 from collections import defaultdict
@@ -15,8 +15,8 @@ from .presets import machine
 
 FITTED = "fitted"  # constants were taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
-HELD_OUT = "held out"  # kept back, source by source, until the model stood
-SUSPECT = "suspect"  # something is wrong with the sweep, the note says what; it counts nowhere
+HELD_OUT = "held out"  # kept back, source by source, until the model was final
+SUSPECT = "suspect"  # something is wrong with the sweep, see its note; it counts nowhere
 
 
 class Sweep(NamedTuple):
@@ -29,7 +29,7 @@ class Sweep(NamedTuple):
     collective: str
     unit: str  # of the figures: µs, or GB/s of bus bandwidth
     algorithm: str | None  # that was forced, if one was
-    version: str  # of NCCL, as nccl() has it: "2.26" where the source says so
+    version: str  # of NCCL, as nccl() has it: "2.26" if the source has that
     nccl: str | None  # the version that the source names
     exposed: bool  # whether each call's launch is in the time: see LAUNCH_SECONDS in cost/calibration.py
     role: str

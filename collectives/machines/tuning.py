@@ -32,7 +32,7 @@ NETWORK_HOP_SECONDS = {
     "NVLS": (0.0, 0.0, 18.0e-6),
     "NVLSTree": (0.0, 0.0, 20.9e-6),
 }
-VERSIONS = ("2.26", "2.30")  # 2.26.2 stands for what is older than 2.28; other than 2.30 it has, where the switch adds,
+VERSIONS = ("2.26", "2.30")  # 2.26.2 represents versions before 2.28; unlike 2.30 it has, where the switch adds,
 OLD_NVLS_TREE_HOP_SECONDS = 14.0e-6
 OLD_NVLS_RATE = 5 / 6  # of the bandwidth, for every number of ranks
 POST_SECONDS = 1e-6  # getNetOverhead: the processor hands a message to a network card (Intel's; 2 µs on AMD's)
@@ -173,7 +173,7 @@ class Chunking(NamedTuple):
 
 
 class AtCards(Chunking):
-    """Where the cards are slower than the switch: they never wait, and most turns' handshakes hide behind them."""
+    """Chunks where the NICs are slower than the switch: they never wait, and hide most turns' handshakes."""
 
     __slots__ = ()
 

@@ -1,9 +1,9 @@
-"""What a division of a model over a cluster costs: memory, bytes and seconds, held to published training runs.
+"""The cost of a division of a model over a cluster: memory, bytes and seconds, compared with published training runs.
 
 from collectives.planner import Division, check, cluster, plan, shape, step
 step(shape("Llama 3 405B"), Division(64, 8, 16, chunks=8), 2048, cluster("H100", 8192))  # one division
 plan(shape("Llama 3 8B"), cluster("H100", 64), 512)                                      # all that fit, fastest first
-check()                                                                                  # beside what was published
+check()                                                                                  # next to published figures
 """
 
 from ..lazy import lazy

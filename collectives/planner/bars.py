@@ -1,4 +1,4 @@
-"""What a step takes, as bars: of memory, of seconds and of bytes, each in its parts; for a picture, and for a page."""
+"""A step's memory, seconds and bytes as bars, each in its parts; for a picture, and for a page."""
 
 from typing import Callable, Mapping, NamedTuple
 
@@ -8,7 +8,7 @@ from .step import Step
 
 MEMORY = {"parameters": SERIES[3], "gradients": SERIES[1], "optimizer": SERIES[2], "activations": SERIES[0],
           "gathered": SERIES[4]}  # fmt: skip
-# What sends gradients has their colour, what passes activations on theirs, and what gathers the gathered's.
+# A part that sends gradients has their color, one that passes activations theirs, and one that gathers "gathered"'s.
 SECONDS = {"compute": FAINT, "tensor": SERIES[5], "context": MEMORY["gathered"], "experts": "#9ef9b0", "bubble": "#dde1e5",
            "pipeline": MEMORY["activations"], "data": MEMORY["gradients"], "optimizer": MEMORY["optimizer"]}  # fmt: skip
 LEAST = 0.002  # of a bar, that a part is named
@@ -16,7 +16,7 @@ KEPT_FREE = "#88888844"  # on a light page and on a dark one
 
 
 class Bar(NamedTuple):
-    """whole: what the bar's full width stands for.  words: beside it."""
+    """whole: the value of the bar's full width.  words: next to it."""
 
     name: str
     parts: Mapping[str, float]
@@ -46,7 +46,7 @@ def title(s: Step) -> tuple[str, str]:
 
 
 def verdict(s: Step) -> str:
-    """Whether the memory does not suffice; "" where it does."""
+    """The words where the memory does not suffice; "" where it does."""
     return "" if s.fits else "may not fit" if s.memory.total <= s.capacity else "does not fit"
 
 

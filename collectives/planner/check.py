@@ -1,8 +1,8 @@
-"""Published training runs (machines/training_runs.csv), and what the planner predicts for them.
+"""Published training runs (machines/training_runs.csv), and the planner's predictions for them.
 
 Four figures are fitted, on the rows marked so, each source weighing the same: IN_STEP in compute.py, and the passes of
-three programs.  All else is a data sheet's, NCCL's own, a kernel benchmark's, or assumed, as notes say.  What the plan
-leaves out, published runs say: BANDS in step.py are what `Validation.band` finds of published over planned seconds.
+three programs.  All else is a data sheet's, NCCL's own, a kernel benchmark's, or assumed, see the notes.  The plan's
+omissions are measured by published runs: BANDS in step.py are `Validation.band` of published over planned seconds.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from .program import PROGRAMS
 from .shape import Shape, shape
 from .step import BANDS, Band, Step, step
 
-GOAL = 0.12  # of the median row of a source that had no say
+GOAL = 0.12  # error of the median row of a source outside the fit
 RUN_KINDS = {
     "benchmark": "Makers' benchmarks of their programs",
     "production": "Production runs",
@@ -61,7 +61,7 @@ class Published(NamedTuple):
 
     @property
     def mfu(self) -> float:
-        """Of the operations that Shape.flops counts."""
+        """The model FLOPs utilization, of the operations that Shape.flops counts."""
         flops = self.model.flops() * self.model.length * self.batch / self.seconds
         return flops / self.division.gpus / gpu(self.machine.gpus.name).value("peak", "a check")
 
@@ -71,7 +71,7 @@ class Published(NamedTuple):
 
 
 class Allocated(NamedTuple):
-    """What a run's log says of a GPU's memory: bytes at most, and between the steps where it says so."""
+    """A GPU's memory in a run's log: bytes at most, and between the steps if it has them."""
 
     what: str
     model: Shape
@@ -85,7 +85,7 @@ class Allocated(NamedTuple):
         return memory(self.model, self.division, self.batch)
 
 
-# What is published beside seconds -> what is counted of a token, in which unit, and whether by GPU.
+# A published quantity besides seconds -> its count per token, its unit, and whether it is per GPU.
 COUNTED: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
     "tokens/s": (lambda model: 1, 1, False),
     "tokens/s/GPU": (lambda model: 1, 1, True),
@@ -145,7 +145,7 @@ class ValidatedRun:
 
 
 class Validation(list):
-    """ValidatedRuns; those that nothing was fitted to count."""
+    """ValidatedRuns; only rows that nothing was fitted to count."""
 
     @property
     def counted(self) -> "Validation":
@@ -171,7 +171,7 @@ class Validation(list):
         return Band(*spread(ratios))
 
     def unseen(self) -> tuple[float, float]:
-        """Of rows whose source had no say in the band: the median size of the error, and the share inside the band.
+        """The median error and the share inside the band, of rows whose source is left out of the band.
 
         Sources weigh the same; each in turn is left out of the band that judges it.
         """
@@ -225,7 +225,7 @@ class Validation(list):
 
     @property
     def summary(self) -> str:
-        """The bands of makers' benchmarks and of production, and how sources fare that had no say in them."""
+        """The bands of makers' benchmarks and of production, and the errors of sources left out of them."""
         lines = []
         for kind, band in BANDS.items():
             rows = self.of(kind)
@@ -264,7 +264,7 @@ def _title(kind: str) -> str:
 
 
 def _memories() -> str:
-    """What logs say of memory, beside the planner."""
+    """The table of memory in logs, next to the planner's."""
     line = "  {:<62}{:>14}{:>9}{:>7}{:>10}{:>9}{:>7}".format
     lines = [line("memory of a GPU, GiB", "between steps", "planner", "error", "at most", "planner", "error")]
     for run in ALLOCATED:

@@ -13,15 +13,15 @@ from .memory import layer_activations
 from .program import Program
 from .shape import Shape
 
-PLANNER = "the planner"  # who needs a GPU's figures
+PLANNER = "the planner"  # needs a GPU's figures
 
-# Fitted, as check.py says: of what the best product reaches, what a training step's do.  Shapes are not the best ones,
+# Fitted, see check.py: a training step's products relative to the best product's speed.  Shapes are not the best ones,
 # and in a long run the clock is lower.
 IN_STEP = 0.79
 # Assumed are:
-FLASH = 0.6  # of what products reach, what flash attention does; on A100 at best 50 to 73 % (arXiv 2307.08691)
-# Of a tile of a product: with so many rows of its own, a product reaches half of what a large one does; likewise one of
-# an expert that is only so wide.
+FLASH = 0.6  # flash attention's speed relative to products'; on A100 at best 50 to 73% (arXiv 2307.08691)
+# A product's tile: with that many rows, a product reaches half of a large one's speed; likewise with an expert of
+# that width.
 ROWS = 128
 
 
@@ -73,7 +73,7 @@ class Compute:
 
     @cached_property
     def feed_forward(self) -> float:
-        """Seconds of a layer's feed-forward blocks forward: those of every token, and those of the routed ones."""
+        """Seconds of a layer's feed-forward blocks forward: the blocks of every token, and the routed ones."""
         model, d = self._model, self._division
         seconds = self._product(model.block(model.dense_width) / d.tensor)
         if model.experts:
@@ -92,6 +92,6 @@ class Compute:
         return kept * self._program.passes / self.bandwidth
 
     def _product(self, parameters: float, rows: float | None = None) -> float:
-        """Seconds of so many rows, None for all tokens, times a matrix of so many parameters."""
+        """Seconds of `rows` rows, None for all tokens, times a matrix of `parameters`."""
         rows = self.tokens if rows is None else rows
         return max(2 * parameters * (rows + ROWS) / self.rate, 2 * parameters / self.bandwidth)

@@ -16,13 +16,13 @@ class Division:
 
     shard: ZeRO's stage, what the data and context ranks shard: 0 nothing, 1 the optimizer's state, 2 the gradients
         too, 3 the parameters too, which is fully sharded data parallel.
-    copies: of the shards: so many groups of the data and context ranks each hold all of them, and sum gradients with
+    copies: of the shards: that many groups of the data and context ranks each hold all of them, and sum gradients with
         each other.  1 shards over all; more is hybrid sharding (HSDP).
-    experts: ranks that share a layer's experts; they are neighbors, also across tensor, context and data ranks, and
+    experts: ranks that share a layer's experts; they are neighbors, even across tensor, context and data ranks, and
         each has whole experts.
     gather: when sharded parameters are gathered: for each microbatch, or once a step, and kept until its end.
-    recompute: in the backward pass: none; "selective", attention's scores and weights; "pointwise", norms and what
-        activation functions return; "mlp", the feed-forward block too; "full", every layer from its input.
+    recompute: in the backward pass: none; "selective", attention's scores and weights; "pointwise", norms and
+        activation functions' results; "mlp", the feed-forward block too; "full", every layer from its input.
     """
 
     data: int = 1
@@ -80,12 +80,12 @@ class Division:
         return -(-(model.layers + ends) // stages) * self.chunks - (stage == 0 and ends > 0)
 
     def check(self, model: Shape, batch: int) -> None:
-        """Raise ValueError, which says what must divide what, where the model cannot be divided like this."""
+        """Raise ValueError with the violated condition if the model cannot be divided like this."""
         if reason := self.obstacle(model, batch):
             raise ValueError(reason)
 
     def obstacle(self, model: Shape, batch: int) -> str | None:
-        """What must divide what, where the model cannot be divided like this; None where it can."""
+        """The condition that this division of the model violates, as a sentence; None if it is possible."""
         for name in (*KINDS, "chunks", "microbatch", "copies"):
             if getattr(self, name) < 1:
                 return f"{name} is 1 or more, not {getattr(self, name)}."
@@ -98,7 +98,7 @@ class Division:
         return self._layer_obstacle(model) or self._stage_obstacle(model, batch)
 
     def _layer_obstacle(self, model: Shape) -> str | None:
-        """What a layer's heads, widths, tokens and experts can't be divided by."""
+        """The condition on a layer's heads, widths, tokens and experts that is violated; None if there isn't one."""
         tensor = self.tensor
         if model.heads % tensor:
             return f"tensor {tensor} must divide the {model.heads} heads of {model.name}: a rank computes whole heads."
@@ -122,7 +122,7 @@ class Division:
         return None
 
     def _stage_obstacle(self, model: Shape, batch: int) -> str | None:
-        """What stages, shards and the batch can't be divided by."""
+        """The condition on stages, shards and the batch that is violated; None if there isn't one."""
         stages, batched = self.pipeline * self.chunks, self.data * self.microbatch
         if self.chunks > 1 and self.pipeline == 1:
             return "chunks are stages of a pipeline rank: one where pipeline is 1."
@@ -152,7 +152,7 @@ class Division:
 
     @property
     def gathered_once(self) -> bool:
-        """Whether sharded parameters are gathered once a step."""
+        """Whether sharded parameters are gathered once per step."""
         return self.shard == 3 and self.gather == "step"
 
     @property
@@ -169,5 +169,5 @@ class Division:
 
 @cache
 def _ends(layers: int, stages: int) -> int | None:
-    """What takes the place of layers so that stages divide them all: nothing, or one to three; None where none does."""
+    """The parts that count as layers so that stages divide them: 0, or one to three; None if no number works."""
     return next((ends for ends in (0, 2, 1, 3) if (layers + ends) % stages == 0), None)

@@ -22,9 +22,9 @@ FLOAT32 = Bytes(4, 4, 8, 4)  # everything in float32, as torch trains by default
 LEFT_OUT = "the allocator's gaps, kernels' workspaces, NCCL's buffers and CUDA's context"
 # A logit's bytes: in half precision, in float32, its softmax and its gradients.
 LOGIT_BYTES = 12
-# A parameter's that is gathered for a whole step: its value, its gradient, and the gradients' sum in float32.
+# Per parameter gathered for a whole step: its value, its gradient, and the gradients' sum in float32.
 GATHERED_BYTES = 8
-# The share of what the plan says that is kept free besides: nine of ten published peaks are below (check.py).
+# Kept free besides, as a share of the plan: nine of ten published peaks are below (check.py).
 MARGIN = 0.2
 
 
@@ -52,7 +52,7 @@ class Memory(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Parameters that a GPU computes with: those of its experts, and all others."""
+    """Parameters that a GPU computes with: its experts', and all others."""
 
     dense: float
     experts: float = 0.0
@@ -78,7 +78,7 @@ def memory(model: Shape, division: Division, batch: int, bytes_: Bytes = MIXED, 
     """The Memory of a GPU of the first pipeline rank, or of the second where that is more: it may have one more layer.
 
     Parameters, gradients, optimizer: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 3).  Activations:
-    Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.  Without what LEFT_OUT says.  Raises ValueError for an
+    Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5.  Without LEFT_OUT.  Raises ValueError for an
     impossible division.
     """
     division.check(model, batch)

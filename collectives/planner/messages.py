@@ -1,6 +1,6 @@
-"""What each kind of parallelism sends in an optimizer step, for one GPU of the fullest pipeline rank, and its seconds.
+"""The messages of each kind of parallelism in an optimizer step, and their seconds, for a GPU of the fullest pipeline rank.
 
-The one place where ways to divide a model are priced.  Messages take what NCCL takes for them (cost/tuner.py).
+The one place where ways to divide a model are priced.  Messages take NCCL's time (cost/tuner.py).
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ from .shape import Shape
 
 
 class Messages(NamedTuple):
-    """What one kind of parallelism sends."""
+    """One kind of parallelism's messages."""
 
     sent: float = 0.0  # bytes per step
     seconds: float = 0.0  # per step, one after the other
@@ -54,7 +54,7 @@ class Group(NamedTuple):
     apart: int
 
     def seconds(self, op: str, nbytes: float) -> float:
-        """Of one call; nbytes: the whole buffer."""
+        """Seconds of one call; nbytes: the whole buffer."""
         if self.ranks == 1:
             return 0.0
         return self.network.seconds(op, 2 if op == "send" else self.ranks, self.apart, nbytes)
@@ -85,7 +85,7 @@ def tensor_messages(
 def context_messages(
     model: Shape, d: Division, net: Network, overlap: Overlap, microbatches: int, bytes_: Bytes, attention: float
 ) -> Messages:
-    """All keys and values forward, again backward, and their gradients; attention, so many seconds, hides them."""
+    """All keys and values forward, again backward, and their gradients, hidden by attention (its seconds)."""
     group = Group(net, d.context, d.tensor)
     nbytes = 2 * bytes_.activation * model.kv_width / d.tensor * model.length * d.microbatch
     calls, each = d.layers(model) * microbatches, 3 + (d.recompute == "full")
@@ -122,7 +122,7 @@ def pipeline_messages(
 
 
 class DataCalls(NamedTuple):
-    """What the data ranks send: seconds and bytes of gathering all parameters once, scattering all gradients once, and
+    """The data ranks' messages: seconds and bytes of gathering all parameters once, scattering all gradients once, and
     summing the gradients of copies."""
 
     gather: float = 0.0
@@ -151,7 +151,7 @@ def data_calls(model: Shape, d: Division, net: Network, bytes_: Bytes) -> DataCa
 
 
 def _calls(parameters: float, shards: Group, copies: Group, d: Division, model: Shape, bytes_: Bytes) -> DataCalls:
-    """For so many parameters, which `shards` share out, and of which `copies` have the same shard."""
+    """The calls for that many parameters, sharded over `shards`; the ranks of `copies` have the same shard."""
     values, gradients = parameters * bytes_.parameter, parameters * bytes_.gradient
     if d.shard == 0:
         seconds, sent = (

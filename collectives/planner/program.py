@@ -1,4 +1,4 @@
-"""What the software of a run does: how it attends, what it sends while it computes, how much it fuses."""
+"""The software of a run: its attention, the messages it overlaps with computation, its fusion."""
 
 from typing import NamedTuple
 
@@ -26,9 +26,9 @@ class Program(NamedTuple):
     passes: float
 
 
-# `passes` are fitted, as check.py says.  In Megatron-LM since 2024, and what is made of it, MegaScale and NeMo, the
-# tensor ranks' products are cut, and their pieces sent meanwhile.  FSDP gathers the next layer meanwhile; of DeepSpeed
-# of 2021 that is assumed.  DualPipe hides what goes to the experts, too.
+# `passes` are fitted, see check.py.  In Megatron-LM since 2024, and in MegaScale and NeMo, which build on it, the
+# tensor ranks' products are cut, and their pieces sent meanwhile.  FSDP gathers the next layer meanwhile; for DeepSpeed
+# in 2021 that is assumed.  DualPipe hides the messages to experts, too.
 PROGRAMS = {
     "Megatron-LM 2021": Program(False, Overlap(0, 0, 0, 0), 2.0),  # and 2022: every message is waited for
     "Megatron-LM 2023": Program(False, Overlap(0, 1, 1, 1), 2.0),

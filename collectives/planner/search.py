@@ -24,12 +24,12 @@ ONE = ("ctx", "exp", "mb")  # columns that are left out where all are 1
 
 class Plans(list):
     """Steps that fit in memory, the fastest first: for each choice of degrees, with parameters sharded and without, the
-    one with the best shards, microbatch, chunks and recomputation.  Where times agree within SAME, those without warnings come first, then those
-    that mix fewer kinds of parallelism.
+    one with the best shards, microbatch, chunks and recomputation.  If times agree within SAME, plans
+    without warnings come first, then plans that mix fewer kinds of parallelism.
 
     .first: five that differ in their degrees.  .mixtures: the first of each mixture of kinds of parallelism.
-    .tried: possible divisions.  .too_large: those that don't fit.  .least: mixture -> which of these needs least
-    memory, for mixtures of which none fits.  .smallest: which of all these needs least, or None.
+    .tried: possible divisions.  .too_large: the ones that don't fit.  .least: mixture -> the one of them with least
+    memory, for mixtures that never fit.  .smallest: the one of all of them with least, or None.
     """
 
     def __init__(self, steps: Iterable[Step], tried: int, too_large: int, least: Iterable[Step]) -> None:
@@ -70,7 +70,7 @@ class Plans(list):
 
 
 def lost(s: Step, first: Step) -> str:
-    """What a step takes longer for than the first one: '+1.2 s bubble, +300 ms tensor'."""
+    """The parts in which a step is slower than the first one: '+1.2 s bubble, +300 ms tensor'."""
     if s.time < first.time * SAME:
         more = len(s.division.kinds) > len(first.division.kinds)
         why = ", with a warning" if s.warnings else ", with more kinds to set up" * more

@@ -8,7 +8,7 @@ from ..machines.figures import HERE, records
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder.  Where some layers have experts, what is said of a layer is their average."""
+    """A decoder.  Where some layers have experts, a layer's figures are their average."""
 
     name: str
     layers: int
@@ -18,13 +18,13 @@ class Shape:
     length: int  # tokens of a sequence
     kv_heads: int | None = None  # of keys and values; None for as many as heads (grouped queries: arXiv 2305.13245)
     ffn: int | None = None  # width between the feed-forward block's matrices; None for 4 x hidden
-    gated: bool = False  # three such matrices, as in SwiGLU, in place of two
+    gated: bool = False  # three such matrices, as in SwiGLU, instead of two
     biases: bool = True  # GPT's make: biases in every linear layer and layer norm, and positions that are learned
     tied: bool = True  # embedding and output are one matrix
     dropout: bool = True  # training drops out, for which masks are kept
     head: int | None = None  # numbers in a head's value; None for hidden / heads
     key: int | None = None  # numbers in a head's query and key; None for as many as in its value
-    attention: int | None = None  # parameters of a layer's attention, where they aren't those of q, k, v and output
+    attention: int | None = None  # parameters of a layer's attention, if it has more than q, k, v and output
     experts: int | None = None  # feed-forward blocks of a layer, of which a router gives each token `active`
     active: int | None = None
     expert: int | None = None  # an expert's width
@@ -121,11 +121,11 @@ class Shape:
         return self.layers * self.layer + self.embedding * (1 if self.tied else 2) + positions + norm
 
     def attention_flops(self, causal: bool = False) -> float:
-        """Of a token and a layer forward: queries by keys, weights by values.  causal: of the half it may look at."""
+        """FLOPs per token and layer, forward: queries by keys, weights by values.  causal: for the visible half."""
         return 2.0 * self.length * self.heads * (self.key_width + self.value_width) / (2 if causal else 1)
 
     def flops(self, causal: bool = False) -> float:
-        """Of a token, forward and backward, nothing computed twice: 72 l h^2 (1 + s/(6 h) + V/(12 l h)) for GPT's make.
+        """FLOPs per token, forward and backward, no recomputing: 72 l h^2 (1 + s/(6 h) + V/(12 l h)) for GPT's make.
 
         Korthikanti et al. 2022, arXiv 2205.05198, appendix A.  MFU counts these.
         """
@@ -135,7 +135,7 @@ class Shape:
     def recomputed_flops(self) -> float:
         """The same where every layer's forward is computed twice: 96 B s l h^2 (1 + s/(6 h) + V/(16 l h)) / (B s).
 
-        Narayanan et al. 2021, equation 3.  What Megatron-LM's and BLOOM's FLOP/s count.
+        Narayanan et al. 2021, equation 3.  Megatron-LM's and BLOOM's FLOP/s count these.
         """
         return self.flops() + self.layers * (2.0 * self.matrices + self.attention_flops())
 

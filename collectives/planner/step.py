@@ -36,7 +36,7 @@ LEAST_TOKENS = 4096  # that a context rank has of a sequence in training_runs.cs
 
 
 class Band(NamedTuple):
-    """Where nine of ten runs are to be expected, and the median."""
+    """The range in which nine of ten runs are expected, and the median."""
 
     low: float
     median: float
@@ -75,7 +75,7 @@ def inside(
     bytes_: Bytes,
     products: float | None = None,
 ) -> Inside:
-    """What a replica of the model takes for its microbatches."""
+    """A replica's seconds and messages for its microbatches."""
     compute, net = Compute(model, d, machine, program, products), network(machine)
     given = net, program.overlap, microbatches, bytes_
     messages = {
@@ -98,7 +98,7 @@ def inside(
 
 
 def across(model: Shape, d: Division, machine: Machine, program: Program, bytes_: Bytes, within: Inside) -> Messages:
-    """What the data ranks send, beside what a replica does within."""
+    """The data ranks' messages, given a replica's work within."""
     if d.replicas == 1:
         return Messages()
     calls = data_calls(model, d, network(machine), bytes_)

@@ -6,8 +6,8 @@ from collectives.train import compare, overlap, watch
 from ..launch.pool import preload
 from ..lazy import lazy
 
-# What DistributedDataParallel, an optimizer, fully_shard, DTensor, pipelining and distributed.checkpoint import when
-# they are first used; most of it is torch._dynamo.
+# The modules that DistributedDataParallel, an optimizer, fully_shard, DTensor, pipelining and distributed.checkpoint
+# import when they are first used; most of it is torch._dynamo.
 MODULES = (
     "torch._dynamo",
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",

@@ -14,7 +14,7 @@ from ..format import aligned
 from .view import View, exact
 
 MAX_SIDE, GAP, HIGH = 264, 34, 12  # pixels: of a square, between two, of a bar
-PALEST = 0.35  # of a rank's colour, at the last hop
+PALEST = 0.35  # of a rank's color, at the last hop
 
 
 class CausalWork(View):

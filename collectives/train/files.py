@@ -1,10 +1,10 @@
-"""`watch_files()`: a run, and what each rank read of files, byte by byte.
+"""`watch_files()`: a run, and each rank's reads of files, byte by byte.
 
 from collectives.train import watch_files
 seen = watch_files(load, "model.safetensors", world_size=4)    # load is plain Python: it calls open()
 seen.bytes                    # per rank
 seen                          # a table
-seen.strip({"w": (100, 400)}) # the file as a strip of bytes, coloured by who read them
+seen.strip({"w": (100, 400)}) # the file as a strip of bytes, colored by the ranks that read them
 """
 
 import builtins
@@ -37,9 +37,9 @@ class Read(NamedTuple):
 
 
 class counted:
-    """A function that does what `fn` does, and returns its result with the reads it made of `files`.
+    """A function that calls `fn`, and returns its result with its reads of `files`.
 
-    What Python's open() opens is counted below its buffer: the bytes that are asked of the system.  A file mapped
+    Files opened by Python's open() are counted below its buffer: the bytes requested from the system.  A file mapped
     into memory, or opened by a library written in another language, is not seen.
     """
 
@@ -160,10 +160,10 @@ class Strip(View):
 
 
 class Files:
-    """A run with what its ranks read.
+    """A run with its ranks' reads of files.
 
-    .run .results .events: as run() gives them.  .reads: per rank, in order.  .bytes: those that each rank read; what it
-    read twice counts twice.  .requests: how many times it asked the system for bytes.  .opened: names of the files that
+    .run .results .events: as run() gives them.  .reads: per rank, in order.  .bytes: read by each rank; bytes
+    read twice count twice.  .requests: how many times it asked the system for bytes.  .opened: names of the files that
     it read, without folders.
     """
 
@@ -176,7 +176,7 @@ class Files:
         self.opened = [sorted({os.path.basename(read.path) for read in reads}) for reads in self.reads]
 
     def strip(self, names: dict[str, tuple[int, int]] | None = None, start: int = 0, stop: int | None = None) -> Strip:
-        """The one file that was read, from byte `start` to `stop`, and who read what of it.
+        """The one file that was read, from byte `start` to `stop`, and each rank's reads of it.
 
         names: name -> first byte, and the one after the last.  Raises ValueError if it was several files.
         """
@@ -199,9 +199,9 @@ class Files:
 def watch_files(
     fn: Callable[..., Any], *args: Any, files: Sequence[str | os.PathLike] | None = None, **options: Any
 ) -> Files:
-    """Run `fn(*args)` on every rank as run() does, and note what each reads of files.
+    """Run `fn(*args)` on every rank as run() does, and record each one's reads of files.
 
-    files: which ones, and folders of which all files; None: the paths among the arguments.  fn opens them with Python's
+    files: to watch, or folders of such files; None: the paths among the arguments.  fn opens them with Python's
     open(), itself or through torch.load and torch.distributed.checkpoint.  Raises ValueError if there are none.
     """
     candidates = (*args, *options.values()) if files is None else files

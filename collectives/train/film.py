@@ -1,4 +1,4 @@
-"""What each rank held when, during a training step: ranks down, moments across."""
+"""Each rank's memory over a training step: ranks down, moments across."""
 
 from itertools import chain, groupby
 from operator import attrgetter
@@ -14,10 +14,10 @@ BELOW = {"shards": attrgetter("shards"), "gradients": attrgetter("gradients"), "
 
 
 class Film(View):
-    """What each rank held when: a column a moment, a line a layer, filled as far as it was held.
+    """Each rank's memory over time: a column per moment, a line per layer, filled as far as it was held.
 
-    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are what there was of
-    shards that the function keeps beside its modules, gradients, and activations.  sizes: layer -> bytes of its
+    A moment is the end of a layer's forward or the beginning of its backward.  Below the layers are shards that the
+    function keeps outside its modules, gradients, and activations.  sizes: layer -> bytes of its
     parameters when whole.  step: one step (FilmFrame.step), "all", or None for the last; all where the ranks' orders
     differ, as in a pipeline.  ranks: all by default.
     Raises ValueError if there are no moments to show.
@@ -117,7 +117,7 @@ class Film(View):
 
 
 def _same_moments(shown: dict[int, Sequence[FilmFrame]]) -> bool:
-    """Whether all ranks come through the same moments."""
+    """Whether all ranks have the same moments."""
     return len({tuple((f.step, f.phase, f.layer) for f in frames) for frames in shown.values()}) == 1
 
 
@@ -135,7 +135,7 @@ def _curve(sketch: Canvas, heights: list[float], left: float, wide: float, foot:
 
 
 def _moments(sketch: Canvas, frames: Sequence[FilmFrame], left: float, wide: float, y: float) -> float:
-    """The phases' names above, and below them those of the layers, if there is room for all."""
+    """The phases' names above, and below them the layers', if there is room for all."""
     start = 0
     for phase, moments in groupby(frames, key=attrgetter("phase")):
         stop = start + len(list(moments))

@@ -17,7 +17,7 @@ WHOLE: Box = (0.0, 0.0, 1.0, 1.0)  # of a tensor
 
 
 class Layout(NamedTuple):
-    """Who holds which boxes of what, for kinds that are cut alike."""
+    """The ranks' boxes of each tensor or layer, for kinds that are cut alike."""
 
     kinds: list[str]  # "optimizer × 2" for two states
     held: list[dict[str, list[Box]]]  # per rank: tensor or layer -> the boxes it holds
@@ -70,7 +70,7 @@ def _box(piece: Piece, rank: int) -> Box:
 
 
 def _by_layer(layout: Layout) -> Layout:
-    """The same with a layer in place of its tensors."""
+    """The same with a layer instead of its tensors."""
     total: dict[str, int] = defaultdict(int)
     above: dict[str, int] = {}  # tensor -> bytes of its layer's tensors before it
     for name, nbytes in layout.whole.items():

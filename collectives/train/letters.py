@@ -1,10 +1,10 @@
-"""The letter of a tensor over a group of ranks, read off what the ranks hold: R, S or P, and where letters must change.
+"""The letter of a tensor over a group of ranks, read off the ranks' parts: R, S or P, and where letters must change.
 
 letters([{"x": x_0, "dx": dx_0}, {"x": x_1, "dx": dx_1}], {"x": x, "dx": dx})
 
-R, replicated: each rank has the whole tensor.  S(d), sharded: what the ranks have, one after the other along dimension
-d, is the tensor.  P, partial: what they have adds up to it.  These are DTensor's placements.  What is none of them has
-the letter "?".  Where one tensor stands under two names and its letter changes, a collective must stand between.
+R, replicated: each rank has the whole tensor.  S(d), sharded: the ranks' parts, concatenated along dimension d,
+are the tensor.  P, partial: their parts add up to it.  These are DTensor's placements.  Anything else has
+the letter "?".  Where one tensor has two names and its letter changes, a collective must come between.
 """
 
 from functools import partial
@@ -57,9 +57,9 @@ class LetterChange(NamedTuple):
 
 
 class Letters(View):
-    """The letter of every tensor of `whole`: a picture of who has what, values above their gradients, and a text twin.
+    """The letter of every tensor of `whole`: a picture of the ranks' parts, values above gradients, and a text twin.
 
-    `letters(...)["dx"]` is a letter; .steps are the collectives that the letters ask for.
+    `letters(...)["dx"]` is a letter; .steps are the collectives that the letters require.
 
     held: per rank, its tensors by name; names that `whole` lacks are left out.
     whole: the tensors as one process has them, in the order of the forward pass.  "dx" is the gradient of "x".
@@ -140,7 +140,7 @@ class Letters(View):
         return max((text_width(op, 11, bold=True) + 26 for op in ops), default=22)
 
     def _arrows(self, sketch: Canvas, prefix: str, at: Mapping[str, float], wide: float, y: float) -> None:
-        """From each tensor to the next, with the collective's name where one stands between."""
+        """Draw arrows from each tensor to the next, with the collective's name where one is needed."""
         for a, b in zip(self.names, self.names[1:]):
             a, b = prefix + a, prefix + b
             if a not in at or b not in at:
@@ -157,7 +157,7 @@ letters = Letters
 
 
 def _boxes(of: str, shapes: Sequence[Sequence[int]]) -> list[Box]:
-    """What each rank has of a tensor with this letter; rows go down, other dimensions to the right."""
+    """Each rank's part of a tensor with this letter; rows go down, other dimensions to the right."""
     if of[0] != "S":
         return [WHOLE] * len(shapes)
     d = int(of[2:-1])

@@ -49,7 +49,7 @@ def nbytes(*values: Any) -> int:
 
 
 class Activations(torch.autograd.graph.saved_tensors_hooks):
-    """What autograd keeps for backward, counted as it comes and goes.
+    """The bytes that autograd keeps for backward, counted as they come and go.
 
     with Activations(model.parameters()) as kept:
         loss = model(x).sum()
@@ -57,9 +57,9 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
     kept.peak                    # the most at any moment
 
     owned: tensors that do not count, for they are there anyway: parameters.  Leaves that require a gradient, and
-    views of them, are left out in any case.  What a checkpointed region recomputes in backward is not seen: another
-    pair of hooks keeps it.
-    where: gives the name of the module whose forward is running.  used: is told that name when backward comes to it.
+    views of them, are left out in any case.  Tensors that a checkpointed region recomputes in backward are not seen:
+    another pair of hooks keeps them.
+    where: returns the name of the module whose forward is running.  used: called with it when backward comes to it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
         self._where, self._used = where, used
         self.by_layer: dict[str, dict[int, int]] = defaultdict(dict)  # layer -> storage -> bytes
         self.nbytes = self.peak = 0
-        self.users: Counter[int] = Counter()  # storage -> kept tensors that lie in it
+        self.users: Counter[int] = Counter()  # storage -> kept tensors in it
 
     def __enter__(self) -> "Activations":
         super().__enter__()
@@ -111,7 +111,7 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
 
 @dataclass(eq=False)
 class _Kept:
-    """What autograd keeps instead of a tensor: its end tells that autograd let go of it."""
+    """The object that autograd keeps instead of a tensor: its end shows that autograd freed it."""
 
     tensor: torch.Tensor
     where: str  # the module whose forward was running

@@ -49,7 +49,7 @@ class Modules:
                 self._shard[name] = p
 
     def trained(self) -> list[torch.Tensor]:
-        """All parameters, the shards of those that are gathered at the moment, and what was gathered.
+        """All parameters, the shards of the ones gathered at the moment, and the gathered tensors.
 
         fully_shard keeps a gathered parameter without its memory, but with its whole gradient until that is reduced.
         """

@@ -1,20 +1,20 @@
-"""What a rank holds while it trains: bytes by kind and layer, from storages, and in which phase each call was made.
+"""A rank's memory while it trains: bytes by kind and layer, from storages, and the phase in which each call was made.
 
-Runs in the rank, around a function that knows nothing of it.  How it sees without being called: hooks on every
-module's forward say where the program is; hooks on what autograd saves, and on its use of that in backward, say which
-layer's backward begins; a dispatch mode beside the recorder's sees each torch.distributed call.
+Runs in the rank, around a function that knows nothing of it.  It observes by hooks: on every module's forward, for the
+program's place; on tensors that autograd saves, and on their use in backward, for the layer whose backward begins; a
+dispatch mode besides the recorder's sees each torch.distributed call.
 
-Bytes are those of storages (memory.py).  Kinds:
-    parameters   what modules hold as parameters; a layer's are "whole" when gathered
-    buffers      what modules hold as buffers
+Bytes are storages' (memory.py).  Kinds:
+    parameters   of modules; a layer's are "whole" when gathered
+    buffers      of modules
     gradients    .grad of these parameters
     optimizer    the states of torch.optim optimizers that made a step
-    activations  what autograd keeps for backward and is none of the above; a weight gathered by hand, for one
-    messages     what was given to torch.distributed or filled by it, is none of the above, and still there:
+    activations  kept by autograd for backward, and not among the above; a weight gathered by hand, for one
+    messages     passed to torch.distributed or filled by it, not among the above, and still there:
                  DistributedDataParallel's buckets, a layer gathered ahead of its use
 A function that keeps its tensors in its own lists instead of modules returns them in a dict under these names:
-dict(parameters={"w": w}, optimizer={"w": [m, v]}).  Where it holds only a part, shapes={"w": (64, 64)} tells the whole.
-Such parts are added to what modules hold, which may be freed and gathered again meanwhile.
+dict(parameters={"w": w}, optimizer={"w": [m, v]}).  Where it holds only a part, shapes={"w": (64, 64)} has the whole's.
+Such parts are added to the modules', which may be freed and gathered again meanwhile.
 """
 
 import sys
@@ -43,15 +43,15 @@ RELEASE_SECONDS = 0.002
 
 
 class PhaseMark(NamedTuple):
-    """Where in a training step a torch.distributed call was made."""
+    """The place of a torch.distributed call in a training step."""
 
     phase: str  # see PHASES; "update": after a backward, before the next forward
     where: str  # name of the innermost module: "block0.mlp.down"; "" outside of all
-    step: int  # from 0: how many times a forward has followed a backward; a microbatch counts too
+    step: int  # from 0: the times that a forward has followed a backward; a microbatch counts too
 
 
 class FilmFrame(NamedTuple):
-    """What a rank held at one moment, in bytes."""
+    """A rank's memory at one moment, in bytes."""
 
     step: int  # as in PhaseMark
     phase: str
@@ -148,7 +148,7 @@ class _Observer(DispatchMode):
             stack.enter_context(self)
         return stack
 
-    # Where the program is.
+    # The program's place.
 
     def _in_backward(self) -> bool:
         return torch_private.backward_task() != -1
@@ -207,7 +207,7 @@ class _Observer(DispatchMode):
             if where and layer_of(before) != layer_of(where):
                 self._sample("backward", layer_of(where))
 
-    # What it holds.
+    # Its memory.
 
     def _sample(self, phase: str, layer: str) -> None:
         sharded, whole = self.modules.held()
@@ -236,13 +236,13 @@ class _Observer(DispatchMode):
         self.peaks[kind] = max(self.peaks[kind], size)
 
     def _note_first_values(self) -> None:
-        """Keeps a cut parameter's values: they tell, beside the whole's, which part of it this is."""
+        """Keep a cut parameter's values: compared with the whole's, they show which part this is."""
         with torch.no_grad(), torch_private.NoModes():  # no use of the program's
             for name, p in self.modules.parameters():
                 if type(p).__name__ not in SUBCLASSES and tuple(p.shape) != self.modules.shape[name]:
                     self._first[name] = p.detach().clone()
 
-    # What it calls.
+    # Its calls.
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(t.__name__ in SUBCLASSES for t in types):
@@ -310,7 +310,7 @@ class _Observer(DispatchMode):
         return sum(size for storage, size in _parts(values, kind).items() if storage not in owned)
 
     def _pieces(self, parts: dict[int, int]) -> Iterator[Piece]:
-        """Of modules and optimizers.  parts: storages that are pieces by themselves, and parameters views of them."""
+        """The pieces of modules and optimizers.  parts: storages that are pieces themselves, parameters their views."""
         names = {}
         for name, p in self.modules.parameters():
             names[id(p)], first, storage = name, self._first.get(name), local(p).untyped_storage()
@@ -351,5 +351,5 @@ def _parts(values: dict, kind: str) -> dict[int, int]:
 
 
 def _bytes(held: dict[str, dict[int, int]]) -> dict[str, int]:
-    """Of each layer that holds any.  held: layer -> storage -> bytes."""
+    """Bytes of each layer that holds any.  held: layer -> storage -> bytes."""
     return {layer: sum(sizes.values()) for layer, sizes in held.items() if sizes}

@@ -1,4 +1,4 @@
-"""What is computed and what travels beside it, when, to scale.
+"""Computation and the messages in flight meanwhile, to scale.
 
 from collectives.train import overlap
 overlap({"one bucket": [("backward", "head", 0.0, 0.04), ("link", "164 KB", 0.24, 0.29)]})
@@ -19,16 +19,16 @@ MEANING = (FAINT, "computes"), (HIDDEN, "travels while something is computed"), 
 
 
 class Interval(NamedTuple):
-    """What a lane does from one moment to another."""
+    """A lane's activity from one moment to another."""
 
-    lane: str  # the first lane that occurs computes; what the others do can hide behind it
+    lane: str  # the first lane that occurs computes; the others' activity can hide behind it
     label: str
     start: float  # seconds, counted from any moment
     end: float
 
 
 class OverlapChart(View):
-    """Panels of lanes on one time axis, with the seconds that each panel takes and those that nothing hides.
+    """Panels of lanes on one time axis, with each panel's seconds, and the seconds that nothing hides.
 
     panels: name -> Intervals, or tuples like them.  Raises ValueError for a panel without any, or without one that
     computes.

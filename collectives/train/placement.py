@@ -1,7 +1,7 @@
 """Placement: how the ranks share each tensor, read off the pieces that they hold, and in words.
 
-Which parallelism made the pieces isn't known and doesn't matter: tensor parallel columns, ZeRO's rows, a stage's layers
-and an expert on two ranks are all found by the same rules, in `cut`.
+The parallelism that made the pieces isn't known and doesn't matter: tensor parallel columns, ZeRO's rows, a stage's
+layers and an expert on two ranks are all found by the same rules, in `cut`.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ class Slice(NamedTuple):
 
 
 def cut(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
-    """How ranks share one tensor, in words: 'whole on each', 'rows in 4', 'columns in 2, each on 2 ranks'.
+    """The way ranks share one tensor, in words: 'whole on each', 'rows in 4', 'columns in 2, each on 2 ranks'.
 
     pieces: (rank, piece), for every rank that holds a part.
     """

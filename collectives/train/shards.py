@@ -1,7 +1,7 @@
-"""Ownership: which rank holds which slice of what, and how many bytes that is.
+"""Ownership: the slices of each tensor that each rank holds, and their bytes.
 
-A rank is a row in its colour; lengths and areas are bytes, to scale.  A tensor is drawn as the matrix it is, rows
-from top to bottom.  What only this rank holds is plain, what others hold as well is hatched.
+A rank is a row in its color; lengths and areas are bytes, to scale.  A tensor is drawn as the matrix it is, rows
+from top to bottom.  Slices that only this rank holds are plain, slices that others hold, too, are hatched.
 """
 
 from functools import partial
@@ -18,9 +18,9 @@ from .view import View, alike, spread
 
 
 class Owns(View):
-    """Who holds which slice of what.
+    """The slices of each tensor that each rank holds.
 
-    pieces: per rank.  peaks: per rank, bytes by kind, for the bars of memory; by default those of the pieces.
+    pieces: per rank.  peaks: per rank, bytes by kind, for the bars of memory; by default the pieces'.
     kinds: which of STATES to draw; by default all that there are.  Kinds that are cut alike share a strip.
     Raises ValueError if no rank holds anything.
     """
@@ -172,7 +172,7 @@ def _part(name: str) -> str:
 
 
 def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], named: dict[str, str], y: float) -> float:
-    """The layers' names above, and below them those of tensors.  named: the tensors that have room for theirs."""
+    """The layers' names above, and below them tensors'.  named: the tensors with room for theirs."""
     spans: dict[str, tuple[float, float]] = {}
     for n, (x, wide) in places.items():
         begin, _ = spans.get(layer_of(n), (x, x))
@@ -192,7 +192,7 @@ def _columns(sketch: Canvas, places: dict[str, tuple[float, float]], named: dict
 
 
 def _hatch(sketch: Canvas, x: float, y: float, w: float, h: float) -> None:
-    """White lines at 45 degrees, those of neighbouring boxes in line with each other."""
+    """Draw white lines at 45 degrees, aligned between neighboring boxes."""
     for k in range(int((x + y) / 6) + 1, int((x + w + y + h) / 6) + 1):
         c = 6.0 * k  # the line where x + y = c, cut off at the box
         x0, x1 = max(x, c - y - h), min(x + w, c - y)

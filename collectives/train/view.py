@@ -1,4 +1,4 @@
-"""What the views of a training step share: a picture with its text twin, and the words of both."""
+"""The base of a training step's views: a picture with its text twin, and the words of both."""
 
 from fractions import Fraction
 from typing import Any, Hashable, Iterable, Sequence
@@ -14,7 +14,7 @@ class View:
 
 
 def exact(value: int | Fraction) -> str:
-    """'1,024'; '1,024/3' where it is no whole number"""
+    """'1,024'; '1,024/3' if it isn't an integer"""
     value = Fraction(value)
     return f"{value.numerator:,}" if value.denominator == 1 else f"{value.numerator:,}/{value.denominator}"
 

@@ -42,15 +42,15 @@ class Watched:
         self.layers: dict[str, int] = {k: size for o in seen for k, size in o.layers.items()}  # bytes, whole
 
     def calls(self, step: int | None = None) -> Calls:
-        """The recorded calls, summarized.  step: only those of one step, from 0 (PhaseMark.step)."""
+        """The recorded calls, summarized.  step: only one step's, from 0 (PhaseMark.step)."""
         return Calls(self.run, self.marks, step)
 
     def owns(self, *kinds: str) -> Owns:
-        """Who holds which slice of what at the end.  kinds: "parameters", "gradients", "optimizer"; all by default."""
+        """Each rank's slices of tensors at the end.  kinds: "parameters", "gradients", "optimizer"; all by default."""
         return Owns(self.pieces, self.peaks, kinds, self.run.name)
 
     def film(self, step: int | str | None = None, ranks: Sequence[int] | None = None) -> Film:
-        """What was held when, during one step, the last by default; see film.Film."""
+        """The ranks' memory over one step, the last by default; see film.Film."""
         return Film(self.frames, self.layers, step, ranks, self.run.name)
 
     def memory(self) -> str:
@@ -67,13 +67,13 @@ class Watched:
 
 
 def watch(fn: Callable[..., Any], *args: Any, **options: Any) -> Watched:
-    """Run `fn(*args)` on every rank as run() does, and observe what each rank holds meanwhile.
+    """Run `fn(*args)` on every rank as run() does, and observe each rank's memory meanwhile.
 
     fn: as for run(): plain torch, that knows nothing of this.  Give it the model as an argument, so that the
         pieces of it which the ranks make can be found in it.
-    options: those of run(), and keyword arguments of fn.
+    options: of run(), and keyword arguments of fn.
 
-    What is observed: parameters, buffers and gradients of modules that are called; states of torch.optim
+    Observed are parameters, buffers and gradients of modules that are called; states of torch.optim
     optimizers; all that autograd keeps for backward.  Other tensors count if fn returns them in a dict under
     one of the names in observer.KINDS: dict(parameters={"w": w}, optimizer={"w": [m, v]}).
     Observing costs a few milliseconds a layer; do not time what you watch.
@@ -85,12 +85,12 @@ def watch(fn: Callable[..., Any], *args: Any, **options: Any) -> Watched:
     return Watched(run(observed(fn), *args, **options), wholes)
 
 
-# --- where a piece lies -------------------------------------------------------------------
+# --- the place of a piece -----------------------------------------------------------------
 
 
 def _placed(pieces: list[Piece], rank: int, wholes: dict[str, torch.Tensor]) -> list[Piece]:
     """The pieces with the place of each; a piece that was cut by hand is found by its values."""
-    first: dict[str, Piece] = {}  # of each name; those after it, gradients say, lie where it does
+    first: dict[str, Piece] = {}  # of each name; later ones, such as gradients, have its place
     located = []
     for piece in pieces:
         if piece.start is None and piece.name in wholes:
@@ -131,7 +131,7 @@ def locate(piece: torch.Tensor, whole: torch.Tensor) -> list[tuple[int, ...]]:
 
 
 def _in_order(pieces: list[list[Piece]]) -> None:
-    """Takes pieces of unknown place that fill a tensor evenly along one dimension to lie in the order of the ranks."""
+    """Place pieces of unknown place that fill a tensor evenly along one dimension in the order of the ranks."""
     of: dict[tuple, list[tuple[int, int]]] = defaultdict(list)
     for rank, held in enumerate(pieces):
         count: Counter[tuple[str, str]] = Counter()

@@ -1,7 +1,7 @@
-"""A rank's way to the collector of its host: what it tells lies in a ring, which it hands over as soon as it can.
+"""A rank's client of its host's collector: it writes messages into a ring, and hands that over as soon as it can.
 
-Telling writes to memory, and needs nobody.  A thread waits to be asked where the rank is.  Whatever happens to the
-collector, training goes on: a rank that cannot reach it says so in one line, and is not recorded from there on.
+Writing to the ring needs no other process.  A thread waits to be asked for the rank's stack.  Whatever happens to the
+collector, training continues: a rank that cannot reach it prints one line, and is not recorded from there on.
 """
 
 import _thread
@@ -24,9 +24,9 @@ from .ring import RingWriter
 from .sockets import Listener, Untrusted, connect
 
 SEGMENT_BYTES = 1 << 19  # of a rank's ring
-VALUES_SEGMENT_BYTES = 1 << 23  # if it tells values
+VALUES_SEGMENT_BYTES = 1 << 23  # if it records values
 FIND_SECONDS = 60.0  # for the collector to be there
-START_SECONDS = 5.0  # that the script waits for the connection: of a rank that dies at once something is known
+START_SECONDS = 5.0  # that the script waits for the connection, so that a rank that dies at once leaves a trace
 END_SECONDS = 5.0  # for the collector to have read the last record
 TAKEN_SECONDS = 15.0  # that the collector of an earlier job may take to end
 RETRY_SECONDS = 0.02
@@ -42,12 +42,12 @@ def name() -> str:
 
 
 def first_rank() -> int:
-    """The first rank of this host. Of a launcher that numbers no ranks within a host, each is a host of its own."""
+    """The first rank of this host. If the launcher numbers no ranks within a host, each rank counts as its own host."""
     return int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", 0))
 
 
 def listener(count: int) -> Listener:
-    """Where the ranks of this host, so many, will find their collector. Raises OSError if there is one already."""
+    """The listener by which `count` ranks of this host find their collector. Raises OSError if there is one already."""
     deadline = time.monotonic() + TAKEN_SECONDS
     while True:
         try:
@@ -59,9 +59,9 @@ def listener(count: int) -> Listener:
 
 
 class Link:
-    """What a rank tells the collector, and what it is asked.
+    """A rank's connection to the collector: it sends messages, and answers requests.
 
-    rank: global.  began: time.perf_counter() from which the messages count their seconds.  values: whether it tells any.
+    rank: global.  began: time.perf_counter() from which messages count their seconds.  values: whether it sends any.
     """
 
     def __init__(self, rank: int, began: float, values: bool) -> None:
@@ -71,7 +71,7 @@ class Link:
         self._over = False  # the script has ended
         self._up, self._ended = threading.Event(), threading.Event()
         self._pipe: Pipe | None = None
-        self.before_stack: Callable[[], None] = lambda: None  # tells what is to be known before this rank's stack is
+        self.before_stack: Callable[[], None] = lambda: None  # called before this rank's stack is sent
         self._main = threading.main_thread().ident
         os.register_at_fork(after_in_child=self._in_child)
         _thread.start_new_thread(self._run, ())
@@ -96,14 +96,14 @@ class Link:
                     self._ended.wait(END_SECONDS)
 
     def _in_child(self) -> None:
-        """A process that the program forks is no rank. It must not keep the rank's connection open either."""
+        """Detach a process that the program forks: it isn't a rank, and must not keep the rank's connection open."""
         self._teller.off = True
         if self._pipe is not None:
             with suppress(OSError):
                 os.close(self._pipe.sock.detach())
 
     def give_up(self, why: Any) -> None:
-        """Tell nothing any more, and say why; the collector then accuses nobody."""
+        """Stop recording, and print why; the collector then accuses no rank."""
         if not self._teller.off:
             self._teller.off = True
             if not self._over:
@@ -160,7 +160,7 @@ class Link:
 
 
 def stack(thread: int) -> list[list]:
-    """What a thread executes now, the innermost call last: [file, line, function, source], without this package."""
+    """A thread's stack, the innermost call last: [file, line, function, source] each, without this package."""
     frame = sys._current_frames().get(thread)
     return [
         [f.filename, f.lineno, f.name, f.line or ""]

@@ -1,6 +1,6 @@
-"""The process that all ranks tell what they do: it writes the record, judges, and prints.
+"""The process that collects all ranks' messages: it writes the record, judges, and prints.
 
-It runs on rank 0's host and outlives rank 0; each other host has one that hands on what its ranks tell (upward.py).
+It runs on rank 0's host and outlives rank 0; each other host has one that forwards its ranks' messages (forwarder.py).
 It only reads: no rank is ended or raised in by it.
 """
 
@@ -29,9 +29,9 @@ from .rings import Host, Local
 from .sockets import Listener
 from .writer import Writer
 
-JUDGE_SECONDS = 0.05  # between two looks at what follows
-STACK_SECONDS = 0.3  # for the ranks to tell where they are
-GOES_ON_SECONDS = 10.0  # without its connection, until a process is taken to go on for good
+JUDGE_SECONDS = 0.05  # between two checks for a verdict
+STACK_SECONDS = 0.3  # for the ranks to send their stacks
+GOES_ON_SECONDS = 10.0  # without its connection, until a process is assumed to continue unrecorded
 DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
 # Objects more, until Python looks for cycles among all that is held: only signatures make some, and it takes long.
@@ -49,9 +49,9 @@ def collect(
 ) -> None:
     """Collect until all ranks have ended.
 
-    local: where the ranks of this host, so many, connect.  others: where the collectors of other hosts do, if there are
-    any, and way, for them: the addresses, port and token.  folder: of the record; None on a host that rank 0 is not on.
-    options: of watch.py.
+    local: where this host's `count` ranks connect.  others: where the collectors of other hosts do, if there are any,
+    and way, for them: the addresses, port and token.  folder: of the record; None on a host without rank 0.
+    options: of recorder.py.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # SIG_IGN would hold for the alarm's command too
@@ -59,7 +59,7 @@ def collect(
     if folder is None:
         try:
             Upward(local, count).serve()
-        except Exception as error:  # its ranks say that they are not recorded
+        except Exception as error:  # its ranks report that they are not recorded
             say(f"the collector of {socket.gethostname()} has ended ({error or type(error).__name__})")
         return
     if others is not None:
@@ -74,8 +74,8 @@ class _Rank:
         self.number, self.ask, self.origin = number, ask, about["began"]
         self.hearer = Hearer(number, shift)
         self.where = Where(about["host"], about["pid"])
-        self.ended = False  # it has told all
-        self.cut_at: float | None = None  # time.monotonic() since which it is not known how its process ended
+        self.ended = False  # its last message has arrived
+        self.cut_at: float | None = None  # time.monotonic() since which its process's end is unknown
 
 
 class _Other(Pipe):
@@ -102,9 +102,9 @@ class Collector(Host):
         self._writer = Writer(folder, world_size, options.script, options.last, self._standing, self._began)
         self._judge, self._alarm = Judge(world_size, options.patience), options.alarm
         self._asked: float | None = None  # until when to wait for stacks
-        self._skipped = False  # it has been said that calls were lost
+        self._skipped = False  # lost calls have been reported
         self._damaged: set[int] = set()  # ranks of which records were damaged
-        self._finished = False  # it has been said how much was recorded
+        self._finished = False  # the summary has been printed
 
     def serve(self) -> None:
         looked = 0.0
@@ -197,7 +197,7 @@ class Collector(Host):
                 self._take(other, what, piece)
             if frames is None or not other.known and other.unread > HELLO_BYTES:
                 self._close_other(other)
-        except (ValueError, KeyError, TypeError):  # this is no collector
+        except (ValueError, KeyError, TypeError):  # this isn't a collector
             self._close_other(other)
         except OSError as error:
             if error.errno in DARK and (ranks := self._left(other)):
@@ -241,7 +241,7 @@ class Collector(Host):
         del self._hosts[other]
 
     def _left(self, other: _Other) -> set[int]:
-        """The ranks of another host that have not ended, as far as its collector has told."""
+        """The ranks of another host that have not ended, according to its collector."""
         return {number for number in self._hosts[other] if self._ranks[number].where.connected}
 
     # --- verdicts -------------------------------------------------------------------------

@@ -14,19 +14,19 @@ _TRUTH = b"false", b"true"
 
 
 class Hearer(lines.Reader):
-    """What one rank tells."""
+    """Decodes one rank's records."""
 
     def __init__(self, rank: int, shift: float) -> None:
         super().__init__(rank)
         self.shift = shift
-        self.is_deaf = False  # some records were damaged, and those that follow make no sense, up to the next segment
+        self.is_deaf = False  # some records were damaged, so the following ones make no sense, up to the next segment
         self._whole = b'[%d,"call",%%d,%%d,%%.7f]\n[%d,"waiting",%%d,%%.7f,false,"main"]\n[%d,"done",%%d,%%.7f,%%s]'
         self._whole %= rank, rank, rank
         self._anew = b'[%d,"anew",' % rank
         self._told: dict[int, list[bytes]] = {}  # the lines of each signature that may be used again
 
     def hear(self, piece: bytes, lost: bool) -> Iterator[tuple[bytes, messages.Message | None]]:
-        """The lines of some records, with the message of each that is one; those of a whole call as one.
+        """The lines of some records, each with its message if it is one; a complete call's three lines come as one.
 
         lost: whether records between the last piece and this one are missing.  An empty piece: some are damaged.
         """

@@ -1,13 +1,13 @@
 """A rank's messages, written into its ring: most calls in a few numbers, since most are like an earlier one.
 
-What calls have in common is a signature, told once as a line (lines.py) and then by its number.  Such a call is some
-records: that it is made, that it is waited for or that a device's stream has it, and that it is complete.  All else is
-told as a line.
+The fields that calls share are a signature, written once as a line (lines.py) and then by its number.  Such a call is
+a few records: it is made, it is waited for or issued to a device's stream, and it is complete.  Everything else is
+written as a line.
 
     CALL, signature, index, start    WAIT, index, since, limited    DONE, index, end, waited
     ISSUED, index, at                LINE, length, line
 
-Each segment of the ring begins with the line "anew", and signatures are told anew in it.
+Each segment of the ring begins with the line `anew`, and signatures are written again in it.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from .ring import RingWriter
 
 CALL, WAIT, DONE, LINE, ISSUED = range(1, 6)
 CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI", "<BQd"))
-WHOLE = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are told
-MAX_LANES = 1000  # that are told of at the beginning of a segment
+WHOLE = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are written
+MAX_LANES = 1000  # listed at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
 _OWN = {
     "index",
@@ -35,16 +35,16 @@ _OWN = {
     "step",
     "before",
     "after",
-}  # of an event's fields, those that calls of one signature differ in
+}  # fields of an event in which calls of one signature differ
 _shared = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN))
 _UNTOLD = object()
 
 
 class _Signature:
-    """What calls have in common.
+    """The fields that calls share.
 
-    after, leaves: what they leave when they are complete, and when they are issued, once that has been told.
-    lane: how many calls of it were made.
+    after, leaves: their results when they are complete, and when they are issued, once written.
+    lane: the number of calls made in their lane.
     """
 
     __slots__ = "number", "before", "after", "leaves", "lane"
@@ -55,28 +55,28 @@ class _Signature:
 
 
 class Teller:
-    """Writes a rank's messages into a ring.  values: whether events hold tensors, and so are told one by one."""
+    """Writes a rank's messages into a ring.  values: whether events hold tensors, and so are written one by one."""
 
     def __init__(self, ring: RingWriter, rank: int, values: bool) -> None:
         self._ring, self._rank, self._values = ring, rank, values
-        self.off = False  # nothing is told any more
+        self.off = False  # nothing is written any more
         self._queue: deque[messages.Message] = deque()
         self._lock = threading.Lock()
-        self._signatures: dict[tuple, _Signature] = {}  # told in this segment
+        self._signatures: dict[tuple, _Signature] = {}  # written in this segment
         self._number = self._number_before = 0  # of the last signature, and of the last before this segment
-        self._alike: dict[Event, _Signature] = {}  # by an earlier event, told in this segment
+        self._alike: dict[Event, _Signature] = {}  # by an earlier event, written in this segment
         self._under_way: dict[int, _Signature] = {}  # by index
         self._lanes: dict[tuple, list[int]] = defaultdict(lambda: [0])  # see Event.lane -> calls made of it
         self._made = 0  # calls
-        self._step = 0  # training steps that it has ended, as was told
+        self._step = 0  # training steps that it has ended, as last written
         self._works: dict[Hashable, int | None] = {}  # that have begun, and not ended
         self._with_text = cache(with_text)
         self._ring.put(self._line(self._anew()))
 
     def tell(self, message: messages.Message) -> None:
-        """Write a message down. It may come from any thread, and from a signal's handler in the midst of another."""
+        """Write a message. It may come from any thread, and from a signal handler in the middle of another."""
         self._queue.append(message)
-        while self._queue and not self.off and self._lock.acquire(blocking=False):  # else who has it writes this too
+        while self._queue and not self.off and self._lock.acquire(blocking=False):  # else its holder writes this too
             try:
                 while self._queue:
                     self._tell(self._queue.popleft())
@@ -122,7 +122,7 @@ class Teller:
                 self._signatures[key] = signature
         if key is not None:
             self._number_call(signature, e.index, e.start)
-        signature.lane[0] += 1  # only now: a segment that begins meanwhile tells of what came before
+        signature.lane[0] += 1  # only now: a segment that begins meanwhile lists the calls before it
         self._made = e.index + 1
 
     def _again(self, m: messages.Again) -> None:
@@ -136,7 +136,7 @@ class Teller:
             self._made = m.index + 1
 
     def _number_call(self, signature: _Signature, index: int, start: float) -> None:
-        """Tell of a call by its signature's number."""
+        """Write a call by its signature's number."""
         self._under_way[index] = signature
         self._ring.put(CALLED.pack(CALL, signature.number, index, start))
 
@@ -158,7 +158,7 @@ class Teller:
             self._write(lines.of_message(m, self._with_text))
 
     def _has(self, signature: _Signature, name: str, value: Value) -> bool:
-        """Whether a signature's after or leaves is told as this value: before, or now, if this segment has its number."""
+        """Whether a signature's after or leaves is written as value: before, or now, if this segment has its number."""
         told = getattr(signature, name)
         if told is value or told == value:
             return True
@@ -170,7 +170,7 @@ class Teller:
     # --- lines and segments ---------------------------------------------------------------
 
     def _write(self, line: list, room: int = 0) -> None:
-        """Write a line, with so much room after it in its segment."""
+        """Write a line, with `room` bytes left after it in its segment."""
         record = self._line(line)
         if self._ring.left < len(record) + room:
             self._turn()
@@ -198,6 +198,6 @@ class Teller:
         self._ring.put(self._line(self._anew()))
 
     def _anew(self) -> list[Any]:
-        """What all records until now come to, for a reader that lacks some."""
+        """The summary of all records until now, for a reader that lacks some."""
         lanes = list(self._lanes.items())[-MAX_LANES:]
         return lines.anew(self._made, [(lane, made) for lane, (made,) in lanes], list(self._works.items()), self._step)

@@ -1,4 +1,4 @@
-"""How processes of this host end, as the kernel tells one that is not their parent."""
+"""The exit status of processes of this host, as the kernel reports it to a process that is not their parent."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 
 
 def here() -> str:
-    """What names the processes of this host: equal for two that see each other under the same numbers."""
+    """An id of this host's process numbers: equal for two processes that see each other under the same numbers."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
     return ""

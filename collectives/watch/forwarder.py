@@ -1,6 +1,6 @@
-"""The collector of a host that rank 0 is not on: it hands what its ranks tell to the collector of rank 0's host.
+"""The collector of a host that rank 0 is not on: it forwards its ranks' messages to the collector of rank 0's host.
 
-The way there is in the launcher's store.  Both clocks are compared, since each host has its own.
+That collector's address is in the launcher's store.  Both clocks are compared, since each host has its own.
 
     up      {"token"}  {"ping"}  {"clock"}  {"arrived", "about"}  {"told", "lost"} with records  {"said", "what"}  {"cut"}  {"gone", "status"}
     down    {"pong"}  {"to", "what"}
@@ -22,7 +22,7 @@ from .rings import Host, Local
 
 FIND_SECONDS = 60.0  # for the address to be in the store
 PING_SECONDS = 10.0
-PINGS = 8  # of which the one that was answered fastest tells the other clock's time
+PINGS = 8  # the one that was answered fastest gives the other clock's time
 END_SECONDS = 5.0  # for the other collector to have read all
 
 
@@ -33,7 +33,7 @@ def store() -> dist.TCPStore:
 
 
 def key() -> str:
-    """Where the store holds the way: each restart of the ranks has collectors of its own."""
+    """The store's key of the collector's address: each restart of the ranks has its own collectors."""
     environ = os.environ
     return f"collectives/{environ.get('TORCHELASTIC_RUN_ID')}/{environ.get('TORCHELASTIC_RESTART_COUNT')}/collector"
 

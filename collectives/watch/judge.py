@@ -13,19 +13,19 @@ from . import report
 from .lines import RETURNED
 from .warnings import Notes
 
-KEPT_CALLS = 256  # complete ones; those before a wrong call tell whether ranks swapped calls
+KEPT_CALLS = 256  # complete ones; the last before a wrong call show whether ranks swapped calls
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
 ENDING_SECONDS = 5.0  # for all ranks to have ended, once a signal from outside has ended one: the machine may be busy
-STOOD_SECONDS = 2.0  # without a message; then it is told what stood still before a rank ended
+STOOD_SECONDS = 2.0  # without a message; then the standstill before a rank's end is reported
 UNSEEN = "disappeared without an error on another host: killed, or ended by os._exit,"
 
 
 class Judge:
     """Fed with the ranks' messages, it gives one verdict that is certain, and before it one on each standstill.
 
-    Only a program that catches a deadlock and goes on may be told another one.
+    A second verdict is given only if the program caught a deadlock and continued.
 
-    patience: seconds without a message, after which a job whose ranks wait is taken to stand still.
+    patience: seconds without a message, after which a job whose ranks wait counts as hanging.
     """
 
     def __init__(self, world_size: int, patience: float) -> None:
@@ -36,7 +36,7 @@ class Judge:
         self._stood: Standstill | None = None  # until the first rank ended
         self._ended_since: float | None = None  # that a first rank has
         self._certain_told = False
-        self._never: set[str] = set()  # names of the groups of calls that have been told never to finish
+        self._never: set[str] = set()  # names of the groups of calls reported never to finish
         self._all_told = False  # no verdict follows from here on
         self._notes = Notes(world_size)
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
@@ -88,11 +88,11 @@ class Judge:
         self._dark = self._dark or (host, ranks)
 
     def blind(self) -> None:
-        """Take in that a rank goes on, and tells nothing any more: nothing is certain from here on."""
+        """A rank continues but reports nothing any more: nothing is certain from here on."""
         self._certain_told = self._all_told = True
 
     def _ends(self) -> None:
-        """Keep, before a first rank ends, what has stood still: most often that is the cause."""
+        """Keep the standstill before a first rank ends: usually it is the cause."""
         monitor, seconds = self._monitor, time.monotonic() - self._progress
         if seconds > STOOD_SECONDS and not monitor.cut_off and not monitor.failures:
             self._stood = monitor.standstill(seconds)
@@ -114,7 +114,7 @@ class Judge:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to tell, which conclude() gives once the ranks' lines are known."""
+        """Whether there is a verdict to report, which conclude() returns once the ranks' lines are known."""
         if self._certain_told:
             return self._stuck_again is not None
         certain = self._monitor.is_certain and not self._is_being_ended
@@ -122,31 +122,31 @@ class Judge:
 
     @property
     def _is_being_ended(self) -> bool:
-        """Whether all ranks may be about to be ended from outside, which is another verdict than that on the first."""
+        """Whether all ranks may be about to be ended from outside, a different verdict than for the first alone."""
         if self._ended_since is None or not self._monitor.is_being_ended:
             return False
         return time.monotonic() < self._ended_since + ENDING_SECONDS
 
     @property
     def _stuck_again(self) -> Deadlock | None:
-        """The verdict on another deadlock, once the program has caught the one that was told."""
+        """The verdict on another deadlock, once the program has caught the reported one."""
         return self._monitor.stuck_again(self._never) if self._never and not self._all_told else None
 
     @property
     def ends(self) -> dict[int, str]:
-        """How each rank ended that has."""
+        """The way each ended rank ended, in words."""
         monitor = self._monitor
         ends = {rank: report.exited(status) for rank, status in monitor.exits.items() if rank in monitor.dead}
         ends |= dict.fromkeys(monitor.returned, report.RETURNED)
         return ends | {rank: report.raised(failure) for rank, failure in monitor.failures.items()}
 
     def notes(self) -> list[str]:
-        """What is worth a look and no verdict, each told once."""
+        """Warnings, which end nothing, each given once."""
         return self._notes.due(self._patience == inf)
 
     @property
     def _is_standing(self) -> bool:
-        """Whether ranks wait; before the first call of each, or in new_group, only their lines can tell."""
+        """Whether ranks wait; before the first call of each, or in new_group, only their lines show it."""
         monitor = self._monitor
         if monitor.standstill(0.0) or not all(map(monitor.made, range(monitor.world_size))):
             return True
@@ -154,11 +154,11 @@ class Judge:
 
     @property
     def _is_late(self) -> bool:
-        """Whether no rank has told anything for a long time, which has not been told yet."""
+        """Whether no rank has sent a message for `patience` seconds, and this has not been reported yet."""
         return not self._still_told and time.monotonic() - self._progress > self._patience
 
     def conclude(self) -> Verdict | None:
-        """The verdict, to be told: each is given once. None if there is nothing to tell."""
+        """The verdict to report, each given once; None if there is nothing to report."""
         if self._certain_told:
             again = self._stuck_again
             self._give_up(again)

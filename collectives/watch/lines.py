@@ -1,17 +1,17 @@
-"""A rank's messages as lines of JSON: what it tells besides numbers (teller.py), and what a record holds.
+"""A rank's messages as lines of JSON: all that aren't mere numbers (encoder.py), and the content of a record.
 
 A line is an array, [rank, kind, ...].  No line can make its reader execute anything, so a record is
 safe to open, and a collector safe to reach.  Times are in seconds on the rank's clock.
 
-    [r, "clock", seconds]                   what the rank's times, from here on, lack to the record's clock
-    [r, "signature", s, op, {...}]          from here on s stands for such calls: what of their Event is not the default
+    [r, "clock", seconds]                   offset to add to the rank's times from here on, for the record's clock
+    [r, "signature", s, op, {...}]          from here on s denotes such calls: their Event's non-default fields
     [r, "call", index, s, start]            the rank makes a call
-    [r, "call", index, op, start, {...}]    the same, told in full
+    [r, "call", index, op, start, {...}]    the same, in full
     [r, "waiting", index, since, limited, thread]
-    [r, "after", s, after]                  what such calls leave, from here on
-    [r, "done", index, end, waited, src, after]    a call is complete; without src and after, the latter is as told
-    [r, "leaves", s, after]                 what such calls leave when they are issued, from here on
-    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, that is as told
+    [r, "after", s, after]                  the result of such calls, from here on
+    [r, "done", index, end, waited, src, after]    a call is complete; without src and after, after is as before
+    [r, "leaves", s, after]                 their result when they are issued, from here on
+    [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, it's as before
     [r, "misused", index, how, line]        [r, "not finite", index]
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "group", index, group, line]        the rank calls new_group, as all ranks have to
@@ -20,10 +20,10 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "checked", optimizer, step, checksum, calls]    the rank's parameters after that step
     [r, "returned"]  [r, "failed", {...}]   the script has ended; the fields of a Failure
     [r, "step", steps]                      the training steps that the rank had ended before the calls from here on
-    [r, "anew", calls, [[lane, calls], ...], [[work, index], ...], steps]    what was told before, in all
-    [r, "skipped", ...]                     the same, where some of it is missing
+    [r, "anew", calls, [[lane, calls], ...], [[work, index], ...], steps]    summary of everything before
+    [r, "skipped", ...]                     the same, where some messages are missing
 
-In format 1 each call was told in full; one that was complete carried "end", "waited" and "after" itself.
+In format 1 each call was written in full; one that was complete carried "end", "waited" and "after" itself.
 
 A group is [rank, ...], or "first:beyond:step".  A line of source is [file, number, function, text].  A value is
 {"shape", "dtype"}, with "data" for a tensor, "head", "tail" and "checksum" for a summary, or a list of values,
@@ -64,12 +64,12 @@ def encoded(line: list) -> bytes:
 
 
 def of_call(e: Event, with_text: Text) -> list:
-    """The line of a call, told in full."""
+    """The line of a call, in full."""
     return ["call", e.index, e.op, e.start, _about(e, with_text)]
 
 
 def of_signature(number: int, e: Event, with_text: Text) -> list:
-    """The line after which this number stands for calls like this one."""
+    """The line after which this number denotes calls like this one."""
     return ["signature", number, e.op, _about(e, with_text)]
 
 
@@ -91,7 +91,7 @@ def of_message(m: messages.Message, with_text: Text) -> list:
 def anew(
     calls: int, lanes: Iterable[tuple[tuple, int]], works: Iterable[tuple[Hashable, int | None]], step: int
 ) -> list:
-    """The line of what a rank has told until now. lanes: see Event.lane, with the calls made of each."""
+    """The line that sums up a rank's messages until now. lanes: see Event.lane, with the calls made in each."""
     short = [[[*lane[:2], _ranks(lane[2]), *lane[3:]], made] for lane, made in lanes]
     return ["anew", calls, short, [list(work) for work in works], step]
 
@@ -161,7 +161,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
 
 
 def decoded(line: bytes) -> list:
-    """A line's parts: rank, kind, and more. Raises ValueError for what is no line of a record."""
+    """A line's parts: rank, kind, and more. Raises ValueError if it isn't a line of a record."""
     told = json.loads(line)
     if not isinstance(told, list) or len(told) < 2 or told[1] not in _READ:
         raise ValueError(f"not a line of a record: {line[:100]!r}")
@@ -179,7 +179,7 @@ class Reader:
         self.step = 0  # training steps that it has ended
 
     def read(self, kind: str, *rest: Any) -> list[messages.Message]:
-        """The messages of a line. Raises ValueError for what is no line of a record."""
+        """The messages of a line. Raises ValueError if it isn't a line of a record."""
         try:
             return _READ[kind](self, *rest)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -190,7 +190,7 @@ class Reader:
         return messages.Called(signature.event(index, start + self.shift, self.step))
 
     def whole(self, index: int, number: int, start: float, since: float, end: float, waited: bool) -> messages.Called:
-        """A call, with what is told when it is waited for and complete."""
+        """A call, with the messages that it is waited for and complete."""
         signature, shift = self.signatures[number], self.shift
         event = signature.event(index, start + shift, self.step)
         event.waiting, event.end, event.waited, event.after = since + shift, end + shift, waited, signature.after
@@ -272,7 +272,7 @@ class Reader:
 
 
 class Signature:
-    """What calls have in common.  after, leaves: what they leave when they are complete, and when they are issued."""
+    """The fields that calls share.  after, leaves: their results when they are complete, and when they are issued."""
 
     __slots__ = "_class", "after", "leaves"
 
@@ -333,7 +333,7 @@ def _line(line: list | None) -> Line | None:
 
 
 def hashable(value: Any) -> Any:
-    """What was a tuple before JSON made a list of it, or a plain value."""
+    """The value with tuples for the lists that JSON made of them."""
     return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 

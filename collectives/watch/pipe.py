@@ -64,7 +64,7 @@ class Pipe:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection has ended, and all that came through it has been received."""
+        """Whether the connection has ended, and everything sent through it has been received."""
         try:
             return not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -32,7 +32,7 @@ class Record(Run):
     verdict: str = ""  # what was printed while it ran
     dropped: int = 0  # calls of all ranks that came before `.calls`, and are only in `.totals`
     about: dict = field(default_factory=dict)  # script, arguments, ...
-    knows_blocked: bool = True  # whether it tells since when ranks were blocked in calls that returned at once
+    knows_blocked: bool = True  # whether it has the times when ranks began to block in calls that returned at once
 
     timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
     training_steps = Later(
@@ -46,7 +46,7 @@ class Record(Run):
         return count(self.events)
 
     def table(self, which: int | slice | None = None) -> str:
-        """The calls in words: those told, or the last ones, on a screen."""
+        """The calls in words: the given ones, or a screenful of the last."""
         if which is not None:
             return super().table(which)
         tables, lines, all_ = [], 0, blocks(self.calls)
@@ -100,12 +100,12 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
 
 
 def is_record(folder: Path) -> bool:
-    """Whether a folder is a job's record: what writer.py makes, whatever else is in it."""
+    """Whether a folder is a job's record: it has writer.py's files, whatever else is in it."""
     return (folder / "about.json").is_file() and (folder / "ranks.jsonl").is_file()
 
 
 def _last(files: list[Path]) -> list[Path]:
-    """Of all files, those that follow each other up to the last."""
+    """The files that follow each other without a gap up to the last."""
     missing = [int(file.stem) - place for place, file in enumerate(files)]  # before each of them
     return files[missing.index(missing[-1]) :]
 
@@ -117,7 +117,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 class _Reader:
-    """What files that follow each other hold."""
+    """The calls and totals in files that follow each other."""
 
     def __init__(self, world_size: int, files: list[Path]) -> None:
         head = _lines(files[0])[:1]

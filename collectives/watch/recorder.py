@@ -33,7 +33,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     if rank == client.first_rank():
         try:
             _start_collector(options, began)
-        except OSError as error:  # each rank says that it is not recorded
+        except OSError as error:  # each rank reports that it is not recorded
             say(f"no collector can be started: {error}")
     way = client.Link(rank, began, options.values)
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit

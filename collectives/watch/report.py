@@ -1,4 +1,4 @@
-"""What the collector prints: a verdict, where each rank is, and who will end the job."""
+"""The collector's printed report: a verdict, each rank's stack, and what will end the job."""
 
 import os
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ class Where:
     host: str
     pid: int
     connected: bool = True
-    end: str = ""  # how it has ended, as far as that is known, see Judge.ends
-    stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: not told
+    end: str = ""  # the way it has ended, if known, see Judge.ends
+    stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: unknown
 
 
 def raised(failure: Failure) -> str:
-    """How the script of a rank ended in an exception."""
+    """The words for a rank whose script ended in an exception."""
     return f"raised {failure.kind}" + (f" at line {failure.frames[-1].number}" if failure.frames else "")
 
 
 def exited(status: int | str | None) -> str:
-    """How the process of a rank ended. status: see Died."""
+    """The words for a rank whose process ended. status: see Died."""
     if status is None or isinstance(status, str):
         return "has ended"
     return f"was {killed_by(status)}" if status < 0 else f"ended with exit code {status}"
 
 
 def told(verdict: Verdict, where: dict[int, Where]) -> str:
-    """A verdict, every rank's place, and what becomes of the ranks, if the verdict is certain."""
+    """A verdict, every rank's stack, and what happens to the ranks, if the verdict is certain."""
     end = [] if isinstance(verdict, Standstill) else [LEFT]
     return "\n".join([RULE, wording.headline(verdict), *stacks(where), *end, RULE])
 

@@ -1,13 +1,13 @@
-"""Memory that a rank writes what it does into, and that outlives it: whatever ended the rank, its last calls can be read.
+"""Memory that a rank writes its messages into, and that outlives it: its last calls can be read whatever ended it.
 
 It is a file without a name, which the rank hands to the collector of its host.  Records follow each other in SEGMENTS
-segments, which are used in turn.  A record lies within one segment, and each segment can be read without those before
-it: its first record says what they came to (teller.py).  So if the reader falls behind, the oldest segment is lost, and
+segments, which are used in turn.  A record is within one segment, and each segment can be read without the earlier
+ones: its first record sums them up (encoder.py).  So if the reader falls behind, the oldest segment is lost, and
 never the newest.
 
-The header's words, of 8 bytes each, are TURN (segments that the writer has begun, but for the first), READ (those that
-the reader is done with) and SEGMENT_BYTES; from PUBLISHED on, there is one for each segment.  Its bits are, from the
-lowest on, the checksum of the records in it, their bytes, whether it is CLOSED, and the turn, modulo TURNS.
+The header's words, of 8 bytes each, are TURN (segments that the writer has begun, but for the first), READ (segments
+that the reader is done with) and SEGMENT_BYTES; from PUBLISHED on, there is one for each segment.  Its bits are, from
+the lowest on, the checksum of the records in it, their bytes, whether it is CLOSED, and the turn, modulo TURNS.
 
 A processor may show one process's stores to another in a different order (ARM does), and Python has no barrier against
 that.  So nothing relies on the order: the reader takes records only if their checksum is right.  If it's wrong, they are
@@ -109,7 +109,7 @@ class RingReader:
     def read(self, is_over: bool = False) -> list[tuple[bytes, bool]]:
         """The records that have come, in pieces of one segment, and whether some before the piece were lost.
 
-        An empty piece stands for records that are damaged.  is_over: the writer has ended, so what is wrong now stays wrong.
+        An empty piece means damaged records.  is_over: the writer has ended, so a wrong checksum stays wrong.
         """
         pieces = []
         while True:
@@ -133,7 +133,7 @@ class RingReader:
                 return pieces
 
     def _piece(self, word: int) -> bytes | None:
-        """The records of this segment that have not been read, up to what its word says; None if they are not all there."""
+        """The unread records of this segment, up to the length in its word; None if they are not all there."""
         nbytes, checksum = word >> NBYTES_SHIFT & MAX_NBYTES, word & CHECKSUM
         begin = self._turn % SEGMENTS * self._segment
         piece = bytes(self._memory[begin + self._nbytes : begin + nbytes])

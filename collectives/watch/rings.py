@@ -18,7 +18,7 @@ LEFT_SECONDS = 10.0  # without any connection, though ranks are missing
 
 
 class Local(Pipe):
-    """A rank of this host.  number: None until it has said who it is."""
+    """A rank of this host.  number: None until it has sent it."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
@@ -36,44 +36,44 @@ class Local(Pipe):
 
 
 class Host:
-    """Reads what the ranks of this host tell, and asks them.  A subclass says what becomes of it.
+    """Reads the messages of this host's ranks, and sends them requests.  A subclass handles the messages.
 
     listener: where they connect.  count: how many they are.
     """
 
     def __init__(self, listener: Listener, count: int) -> None:
         self._listener, self._count = listener, count
-        self.local: dict[int, Local] = {}  # by number, those that have said who they are
+        self.local: dict[int, Local] = {}  # by number, the ranks that have sent theirs
         self._select = selectors.DefaultSelector()
         self._select.register(listener, selectors.EVENT_READ, self._accept)
         self._connected = 0  # connections, and processes that have not ended
         self._here = here()
         self._quiet_since = time.monotonic()
 
-    # What happens to a rank; a subclass takes it further.
+    # Events of a rank; a subclass handles them.
 
     def arrived(self, rank: Local, about: dict) -> None:
-        """A rank has said who it is: its number, host, process, and when its times begin."""
+        """A rank has introduced itself: its number, host, process, and second 0 of its times."""
 
     def told(self, number: int, piece: bytes, lost: bool) -> None:
-        """A rank has written records; others before them are lost.
+        """A rank has written records.  lost: whether others before them are.
 
-        An empty piece stands for records that are damaged. It's followed by one that can be read without those before.
+        An empty piece means damaged records. It's followed by one that can be read without the earlier ones.
         """
 
     def said(self, number: int, what: dict) -> None:
-        """A rank has answered, or has come to its end, after all that it told."""
+        """A rank has answered, or has come to its end, after all its records."""
 
     def cut(self, number: int) -> None:
-        """The connection of a rank has ended, after all that it told: `gone` follows once its process has, too."""
+        """The connection of a rank has ended, after all its records: `gone` follows once its process has, too."""
 
     def gone(self, number: int, status: int | None) -> None:
-        """The process of a rank has ended: its exit code, or minus a signal's number; None if nobody here knows."""
+        """The process of a rank has ended: its exit code, or minus a signal's number; None if unknown on this host."""
 
-    # How it gets here.
+    # The reading.
 
     def look(self) -> None:
-        """Take in what has come, or wait a little for something to come."""
+        """Process everything that has come, or wait a little for something to come."""
         for key, _ in self._select.select(LOOK_SECONDS):
             key.data()
         for rank in self.local.values():
@@ -88,7 +88,7 @@ class Host:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there has been no connection for so long that none is to come."""
+        """Whether there has been no connection for LEFT_SECONDS (before the first, ARRIVE_SECONDS): none will come."""
         return time.monotonic() - self._quiet_since > (LEFT_SECONDS if self.local else ARRIVE_SECONDS)
 
     def _accept(self) -> None:
@@ -105,7 +105,7 @@ class Host:
             frames = rank.receive()
             if frames and is_new:
                 rank.meet(about := frames.pop(0)[0])
-        except (OSError, ValueError, LookupError, TypeError):  # it has ended, or this is no rank
+        except (OSError, ValueError, LookupError, TypeError):  # it has ended, or this isn't a rank
             frames = None
         if is_new and rank.number is not None:
             self._meet(rank, about)

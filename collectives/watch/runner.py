@@ -46,7 +46,7 @@ def _be_main() -> None:
 
 
 def _set_first_path(folder: str, always: bool = False) -> None:
-    """Put a folder where `python -m` has the current one. With -P there is none, and no script's folder either."""
+    """Put a folder where `python -m` has the current one. With -P there is neither that nor a script's folder."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
     elif always:
@@ -54,7 +54,7 @@ def _set_first_path(folder: str, always: bool = False) -> None:
 
 
 def show_error(hook: Callable, kind: type, error: BaseException, _: TracebackType | None) -> None:
-    """Call an excepthook with the error, whose tracebacks, and those of the errors before it, are as the script's own."""
+    """Call an excepthook with the error; its tracebacks, and its causes' tracebacks, show the script's frames alone."""
     one, shown = error, set()
     while one is not None and id(one) not in shown:
         shown.add(id(one))

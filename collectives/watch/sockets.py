@@ -1,7 +1,7 @@
 """Sockets that the processes of one user on one host find by a name.
 
-On Linux such a name is no file, and is free once its socket is closed.  Elsewhere, or if COLLECTIVES_SOCKETS names a
-folder, it's a file in a folder that only this user can enter.  A file outlives its process, so whoever listens there
+On Linux such a name isn't a file, and is free once its socket is closed.  Elsewhere, or if COLLECTIVES_SOCKETS names a
+folder, it's a file in a folder that only this user can enter.  A file outlives its process, so the listener also
 holds a lock on a second file.  If that lock is free, the socket's file is a leftover, and is replaced.
 """
 
@@ -19,7 +19,7 @@ MAX_ADDRESS_BYTES = 103  # macOS's limit, the smallest
 
 
 class Untrusted(OSError):
-    """A place where another user's process could be listening, or is. The message says what to do."""
+    """A place where another user's process could be listening, or is. The message has the remedy."""
 
 
 class Listener(socket.socket):
@@ -61,7 +61,7 @@ class Listener(socket.socket):
 def connect(name: str) -> socket.socket:
     """A connection to the listener of that name.
 
-    Raises OSError if there is none, Untrusted if it's another user's, or could be.
+    Raises OSError without a listener, Untrusted if it's another user's, or could be.
     """
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -1,4 +1,4 @@
-"""What the calls of a job come to, also of those that its record no longer holds."""
+"""The totals of a job's calls, including the ones that its record no longer holds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Total:
 
 
 class Totals(dict[Kind, Total]):
-    """What all calls of a job come to, also of those that the record no longer holds."""
+    """The totals of all calls of a job, including the ones that the record no longer holds."""
 
     def __repr__(self) -> str:
         rows = [("op", "ranks", "dtype", "calls", "bytes", "seconds")]
@@ -36,7 +36,7 @@ class Totals(dict[Kind, Total]):
 
     @property
     def unseen(self) -> list[str]:
-        """What these figures do not hold, in sentences."""
+        """Sentences on what these figures leave out."""
         issued, captured = (sum(getattr(t, name) for t in self.values()) for name in ("issued", "captured"))
         said = []
         if issued:
@@ -57,7 +57,7 @@ class Account:
         self.made = defaultdict(int, {tuple(map(hashable, lane)): n for lane, n in before["made"]})
         self.totals = Totals({(op, ranks, dtype): Total(*rest) for op, ranks, dtype, *rest in before["totals"]})
         self.calls: list[int] = before["calls"]
-        self.skipped = before.get("skipped", 0)  # of all calls, those that nobody could read
+        self.skipped = before.get("skipped", 0)  # calls among them that could not be read
         self._started: dict[tuple[int, int], tuple[Total, float]] = {}  # calls that are not complete
 
     def add(self, rank: int, message: messages.Message | None) -> None:

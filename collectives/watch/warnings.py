@@ -1,4 +1,4 @@
-"""What is worth a look in a job and ends nothing, each told once: a first NaN, replicas that differ, an error caught or a second one."""
+"""Warnings about a job, each given once, no verdicts: a first NaN, replicas that differ, caught or later errors."""
 
 import time
 from collections import defaultdict
@@ -11,7 +11,7 @@ from ..log import messages
 from ..log.calls import Call
 from ..log.event import Event, Failure
 
-GRACE_SECONDS = 0.5  # for what other ranks did before, and tell later
+GRACE_SECONDS = 0.5  # for other ranks' earlier calls, whose messages come later
 KEPT_CHECKS = 64  # that lack ranks
 
 
@@ -21,10 +21,10 @@ class Notes:
         self._non_finite: dict[
             int, tuple[Event, Call]
         ] = {}  # of each rank, the first that passes in a NaN or an infinity
-        self._due = inf  # time.monotonic() at which that is told
+        self._due = inf  # time.monotonic() at which that is reported
         self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
-        self._alike: dict[int, int] = {}  # by optimizer, the last step after which they did
+        self._alike: dict[int, int] = {}  # by optimizer, the last step after which they had
         self._dropped: dict[int, tuple[Event, int]] = {}  # by rank, the first message that gloo may lose; how many more
         self._told: list[str] = []
 
@@ -59,12 +59,12 @@ class Notes:
         self._told.append("all ranks have returned all the same: the program caught that a call could not finish")
 
     def failed(self, rank: int, failure: Failure) -> None:
-        """Take in that a rank raised an error of its own after it had been told that a call could never finish."""
+        """Add that a rank raised its own error after the verdict that a call could never finish."""
         where = f", {source(failure.frames[-1])}" if failure.frames else ""
         self._told.append(f"after that, rank {rank} raised {failure.kind}: {failure.message}{where}")
 
     def due(self, at_the_end: bool) -> list[str]:
-        """What is to be told now; at the end, all that is left."""
+        """The warnings due now; at the end, all that are left."""
         told, self._told = self._told, []
         if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
             firsts, self._due = list(self._non_finite.values()), inf

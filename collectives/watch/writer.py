@@ -4,12 +4,12 @@
                     "began" (Unix time of second 0), ...}
     ranks.jsonl     [rank, host, process] of each rank, when it came
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
-    00007.jsonl ... the last lines: of those between, the first file and the last two remain
+    00007.jsonl ... the last lines: the first file and the last two remain
     verdict.txt     what was printed about it
     verdict.json    {"kind", "ranks", "calls", "text"}: the last verdict, for a program
 
-The first line of a file of lines says what came before it: {"before": {"made", "totals", "calls"}}; those that follow
-say again which signatures and clocks its lines go by.
+The first line of a file of lines sums up the earlier ones: {"before": {"made", "totals", "calls"}}; the next ones
+repeat the signatures and clocks that its lines refer to.
 A job that is killed leaves all but its last tenths of a second.
 """
 
@@ -31,13 +31,13 @@ from .pipe import say
 from .totals import Account
 
 FORMAT = 2
-# Of a rank's calls, a file holds up to so many times what it holds of each: a collector that has fallen behind reads the
-# calls of one rank after those of another, and those that belong together are to be in one file.
+# A file may hold up to MOST times `last` calls of one rank: a collector that has fallen behind reads one rank's calls
+# after another's, and calls that belong together should be in one file.
 MOST = 32
 
 
 def _while_it_can(method: Callable) -> Callable:
-    """A method of Writer, until the disk refuses something: that is said, and from there on it does nothing."""
+    """A method of Writer, until the disk refuses something: that is printed, and from there on it does nothing."""
 
     @functools.wraps(method)
     def written(self: Writer, *given: Any) -> None:
@@ -54,8 +54,8 @@ def _while_it_can(method: Callable) -> Callable:
 class Writer:
     """Writes a record, as far as the disk takes it.
 
-    last: calls of each rank that it keeps, at least: so many are in each file, but for the newest and see MOST.
-    standing: gives the lines without which those to come cannot be read.
+    last: calls of each rank that it keeps, at least: each file but the newest has that many, see also MOST.
+    standing: returns the lines without which later ones cannot be read.
     began: second 0 of its times, by time.perf_counter().
     """
 
@@ -156,7 +156,7 @@ class Writer:
             self._whole("verdict.json", json.dumps(about))
 
     def summary(self, seconds: float) -> str:
-        """How much there is, and where."""
+        """The number of calls and the record's place, in words."""
         self.flush()
         calls, skipped = sum(self._account.calls), self._account.skipped
         lost = f" ({skipped:,} of them were lost)" if skipped else ""

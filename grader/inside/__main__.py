@@ -1,11 +1,11 @@
 """The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
 
-It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and those of one submission are gone before
-the next are made.
+It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and one submission's ranks are gone before
+the next ones are made.
 
-    request    {"load": true}: what DTensor and functional collectives import; answered by {"loaded": true}
+    request    {"load": true}: import what DTensor and functional collectives need; answered by {"loaded": true}
                {"ranks": n} with n sockets: as many more ranks, of a world of all there are; answered by {"forked": n}
-               {"look": true}: how much they have computed; answered by {"computed": seconds of processor time}
+               {"look": true}: the ranks' use of the processor; answered by {"computed": seconds of processor time}
                {"end": true}: ends them; answered by {"ended": [exit status, ...]}
 """
 
@@ -30,8 +30,8 @@ from . import rank, seccomp
 from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
-LOOK_SECONDS = 0.2  # between two looks at how much ranks have computed
-# What else a rank would import itself, for seconds: by y.backward(gradient); by a DTensor, which loads torch's compiler.
+LOOK_SECONDS = 0.2  # between two readings of the ranks' processor time
+# Imports that would take each rank seconds: by y.backward(gradient); by a DTensor, which loads torch's compiler.
 BY_BACKWARD = "torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"
 BY_DTENSOR = (
     "torch._dynamo",
@@ -62,7 +62,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     torch.set_num_threads(1)
     (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
     dist.ReduceOp.SUM, dist.HashStore()
-    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for who only wants the name of such a folder
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for code that only wants the name of such a folder
     if closed_in:
         seccomp.call_numbers(platform.machine())  # read here once, and not in each rank
     base = _loaded(BY_BACKWARD)
@@ -106,7 +106,7 @@ def _loaded(names: tuple[str, ...]) -> int:
 
 
 def _end_exhausted(living: list[Living]) -> None:
-    """Kills who has computed for too long in a world of this size."""
+    """Kill the ranks that have computed for too long in a world of this size."""
     for one in living:
         if not one.exhausted and one.computed - one.before >= seccomp.computing_seconds(len(living)):
             one.exhausted = True
@@ -131,9 +131,9 @@ def _become(descriptor: int, base: int, closed_in: bool) -> None:
 
 
 def _end(living: list[Living]) -> list[int | None]:
-    """Kills the ranks and all they started; how each had ended, minus a signal's number where it was one.
+    """Kill the ranks and all they started; return each one's exit code, or minus a signal's number.
 
-    -SIGXCPU stands for the SIGKILL of who has computed for too long.
+    -SIGXCPU means the SIGKILL of a rank that has computed for too long.
     """
     ended = []
     for one in living:

@@ -46,7 +46,7 @@ class Uplink:
                 data = data[os.write(self._fd, data) :]
 
     def hear(self, ticket: int = 0) -> tuple[dict[str, Any], bytes]:
-        """The answer to a ticket; to 0, what the scorer says unasked."""
+        """The answer to a ticket; for 0, the scorer's next message that answers no request."""
         with self._news:
             while ticket not in self._answers:
                 if self._reading:
@@ -93,10 +93,10 @@ class Uplink:
 
 
 class PendingCall(dist.Work):
-    """A call under way, to which its tensors belong until somebody waits for it.
+    """A call in flight, to which its tensors belong until the rank waits for it.
 
-    The scorer has copied what is sent by then, but a network may read it, and write what is received, at any time
-    before: whoever writes into one of these tensors meanwhile is told so.
+    The scorer has copied the sent data by then, but a network may read it, and write the received data, at any time
+    before: an answer that writes into one of these tensors meanwhile gets an error.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Future(torch.futures.Future):
 
 
 def collected(futures: list[torch.futures.Future]) -> Future:
-    """What torch.futures.collect_all gives: the future of all of them, done."""
+    """The future that torch.futures.collect_all returns: of all of them, done."""
 
     def wait_for_all():
         for future in futures:
@@ -330,7 +330,7 @@ def open_to(uplink: Uplink) -> None:
         return tagged(ranks, timeout, None if own else backend, *more, **options)
 
     def followed(*args, **kwargs):
-        group = new_group(*args, **kwargs)  # first, so that torch itself says what's wrong with the arguments
+        group = new_group(*args, **kwargs)  # first, so that torch itself reports wrong arguments
         named = signature.bind(*args, **kwargs).arguments
         if not named.get("use_local_synchronization"):
             ranks = named.get("ranks")

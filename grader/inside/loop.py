@@ -2,7 +2,7 @@
 
 The loop of the standard library wakes itself by a pair of sockets and waits by epoll.  Ranks have neither: sockets take
 their inode numbers from one counter of the machine, and epoll's watches count against one quota of the user, so both
-would tell a rank what the others do.
+would show a rank what the others do.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Values as a JSON header and raw bytes: how an untrusted rank and the scorer talk.
+"""Values as a JSON header and raw bytes: the wire format between an untrusted rank and the scorer.
 
-Nothing is ever unpickled.  What comes from a rank is bounded and checked before it is used: sizes, dtypes, shapes,
+Nothing is ever unpickled.  Everything from a rank is bounded and checked before it is used: sizes, dtypes, shapes,
 nesting, text.
 """
 
@@ -22,7 +22,7 @@ DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
 
 class Malformed(ValueError):
-    """Bytes that no honest rank sends. The message says which kind."""
+    """Bytes that no honest rank sends. The message names the kind."""
 
 
 class Opened(NamedTuple):
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
 
 
 class Opaque:
-    """Stands for a returned object that is no plain data."""
+    """A stand-in for a returned object that isn't plain data."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"

@@ -1,7 +1,7 @@
 """One rank: runs a submitted answer, once for each case the scorer hands it, in one world after the other.
 
-In each world the cells run anew, as in a notebook that is run again.  What a rank keeps of an earlier case says nothing
-of a later one: its inputs are drawn by themselves, and handed out when all ranks have returned from the one before.
+In each world the cells run again, as in a notebook that is restarted.  Data that a rank keeps from an earlier case
+reveals nothing about a later one, whose inputs are drawn independently and sent once all ranks have returned.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from .loop import Policy
 from .protocol import Opened, decode, encode
 
 PRETENDED = ("helpers", "collectives", "grader", "matplotlib", "IPython")  # packages that are not here
-LATE_SECONDS = 0.05  # a rank starts after the others, where a case says so
+LATE_SECONDS = 0.05  # a rank starts after the others, if its case is late
 
 
 def live(sock: socket.socket, base: int, closed_in: bool) -> None:
@@ -86,7 +86,7 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
 
 
 def _left(loaded: set[str]) -> bool:
-    """Whether an answer has left something that could meddle in the next world: a thread, or a module that knows this one.
+    """Whether an answer has left something that could meddle in the next world: a thread, or a module that knows this.
 
     torch.distributed.nn, for one, takes the world that it is imported in as the default of its functions.
     """
@@ -109,7 +109,7 @@ def _join_threads() -> None:
 
 
 def _environment(rank: int, world_size: int) -> dict[str, str]:
-    """What torchrun sets."""
+    """The environment variables that torchrun sets."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     return {name: str(value) for name, value in ranks.items()}
 
@@ -153,7 +153,7 @@ def _compiled(source: str, file: str) -> types.CodeType:
 
 
 class Pretended(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """What packages are that are not here: a cell that imports them or tries itself out goes on without."""
+    """Stand-ins for packages that are not here: a cell that imports them or tries itself out continues without."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] in PRETENDED:
@@ -185,7 +185,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         frames.append([error.filename, error.lineno, "answer cell"])
     message = f"it called sys.exit({error.code!r})" if isinstance(error, SystemExit) else str(error)
     if isinstance(error, SyntaxError):
-        message = str(error.msg)  # without the name of a file that is none
+        message = str(error.msg)  # without the name of a file that doesn't exist
     return {"failed": type(error).__name__, "message": message[:2000], "frames": frames[-8:]}
 
 

@@ -1,8 +1,8 @@
 """The system calls left to a rank that runs submitted code: to compute, and to use what it has open.
 
 A seccomp filter (Linux, man 2 seccomp) that lists what is allowed; everything else fails with EPERM.  So no processes,
-no sockets, no signals to others, no shared memory, no locks, no futex and no clock of another process, no new files:
-also where the sandbox's walls would allow them.  It cannot be taken off.
+no sockets, no signals to others, no shared memory, no locks, no futex and no clock of another process, no new files,
+even where the sandbox's walls would allow them.  It cannot be taken off.
 """
 
 import csv
@@ -21,9 +21,9 @@ from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
 CPU_SECONDS = 10.0  # of processor time for a rank that is alone
-# For each of several: of two cores, eight get no more in the ten seconds of an answer. A right one seldom needs a fiftieth.
+# For each of several: eight on two cores get no more in an answer's ten seconds. A right one rarely needs a fiftieth.
 SHARED_CPU_SECONDS = 2.5
-LIFE_SECONDS = 100  # of processor time for a rank in all worlds together, should nobody look any more
+LIFE_SECONDS = 100  # of processor time for a rank in all worlds together, should nothing look any more
 MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
@@ -38,7 +38,7 @@ FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file th
 NEGATIVE = 0x80000000  # the clock of a process by its number: how much another rank has computed
 FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no locks, leases, notifications
 IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS (isatty), FIONBIO, FIONCLEX, FIOCLEX
-# How memory is read, and that it is free, or in large pages. None that throws a file's pages out for all who read it.
+# Access patterns, freeing, large pages. No advice that evicts a file's pages for every process that reads it.
 ADVICES = (0, 1, 2, 3, 4, 8, 14, 15)
 PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 
@@ -91,7 +91,7 @@ def used() -> int:
 def apart(rank: Callable[[], None]) -> int:
     """Fork a process that calls this function, in a PID namespace of its own; return its id here.
 
-    In one that ranks shared, the numbers of new threads would tell each of them how many the others have begun.
+    In one that ranks shared, the numbers of new threads would show each of them how many the others have begun.
     """
     forked: list[int | OSError] = []
 
@@ -138,7 +138,7 @@ def _drop_capabilities() -> None:
 
 @cache
 def call_numbers(machine: str) -> dict[str, int]:
-    """Of each system call that is allowed on a kind of processor, its number there."""
+    """The system calls allowed on a kind of processor, name -> number there."""
     with CALLS.open(encoding="ascii") as file:
         return {call["name"]: int(call[machine]) for call in csv.DictReader(file) if call[machine]}
 
@@ -166,7 +166,7 @@ def _program(machine: str) -> list[bytes]:
         last = len(values) - 1
         tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]
         code += _when(numbers[name], offset, tests, fail)
-    # Own limits are read and never set: how far one can be lowered would tell what all ranks use together.
+    # Own limits are read and never set: how far one can be lowered would reveal all ranks' use together.
     own = [_op(_EQUAL, 0, 1, 0), _op(_EQUAL, me, 0, 5)]
     unset = [_op(_LOAD, _THIRD), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _THIRD + 4), _op(_EQUAL, 0, 0, 1)]
     code += _when(numbers["prlimit64"], _FIRST, own + unset, fail)

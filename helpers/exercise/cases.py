@@ -20,7 +20,7 @@ class Case:
 
     world_size: int
     kind: str = "small numbers"  # one of KINDS, or what the exercise itself understands
-    size: int = 3  # elements; what of, the exercise knows
+    size: int = 3  # elements; the exercise defines of which tensor
     dtype: torch.dtype = torch.float32
     late: int | None = None  # this rank starts after the others
     uneven: bool = False  # sizes differ, see length
@@ -80,7 +80,7 @@ def _generator(*of: object) -> torch.Generator:
 
 
 def literal(value: Any) -> str:
-    """Python that makes this value again, of torch's names only. Raises ValueError where there is none that is short."""
+    """Python code for this value, with torch's names only. Raises ValueError if there is no short one."""
     if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_complex():
         return _tensor(value)
     if isinstance(value, list):

@@ -34,14 +34,14 @@ from .task import Attempt, Finding, Puzzle, Task
 from .tasks import EXERCISES, PRACTICE, TASKS
 
 TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size,
-COMPUTING_SECONDS = 2.5  # or longer while it computes, until a rank has for so long: as a grader, see inside/seccomp.py
+COMPUTING_SECONDS = 2.5  # or longer while it computes, until a rank has used this: see grader/inside/seccomp.py
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
-LEAST_RANKS_FOLLOWED = 4  # in a picture of what became of each chunk
+LEAST_RANKS_FOLLOWED = 4  # in a picture of each chunk's journey
 Tried = tuple[Case, list[tuple], Attempt]
 
 
 class CheckFailed(AssertionError):
-    """An answer that is not right yet. `.verdict` says why as data, where a run came to its end."""
+    """An answer that is not right yet. `.verdict` has the reason as data, if the run came to its end."""
 
     def __init__(self, message: str, verdict: Finding | None = None) -> None:
         super().__init__(message)
@@ -56,9 +56,9 @@ class NotWritten(CheckFailed):
 
 
 def check_values(answer: Callable) -> None:
-    """Check that a function gives what its exercise asks for, by the calls it allows.
+    """Check that a function returns what its exercise asks for, by the calls it allows.
 
-    answer: named as the exercise says.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
+    answer: named as in the exercise.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
     TypeError or ValueError for what isn't an answer at all.
     """
     task = task_of(answer)
@@ -77,7 +77,7 @@ def check_budget(answer: Callable) -> None:
     else:
         case, inputs, attempt = max(
             tried, key=lambda each: (each[0].world_size, not each[0].uneven, each[2].traffic.busiest)
-        )  # of uneven sizes what one rank moves says little
+        )  # with uneven sizes one rank's traffic means little
         budget = task.budget(case, inputs)
         best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
         print(f"Right and within its budget, in {_tried(task)}.")
@@ -101,7 +101,7 @@ def check_practice(answer: Callable) -> None:
 
 
 def _of_the_chapter(task: Task | Puzzle) -> str:
-    """How many of its chapter's short tasks are done with this one."""
+    """A sentence on how many of its chapter's short tasks are done with this one."""
     chapter, tasks = next((each for each in PRACTICE.items() if task in each[1]), ("", (task,)))
     done = {task.name, *progress.practice().get(chapter, ())} & {each.name for each in tasks}
     if len(tasks) == 1:
@@ -125,7 +125,7 @@ def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
 
 
 def _show_one(task: Task, tried: list[Tried]) -> None:
-    """Show the run of a right answer that tells most, of those that fit a picture."""
+    """Show the most telling run of a right answer that fits a picture."""
     fitting = [each for each in tried if 1 < each[0].world_size <= MOST_RANKS_SHOWN and each[0].size > 0]
     runs = [Run(case.world_size, [], attempt.events, name=task.name) for case, _, attempt in fitting]
     counted = [(run, sum(map(len, run.events))) for run in runs]
@@ -185,7 +185,7 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
     return tried
 
 
-# What check_values saw last, by world size: a check_budget that comes next judges the same runs.
+# The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
 _kept: dict[Any, dict[int, list[Attempt]]] = {}
 
 
@@ -216,7 +216,7 @@ def attempts_of(done: Run, count: int) -> list[Attempt]:
 
 
 def _split(events: list[Event], count: int) -> list[list[Event]]:
-    """A rank's events by case: our own barriers lie between."""
+    """A rank's events by case: our own barriers separate them."""
     parts: list[list[Event]] = [[]]
     for e in events:
         if e.op == "barrier" and e.line is None and len(parts) < count:  # no line of the learner's led to it
@@ -266,7 +266,7 @@ def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: in
     """Shows a NameError; about an answer that does not exist yet, what to do."""
     if error.name in TASKS:
         said = f"{error.name} does not exist yet. Run the cell with `def {error.name}` first, then this one."
-        error._render_traceback_ = lambda: [said]  # in place of the traceback
+        error._render_traceback_ = lambda: [said]  # instead of the traceback
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 

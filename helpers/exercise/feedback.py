@@ -87,11 +87,11 @@ def _thought_of(task: Task | Puzzle, verdict: Finding) -> str:
 def broken(
     task: Task | Puzzle, n_ranks: int, error: RunError, case: Case | None = None, inputs: Any = (), passed: Passed = ()
 ) -> str:
-    """The message about a run of so many ranks that raised.  case, inputs, passed: of the one case known to fail."""
+    """The message about a run of `n_ranks` that raised.  case, inputs, passed: of the one case known to fail."""
     if unwritten(error):
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "written") for events in error.run.events for e in events)
-    forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # what raised had no time to wait
+    forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # a rank that raised had no time to wait
     thought = _EARLY if early else forgotten or task.thoughts.get(type(error).__name__, "")
     if isinstance(task, Puzzle):
         situation = case.kind if case else "one of its cases"
@@ -126,9 +126,9 @@ _EARLY = "a call owns its tensors until its wait() returns. Wait first, or let t
 
 
 def to_write(task: Task | Puzzle, below: str) -> str:
-    """The message about an answer that is not written yet.  below: what helps, in a sentence."""
+    """The message about an answer that is not written yet.  below: a sentence with help."""
     return (
-        f"{task.name} isn't written yet.\n"  # lines that JupyterLab need not break, which it does inside words
+        f"{task.name} isn't written yet.\n"  # short enough that JupyterLab doesn't break it, even inside words
         f"Replace `raise NotImplementedError()` above with your code, run that cell, then run this one.\n{below}"
     )
 
@@ -238,7 +238,7 @@ class _Line(reprlib.Repr):
         self.maxlong = self.maxstring = self.maxother = 200  # characters
 
     def repr1(self, value: Any, level: int) -> str:
-        # What a submission returned arrives as a stand-in that only bears the name of its type.
+        # A submission's result arrives as a stand-in that only bears the name of its type.
         named_like = getattr(builtins, type(value).__name__, None)
         return super().repr1(value, level) if named_like in (None, type(value)) else self.repr_instance(value, level)
 
@@ -281,7 +281,7 @@ def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
 
 
 def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
-    """How little a rank received, compared with what it cannot do without."""
+    """The message about a rank that received less than its result needs."""
     rank, of = verdict.ranks[0], ranks(case.world_size)
     return (
         f"{task.name} has the right result on rank {rank} of {of}, which received {_size(verdict.got)}.\n"
@@ -301,7 +301,7 @@ def _size(nbytes: float) -> str:
     return size(round(nbytes, 1))
 
 
-_LIMITS = {  # on what each rank does, in the order of the table's columns: how it is said of a rank, how it is written
+_LIMITS = {  # on what each rank does, in the order of the table's columns: the phrase about a rank, its number's format
     "read": ("reads {} of the file", _size),
     "reads": ("makes {} read{s} of the file", str),
     "sent": ("sends {}", _size),

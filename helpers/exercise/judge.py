@@ -1,7 +1,7 @@
-"""The judgement of an answer, its values and its cost: a pure function of what came out of a run.
+"""The judgment of an answer, its values and its cost: a pure function of a run's outcome.
 
-Nothing here runs an answer, and nothing puts what is wrong into words: a `Task` says what is wanted, an `Attempt` holds
-what came out of one case, `judge` compares them, and `feedback.explain` words the verdict.
+Nothing here runs an answer or words a verdict: a `Task` defines the expected result, an `Attempt` holds the outcome of
+one case, `judge` compares them, and `feedback.explain` words the verdict.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from collectives.log.traffic import Traffic
 from .cases import Case
 from .task import ANY, Attempt, Difference, Finding, Puzzle, Suspect, Task
 
-# How far a result may be off, as a part of the largest number that goes in.
+# The error allowed in a result, relative to the largest number among the inputs.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
 NOTHING_RETURNED = Suspect(
@@ -63,9 +63,9 @@ def over(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt)
 
 
 def unheard(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
-    """The finding about a right result on a rank that received too little to know it: it came by another way than calls.
+    """The finding about a right result on a rank that received too little to know it: it came otherwise than by calls.
 
-    To be asked about an answer that is right in all cases. One that is right in some by luck is told why it is wrong.
+    For an answer that is right in all cases: one that is right in some by luck gets the reason why it is wrong.
     """
     if isinstance(task, Puzzle) or case.world_size == 1:
         return None
@@ -98,7 +98,7 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     if task.after is None:
         return None
     wanted = task.after(inputs)
-    # As many as were passed, whatever a forged message says is left of them.
+    # One per argument, whatever a forged message claims about them.
     got = [(*left, *(None,) * len(own))[: len(own)] for left, own in zip(attempt.arguments, wanted)]
     if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
@@ -200,10 +200,10 @@ def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
 
 
 def most_empty(world_size: int) -> int:
-    """How many of a rank's calls may carry no byte.
+    """The number of a rank's calls that may carry no byte.
 
-    A ring over ranks most of which have nothing makes 4 (N - 1). Many more could say numbers that no budget counts, by
-    their tags, their order and how many they are.
+    A ring over ranks most of which have nothing makes 4 (N - 1). Many more could encode numbers that no budget counts,
+    by their tags, order and count.
     """
     return 8 * world_size + 16
 
@@ -236,10 +236,10 @@ def _budget(task: Task, case: Case, inputs: list[tuple], traffic: Traffic, attem
 
 
 def _waits_between(events: list[Event]) -> tuple[Event, Event] | None:
-    """The call of a rank that it waited for first, and the first one that it made after that.
+    """The call that a rank waited for first, and the first one that it made after that.
 
-    A collective whose future was asked for ends when it is complete, whether or not anybody waits then: that is no
-    proof of a wait.  (On the graders' wire it ends when its rank waits, as every call does there.)
+    A collective whose future was asked for ends when it is complete, whether or not its rank waits then, which doesn't
+    prove a wait.  (On the graders' wire it ends when its rank waits, as every call does there.)
     """
     shared = [e for e in events if len(e.group) > 1]
     waited = [e for e in shared if e.end is not None and (e.waiting is not None or e.is_message or not e.async_op)]

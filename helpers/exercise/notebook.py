@@ -99,7 +99,7 @@ def checks_of(exercise: str) -> list[CheckCell]:
 
 
 def after(exercise: str, check: CheckCell) -> str:
-    """What comes after a check cell, in a sentence."""
+    """A sentence on what comes after a check cell."""
     checks = checks_of(exercise)
     if following := checks[checks.index(check) + 1 :]:
         same = following[0].function == check.function

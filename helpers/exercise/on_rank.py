@@ -1,7 +1,7 @@
-"""What ranks import of a check: the run of its cases, and a file as an argument. It imports no more than they have.
+"""The part of a check that ranks import: the run of its cases, and a file as an argument. It needs only what they have.
 
-On a learner's ranks a file holds its bytes and notes what is read of them.  On graded ranks another stands in for it,
-without any bytes: each read asks the scorer, who counts (grade/inside/rank.py).
+On a learner's ranks a file holds its bytes and records the reads of them.  On graded ranks a stand-in without any
+bytes replaces it: each read asks the scorer, which counts (grader/inside/rank.py).
 """
 
 import errno
@@ -78,5 +78,5 @@ class File(io.RawIOBase):
 
 
 def content(file: File) -> bytes:
-    """All bytes of a file, for those who set the exercise and judge it: this isn't a read."""
+    """All bytes of a file, for the exercise's author and its judge: this isn't a read."""
     return file._data

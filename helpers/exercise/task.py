@@ -26,14 +26,14 @@ class Measure:
 class Budget:
     """The most an answer may move. Lists hold one number per rank; None: not limited."""
 
-    words: str  # as the statement says it
+    words: str  # as in the statement
     sent: list[float] | None = None  # bytes
     received: list[float] | None = None  # bytes
     messages: list[int] | None = None  # sent
     steps: int | None = None
-    links: set[tuple[int, int]] | None = None  # (source, target): who may send to whom
+    links: set[tuple[int, int]] | None = None  # (source, target) of allowed messages
     least: float | None = None  # bytes: fewer are impossible for the busiest rank
-    largest: list[float] | None = None  # bytes of the largest buffer that one call may get: what a rank holds for it
+    largest: list[float] | None = None  # bytes of the largest buffer that a rank may hold for one call
     calls: list[int] | None = None  # collectives and messages that a rank starts
     together: bool = False  # whether a rank must start all its calls before it waits for the first
     measures: tuple[Measure, ...] = ()
@@ -70,11 +70,11 @@ class Task:
     # Where steps are limited: more numbers than pass between ranks by no call (delays, caches). Only a grader tries it.
     large: Case | None = None
     imports: tuple[str, ...] = ()  # modules that torch imports within a call: here once, not in each rank
-    # What is wrong, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" stands for
-    # both "sent" and "received".
+    # A fault, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" means both
+    # "sent" and "received".
     thoughts: dict[str, str] = field(default_factory=dict)
-    # From an answer whose values are wrong and a world size: what became of each chunk, in words and to be drawn; None
-    # where that cannot be told.
+    # From an answer whose values are wrong and a world size: each chunk's journey, in words and to be drawn; None where
+    # it is unknown.
     follow: Callable[[Callable, int], tuple[str, Any] | None] | None = None
 
     def arguments(self, case: Case, seed: str = "") -> list[tuple]:
@@ -90,10 +90,10 @@ class Puzzle:
     """
 
     name: str  # of the function
-    cases: tuple[Case, ...]  # of world size 1; the last one is the one to tell about
+    cases: tuple[Case, ...]  # of world size 1; the last one is the one to report
     draw: Callable[[Draw], tuple]  # the arguments
     verdict: Callable[[Case, tuple, Any, bool], "Finding | None"]  # case, arguments, result, whether the budget counts
-    praise: Callable[[Case, tuple, Any], str]  # what a right answer achieves
+    praise: Callable[[Case, tuple, Any], str]  # a right answer's achievement
     thoughts: dict[str, str] = field(default_factory=dict)  # name of an error of the run -> one thing to think about
 
     def arguments(self, case: Case, seed: str = "") -> list[tuple]:
@@ -112,7 +112,7 @@ class Attempt:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """What moved between the ranks, and from files to them."""
+        """The traffic between the ranks, and from files to them."""
         return replace(count(self.events), read=[sum(sizes) for sizes in self.reads], reads=list(map(len, self.reads)))
 
 

@@ -1,7 +1,7 @@
-"""The tasks as data, from exercises/tasks/: a file an exercise, and in practice/ one for the short tasks of a chapter.
+"""The tasks as data, from exercises/tasks/: a file per exercise, and in practice/ one for the short tasks of a chapter.
 
 A file is named like its notebook. It defines TASK, or TASKS where the notebook asks for several functions. The folder is
-the path of this module, which makes its files modules wherever the course lies: their functions travel by name.
+the path of this module, which makes its files modules wherever the course is: their functions are pickled by name.
 """
 
 from importlib import import_module

@@ -14,7 +14,7 @@ from .feedback import in_words
 from .judge import difference, largest
 from .task import Finding, Puzzle
 
-MOST = 1e300  # a number that is larger, and infinity, is no answer to anything
+MOST = 1e300  # no answer is a larger number, or infinity
 
 
 def valued(
@@ -28,8 +28,8 @@ def valued(
 ) -> Puzzle:
     """A Puzzle whose answer must return what `right` does, numbers to one part in 100,000.
 
-    given: what each case is called, and its arguments.  suspects: a wrong function, and the thought for whoever returns
-    what it does; `thought` is for all others.  praise: said of the last case's result, which takes the place of {}.
+    given: each case's name and its arguments.  suspects: a wrong function, and the thought for an answer that returns
+    the same; `thought` is for all others.  praise: the sentence on the last case's result, which replaces {}.
     """
 
     def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:

@@ -157,7 +157,7 @@ def book() -> torch.Tensor:
 def batch(step: int, rows: int = 16, length: int = 64, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """The global batch of a training step: passages, and for each character the next; int64 [rows, length] both.
 
-    Depends on the step, not on who asks: ranks that each take their part of it see, together, what one process sees.
+    Depends on the step, not on the rank: ranks that each take their part see, together, what one process sees.
     """
     starts = torch.randint(len(book()) - length, (rows, 1), generator=_draws(seed, step))
     passages = book()[starts + torch.arange(length + 1)]
@@ -171,7 +171,7 @@ def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def write(model: nn.Module, prompt: str = "Alice ", count: int = 200, length: int = 64, seed: int = 0) -> str:
-    """The prompt and so many characters more, drawn from what the model expects."""
+    """The prompt and `count` characters more, drawn from the model's prediction."""
     tokens, generator = encode(prompt), _draws(seed, prompt)
     for _ in range(count):
         odds = model(tokens[None, -length:])[0, -1].softmax(-1)

@@ -42,7 +42,7 @@ STATES = {sgd: 1, adam: 2}  # tensors that an optimizer keeps for each parameter
 
 @dataclass
 class Training:
-    """What one process got: a loss a step, before its update; gradients a step; parameters at the end; by name."""
+    """One process's results: a loss per step, before its update; gradients per step; the last parameters; by name."""
 
     losses: list[float]
     gradients: list[dict[str, torch.Tensor]]
@@ -55,7 +55,7 @@ class Training:
 
 
 def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable = sgd, **options: Any) -> Training:
-    """Train a copy of the model in this process, one step a batch; what every parallel run is compared with.
+    """Train a copy of the model in this process, one step per batch: the reference for every parallel run.
 
     optimizer: sgd or adam, or a function called as they are that is listed in STATES; options: passed on, lr=0.1 say.
     """

@@ -39,7 +39,7 @@ CLOSE = 1e-5  # how near a loss and a gradient have to be to one process's
 
 
 def _joined(pieces: Sequence[torch.Tensor | None], dim: str, shape: Sequence[int]) -> torch.Tensor | None:
-    """What the ranks along a dimension have together: pieces joined, copies that agree once, or NaN."""
+    """The tensor that the ranks along a dimension hold together: pieces joined, copies that agree once, or NaN."""
     pieces = [piece for piece in pieces if piece is not None]  # None: of another stage, or another expert
     if not pieces:
         return None
@@ -66,13 +66,13 @@ def put_together(results: Sequence[Mapping], mesh: Mesh, name: str, shape: Seque
 
 
 def mean_loss(results: Sequence[Mapping]) -> float:
-    """The mean of the losses of those ranks that have one: in a pipeline, those of the last stage."""
+    """The mean of the losses of all ranks that have one: in a pipeline, the last stage's."""
     losses = [result["loss"] for result in results if result["loss"] is not None]
     return sum(losses) / len(losses)
 
 
 def wrong_gradients(results: Sequence[Mapping], mesh: Mesh, want: Training) -> list[str]:
-    """Names of the parameters whose gradient, put together, is further than 1e-5 from that of one process."""
+    """Names of the parameters whose gradient, put together, is further than 1e-5 from one process's."""
     right = want.gradients[0].items()
     return [name for name, g in right if not difference(put_together(results, mesh, name, g.shape), g) < CLOSE]
 
@@ -121,10 +121,10 @@ class Ways:
         want: Training | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Run `fn(*args)` on the ranks of `mesh` and keep what they did.
+        """Run `fn(*args)` on the ranks of `mesh` and keep the record.
 
-        fn returns dict(loss=float or None, gradients={name: tensor}, ...).  want, model: of another model than the
-        others'.  Raises AssertionError unless loss and gradients are those of one process, to 1e-5.
+        fn returns dict(loss=float or None, gradients={name: tensor}, ...).  want, model: if it trains a model
+        other than the rest.  Raises AssertionError unless loss and gradients are one process's, to 1e-5.
         """
         want, seen = want or self.want, watch(fn, *args, world_size=math.prod(mesh.values()))
         assert abs(mean_loss(seen.results) - want.losses[0]) < CLOSE, f"{name}: another loss than one process's"
@@ -171,7 +171,7 @@ class Ways:
         ]
 
     def panels(self, *names: str) -> "Panels":
-        """A panel for each of these ways: who has which share of which layer."""
+        """A panel for each of these ways: each rank's shares of the layers."""
         return Panels([(name, self._ways[name][1], self.shares(name)) for name in names])
 
 

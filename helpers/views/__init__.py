@@ -1,4 +1,4 @@
-"""What a notebook shows beyond the picture of a run: played, asked, on a time axis, and maps of the ground it stands on."""
+"""A notebook's views beyond the picture of a run: played, asked, on a time axis, and maps of what it is based on."""
 
 from collectives.lazy import lazy
 

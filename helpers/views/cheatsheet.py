@@ -1,6 +1,6 @@
 """Every collective on one page, from real runs:   python -m helpers.views.cheatsheet PICTURE.png [ranks]
 
-What the cells show was captured in a run with one number a chunk; the bytes were counted in a second run, by the ranks'
+The cells were captured in a run with one number per chunk; the bytes were counted in a second run, by the ranks'
 sockets, with a buffer large enough that gloo's headers vanish.
 """
 
@@ -26,9 +26,9 @@ COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by
 
 
 def cheatsheet(world_size: int = 4) -> Picture:
-    """The picture of every collective, from runs on so many ranks; its `.text` says the same in words.
+    """The picture of every collective, from runs on `world_size` ranks; its `.text` has the same in words.
 
-    world_size: 2 to 8.  Raises ValueError for others: their colours could not be told apart.
+    world_size: 2 to 8.  Raises ValueError for others: their colors could not be distinguished.
     """
     if world_size not in range(2, 9):
         raise ValueError(f"the cheat sheet is for 2 to 8 ranks, not {world_size}")

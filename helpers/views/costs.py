@@ -24,7 +24,7 @@ STILL = (1024, 5e-6, 25e9)  # ranks, latency and bandwidth where no slider can b
 
 
 class CostCurves(Interactive):
-    """What `costs` returns: in Jupyter sliders over ranks, bytes, latency and bandwidth; else picture and table at 1,024 ranks."""
+    """The result of `costs`: sliders over ranks, bytes, latency, bandwidth, or picture and table at 1,024 ranks."""
 
     def __init__(self, algorithms: tuple[Callable[..., Schedule], ...]) -> None:
         self.algorithms = algorithms
@@ -80,9 +80,9 @@ def _title() -> str:
 
 
 def costs(*algorithms: Callable[..., Schedule]) -> CostCurves:
-    """Sliders over what algorithms of one collective cost, α-β: latency x steps + bytes / bandwidth, up to 131,072 ranks.
+    """Sliders over the costs of one collective's algorithms: latency x steps + bytes / bandwidth, up to 131,072 ranks.
 
     algorithms: functions of a number of ranks, such as ring_all_reduce, that have an outline at any size; all_reduce's
-    four if none is named.  Raises ValueError for one that is too long to write out.
+    four by default.  Raises ValueError for one that is too long to write out.
     """
     return CostCurves(algorithms or ALGORITHMS)

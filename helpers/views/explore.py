@@ -1,7 +1,7 @@
 """`explore()`: every collective under your hands.
 
 Choose the collective, the number of ranks, the root, the reduce op, the dtype and the size.  Each change runs the code
-that stands beside the controls on real ranks, and shows what they held before and after.
+next to the controls on real ranks, and shows their tensors before and after.
 """
 
 import base64
@@ -64,7 +64,7 @@ def execute(function: str, world_size: int) -> Outcome:
 
 
 def reasons(op: str) -> dict[str, str]:
-    """Which controls do not apply to a collective, and why."""
+    """The controls that do not apply to a collective -> why."""
     found = {}
     if not COLLECTIVES[op].root:
         found["root"] = f"{op} has no root: all ranks are equal"
@@ -129,7 +129,7 @@ class Explorer(Panelled):
         return f"{type(error).__name__}: {error}" if error else self.outcome.run.table()
 
     def said(self) -> str:
-        """What the ranks were left with, in a sentence: 'all_reduce SUM, ranks 0-3; afterwards ranks 0-3: 60 64 68'."""
+        """The ranks' results, in a sentence: 'all_reduce SUM, ranks 0-3; afterwards ranks 0-3: 60 64 68'."""
         if self.outcome.error:
             return f"{type(self.outcome.error).__name__}: see below"
         call = self.outcome.run.calls[-1]
@@ -172,7 +172,7 @@ class Explorer(Panelled):
 
 
 def _controls(offered: dict, chosen: dict) -> list[Control]:
-    """What can be chosen, and what is."""
+    """The controls, with their options and the chosen ones."""
     made = []
     for name, options in offered.items():
         shown = [(f"{option:,}" if isinstance(option, int) else option, option) for option in options]
@@ -210,7 +210,7 @@ def recorded(chosen: dict) -> dict:
 
 
 def setting(op: str, n: int, root: int, reduce_op: str, size: int) -> str:
-    """The name of a run: 'reduce 4 1 SUM 3', with '-' in place of what its collective has not."""
+    """The name of a run: 'reduce 4 1 SUM 3', with '-' for options that its collective lacks."""
     off, chosen = reasons(op), {"op": op, "world_size": n, "root": root, "reduce_op": reduce_op, "size": size}
     return " ".join("-" if name in off else str(value) for name, value in chosen.items())
 
@@ -222,7 +222,7 @@ def pack(data: dict) -> str:
 
 
 def _grid(run: Run, rows: dict[tuple, int]) -> list:
-    """The title of a run's one call, and its rows before and after, as places in `rows`, which gets those that it has not."""
+    """The title of a run's one call, and its rows before and after, as places in `rows`, which gets the new ones."""
     call = run.calls[-1]
 
     def places(side) -> list[int]:

@@ -1,7 +1,7 @@
-"""The family of the collectives on one map: what each leaves, and which of them are each other's dual.
+"""The family of the collectives on one map: the result of each, and the pairs that are each other's dual.
 
-A dual takes the same ways backwards.  What was copied to many is then added up from many, what was handed out is
-collected: so the backward pass of a collective is its dual.
+A dual takes the same routes backward.  Data that was copied to many is then added up from many, and data that was
+distributed is collected, so the backward pass of a collective is its dual.
 """
 
 from itertools import chain
@@ -14,7 +14,7 @@ from collectives.format import aligned
 from collectives.frontend import Shown
 from collectives.log.collectives import COLLECTIVES
 
-# Duals side by side, each pair once; below them those that are their own.
+# Duals side by side, each pair once; below them the collectives that are their own dual.
 PAIRS = [(op, row.dual) for k, (op, row) in enumerate(COLLECTIVES.items()) if row.dual in list(COLLECTIVES)[k + 1 :]]
 OWN_DUAL = sorted((op for op, row in COLLECTIVES.items() if row.dual == op), key=lambda op: COLLECTIVES[op].reduces)
 PANEL, ROW = 372, 150  # pixels: width of a panel, height of a row
@@ -54,7 +54,7 @@ def family(world_size: int = 4) -> Shown:
 
 
 def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
-    """What two panels side by side have to do with each other."""
+    """Write and draw the relation between two panels side by side."""
     middle = WIDTH / 2
     for k, line in enumerate(words):
         page.text(middle, y + 15 * k - 22, line, 11.5, SOFT)
@@ -63,8 +63,8 @@ def _link(page: Canvas, y: float, *words: str, arrow: bool = True) -> None:
 
 
 def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
-    """What the ranks hold before and after."""
-    if COLLECTIVES[op].personal:  # of its chunks a rank's row shows those it has, in the order of their ranks
+    """The ranks' chunks before and after."""
+    if COLLECTIVES[op].personal:  # a rank's row shows the chunks it has, in the order of their ranks
         row = [{c: 1 << r for c in range(n)} for r in range(n)]
         return row, [{c: 1 << c for c in range(n)} for _ in range(n)]
     schedule = Schedule(op, n, [], n)

@@ -1,6 +1,6 @@
-"""Drawings of what a run stands on: how ranks find each other, which rank is where, one tensor in shards.
+"""Drawings of a run's foundations: how ranks find each other, which rank is where, one tensor in shards.
 
-Each is shown in a notebook with the same in words.
+A notebook shows each with the same in words.
 """
 
 from itertools import combinations, product
@@ -74,7 +74,7 @@ STAGES = (
 
 
 def rendezvous(world_size: int = 4) -> Shown:
-    """How ranks that know one address find each other: three stages side by side.
+    """The picture of how ranks that know one address find each other: three stages side by side.
 
     world_size: 2 to 8.  Raises ValueError for others.
     """

@@ -8,7 +8,7 @@ from collectives.planner.program import LATEST
 
 
 class Planner(Planning, Panelled):
-    """What `planner` returns: `.step`, `.draw()`, and in Jupyter the controls that change them."""
+    """The result of `planner`: `.step`, `.draw()`, and in Jupyter the controls that change them."""
 
     def draw(self) -> Picture:
         return self.step.draw()
@@ -17,7 +17,7 @@ class Planner(Planning, Panelled):
         return repr(self.step)
 
     def recording(self) -> dict | None:
-        """What Python on a page plans again."""
+        """The data from which Python on a page plans again."""
         return {"kind": "planner", "asked": self.asked()} if isinstance(self.program, str) else None
 
 

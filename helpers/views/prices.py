@@ -28,7 +28,7 @@ STILL = ("all_reduce", 16)  # the collective and the GPUs where no slider can be
 
 
 class NetworkPrices(Interactive):
-    """What `network_prices` returns: in Jupyter sliders over collective, GPUs and bytes; else picture and table of an all_reduce."""
+    """The result of `network_prices`: sliders over collective, GPUs, bytes, or an all_reduce's picture and table."""
 
     def __repr__(self) -> str:
         sizes = [2**k for k in (3, 10, 20, 30)]

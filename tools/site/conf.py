@@ -42,7 +42,7 @@ def write_math(self, node):
 
 
 def describe(app, name, template, context, doctree):
-    """What a search engine and a chat show of a page: its title, and its first paragraph."""
+    """Add a page's metadata for search engines and chats: its title, and its first paragraph."""
     from docutils.nodes import paragraph
 
     if doctree is None:
@@ -61,7 +61,7 @@ def describe(app, name, template, context, doctree):
 
 
 def entitle(app, exception):
-    """The first page's title says what the course is; the theme gives it the site's name alone."""
+    """Set the first page's title, which describes the course; the theme sets the site's name alone."""
     first = Path(app.outdir, "index.html")
     if exception is None:
         page = first.read_text(encoding="utf-8")

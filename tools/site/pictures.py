@@ -1,7 +1,7 @@
 """A picture of the course as files for the website: light as it was drawn, dark, and none of them heavy.
 
-Pictures are drawn on white, in greys and in colours that mean something.  In the dark one
-what is grey is turned over; what is coloured keeps its colour, and the words on it their ink.  Lines too dark for it are
+Pictures are drawn on white, in grays and in colors that mean something.  The dark one
+inverts grays; colored areas keep their color, and the words on them their ink.  Lines too dark for it are
 lighter there.
 """
 
@@ -17,12 +17,12 @@ from collectives.draw.palette import NIGHT, PALETTE
 
 HEAVIEST = 60_000  # bytes of a file
 WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  # the first: a dark page's background
-COLOURED = 24  # levels between a colour's channels; greys have fewer
-LINE, CELL = 3, 5  # pixels: a spot of one colour so large was drawn in it; and so large, it is more than a line
-EDGE = 3  # pixels from a colour to where it has faded into what lies beside it
+COLOURED = 24  # levels between a color's channels; grays have fewer
+LINE, CELL = 3, 5  # pixels: a spot of one color this large was drawn in it; and this large, it is more than a line
+EDGE = 3  # pixels from a color to where it has faded into its neighbor
 THICK = 15  # pixels: of a line or a dot, less
 COUNTER = 256  # pixels: what a letter encloses has fewer, a cell more
-NEAR = 40  # levels that a blend may be off: the stored picture has few colours
+NEAR = 40  # levels that a blend may be off: the stored picture has few colors
 
 
 def files(png: bytes, folder: Path) -> list[Path]:
@@ -38,7 +38,7 @@ def files(png: bytes, folder: Path) -> list[Path]:
 
 
 def webp(image: Image.Image) -> list[bytes]:
-    """The files of a picture, without loss; one that is too heavy is cut into several, to stand one below the other."""
+    """The files of a picture, without loss; one that is too heavy is cut into several, to be stacked."""
     file = io.BytesIO()
     image.save(file, "webp", lossless=True, quality=100)
     if file.tell() <= HEAVIEST:
@@ -56,7 +56,7 @@ def gap(pixels: np.ndarray) -> int:
 
 
 def dark(image: Image.Image) -> Image.Image:
-    """The picture for a dark page: a pixel is a blend of a colour, which stays, and a grey, which is turned over."""
+    """The picture for a dark page: a pixel is a blend of a color, which stays, and a gray, which is inverted."""
     pixels = np.asarray(image.convert("RGB")).astype(int)
     kinds, kind = np.unique(pixels @ [65536, 256, 1], return_inverse=True)
     kind = kind.reshape(pixels.shape[:2]).astype(np.int32)
@@ -69,15 +69,15 @@ def dark(image: Image.Image) -> Image.Image:
     shares, off = blends(kinds, tints)
     likely = np.where(shares > 0, off, np.inf).argmin(axis=1)
     away, place = distance_transform_cdt(~drawn, "chessboard", return_indices=True)
-    tint = np.searchsorted(np.unique(kind[drawn]), kind[tuple(place)])  # the colour beside it, if it can be of that
+    tint = np.searchsorted(np.unique(kind[drawn]), kind[tuple(place)])  # the color next to it, if it can be of that
     tint = np.where((away <= EDGE) & (off[kind, tint] < NEAR), tint, likely[kind])
-    share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colours stays
+    share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colors stays
     share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
     grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
     changed = pixels + (1 - share) * (turned(grey) - grey)
     cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)
     for day, night in NIGHT.items():
-        if day in PALETTE:  # a rank's: pixels don't tell its line from its narrow cell, which keeps its colour
+        if day in PALETTE:  # a rank's: pixels don't distinguish its line from its narrow cell, which keeps its color
             continue
         line = (tints == rgb(day)).all(axis=1)[tint] & ~cells
         changed += np.where(line[..., None], share * (rgb(night) - rgb(day)), 0)
@@ -93,19 +93,19 @@ def turned(grey: np.ndarray) -> np.ndarray:
 
 
 def blends(kinds: np.ndarray, tints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How much of each tint is in each kind of pixel, if the rest is grey; and how far off the grey that rest is."""
+    """The share of each tint in each kind of pixel, if the rest is gray; and the distance of that rest from gray."""
     hues, of = (colours - colours.mean(axis=1, keepdims=True) for colours in (kinds, tints))
     share = np.clip(hues @ of.T / (of**2).sum(axis=1), 0, 1)
     return share, np.linalg.norm(hues[:, None] - share[..., None] * of, axis=-1)
 
 
 def spots(kind: np.ndarray, size: int) -> np.ndarray:
-    """The pixels in squares of so many that are all of one kind."""
+    """The pixels in squares of `size` by `size` that are all of one kind."""
     return maximum_filter(maximum_filter(kind, size) == minimum_filter(kind, size), size)
 
 
 def lettered(kind: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """What is written on a cell: it has the same cell above, below, to the left and to the right."""
+    """The pixels written on a cell: they have the same cell above, below, to the left and to the right."""
     cells, fills = np.zeros_like(kind), drawn & spots(kind, CELL)
     for tint in np.unique(kind[fills]):
         found, _ = label(fills & (kind == tint))

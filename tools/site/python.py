@@ -23,7 +23,7 @@ DATA = [
 
 
 def from_npm(package: str, files: Sequence[str], kept: Path) -> Path | None:
-    """The folder with these files of a package, fetched if they are not there.  None, and a line that says why, without.
+    """The folder with these files of a package, fetched if they are not there.  None, and a printed reason, without.
 
     package: a name and a version, "pyodide@314.0.7".
     """

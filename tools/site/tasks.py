@@ -1,4 +1,4 @@
-"""What a reader can write on the site: the functions of chapters and exercises that need Python alone, and what is asked of them."""
+"""The functions that a reader can write on the site, since they need Python alone, with their tasks."""
 
 from typing import Iterable
 
@@ -65,7 +65,7 @@ def race() -> dict:
 
 
 def tasks() -> dict[tuple[str, str], dict]:
-    """Notebook and function -> what `collectives.figures.written` is told."""
+    """Notebook and function -> the task for `collectives.figures.written`."""
     ring = schedule("my_ring", "all_reduce", [(n,) for n in (4, 1, 2, 3, 5, 8)], board=steps_and_bytes())
     chains = [chain(*call) for call in ((4, 3), (2, 5), (5, 1), (3, 8), (1, 2), (8, 8))]
     clusters = (4, 2), (8, 4), (12, 4), (6, 3), (10, 5), (12, 2), (7, 1), (5, 5), (1, 1), RACE

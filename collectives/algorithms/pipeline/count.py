@@ -1,4 +1,4 @@
-"""What a pipeline schedule costs: time, bubble, activations kept, messages."""
+"""The cost of a pipeline schedule: time, bubble, activations kept, messages."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
                 arrived = torch.empty_like(like)
                 dist.recv(arrived, source, tag=_tag(need))
             elif need in here and need.stage != a.stage:
-                arrived = here.pop(need)  # the neighbouring stage is on this rank too
+                arrived = here.pop(need)  # the neighboring stage is on this rank too
             start = time.perf_counter()
             result = compute(a, arrived)
             done.append(Done(a, start, time.perf_counter()))
@@ -60,7 +60,7 @@ def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
 
 
 def _tag(a: Action) -> int:
-    """A number of its own for each message: those of two chunks may cross."""
+    """A separate tag for each message: messages of two chunks may cross."""
     return (a.microbatch * 1000 + a.stage) * len(KINDS) + list(KINDS).index(a.kind)
 
 
@@ -87,11 +87,11 @@ def modules(
 ) -> Compute:
     """Compute with modules and autograd.
 
-    stages: number -> module, those that this rank holds.  last: number of the model's last stage.  inputs: the
+    stages: number -> module, on this rank.  last: number of the model's last stage.  inputs: the
     microbatches, for stage 0.  loss(output, k): of microbatch k, already divided by the number of microbatches.
-    Gradients add up in `.grad`.  I and W each walk the graph: of four layers 2.75 forwards' work, a B's is 2.
+    Gradients add up in `.grad`.  I and W each walk the graph: for four layers, 2.75 forwards' work; a B's is 2.
     """
-    graphs: dict[tuple[int, int], tuple] = {}  # what is kept of a microbatch: input, output, the output's gradient
+    graphs: dict[tuple[int, int], tuple] = {}  # kept per microbatch: input, output, the output's gradient
 
     def compute(a: Action, arrived: Tensor | None) -> Tensor | None:
         module, key = stages[a.stage], (a.stage, a.microbatch)

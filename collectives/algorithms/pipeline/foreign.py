@@ -11,11 +11,11 @@ from .model import Action, Pipeline
 
 
 def from_torch(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Pipeline:
-    """The order that one of torch.distributed.pipelining's schedules lays down.
+    """The order of one of torch.distributed.pipelining's schedules.
 
-    name: as torch has it: "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
-    "DualPipeV".  chunks: stages a rank; None for torch's default.  Not for "1F1B": the visualizer of torch 2.13 that
-    is asked here gives the last rank an order that its Schedule1F1B does not execute; see `recorded`.
+    name: torch's name: "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble",
+    "DualPipeV".  chunks: stages per rank; None for torch's default.  Not for "1F1B": the visualizer of torch 2.13 used
+    here returns an order for the last rank that its Schedule1F1B does not execute; see `recorded`.
 
     An action that does a forward and a backward in one, as DualPipeV's, comes out as one after the other.
     """
@@ -37,11 +37,11 @@ def _computed(order: list) -> Iterator[Action]:
 
 
 def recorded(seen: Any, microbatches: int | None = None, name: str = "the run") -> Pipeline:
-    """The schedule that a run carried out.  seen: what collectives.train.watch saw of it.
+    """The schedule that a run carried out.  seen: its record from collectives.train.watch.
 
     Layers that follow each other on one rank are a stage; stages are counted along the model.  The k-th forward of a
     stage is taken to be of microbatch k, and the k-th backward as well.
-    microbatches: only the last so many of each; before its first step torch tries every stage once, to learn shapes.
+    microbatches: to use, the last ones; before its first step torch tries every stage once, to learn shapes.
     Raises ValueError for a run without modules that computed forward and backward, and for backwards in halves.
     """
     orders = [  # a rank's (kind, layer)
@@ -74,7 +74,7 @@ def recorded(seen: Any, microbatches: int | None = None, name: str = "the run") 
 
 
 def _depth(layer: str) -> tuple[int, int]:
-    """Where a layer of collectives.train's decoder stands: embed, block0, block1, ..., head."""
+    """A layer's place in collectives.train's decoder: embed, block0, block1, ..., head."""
     if layer.startswith("block"):
         return 1, int(layer.removeprefix("block"))
     return (0, 0) if layer == "embed" else (2, 0)

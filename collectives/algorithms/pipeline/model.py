@@ -1,8 +1,8 @@
-"""A pipeline schedule as data: for each rank, the order of what it computes.
+"""A pipeline schedule as data: for each rank, its actions in order.
 
 A model is cut into stages, a batch into microbatches.  An action computes one stage for one microbatch, forward or
-backward.  Messages are not written down: a stage needs what its neighbour made, so wherever two neighbouring stages
-stand on different ranks there is a message.  What can be done with a schedule has a module for each act.
+backward.  Messages are not written down: a stage needs its neighbor's result, so wherever two neighboring stages
+are on different ranks there is a message.  Each act on a schedule has its module.
 """
 
 import re
@@ -54,7 +54,7 @@ def action(what: Action | str, stage: int) -> Action:
 
 
 class Costs(NamedTuple):
-    """How long things take, in any unit: each for the layers of one rank, a p-th of the model, and one microbatch."""
+    """Times, in any unit: each for the layers of one rank, 1/p of the model, and one microbatch."""
 
     forward: float = 1
     input: float = 1  # the backward's two halves; B takes both
@@ -67,13 +67,13 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Pipeline:
-    """The order of what each rank computes: the data that proof, count, program and picture read.
+    """Each rank's actions in order: the data that proof, count, program and picture read.
 
     rows: for each rank, its actions in order: Action, or text as "F0" (the stage then has its rank's number) or "2F0".
     name: of the schedule.
 
-    Raises ValueError for what cannot be a schedule at all: an action that is none, a rank without actions.  Whether
-    it trains the whole model on the whole batch, `prove` says.
+    Raises ValueError for what cannot be a schedule at all: an unknown action, a rank without actions.  Whether
+    it trains the whole model on the whole batch, `prove` checks.
     """
 
     rows: Sequence[Iterable[Action | str]]
@@ -114,7 +114,7 @@ class Pipeline:
         return sorted({a.stage for a in self.rows[rank]})
 
     def needs(self, a: Action) -> Action | None:
-        """What must be there before this action, besides what comes before it on its rank: its input's maker."""
+        """The action that makes this one's input, which must come first; None for a forward of the first stage."""
         if a.kind == "F":
             return Action(a.stage - 1, "F", a.microbatch) if a.stage else None
         if a.kind == "W":

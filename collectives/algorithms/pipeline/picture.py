@@ -19,9 +19,9 @@ SMALLEST = 6.5  # of a number in a box
 
 
 def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
-    """Boxes to scale; hatched: the rank waits.  A second colour tone is a rank's second stage.
+    """The picture of a pipeline schedule, to scale; hatched: the rank waits.  A second tone is a rank's second stage.
 
-    A curve as high as it can be is all microbatches, so that pictures of as many can be compared.
+    A curve's full height is all microbatches, so that pictures with equally many can be compared.
     Where there is a deadlock, the picture ends at it.
     """
     lanes, stuck = plan(s, costs)

@@ -1,4 +1,4 @@
-"""Whether a pipeline schedule trains the whole model on the whole batch, for any model: a proof, or the reason why not."""
+"""Whether a pipeline schedule trains the whole model on the whole batch, for any model: a proof, or the flaw."""
 
 from collections import Counter
 from itertools import product
@@ -8,14 +8,14 @@ from .model import BACK, KINDS, Action, Pipeline, Starved, plan
 
 
 class WrongPipeline(AssertionError):
-    """A schedule that does not do its work. The message says where."""
+    """A schedule that does not do its work. The message names the place."""
 
     def _render_traceback_(self) -> list[str]:
         return f"{type(self).__name__}: {self}".splitlines()
 
 
 class PipelineProof(NamedTuple):
-    """What was shown; its repr says it."""
+    """The facts that were proved; its repr words them."""
 
     name: str
     stages: int
@@ -32,8 +32,8 @@ class PipelineProof(NamedTuple):
 def prove(s: Pipeline) -> PipelineProof:
     """Show that every microbatch goes through every stage, forward, then backward, and that all ranks come to their end.
 
-    Raises WrongPipeline with the first thing that is wrong.  Sends are taken not to block: what blocking ones make of
-    an order is another question, which a run answers.
+    Raises WrongPipeline with the first thing that is wrong.  Sends are assumed not to block: whether blocking ones
+    deadlock is a different question, which a run answers.
     """
     _complete(s)
     _in_place(s)

@@ -32,7 +32,7 @@ def one_f_one_b(ranks: int, microbatches: int, most: int | None = None) -> Pipel
 
 
 def one_f_one_b_row(most: int, microbatches: int) -> list[str]:
-    """A rank's order, if it keeps at most so many microbatches."""
+    """A rank's order, if it keeps at most `most` microbatches."""
     warm = min(most - 1, microbatches)
     row = [f"F{k}" for k in range(warm)]
     for k in range(microbatches - warm):
@@ -43,7 +43,7 @@ def one_f_one_b_row(most: int, microbatches: int) -> list[str]:
 def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Pipeline:
     """1F1B where rank r has stages r, r + ranks, ...: `chunks` of them (Narayanan et al. 2021, arXiv 2104.04473).
 
-    Raises ValueError where the microbatches are no multiple of the ranks: they go round in groups of as many.
+    Raises ValueError unless the microbatches are a multiple of the ranks: they go around in groups of that size.
     """
     _need(ranks, microbatches)
     if chunks < 1:
@@ -94,8 +94,8 @@ def zero_bubble(ranks: int, microbatches: int) -> Pipeline:
 def dualpipe(ranks: int, microbatches: int) -> Pipeline:
     """Microbatches from both ends: half enter at the first rank, half at the last (DeepSeek-V3, arXiv 2412.19437).
 
-    Every rank holds two stages, its own and that of the rank opposite, so that both ways lead through all.  Needs an
-    even number of ranks, and an even number of microbatches, at least two a rank; raises ValueError for others.
+    Every rank holds two stages, its own and the opposite rank's, so that both ways lead through all.  Needs an even
+    number of ranks, and an even number of microbatches, at least two per rank; raises ValueError for others.
     """
     if ranks % 2 or microbatches % 2 or microbatches < 2 * ranks:
         raise ValueError(
@@ -136,7 +136,7 @@ def _need(ranks: int, microbatches: int) -> None:
         raise ValueError(f"a pipeline needs at least one rank and one microbatch, not {ranks} and {microbatches}.")
 
 
-# What the player and the tables offer: name -> the schedule of so many ranks and microbatches, where there is one.
+# The choices of player and tables: name -> the schedule for a number of ranks and of microbatches, where there is one.
 SCHEDULES: dict[str, Callable[[int, int], Pipeline]] = {
     "one at a time": one_at_a_time,
     "GPipe": gpipe,

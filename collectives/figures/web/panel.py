@@ -30,13 +30,13 @@ class Control(NamedTuple):
 
 
 class Panelled(Interactive):
-    """What draws itself, and in Jupyter has controls that change it.
+    """A figure that draws itself, and in Jupyter has controls that change it.
 
     A subclass has `draw()`, a repr, `controls()` and `react(chosen)`, which takes a value for each control's name and
     returns what to show: "words" (a sentence, announced), "picture" (see `shown`) or "bars" (see
     collectives/planner/bars.py), "text" (a table; "prose": text that
     may be broken), "code", "off" (control -> why it does not apply), "most" (slider -> the last place it can be moved
-    to).  The controls then stand where "at" says, if it does.
+    to).  "at" moves the controls, if it is there.
     """
 
     def figure(self):
@@ -54,7 +54,7 @@ def described(panel) -> dict:
 
 
 def at(controls: Sequence[Control], places: dict[str, int]) -> dict:
-    """The values of controls that stand at these places."""
+    """The values of controls at these places."""
     return {control.name: control.options[places[control.name]][1] for control in controls}
 
 

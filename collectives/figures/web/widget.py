@@ -10,10 +10,10 @@ from . import FIGURES, module
 
 
 class Figure(anywidget.AnyWidget):
-    """What the file `drawn_by` shows of `data`; None: the library's own for this kind of data.
+    """A widget drawn from `data` by the file `drawn_by`; None: the library's own for this kind of data.
 
     `answer` takes a question of the front end and returns what to send back.  What it raises is sent as its failure,
-    since nobody would see it in a callback.  `kept`: what a figure that is drawn again begins with.
+    since nobody would see it in a callback.  `kept`: the state a figure begins with when it is drawn again.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)
@@ -27,7 +27,7 @@ class Figure(anywidget.AnyWidget):
         self.on_msg(lambda _, question, __: self.send(self.answered(question)))
 
     def answered(self, question: Any) -> dict:
-        """What is sent back to the front end."""
+        """The reply to the front end."""
         try:
             return self._answer(question)
         except KeyboardInterrupt:

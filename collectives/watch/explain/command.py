@@ -1,4 +1,4 @@
-"""Explains what other tools left of a job: who holds whom up, or what its calls were."""
+"""Explains other tools' records of a job: which ranks hold up which others, or the calls it made."""
 
 import argparse
 import sys
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def explain(*paths: str | Path, machine: str | None = None) -> str:
-    """What the files under these paths say, in words.
+    """A report, in words, on the files under these paths.
 
     machine: of machines.csv, with which the collectives of traces are compared; by default one with the trace's GPU.
     Raises FileNotFoundError, or ValueError if they hold nothing known."""
@@ -59,7 +59,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
 
 
 def _of_record(folder: Path) -> str:
-    """What was said of a recorded job, and how to look further."""
+    """The verdict on a recorded job, and how to look further."""
     told = folder / "verdict.txt"
     said = told.read_text().strip() if told.exists() else "Nothing was found wrong with this job while it ran."
     return (

@@ -1,8 +1,8 @@
 """A flight-recorder dump, read: the last calls of one rank, as torch wrote them down.
 
-The format is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, versions 2.0 to 2.10 (torch 2.3 to 2.15), as a
-pickle or as JSON, and of what writes the same: TorchComms' hook, and the hook for backends that record nothing
-themselves. A dump says what a rank gave its device and in which state that was, but no root, reduce op or tag.
+The format is defined by torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, versions 2.0 to 2.10 (torch 2.3 to 2.15),
+as a pickle or as JSON.  TorchComms' hook writes the same, as does the hook for backends that record nothing
+themselves. A dump lists a rank's calls on its device and their states, but no root, reduce op or tag.
 """
 
 import ast
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from . import ops
 from .plain import Unusable
 
-VERSIONS = "2"  # of the format: what differs in its first number is another format
+VERSIONS = "2"  # of the format: a version with a different first number is a different format
 
 
 class ProcessGroup(NamedTuple):
-    """ranks: of the whole job, in group order; None where the dump does not say."""
+    """ranks: of the whole job, in group order; None where the dump does not list them."""
 
     name: str
     desc: str
@@ -29,7 +29,7 @@ class ProcessGroup(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a program's own code made a call."""
+    """The place in a program's own code that made a call."""
 
     file: str
     number: int
@@ -40,10 +40,10 @@ class Place(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What one rank passes to a call.
+    """One rank's arguments to a call.
 
-    sizes, results: shapes of what goes in and of what comes out, of each tensor.  ends: of a message, who sends it and
-    who receives it; None where that is not known.  parts: of several calls at once.
+    sizes, results: the shapes of the input tensors and of the output tensors.  ends: a message's sender and receiver;
+    None where unknown.  parts: of several calls at once.
     """
 
     op: str
@@ -88,14 +88,14 @@ class Dump:
     path: str
     version: str
     backend: str  # "nccl", "gloo", ...
-    library: str  # and its version, "" where not told
+    library: str  # and its version, "" where unknown
     groups: dict[str, ProcessGroup]  # by name
     launches: list[Launch]
     dropped: int  # calls that came before
     whole: bool  # False: calls are left out in between, as a dump of active ones does
-    unknown: list[str] = field(default_factory=list)  # what it does not tell, as the end of a sentence
-    from_log: bool = False  # it is no dump, but what a log says of the rank
-    written: int = 0  # nanoseconds since the epoch, when all this was so; 0: not told, as in a dump
+    unknown: list[str] = field(default_factory=list)  # facts that it lacks, as the end of a sentence
+    from_log: bool = False  # it isn't a dump, but made from a log's lines about the rank
+    written: int = 0  # nanoseconds since the epoch, when all this was so; 0: unknown, as in a dump
 
 
 def rank_of(path: str) -> int | None:
@@ -135,7 +135,7 @@ class _Reader:
         }
         self._stacks: dict[tuple[int, ...], tuple[str, Place | None]] = {}
         states = {e["state"] for e in self._entries if "state" in e}
-        # A recorder that never sees a state change tells the end by retiring an entry, also one that failed.
+        # A recorder that never sees a state change marks the end by retiring an entry, even one that failed.
         self._told_by_state = bool(states - {"scheduled"})
 
     def dump(self) -> Dump:
@@ -155,15 +155,15 @@ class _Reader:
         )  # fmt: skip
 
     def _numbers(self, unknown: list[str]) -> list[int]:
-        """Of each entry, the number of its collective on its group."""
+        """Each entry's number of its collective on its group."""
         told = [e.get("collective_seq_id", e.get("seq_id")) for e in self._entries]
         if None in told:
             raise Unusable("has entries without collective_seq_id")
         if not told or any(number != e["record_id"] for number, e in zip(told, self._entries)):
             return told
-        # TorchComms has one number for all groups: what it gives each is counted here.
+        # TorchComms has one number for all groups: each group's are counted here.
         made: Counter[str] = Counter()
-        if told[0]:  # how many came before is lost: count from the last that has ended
+        if told[0]:  # the count of earlier ones is lost: count from the last that has ended
             made.update({_name(e): 0 for e in self._entries})
             made.subtract(_name(e) for e in self._entries if e.get("retired"))
             unknown.append("how many calls were made on each group before the first that it holds")
@@ -195,7 +195,7 @@ class _Reader:
         if self._told_by_state:
             over, began = state == "completed", state != "scheduled"
         else:
-            # NCCL's states tell what waits in a stream; of other backends a call that was made is under way.
+            # NCCL's states show which calls wait in a stream; on other backends a call that was made is in flight.
             over, began = None if retired else False, retired or not last["profiling_name"].startswith("nccl:")
         inner, place = self._stack(batch[0])
         if len(batch) == 1:
@@ -283,13 +283,13 @@ def in_torch(file: str) -> bool:
 
 
 def _ranks(told: Any) -> tuple[int, ...] | None:
-    """Of "[0, 1]", or of a list; None for no ranks."""
+    """The ranks in "[0, 1]", or in a list; None for no ranks."""
     ranks = ast.literal_eval(told) if isinstance(told, str) and told else told
     return tuple(map(int, ranks)) if ranks else None
 
 
 def _read_title(title: str) -> tuple[str, tuple[int, int] | None]:
-    """The op of "nccl:send 0->1", and (who sends, who receives) as ranks of the group."""
+    """The op of "nccl:send 0->1", and (sender, receiver) as ranks of the group."""
     name, _, meta = title.rpartition(":")[2].partition(" ")
     op = ops.op_of(name)
     if found := re.fullmatch(r"(\d+)(->|<-)(\d+)", meta.strip()):

@@ -1,4 +1,4 @@
-"""What people have, found and told apart by what is in it: folders and files of dumps, traces, logs and reports."""
+"""Finds the evidence in folders and files, by its content: dumps, traces, logs and reports."""
 
 import gc
 import re
@@ -19,7 +19,7 @@ from .watchdog import Log
 
 @dataclass
 class Evidence:
-    """What was found in files.  said: sentences on files that were left out, and on what does not go together."""
+    """The evidence found in files.  said: sentences on files that were left out, or that don't fit together."""
 
     dumps: list[Dump] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
@@ -69,7 +69,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
 
 @contextmanager
 def _no_cycles() -> Iterator[None]:
-    """Millions of plain values are made, and none is garbage: looking for cycles among them would take most of the time."""
+    """Turn off the search for cycles: it would take most of the time, and millions of plain values have no garbage."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -133,7 +133,7 @@ def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
 
 
 def _one_of_each_rank(found: Evidence) -> list[Dump]:
-    """Of several dumps of one rank, the one with the newest call."""
+    """One dump per rank: the one with the newest call, if there are several."""
     best: dict[int, Dump] = {}
     for each in found.dumps:
         other = best.get(each.rank)
@@ -158,7 +158,7 @@ APART_SECONDS = 6 * 3600.0  # between the last calls of ranks, beyond which thei
 
 
 def _check_together(found: Evidence) -> None:
-    """Say what suggests that dumps are of different runs, and drop those of other runs."""
+    """Report signs that dumps are of different runs, and drop the dumps of other runs."""
     ends = {each.rank: _last_made(each) for each in found.dumps if each.launches}
     if not ends:
         return

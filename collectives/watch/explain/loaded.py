@@ -1,4 +1,4 @@
-"""What other tools recorded, as the Run that our own records give."""
+"""Other tools' records as a Run, like one of our own records."""
 
 from math import prod
 from pathlib import Path
@@ -17,10 +17,10 @@ from .waits import Job, LaneKey
 
 
 def load(*paths: str | Path) -> Record:
-    """The calls that dumps hold, as a Run; `.verdict` says who holds whom up.
+    """The calls in dumps, as a Run; its `.verdict` names the ranks that hold others up.
 
     Times are in seconds since the first call. A call whose end is not recorded ends when it began, and one that never
-    ended has none. There are no values, roots, reduce ops and tags: no dump has them.
+    ended has none. It has no values, roots, reduce ops or tags, since no dump has them.
     Raises FileNotFoundError, or ValueError for paths that hold no calls.
     """
     found = gather(paths)
@@ -60,7 +60,7 @@ def of_job(job: Job, verdict: str, name: str) -> Record:
 
 
 def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
-    """The Run of traces: each collective with its group, size and duration, as far as they tell."""
+    """The Run of traces: each collective with its group, size and duration, where recorded."""
     n = max(max(trace.world_size for trace in found), 1 + max(trace.rank for trace in found))
     first = min(span.start for trace in found for span in trace.spans)
     events: list[list[Event]] = [[] for _ in range(n)]
@@ -87,7 +87,7 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
 
 
 def _begin(job: Job) -> dict[LaneKey, int]:
-    """Of each lane, the number from where on the dumps of all its ranks hold it."""
+    """Per lane, the first number from which the dumps of all its ranks cover it."""
     begin: dict[LaneKey, int] = {}
     for lanes in job.lanes.values():
         for key, lane in lanes.items():

@@ -1,4 +1,4 @@
-"""What a collective reached: the reports of nccl-tests, and NCCL Inspector's JSON.
+"""A collective's measured bandwidth: the reports of nccl-tests, and NCCL Inspector's JSON.
 
 nccl-tests prints a table of bytes and times out of place and in place (doc/PERFORMANCE.md); Inspector writes an object for
 each collective, as ext-profiler/inspector/README.md of NCCL shows it.
@@ -29,7 +29,7 @@ _NAMES = {
     "gather",
     "scatter",
 }
-SLOW = 0.8  # of the median, below which a rank or a size is told
+SLOW = 0.8  # of the median, below which a rank or a size is reported
 
 
 class Measurement(NamedTuple):
@@ -51,7 +51,7 @@ class Measured:
     faults: list[str] = field(default_factory=list)
 
     def read_report(self, text: str, path: str) -> bool:
-        """Take in a report of nccl-tests. Whether it was one."""
+        """Add a report of nccl-tests. Returns whether it was one."""
         if not _TESTED.search(text):
             return False
         devices = [found for line in text.splitlines() if (found := _RANK.match(line))]
@@ -90,7 +90,7 @@ class Measured:
         return True
 
     def read_objects(self, text: str) -> bool:
-        """Take in Inspector's objects, one a line or one after the other. Whether there were any."""
+        """Add Inspector's objects, one per line or one after the other. Returns whether there were any."""
         import json
 
         decoder, at, found = json.JSONDecoder(), 0, 0

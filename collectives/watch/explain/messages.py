@@ -1,6 +1,6 @@
-"""Dumps as the messages that their ranks would have sent, and what the judge makes of them.
+"""Dumps as the messages that their ranks would have sent, and the judge's verdict on them.
 
-The judge is given what has not ended on all ranks. Of what came before it learns how many calls there were, as of a
+The judge is given the calls that have not ended on all ranks. For the earlier ones it gets counts alone, as for a
 rank some of whose messages are lost.
 """
 
@@ -25,12 +25,12 @@ from .waits import Job, LaneKey
 class Judged:
     """A job's dumps, judged.
 
-    causes: who holds up whom.  waits: by rank, the calls that it waits in.
+    causes: which ranks hold up which others.  waits: by rank, the calls that it is waiting in.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._launches: dict[tuple[int, int], Launch] = {}  # (rank, index of an event) -> what it was made of
+        self._launches: dict[tuple[int, int], Launch] = {}  # (rank, index of an event) -> the launch it was made from
         self._numbers: dict[tuple[int, int], int] = {}  # likewise -> its number in its lane
         self._forms: dict[tuple[ProcessGroup, int], dict[Signature, tuple]] = {}  # see _form
         self._first = min((launch.made for dump in job.dumps.values() for launch in dump.launches), default=0)
@@ -44,7 +44,7 @@ class Judged:
         self.causes: tuple[Cause, ...] = still.causes if still else ()
 
     def launch(self, event: Event) -> Launch:
-        """What a dump says of a call."""
+        """A call's entry in its dump."""
         return self._launches[event.rank, event.index]
 
     def number(self, event: Event) -> int:
@@ -58,7 +58,7 @@ class Judged:
     # --- messages -------------------------------------------------------------------------
 
     def _begin(self) -> dict[LaneKey, int]:
-        """Of each lane, the first number of a call that has not ended on all its ranks."""
+        """Per lane, the first number of a call that has not ended on all its ranks."""
         begin: dict[LaneKey, int] = {}
         job = self.job
         for lane in {key for lanes in job.lanes.values() for key in lanes}:
@@ -72,7 +72,7 @@ class Judged:
         return begin
 
     def _messages(self, rank: int, begin: dict[LaneKey, int]) -> Iterator[messages.Message]:
-        """What a rank would have told."""
+        """The messages that a rank would have sent."""
         job, dump = self.job, self.job.dumps[rank]
         complete = dump.whole and not dump.dropped
         calls: list[tuple[Launch, LaneKey | None, int]] = []
@@ -122,12 +122,12 @@ class Judged:
             event.op, event.src, event.dst = ("send", None, target) if rank == source else ("recv", source, None)
         elif key is not None:
             event.op, event.dtype, event.shape = self._form(key, number, launch.what)
-        return event  # without a key a message of which the other end is not told: as a recv from anyone
+        return event  # without a key, a message whose other end is unknown: as a recv from anyone
 
     # --- what must agree ------------------------------------------------------------------
 
     def _form(self, group: ProcessGroup, number: int, what: Signature) -> tuple:
-        """The op, dtype and sizes of a rank's part in a collective: what must be the same on all, as far as all dumps tell."""
+        """The op, dtype and sizes of a rank's part in a collective that must agree, where all dumps have them."""
         if (forms := self._forms.get((group, number))) is None:
             lanes = (self.job.lanes[rank].get(group) for rank in self.job.needed(group) if rank in self.job.dumps)
             made = (lane and lane.at(number) for lane in lanes)
@@ -139,7 +139,7 @@ class Judged:
                 one: (_op(one), dtype, tuple(n for n, is_known in zip(each, known) if is_known))
                 for one, each, dtype in zip(told, sizes, dtypes)
             }
-        # Of a call of which a log tells its number alone, nothing speaks against what the others passed.
+        # A call that a log gives by number alone is assumed to match the others.
         return forms.get(what) or next(iter(forms.values()), (ops.UNTOLD, None, ()))
 
     # --- slips ----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _is_same(one: Launch, other: Launch) -> bool:
 
 
 def _op(what: Signature) -> str:
-    """One name for all forms of a collective, that of the form in which all tensors have one size, if there is one."""
+    """One name for all forms of a collective: the form in which all tensors have one size, if there is one."""
     if what.parts:
         return " ".join([ops.COALESCED, *map(_op, what.parts)])
     family = ops.family(what.op)
@@ -183,12 +183,12 @@ def _dtype(what: Signature) -> torch.dtype | None:
 
 
 def _sizes(what: Signature) -> tuple[int | None, ...]:
-    """Of each part, the elements that must be the same on all ranks; None where they need not be."""
+    """Per part, the number of elements that must be the same on all ranks; None where it may differ."""
     return tuple(map(elements, what.parts or (what,)))
 
 
 def elements(what: Signature) -> int | None:
-    """Elements that must be the same on all ranks of a collective; None where they need not be."""
+    """The number of elements that must be the same on all ranks of a collective; None where it may differ."""
     collective = of(ops.family(what.op))
     if collective.in_place:
         return _count(what.sizes or what.results)

@@ -1,6 +1,6 @@
-"""NCCL's own log (NCCL_DEBUG=INFO): which way the data goes, and what is wrong with that.
+"""NCCL's own log (NCCL_DEBUG=INFO): the route the data takes, and the faults along it.
 
-Its words are those of NCCL's source (src/init.cc, src/transport, src/misc/socket.cc), 2.18 to 2.30.
+The patterns match NCCL's source (src/init.cc, src/transport, src/misc/socket.cc), 2.18 to 2.30.
 """
 
 import re
@@ -18,7 +18,7 @@ _CHANNELS = re.compile(r"(\d+) coll channels")
 _WAY = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
 _USING = re.compile(r"(NET/\w+) ?: Using (.*)")
 _HCA = re.compile(r"GPU ?Direct RDMA (Enabled|Disabled) for (.*)")
-# What a warning of InfiniBand means: IBV_WC_ codes of <infiniband/verbs.h>.
+# Meanings of InfiniBand's warnings: IBV_WC_ codes of <infiniband/verbs.h>.
 _STATUS = {
     12: "no answer after all retries: a link, a card or the peer's process",
     5: "a consequence of an earlier error: look further up",
@@ -30,13 +30,13 @@ FEW_CHANNELS = 2
 
 @dataclass
 class NcclLog:
-    """What NCCL said in one or more files."""
+    """NCCL's log lines from one or more files."""
 
     processes: set[tuple[str, int]] = field(default_factory=set)  # (host, process)
     versions: Counter[str] = field(default_factory=Counter)
     networks: dict[str, set[str]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # by host, what "Using network" names
+    )  # by host, the names after "Using network"
     devices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by host, its cards
     ways: Counter[str] = field(default_factory=Counter)  # P2P/CUMEM, NET/IB/0/GDRDMA: connections
     plain_hosts: set[str] = field(default_factory=set)  # that have connections over InfiniBand without GPUDirect
@@ -44,14 +44,14 @@ class NcclLog:
     ranks: int = 0  # of the largest communicator
     ready: dict[int, set[tuple[str, int, int]]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # by nranks, who said it was
+    )  # by nranks, the ranks that reported it
     refused: Counter[str] = field(default_factory=Counter)  # why GPUDirect is off
     warnings: Counter[str] = field(default_factory=Counter)
     warned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the hosts of each warning
     no_device: set[str] = field(default_factory=set)  # hosts on which NET/IB found nothing
 
     def read(self, text: str) -> bool:
-        """Take in the lines of a file. Whether there was anything of NCCL's in it."""
+        """Add the lines of a file. Returns whether any was NCCL's."""
         before = len(self.processes), sum(self.versions.values())
         for line in text.splitlines():
             if "NCCL" not in line:
@@ -98,7 +98,7 @@ class NcclLog:
         return sorted({host for host, _ in self.processes})
 
     def words(self) -> list[str]:
-        """What the log says, and then what is wrong, a sentence each."""
+        """A summary of the log, and then its faults, a sentence each."""
         hosts, processes = len(self.hosts), len(self.processes)
         head = f"NCCL {' and '.join(sorted(self.versions)) or 'of a version that is not in the log'}: {processes} process{'es' * (processes != 1)} on {hosts} host{'s' * (hosts != 1)}"
         if self.ranks:
@@ -111,7 +111,7 @@ class NcclLog:
         return [line for line in lines if line] + self.faults()
 
     def faults(self) -> list[str]:
-        """What is wrong with it, or may be."""
+        """The faults it shows, or may show."""
         lines = []
         if len(self.versions) > 1:
             lines.append(

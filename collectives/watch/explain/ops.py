@@ -1,7 +1,7 @@
 """Names of calls and dtypes as torch's recorders, its watchdog, its profiler and NCCL write them, as torch.distributed has them.
 
-torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp has the names of its profiling titles and `opTypeToString` of Work.cpp
-those of its log; c10::toString of ScalarType.h has the dtypes.
+torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp defines the profiling titles, `opTypeToString` of Work.cpp the names
+in its log, c10::toString of ScalarType.h the dtypes.
 """
 
 import re
@@ -9,7 +9,7 @@ from functools import cache
 
 from ...log.collectives import COLLECTIVES
 
-# What is left of a name once case, underscores and a leading backend are gone -> the name in torch.distributed.
+# A name without case, underscores and a leading backend -> the name in torch.distributed.
 _OPS = {name.replace("_", ""): name for row in COLLECTIVES.values() for name in (row.op, *row.also)} | {
     "allreducebarrier": "barrier",
     "allreducesparse": "all_reduce",
@@ -31,7 +31,7 @@ _OPS = {name.replace("_", ""): name for row in COLLECTIVES.values() for name in 
     "recvanysource": "recv",
 }
 BACKENDS = ("nccl", "ncclx", "nccl2", "gloo", "rccl", "rcclx", "xccl", "mccl", "hccl")
-UNTOLD = "call"  # of which a log does not say what it is
+UNTOLD = "call"  # whose op a log does not name
 COALESCED = "coalesced"  # several calls that a device is given at once
 
 _DTYPES = {

@@ -45,7 +45,7 @@ def data_of(path: Path) -> bytes:
 
 
 def unpickled(data: bytes) -> Any:
-    """What a pickle holds, if that is plain data. Raises Unusable."""
+    """A pickle's content, if that is plain data. Raises Unusable."""
     try:
         return _Plain(io.BytesIO(data)).load()
     except Unusable:
@@ -60,7 +60,7 @@ def unpickled(data: bytes) -> Any:
 
 
 def unjsoned(data: bytes) -> Any:
-    """What JSON holds. Raises Unusable."""
+    """The content of JSON. Raises Unusable."""
     try:
         return json.loads(data)
     except UnicodeDecodeError as error:

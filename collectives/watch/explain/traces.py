@@ -34,7 +34,7 @@ KERNEL_OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatt
 
 
 class Span(NamedTuple):
-    """One collective of one rank. into, out: elements; None where the trace does not tell. Times in seconds."""
+    """One collective of one rank. into, out: elements; None where the trace lacks them. Times in seconds."""
 
     op: str
     dtype: str
@@ -64,7 +64,7 @@ class Trace:
     steps: list[tuple[float, int]] = field(default_factory=list)  # when each "ProfilerStep#N" began, and N
 
     def step(self, at: float) -> int:
-        """The number of the step that is under way then; 0 before the first, and where none is told of."""
+        """The number of the step in progress at that time; 0 before the first, and in a trace without steps."""
         place = bisect_right(self.steps, (at, float("inf")))
         return self.steps[place - 1][1] if place else 0
 
@@ -133,7 +133,7 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
 
 
 def _steps(complete: list[dict]) -> list[tuple[float, int]]:
-    """The steps that the program told torch.profiler of, as the GPU saw them if it did."""
+    """The steps that the program marked for torch.profiler, with the GPU's times if it has them."""
     for category in ("gpu_user_annotation", "user_annotation"):
         told = [(e, re.fullmatch(r"ProfilerStep#(\d+)", e["name"])) for e in complete if e.get("cat") == category]
         if steps := sorted((_when(e)[0], int(number[1])) for e, number in told if number):
@@ -197,7 +197,7 @@ def _announced(e: dict) -> tuple[str, str, int | None]:
 
 
 def words(traces: list[Trace], machine: str | None = None) -> list[str]:
-    """Who came last and how long the others waited, how much of the collectives was hidden, and what each reached."""
+    """The rank that came last, the others' wait, how much of the collectives was hidden, and the bandwidth of each."""
     lines = [_headline(traces), "", _ranks(traces), "", _collectives(traces, machine)]
     for what in dict.fromkeys(what for trace in traces for what in trace.unknown):
         of = [trace.rank for trace in traces if what in trace.unknown]
@@ -226,10 +226,10 @@ def _headline(traces: list[Trace]) -> str:
 
 
 def stragglers(traces: list[Trace]) -> tuple[int | None, float, int, int]:
-    """(the rank that came last most often, seconds that another one waited for it on average, how often, of how many calls).
+    """(rank that came last most often, seconds that each other waited for it on average, how often, of how many calls).
 
-    All ranks leave a collective at about the same time, so who came last spent least time in it: no clocks are compared.
-    None where no rank stands out.
+    All ranks leave a collective at about the same time, so the last one spent least time in it: no clocks are compared.
+    The rank is None if no rank is conspicuous.
     """
     lanes = _lanes(traces)
     last: dict[int, int] = defaultdict(int)
@@ -302,7 +302,7 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
 
 
 def _model(traces: list[Trace], machine: str | None, world: int):
-    """What a collective takes on a machine, in words; nothing where no machine is known."""
+    """A function for a collective's time on a machine, in words; it returns "" where no machine is known."""
     gpu = next((trace.gpu for trace in traces if trace.gpu), "")
     name = machine or next((name for part, name in MACHINES.items() if part in gpu), None)
 

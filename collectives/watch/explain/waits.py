@@ -1,4 +1,4 @@
-"""The dumps of a job, put together: who is in which group, whose calls pair up with whose, and which have not ended.
+"""The dumps of a job, put together: each group's members, the calls that pair up, and the ones that have not ended.
 
 The k-th collectives of a group's members pair up; so do the k-th messages between two ranks.
 """
@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from .dump import Dump, Launch, ProcessGroup
 
-# Which lane: a group, for its collectives; (group, who sends, who receives) for messages.
+# A lane's key: a group, for its collectives; (group, sender, receiver) for messages.
 LaneKey = ProcessGroup | tuple[ProcessGroup, int, int]
 
 
 class Lane(NamedTuple):
-    """The calls of a rank that pair up, k-th with k-th, with those of its peers."""
+    """The calls of a rank that pair up, k-th with k-th, with its peers' calls."""
 
     numbers: list[int]
     launches: list[Launch]
@@ -32,7 +32,7 @@ class Job:
 
     dumps: dict[int, Dump]  # by rank
     members: dict[ProcessGroup, tuple[int, ...]] = field(default_factory=dict)
-    inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are those that called it
+    inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are the ranks that called it
     lanes: dict[int, dict[LaneKey, Lane]] = field(default_factory=dict)  # by rank
     same: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)  # a group as dumps have it -> as it is meant
     open: dict[int, dict[LaneKey, int]] = field(default_factory=dict)  # by rank, its first call that has not ended
@@ -103,7 +103,7 @@ class Job:
         return lanes
 
     def _number_messages(self) -> None:
-        """Number each lane's messages from 1, or, where the first are lost, so that those that have ended agree."""
+        """Number each lane's messages from 1, or, if the first are lost, so that the ended ones agree."""
         for rank, lanes in self.lanes.items():
             for key, lane in lanes.items():
                 if type(key) is tuple:
@@ -114,7 +114,7 @@ class Job:
     # --- what has not ended ---------------------------------------------------------------
 
     def reached(self, rank: int, lane: LaneKey) -> int | None:
-        """The number of a rank's last call in a lane, 0 if it has made none; None if its dump does not tell."""
+        """The number of a rank's last call in a lane, 0 if it has made none; None if its dump doesn't show it."""
         if known := self.lanes[rank].get(lane):
             return known.numbers[-1]
         return 0 if not self.dumps[rank].dropped and self.dumps[rank].whole else None
@@ -124,9 +124,9 @@ class Job:
         return lane[1:] if type(lane) is tuple else self.members[lane]
 
     def _doubtful(self) -> dict[LaneKey, int]:
-        """Of a lane, the number from where on a call that may have failed has not ended well.
+        """Per lane, the first call number whose outcome is in doubt, if the call may have failed.
 
-        It lacks somebody, or somebody is in it still; or of somebody there is no dump, and it is the last of the others.
+        A rank is missing from it or still in it; or a rank has no dump, and it is the last call of the others.
         """
         doubtful: dict[LaneKey, int] = {}
         for lane in {key for lanes in self.lanes.values() for key in lanes}:
@@ -152,6 +152,6 @@ class Job:
         return None
 
     def is_open(self, rank: int, lane: LaneKey, number: int) -> bool:
-        """Whether a rank's call has not ended, as far as its dump and those of the others tell."""
+        """Whether a rank's call has not ended, as far as all dumps show."""
         first = self.open[rank].get(lane)
         return first is not None and number >= first

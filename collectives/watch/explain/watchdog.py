@@ -1,7 +1,7 @@
-"""The lines of torch's watchdog in a log: of each rank and group, which call timed out, what was queued and what has ended.
+"""The lines of torch's watchdog in a log: per rank and group, the calls that timed out, were queued and have ended.
 
-Their words are those of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, from torch 2.1 on. What they tell is put into
-dumps with the two or three calls that each rank is known to have made, so that logs are judged as dumps are.
+The patterns match torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, from torch 2.1 on. The lines become dumps
+with the two or three calls that each rank is known to have made, so logs are judged as dumps are.
 """
 
 import re
@@ -37,7 +37,7 @@ DEFAULT = ProcessGroup("0", "default_pg", None)
 
 @dataclass
 class Told:
-    """What the log says of one rank in one group."""
+    """The log's counts for one rank in one group."""
 
     queued: int = -1
     started: int = -1
@@ -50,19 +50,19 @@ class Told:
 
 @dataclass
 class Log:
-    """What the watchdog said in one or more files: of each rank, by group."""
+    """The watchdog's reports in one or more files, by rank and group."""
 
     told: dict[int, dict[ProcessGroup, Told]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
     works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
         default_factory=dict
-    )  # (rank, number) -> what, ms, stamp
+    )  # (rank, number) -> signature, ms, stamp
     places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
     _failing: int | None = None  # the rank whose error NCCL's own words follow
     errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
 
     def read(self, text: str) -> bool:
-        """Take in the lines of a file. Whether there was anything of the watchdog in it."""
+        """Add the lines of a file. Returns whether any was the watchdog's."""
         before, stack_of = len(self.works) + len(self.told), None
         self._failing = None
         for line in text.splitlines():
@@ -112,13 +112,13 @@ class Log:
             told.failed.setdefault(failed, Signature(ops.UNTOLD))
 
     def dumps(self) -> list[Dump]:
-        """A dump of each rank, with the calls that the log tells of."""
+        """A dump of each rank, with the calls in the log."""
         if not self.told and not self.works:
             return []
         for (rank, number), (what, ran, stamp) in self.works.items():
             groups = self.told.setdefault(rank, {})
             told = next((told for told in groups.values() if number in told.failed), None)
-            if told is None:  # an old log, or one that is cut: which group it was is not told
+            if told is None:  # an old log, or one that is cut: the group is unknown
                 told = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Told(when=stamp))
             told.failed[number] = what
             told.since, told.last = stamp - ran * 1_000_000, max(told.last, stamp)
@@ -168,7 +168,7 @@ class Log:
 
 
 def _stamp(line: str) -> int:
-    """Nanoseconds since the epoch of a line's time, in this year: the log has none."""
+    """Nanoseconds since the epoch of a line's time, in this year: the log has no year."""
     found = _STAMP.search(line)
     if not found:
         return 0

@@ -1,4 +1,4 @@
-"""What dumps say of a job, in words: who holds whom up, the call with its sizes, the table of ranks, and what is not known."""
+"""A report on a job's dumps: ranks that hold others up, the call with its sizes, the table of ranks, the unknowns."""
 
 from functools import cached_property
 from itertools import chain
@@ -74,7 +74,7 @@ class Names(wording.Names):
         return f"recv{self._nth(e)} from {e.rank}" if e.op == "send" else f"send{self._nth(e)} to {e.rank}"
 
     def _nth(self, e: Event) -> str:
-        """Which of the messages between two ranks it is; nothing where the first are lost."""
+        """The message's number between its two ranks; nothing where the first are lost."""
         number = self.judged.number(e)
         return f" #{number}" if number > 0 else ""
 
@@ -108,13 +108,13 @@ class Names(wording.Names):
     # --- beside the judge's own -----------------------------------------------------------
 
     def sizes(self, e: Event) -> str:
-        """What is passed; of several messages at once, in this one."""
+        """The sizes passed; if several messages were started at once, this one's."""
         what = self.judged.launch(e).what
         return sizes(next((part for part in what.messages if part.ends == e.ends), what) if e.is_message else what)
 
     @cached_property
     def _newest(self) -> int:
-        """When the last thing happened that dumps tell of."""
+        """The time of the last thing in the dumps."""
         dumps = self.job.dumps.values()
         times = (t for dump in dumps for e in dump.launches[-64:] for t in (e.made, e.ended or 0))
         return max(max(times, default=0), *(dump.written for dump in dumps), 0)
@@ -133,7 +133,7 @@ class Names(wording.Names):
 
 
 def _about_call(names: Names, cause: Cause, named: bool) -> str:
-    """Who waits in the call, with which sizes and on which line.  named: say in which."""
+    """The ranks waiting in the call, with their sizes and line.  named: whether to name the call."""
     inside, first = [wait.event.rank for wait in cause.waits], cause.waits[0].event
     where = names.call(first) if named else "it"
     words = [f"{few(inside).capitalize()} {'waits' if len(inside) == 1 else 'wait'} in {where}{names.since(first)}"]
@@ -143,12 +143,12 @@ def _about_call(names: Names, cause: Cause, named: bool) -> str:
 
 
 def _lasts(names: Names, ranks: Iterable[int]) -> list[str]:
-    """What each rank did last; of many, the first few."""
+    """Each rank's last call; for the first few of many."""
     ranks, job = list(ranks), names.job
     lines = []
     for rank in ranks[:4]:
         if launch := job.latest(rank):
-            ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log tells when, of those that failed
+            ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log has times for failed calls alone
             lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}{ago}.")
         else:
             lines.append(f"Rank {rank} has made no call at all.")
@@ -223,7 +223,7 @@ def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
     return lines
 
 
-# What is said of each cause, and after them of all causes of a kind.
+# The sentences on each cause, and after them on all causes of a kind.
 _SENTENCES: dict[str, Callable[[Names, Cause, bool], list[str]]] = {
     "absent": _of_absent,
     "mismatch": _of_mismatch,
@@ -245,7 +245,7 @@ _ADVICE: dict[str, Callable[[Sequence[Cause]], list[str]]] = {
 
 
 def table(names: Names) -> str:
-    """What each rank was doing; a line for those that did the same."""
+    """The table of what each rank was doing; ranks that did the same share a line."""
     alike: dict[Hashable, list[int]] = {}
     for rank, waits in enumerate(names.judged.waits):
         alike.setdefault(_row(names, rank, waits), []).append(rank)
@@ -341,7 +341,7 @@ def _at(place: Place | None) -> str:
 
 
 def limits(job: Job) -> list[str]:
-    """Sentences on what these dumps don't say."""
+    """Sentences on the limits of these dumps."""
     lines = []
     if job.missing:
         lines.append(f"There is no dump of {few(job.missing)}.")

@@ -1,6 +1,6 @@
-"""Says how the ranks of a job spent its training steps, and who held up the others.
+"""Reports how the ranks of a job spent its training steps, and which ranks held up the others.
 
-A record is the folder that `collectives.watch` wrote; dumps and traces of other tools serve as far as their times tell.
+A record is the folder that `collectives.watch` wrote; dumps and traces of other tools serve as far as they have times.
 """
 
 import argparse

@@ -70,5 +70,5 @@ def _never_came(e: Event, call: Call) -> int | None:
 
 
 def together(intervals: Iterable[tuple[float, float]]) -> float:
-    """Seconds that lie in any of them."""
+    """The seconds covered by any of them."""
     return sum(end - start for start, end in merged(intervals))

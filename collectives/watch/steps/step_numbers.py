@@ -1,4 +1,4 @@
-"""Which training step each call belongs to: as ranks have told, else found in how their calls repeat."""
+"""The training step of each call: as its rank counted, else found from the repetition of calls."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ def told(events: list[list[Event]]) -> bool:
 def numbered(events: list[list[Event]], calls: list[Call]) -> Numbers:
     """The step of each event.
 
-    Ranks that counted none take the steps of those that they share calls with. Where no rank did, the steps of the rank
+    Ranks that counted none get the steps of ranks they share calls with. Where no rank did, the steps of the rank
     with the most calls are the repetitions of its longest pattern.
     """
     known: dict[int, int | None] = {}  # id(call) -> step
@@ -66,7 +66,7 @@ def _carried_on(events: list[Event], of: dict[int, Call], known: dict[int, int |
 
 
 def repetitions(events: list[Event]) -> list[int | None]:
-    """The number of the repetition that each event lies in, from 0; None where the calls follow no pattern."""
+    """The number of each event's repetition, from 0; None where the calls follow no pattern."""
     kinds: dict[tuple, int] = {}
     made = np.array([kinds.setdefault(_kind(e), len(kinds)) for e in events], dtype=np.int64)
     period = _period(made[-LOOKED_AT:])
@@ -85,7 +85,7 @@ def repetitions(events: list[Event]) -> list[int | None]:
 
 
 def _kind(e: Event) -> tuple:
-    """What calls have in common that are made in the same place of every step."""
+    """A key that is equal for calls made in the same place of every step."""
     line = e.line and (e.line.file, e.line.number)
     return e.op, e.group_name, e.group, e.src, e.dst, e.tag, e.dtype, e.shape, e.within, line
 

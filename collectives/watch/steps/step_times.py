@@ -1,4 +1,4 @@
-"""How long each rank worked, waited and moved data in each training step, and for whom the others waited."""
+"""Each rank's seconds of work, waits and moving data in each training step, and the rank the others waited for."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -48,7 +48,7 @@ class TrainingStep(NamedTuple):
 
     @property
     def waited(self) -> float:
-        """Of all ranks together."""
+        """Seconds of all ranks together."""
         return sum(each.waited for each in self.ranks.values())
 
     @property
@@ -100,9 +100,9 @@ class StepTimes(list[TrainingStep]):
         return (span for span in self.spans if self._numbers[id(span.event)] is not None)
 
     def by(self, what: str) -> dict:
-        """What all steps come to by "rank", "group", "line" or "op", the parts that blocked longest first.
+        """All steps' sums by "rank", "group", "line" or "op", the parts that blocked longest first.
 
-        Of calls that a rank waits for together, each counts, but by rank the time that passed.
+        Calls that a rank waits for together each count in full; by rank, the time that passed counts.
         Its keys are ranks, tuples of ranks, Lines (None: not known) and names of calls. Raises ValueError for another word.
         """
         keys = {
@@ -127,7 +127,7 @@ class StepTimes(list[TrainingStep]):
 
     @property
     def seconds(self) -> float:
-        """What a step usually takes: the median."""
+        """The median time of a step."""
         return median(step.seconds for step in self)
 
 
@@ -137,7 +137,7 @@ class StepTimes(list[TrainingStep]):
 def _ended(run: Run, numbers: Numbers, counted: bool) -> set[int]:
     """The steps that every rank has ended.
 
-    That a counted one has is told by the next call. After the last call it is taken for ended if every rank made all the
+    A counted step has ended once its rank makes a call of the next. The last counts as ended if every rank made all the
     calls that it made in the step before, and is in none of them.
     """
     made = [Counter(number for number in mine if number is not None) for mine in numbers if mine]
@@ -155,7 +155,7 @@ def _by_rank(run: Run, spans: list[CallSpan]) -> list[list[CallSpan]]:
 
 
 def _steps(spans: list[CallSpan], numbers: list[int | None]) -> Iterable[tuple[int | None, RankStep]]:
-    """Of one rank, each stretch of calls of one step, without what it caused."""
+    """One rank's consecutive calls of one step as a RankStep each, `caused` still 0."""
     blocked = Covered((span.blocked, span.end) for span in spans)
     waits = Covered((span.blocked, span.met) for span in spans)
     over = min((span.start for span in spans), default=0.0)
@@ -167,7 +167,7 @@ def _steps(spans: list[CallSpan], numbers: list[int | None]) -> Iterable[tuple[i
 
 
 class Covered:
-    """Intervals of time, of which it can be asked how many seconds of a stretch lie in any of them."""
+    """Intervals of time; `within` returns the seconds of a given interval that they cover."""
 
     def __init__(self, intervals: Iterable[tuple[float, float]]) -> None:
         apart = merged(intervals)
@@ -183,10 +183,10 @@ class Covered:
 
 
 class _Causes:
-    """Who made the others wait. A rank that came late because it waited itself passes this on to the rank it waited for."""
+    """The ranks that made others wait. One that was late because it waited passes this on to the rank it waited for."""
 
     def __init__(self, by_rank: list[list[CallSpan]]) -> None:
-        self._waits = [_apart(spans) for spans in by_rank]  # of each rank: (start, end, for whom), one after the other
+        self._waits = [_apart(spans) for spans in by_rank]  # of each rank: (start, end, for which rank), in order
         self._starts = [[start for start, _, _ in waits] for waits in self._waits]
         self._ends = [[end for _, end, _ in waits] for waits in self._waits]
 

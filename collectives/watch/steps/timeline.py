@@ -19,15 +19,15 @@ from . import trace_file
 from .spans import CallSpan, spans_of, together
 
 PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
-MAX_ARROWS = 200  # of more, none is drawn
-MAX_BARS = 1000  # of more, those are left out that end less than FINE pixels after the one before
+MAX_ARROWS = 200  # with more, no arrow is drawn
+MAX_BARS = 1000  # with more, any that ends less than FINE pixels after the one before is left out
 FINE = 2
 MAX_ROWS = 100  # of more calls, the text has the LONGEST waits
 LONGEST = 40
 
 
 class Share(NamedTuple):
-    """What a rank did until its last call was through, in seconds."""
+    """A rank's time until its last call was through, in seconds."""
 
     worked: float  # its own work, whatever was in flight meanwhile
     waited: float  # blocked, because others had not come yet
@@ -63,8 +63,8 @@ class Timeline(Picture):
     def save(self, path: str | Path, *beside: str | Path) -> Path:
         """Writes a trace file that ui.perfetto.dev and chrome://tracing open, compressed if its name ends in .gz.
 
-        beside: traces of torch.profiler, .json or .json.gz, to be laid into it, on the same clock. That holds
-        for ranks of one host; of others it is as near as their clocks are. Raises ValueError for what is no trace.
+        beside: traces of torch.profiler, .json or .json.gz, to be merged into it, on the same clock. That holds
+        for ranks of one host; for others it is as near as their clocks are. Raises ValueError if one isn't a trace.
         """
         path = Path(path)
         trace_file.save(path, self.run, self._calls, self.spans, list(map(Path, beside)))
@@ -161,7 +161,7 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
 
 
 def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
-    """Where a rank waits."""
+    """Draw a rank's wait."""
     sketch.box(x, y, wide, high, "#ffffff", FAINT, dashed=True, radius=2)
 
 
@@ -202,7 +202,7 @@ def _lanes(run: Run, calls: list[Call], spans: list[CallSpan], start: float, sto
 
 
 def _apart(spans: list[CallSpan], inside: Callable[[float], float]) -> Iterator[CallSpan]:
-    """Those that can be told apart on the sheet."""
+    """The spans that can be distinguished in the picture."""
     reached: dict[int, float] = defaultdict(float)
     for span in sorted(spans, key=lambda span: span.start):
         rank, right = span.event.rank, inside(span.end)
@@ -223,7 +223,7 @@ def _axis(sketch: Canvas, left: float, scale: float, start: float, stop: float, 
 
 
 def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: float) -> None:
-    """Dashed while it waits for others, full while data moves; a line below while the rank goes on with its own work."""
+    """Draw a call: dashed while it waits for others, full while data moves; a line below while the rank continues."""
     e, tint = span.event, colour(span.event.rank)
     x0, x1, x2 = map(inside, (span.blocked, span.met, span.end))
     if span.blocked > span.start:

@@ -1,9 +1,9 @@
-"""A run as a trace file, for ui.perfetto.dev and chrome://tracing, also together with traces of torch.profiler.
+"""A run as a trace file, for ui.perfetto.dev and chrome://tracing, alone or merged with traces of torch.profiler.
 
-The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Each rank is a process. What
-the rank was blocked in is a slice ("X") of a thread; a call that was in flight meanwhile is an asynchronous slice ("b", "e").
-On one thread slices lie inside one another or apart: those of several threads of the program, or of calls that are waited for
-together, lie on several.
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Each rank is a process. A
+call the rank was blocked in is a slice ("X") of a thread; a call in flight meanwhile, an asynchronous slice ("b", "e").
+Slices of one thread are nested or apart, so several threads of the program, or calls that are waited for together,
+have several threads here.
 """
 
 import gzip
@@ -22,7 +22,7 @@ from .spans import CallSpan, limits
 FIRST_PROCESS = 10_000_000
 PROCESSES = 1000  # of another trace, at most
 FLOWS = 100_000_000  # arrows of a trace, at most
-MARK = 1000  # nanoseconds that the start of an asynchronous call takes in the file: what it really took is not known
+MARK = 1000  # nanoseconds that the start of an asynchronous call takes in the file: the real time is unknown
 
 
 class _Slice(NamedTuple):
@@ -36,9 +36,9 @@ class _Slice(NamedTuple):
 
 
 def save(path: Path, run: Run, calls: list[Call], spans: list[CallSpan], beside: list[Path]) -> None:
-    """Write the file, compressed if its name ends in .gz. beside: traces of torch.profiler to be laid into it.
+    """Write the file, compressed if its name ends in .gz. beside: traces of torch.profiler to be merged into it.
 
-    Raises ValueError for a file among these that is no trace, or if the run does not know when it began.
+    Raises ValueError if one of these isn't a trace, or if the run does not know when it began.
     """
     if beside and not run.began:
         raise ValueError(f"{run.name} does not say when it began, so it cannot be aligned with other traces.")
@@ -84,7 +84,7 @@ def _about(rank: int, what: str, thread: int = 0, **args) -> dict:
 
 
 def _slices(span: CallSpan, first: int) -> Iterator[list[_Slice]]:
-    """The slices of one call: those that belong on one thread, of which all but the first lie inside the first."""
+    """The slices of one call, in lists for one thread each: all but the first are nested in the first."""
     e, name = span.event, span.name
     start, blocked, met, end = (first + round(t * 1e9) for t in (span.start, span.blocked, span.met, span.end))
     told = _told(e)
@@ -98,16 +98,16 @@ def _slices(span: CallSpan, first: int) -> Iterator[list[_Slice]]:
 
 
 def _told(e: Event) -> dict:
-    """What a viewer shows of a call when it is clicked."""
+    """A call's details, which a viewer shows when it is clicked."""
     told = {"call": e.index + 1, "step": e.step, "size": size(e.nbytes), "line": str(e.line), "ranks": len(e.group)}
     told |= {"issued": True} if e.issued is not None else {}
     return told | {k: v for k, v in (("src", e.src), ("dst", e.dst), ("reduce_op", e.reduce_op)) if v is not None}
 
 
 def _flight(span: CallSpan, first: int) -> Iterator[dict]:
-    """A call from when it was made until it was complete, whatever its rank did meanwhile.
+    """A call from its start until it was complete, whatever its rank did meanwhile.
 
-    Perfetto gives each name a lane, so the call's number is not in it; and what has an "id" lies outside of all processes.
+    Perfetto gives each name a lane, so the call's number is not in it; "id2" is local to a process, "id" would not be.
     """
     e = span.event
     where = {"id2": {"local": hex(e.index)}, "pid": FIRST_PROCESS + e.rank, "tid": 0}
@@ -132,7 +132,7 @@ def _threads(slices: list[list[_Slice]]) -> Iterator[tuple[_Slice, int]]:
 
 
 def _flows(calls: list[Call], of: dict[int, CallSpan], at: dict[int, list[dict]], first: int) -> Iterator[dict]:
-    """From each send to its recv, and in collectives from the rank that came last to those that it kept waiting.
+    """From each send to its recv, and in collectives from the rank that came last to the ranks that it kept waiting.
 
     Perfetto takes only numbers as identifiers, and turns an arrow around that begins in the later one of its two slices.
     """
@@ -172,9 +172,9 @@ def _loaded(path: Path) -> dict:
 
 
 def _moved(trace: dict, place: int, rank: int | None, world_size: int, nanoseconds: int) -> Iterator[dict]:
-    """The events of another trace, so much later, with processes and identifiers that no other trace has.
+    """The events of another trace, `nanoseconds` later, with processes and identifiers that no other trace has.
 
-    Its processes come after the rank's own if it says which rank it is of, or after all ranks.
+    Its processes come after the rank's own if it names its rank, or after all ranks.
     """
     processes: dict = {}
     numbers: dict = {}

@@ -26,9 +26,9 @@ class TrainingSteps(StepTimes):
 
 
 def training_steps(run: Run) -> TrainingSteps:
-    """The training steps of a run or a record, as its ranks' optimizers told of them, or `step_ended()` did.
+    """The training steps of a run or a record, as its ranks' optimizers or `step_ended()` counted them.
 
-    Where neither did, as in the dumps of other tools, the calls that repeat are taken for them. Raises ValueError for a
+    Where neither did, as in the dumps of other tools, the repetitions of calls count as steps. Raises ValueError for a
     run without calls.
     """
     return TrainingSteps(run)

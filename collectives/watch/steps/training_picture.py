@@ -6,7 +6,7 @@ from ...format import duration
 from .step_times import RankStep, StepTimes, TrainingStep
 from .training_words import straggler, usual
 
-RANKS = 16  # rows, of those that the others waited for longest
+RANKS = 16  # rows: the ranks that the others waited for longest
 COLUMNS = 120  # of more steps, several share a column, which shows the slowest of them
 HIGH = 120  # pixels of the slowest step
 
@@ -75,7 +75,7 @@ def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> Non
 
 
 def _columns(steps: StepTimes) -> Canvas:
-    """Each step as the mean of its ranks, and below it the colour of the rank that the others waited for longest."""
+    """Each step as the mean of its ranks, and below it the color of the rank that the others waited for longest."""
     sketch = Canvas()
     each = -(-len(steps) // COLUMNS)
     columns = [max(steps[k : k + each], key=lambda step: step.seconds) for k in range(0, len(steps), each)]

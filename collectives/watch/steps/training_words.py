@@ -67,7 +67,7 @@ def _after(steps: StepTimes) -> str:
 
 
 def straggler(steps: StepTimes) -> str:
-    """Who held the others up, in a sentence."""
+    """A sentence on the rank that held the others up."""
     told = usual(steps)
     caused: dict[int, float] = defaultdict(float)
     for step in told:
@@ -90,7 +90,7 @@ def straggler(steps: StepTimes) -> str:
 
 
 def _ranks(steps: StepTimes) -> str:
-    """A row for each rank, per step; of many, those that caused and waited most."""
+    """A row for each rank, per step; of many, the ranks that caused and waited most."""
     told = usual(steps)
     ranks = {rank: part for rank, part in steps.by("rank").items() if any(rank in step.ranks for step in told)}
     rows = [("rank", "step", "worked", "waited", "moved", "others waited for it", "calls")]
@@ -138,7 +138,7 @@ def _lines(steps: StepTimes) -> str:
 
 
 def listed(steps: StepTimes, what: str) -> str:
-    """What each "group", "line" or "op" blocked, of all steps and ranks."""
+    """The table of time blocked in each "group", "line" or "op", over all steps and ranks."""
     say = {"line": _place, "group": lambda ranks: f"ranks {span(ranks)}"}.get(what, str)
     rows = [("waited", "moved", "calls", what)]
     for key, part in list(steps.by(what).items())[:LISTED]:
@@ -173,7 +173,7 @@ class Kind(NamedTuple):
 
 
 class Kinds(list[Kind]):
-    """Kinds of calls, those that blocked longest first. machine: with which they are compared, or None."""
+    """Kinds of calls, the longest blocked first. machine: to compare them with, or None."""
 
     def __init__(self, kinds: Iterable[Kind], machine: "Machine | None") -> None:
         super().__init__(kinds)
@@ -196,10 +196,10 @@ class Kinds(list[Kind]):
 
 
 def kinds(steps: StepTimes, machine: "Machine | None" = None) -> Kinds:
-    """The kinds of calls in the steps: what each blocked, and its bus bandwidth.
+    """The kinds of calls in the steps, each with its blocked time and bus bandwidth.
 
-    A call's time runs from when its last rank had come to when the first was through; of calls that no rank was blocked
-    in at their end none is known.  machine: what NCCL takes on it is given beside; rank r is its GPU r.
+    A call's time runs from its last rank's arrival to its first rank's end; if no rank was blocked in it at the end,
+    it is unknown.  machine: NCCL's time on it is added for comparison; rank r is its GPU r.
     """
     of = {id(span.event): span for span in steps.in_steps()}
     found: dict[tuple, list[list[CallSpan]]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""`predict()`: say what the ranks will hold, then see it."""
+"""`predict()`: predict the ranks' tensors, then see them."""

@@ -1,4 +1,4 @@
-"""What a learner put into a cell, what the cell really holds, and whether they fit."""
+"""A learner's answer in a cell, the cell's real value, and whether they fit."""
 
 import math
 import re
@@ -13,9 +13,9 @@ from collectives.log.event import Summary
 
 
 class Want(NamedTuple):
-    """What one cell really holds."""
+    """The real value of one cell."""
 
-    kind: str  # "number", "word", "undefined", "nothing", "never"; of what was given also "blank"
+    kind: str  # "number", "word", "undefined", "nothing", "never"; an answer may also be "blank"
     text: str
     value: Any = None
 
@@ -32,7 +32,7 @@ _PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789", "_ ()'\""
 
 
 class Given(Want):
-    """What the learner put into one cell."""
+    """The learner's answer in one cell."""
 
 
 def given(words: Any) -> Given:
@@ -83,7 +83,7 @@ def fits(answer: Given, want: Want) -> bool:
 
 
 def _close(a: Any, b: Any) -> bool:
-    """Equal, or as near as the few digits of a picture can tell."""
+    """Whether two numbers are equal, to the few digits that a picture shows."""
     if a == b or a != a and b != b:
         return True
     if isinstance(b, int) or a != a or b != b or not isinstance(b, complex) and (math.isinf(b) or b == int(b)):

@@ -1,7 +1,7 @@
-"""Why a predicted number is wrong, where the recorded run can tell.
+"""The reasons why a predicted number is wrong, where the recorded run shows them.
 
-A wrong number is often the right answer to another question: what the rank held before, the sum where nothing is
-summed, another rank's part.  Where several stories match, the one that explains most of the answer is told.
+A wrong number is often the right answer to another question: the rank's value before, the sum where nothing is
+summed, another rank's part.  Where several stories match, the one that explains most of the answer is given.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ def told(cells: list[list[Story]]) -> list[str]:
 
 
 def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
-    """Of a result: only if it is what the rank's last call left."""
+    """The stories about a result, if it is the result of the rank's last call."""
     mine = outcome.run.events[rank]
     left = numbers_of(mine[-1].after) if mine and isinstance(mine[-1].after, torch.Tensor) else []
     if want.value not in left:
@@ -88,7 +88,7 @@ def _returned(grid: FillIn, outcome: Outcome, rank: int, given: Given, want: Wan
 
 
 def _contract(e: Event, given: Given, want: Want) -> str:
-    """What the op itself promises, or does not."""
+    """The story of what the op itself promises, or does not."""
     if want.kind == "never":
         return f"this {e.op} never completed here: see below"
     if want.kind == "undefined":

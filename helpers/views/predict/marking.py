@@ -93,7 +93,7 @@ def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) ->
     return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
 
 
-# --- what is said about it ----------------------------------------------------------------
+# --- the words about it -------------------------------------------------------------------
 
 
 def marked(mark: MarkedCell) -> str:
@@ -114,7 +114,7 @@ def summary(result: Result, question: Any) -> str:
 
 
 def reasons(result: Result, question: Any) -> list[str]:
-    """Why the wrong ones are wrong, a line for all ranks of which the same is said."""
+    """The reasons why answers are wrong, a line for all ranks with the same reason."""
     if not isinstance(question, FillIn):
         return [mark.why for marks in result.marks for mark in marks if mark.why]
     said: dict[str, list[int]] = {}
@@ -126,14 +126,14 @@ def reasons(result: Result, question: Any) -> list[str]:
 
 
 def outcome_text(outcome: Outcome, one: int | None = None) -> str:
-    """What the ranks printed and did, or how it went wrong.  one: the index of the call to tell about; None: all."""
+    """The ranks' output and calls, or the error.  one: the index of the call to show; None: all."""
     done = repr(outcome.run) if one is None else outcome.run.table(one)
     end = f"{type(outcome.error).__name__}: {outcome.error}" if outcome.error else done
     return f"{outcome.printed}{end}"
 
 
 def outcome_picture(outcome: Outcome, one: int | None = None) -> Picture | None:
-    """The picture of what the ranks did, or of who waits for whom; None where a picture would mislead.  one: as above."""
+    """The picture of the ranks' calls, or of their waits; None where a picture would mislead.  one: as above."""
     if isinstance(outcome.error, Stuck) and outcome.error.waits:
         return outcome.error.draw()
     if isinstance(outcome.error, RankFailed):

@@ -1,12 +1,12 @@
-"""`predict()`: say what the ranks will hold, then see it.
+"""`predict()`: predict the ranks' tensors, then see them.
 
     from helpers import predict
 
     predict(share, world_size=4)
 
-The cell shows what each rank brings, and cells to fill in.  Run (or Enter) runs the ranks, marks what was filled in,
-and says why a wrong number is wrong; before, nothing in the page gives the answer away.  Where there are no widgets,
-`predict(share, answers=[...])` does the same.  A program that executes the notebook is shown what the ranks did.
+The cell shows each rank's input, and cells to fill in.  Run (or Enter) runs the ranks, marks the answers, and
+explains why a wrong number is wrong; before, nothing in the page gives the answer away.  Where there are no widgets,
+`predict(share, answers=[...])` does the same.  A program that executes the notebook gets the ranks' calls.
 """
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -33,27 +33,27 @@ def predict(
     because: Mapping[str, str] | None = None,
     **kwargs: Any,
 ) -> Prediction:
-    """Asks for what `run(fn, *args, **kwargs)` will do, before it does it.
+    """Ask for the outcome of `run(fn, *args, **kwargs)` before it runs.
 
     fn, args, kwargs: as for `run`, with its world_size, timeout and check.
-    ask: what is asked.
+    ask: the question.
         "after": the numbers each rank holds after a call (the default where there is a call);
-        "returned": what fn returns on each rank (the default where there is none, or messages);
+        "returned": fn's result on each rank (the default where there is no call, or messages);
         "chunks": as "after", in letters: b₂ is chunk b of rank 2, Σb the sum of all ranks' b;
-        "verdict": how the run ends; "waits": which ranks wait for ever;
+        "verdict": how the run ends; "waits": which ranks wait forever;
         any other words: a question of your own, with `choices` or `answer`.
-    choices: sentences to choose from.  A mapping tells which is right: sentence -> Stuck, Mismatch, RankFailed or Run
-        (it finishes), or a function that says whether it is right.  A sequence needs `answer`.
+    choices: sentences to choose from.  A mapping defines the right one: sentence -> Stuck, Mismatch, RankFailed or Run
+        (it finishes), or a function that returns whether it is right.  A sequence needs `answer`.
     answer: a function of the Run (of the RunError, if it ended with one) that returns the answer: one of the choices, a
         number, several, or a word.
     rank: the rank, or the ranks, to fill in; None: all.
     call: which of the run's calls "after" and "chunks" are about; -1: the last.
     answers: the prediction, without a widget: a row for each rank to fill in, as "0 1 2", a list or a tensor; or one
         value for a question with one answer.
-    because: choice -> why it is wrong; said to whom chooses it.  How a run ends gives its own reasons.
+    because: choice -> why it is wrong, shown if it is chosen.  "verdict" has its own reasons.
 
-    The last expression of a cell, it shows itself.  Raises what `run` raises for bad arguments, and ValueError for a
-    question that cannot be asked.
+    As the last expression of a cell, it shows itself.  Raises what `run` raises for bad arguments, and ValueError
+    for an impossible question.
     """
     question = _question(fn, args, kwargs, ask, choices, answer, rank, call, because or {})
     prediction = Prediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
@@ -92,7 +92,7 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
 
 
 def _by_kind(choices: Mapping[str, Any]) -> Callable[[Run | RunError], str | None]:
-    """What tells which choice is right: the first whose class the end of the run has, or whose function says so."""
+    """A function that finds the right choice: the first whose class the run's end has, or whose function is true."""
 
     def fits(test: Any, done: Run | RunError) -> bool:
         return isinstance(done, test) if isinstance(test, type) else test(done)

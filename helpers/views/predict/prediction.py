@@ -124,7 +124,7 @@ class Prediction(Interactive):
         return Figure(asked(self.question) | {"live": True}, lambda sent: self.submit(**sent), PREDICT)
 
     def submit(self, filled: list[list[str]], show: bool = False) -> dict:
-        """Runs the ranks, marks, and says what came of it: marks and reasons, and with `show` the answer too."""
+        """Run the ranks, mark, and return the reply: marks and reasons, and with `show` the answer too."""
         self.filled, self.widget().kept = filled, {"filled": filled}
         result = self.mark()
         said = reply(result, self.question, show)
@@ -155,7 +155,7 @@ class Prediction(Interactive):
         return blank(self.question) if isinstance(self.question, FillIn) else None
 
     def unattended(self) -> tuple[Picture | None, str]:
-        """The outcome as picture and text, for a front end that cannot answer. Mostly the run's own table says it."""
+        """The outcome as picture and text, for a front end that cannot answer. Usually the run's table suffices."""
         if self.result:
             return outcome_picture(self.result.outcome, self.question.one), repr(self)
         question, result = self.question, self.ran()

@@ -1,7 +1,7 @@
-"""What `predict` can ask about a run.
+"""The questions that `predict` can ask about a run.
 
-Knows nothing of widgets, nor of marks.  A question is made from a first run, of which it keeps what the ranks brought and
-how many cells there are to fill in; what they were left with is taken from the run that marks the answer.
+They know nothing of widgets, nor of marks.  A question is made from a first run, of which it keeps the ranks' inputs
+and the number of cells to fill in; the results are taken from the run that marks the answer.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class ShownCell(NamedTuple):
     """A cell before the call."""
 
     text: str
-    rank: int | None  # whose colour it has; None: there is nothing of interest
+    rank: int | None  # whose color it has; None: there is nothing of interest
 
 
 class QuestionRow(NamedTuple):
@@ -59,12 +59,12 @@ class QuestionRow(NamedTuple):
 class FillIn:
     """Asks for the numbers that ranks hold after a call, or return.
 
-    kind: "after", "returned", "chunks".  which: of the run's calls; -1: the last.  ranks: those that are asked for; None: all.
+    kind: "after", "returned", "chunks".  which: of the run's calls; -1: the last.  ranks: to be filled in; None: all.
     first: a run, of which nothing is kept that would give the answer.
     """
 
     ask = "grid"  # as the web module calls this kind of question
-    one: int | None = None  # of several calls, the one that was named: what came of it is shown, and no other call
+    one: int | None = None  # of several calls, the one that was named: its outcome is shown, and no other call
 
     def __init__(self, fn_name: str, kind: str, which: int, ranks: tuple[int, ...] | None, first: Outcome) -> None:
         self.fn_name, self.kind, self.which = fn_name, kind, which
@@ -95,7 +95,7 @@ class FillIn:
         self.rows = [row._replace(asked=row.rank in asked, cells=most) for row in rows]
 
     def _holds(self, e: Event, row: list[provenance.Slot]) -> tuple[str, list[ShownCell]]:
-        """What a rank holds before the call, in words and as cells."""
+        """A rank's tensor before the call, in words and as cells."""
         letters = self.kind == "chunks"
         words = " ".join(slot.letter for slot in row) or "-" if letters else before_text(e)
         return words, [cell for slot in row for cell in _cells(slot, letters)]
@@ -130,7 +130,7 @@ def _left(e: Event) -> list[Want]:
 
 
 def _brings(mine: list[Event]) -> tuple[str, list[ShownCell]]:
-    """What a rank brings to the first of its calls, in words and as cells."""
+    """A rank's input to the first of its calls, in words and as cells."""
     words = before_text(mine[0]) if mine and mine[0].op != "recv" else "-"
     return words, [ShownCell(part, mine[0].rank) for part in _parts(mine[0].before)] if words != "-" else []
 
@@ -167,7 +167,7 @@ class Choice:
     options: tuple[str, ...]
     right: Callable[[Run | RunError], str | None]  # the option that is right
     because: Mapping[str, str]  # option -> why it is wrong
-    ends: Mapping[str, type]  # option -> how it says that the run ends
+    ends: Mapping[str, type]  # option -> the end of the run that it predicts
     ask, rows, before, one = "choice", [QuestionRow()], "", None
 
     def pick(self, words: Any) -> str:

@@ -1,4 +1,4 @@
-"""A prediction as the web module takes it: the question alone for a kernel that marks, and with an encoded key where none is."""
+"""A prediction for the web module: the question alone where a kernel marks, with an encoded key where none does."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ def asked(question: FillIn | Open | Choice) -> dict:
 
 
 def reply(result: Result, question: FillIn | Open | Choice, show: bool) -> dict:
-    """What came of a run that marked an answer: first which are wrong and why; what they are if `show`, or if none is."""
+    """The reply to a marked answer: first the wrong cells and why; the right values if `show`, or if all are right."""
     done = result.right == result.of
     said = {
         "marks": [[mark.right for mark in row] for row in result.marks],
@@ -44,7 +44,7 @@ def reply(result: Result, question: FillIn | Open | Choice, show: bool) -> dict:
 
 
 def after(outcome: Outcome, one: int | None) -> dict:
-    """The words of what the ranks did, or how they failed.  one: the call to tell about, None: all."""
+    """The words on the ranks' calls, or their error.  one: the call to show, None: all."""
     return {"text": outcome_text(outcome, one), "prose": outcome.error is not None}
 
 
@@ -75,7 +75,7 @@ def _cell(want: Want) -> dict:
 
 
 def _reasons(question: FillIn, outcome: Outcome, cells: list[list[Want]]) -> dict:
-    """Why each likely wrong answer to each cell is wrong: the places of its stories in "why"; under "" those of any other.
+    """Why each likely wrong answer to each cell is wrong: the places of its stories in "why"; under "", of any other.
 
     "kinds" has the kind of each.
     """
@@ -95,7 +95,7 @@ def _reasons(question: FillIn, outcome: Outcome, cells: list[list[Want]]) -> dic
 
 
 def _candidates(question: FillIn, outcome: Outcome, k: int) -> Iterator[str]:
-    """What people answer instead: what anybody held or holds, and all that can be made of a column."""
+    """Likely wrong answers: any rank's values before and after, and all that can be made of a column."""
     if question.kind == "returned":
         numbers = [want.value for row in question.wants(outcome).values() for want in row if want.kind == "number"]
         calls = outcome.run.calls[-1:]

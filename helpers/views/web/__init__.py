@@ -1,4 +1,4 @@
-"""The course's figures that play in a browser, on those of the library; and the script with which a page plays them all."""
+"""The course's figures that play in a browser, added to the library's; and the script with which a page plays them."""
 
 from pathlib import Path
 
