@@ -1,4 +1,4 @@
-"""The files that a class handed in: which there are, whose each is, and what it holds."""
+"""The files that a class handed in, each with its student and its content."""
 
 import errno
 import os

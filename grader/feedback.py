@@ -31,7 +31,7 @@ class Feedback(Grading):
     """A grading for the learner: the points of one exercise, and the reason that keeps it from being solved."""
 
     reason: str = ""  # why the first cell that failed did; "" if none
-    hints: int = 0  # how many belong to the first check that failed
+    hints: int = 0  # the number for the first check that failed
 
     @property
     def solved(self) -> bool:
@@ -47,7 +47,7 @@ def untried(submission: Submission, reason: str) -> Feedback:
 def tried(submission: Submission, progress: Callable[[int, int], None], kernel: "Kernel | None" = None) -> Feedback:
     """The feedback of answers that are run.
 
-    progress: called with the cells done, and how many there are.  kernel: one that is up already; it is closed.
+    progress: called with the cells done, and their total.  kernel: one that is up already; it is closed.
     Raises OSError where the machine has no room for a kernel.
     """
     if slip := slips(submission):
@@ -74,7 +74,7 @@ START_SECONDS = 120  # for a kernel, on a busy machine
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 IN_NO_GROUP = "A cell runs in the notebook, which isn't a rank and is in no group. Move this line into the function: that runs on each rank."
 STARTUP = "import helpers\nimport torch, helpers.exercise.check\n"  # ranks start while torch is imported
-_SILENT = logging.Logger("nbclient", logging.CRITICAL)  # what goes wrong is in the outcomes
+_SILENT = logging.Logger("nbclient", logging.CRITICAL)  # errors are in the outcomes
 
 
 class _Client(NotebookClient):
@@ -84,7 +84,7 @@ class _Client(NotebookClient):
 
 
 class Kernel:
-    """A kernel that has loaded what checks need, for one notebook: a second would find the first one's names.
+    """A kernel with the checks' imports loaded, for one notebook: a second would find the first one's names.
 
     Neither the learner's folder nor the learner's IPython profile is seen in it. Close it.
     """

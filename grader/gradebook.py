@@ -1,4 +1,4 @@
-"""Gradings, what came out for one submission each, as data that travels as JSON; and a class's by student and by exercise."""
+"""Gradings, the outcome of one submission each, as data to send as JSON; and a class's by student and by exercise."""
 
 import statistics
 from collections import Counter
@@ -19,7 +19,7 @@ class CheckScore:
     points: float
     of: float
     reason: str = ""  # why it is not all of them; "" if it is
-    cost: str = ""  # what a right answer costs
+    cost: str = ""  # the cost of a right answer
 
     @property
     def function(self) -> str:
@@ -121,12 +121,12 @@ class Student:
 
     @property
     def problems(self) -> list[str]:
-        """The reasons why files were not graded, one a file."""
+        """The reasons why files were not graded, one per file."""
         return [grading.problem for grading in self.gradings if grading.problem]
 
 
 def students(gradings: list[Grading]) -> list[Student]:
-    """Everybody who handed something in, in the order of the gradings."""
+    """All students with a submission, in the order of the gradings."""
     done = {grading.exercise for grading in gradings}
     of = {name: sum(check.points for check in checks_of(name)) for name in exercises() if name in done}
     people: dict[str, Student] = {}
@@ -136,7 +136,7 @@ def students(gradings: list[Grading]) -> list[Student]:
 
 
 def summary(people: list[Student]) -> dict[str, Any]:
-    """Per exercise: how many handed it in, mean, median, how many got all, and how often each check passed."""
+    """Per exercise: the number handed in, mean, median, the number with all points, and each check's passes."""
     rows = {}
     for exercise, of in (people[0].of if people else {}).items():
         best = [grading for student in people if (grading := student.best(exercise))]

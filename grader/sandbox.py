@@ -65,7 +65,7 @@ class Sandbox:
             self._has_loaded = True
 
     def more_ranks(self, count: int) -> list[socket.socket]:
-        """Fresh ranks beside those there are, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
+        """More ranks besides the present ones, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
         pairs = [socket.socketpair() for _ in range(count)]
         try:
             socket.send_fds(self._ours, [frame({"ranks": count})], [theirs.fileno() for _, theirs in pairs])

@@ -40,7 +40,7 @@ OWN = "This is the solution that comes with the course, word for word."
 
 
 def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
-    """Points with their reasons.  seed: what the inputs are drawn from."""
+    """Points with their reasons.  seed: of the inputs."""
     trials, scores = {}, []
     for check in checks_of(submission.exercise):
         name = check.function
@@ -136,9 +136,9 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
 
 
 def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str) -> str:
-    """Why a right answer does not do with many numbers what it does with few; "" if it does.
+    """The reason why an answer that is right with few numbers is wrong with many; "" if it isn't.
 
-    A few numbers can pass from rank to rank by how long things take, while calls carry nothing and so need no order.
+    A few numbers can pass from rank to rank by delays, while calls carry nothing and so need no order.
     """
     case = task.large
     arguments = task.arguments(case, seed)
@@ -169,8 +169,8 @@ def _strayed(submission: Submission, error: RunError) -> str:
 
 
 def _cells(task: Task | Puzzle, submission: Submission) -> list[tuple[str, str]]:
-    """Name and source of what ranks run before they call the answer."""
-    shared = shipped() if isinstance(task, Puzzle) else []  # what a schedule is made of
+    """Name and source of the code that ranks run before they call the answer."""
+    shared = shipped() if isinstance(task, Puzzle) else []  # needed by schedules
     own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
     return [*shared, *((cell.id, cell.source) for cell in own)]
 
@@ -183,7 +183,7 @@ def _attempts(
     cases: list[Case],
     inputs: list[list[tuple]],
 ) -> list[tuple[Attempt, list[str]]]:
-    """Per case what came out, and what each rank printed."""
+    """Per case the outcome, and each rank's output."""
     if not cases:
         return []
     switch = Switch(
@@ -192,7 +192,7 @@ def _attempts(
     attempts = switch.attempt(cells, cases, inputs)
     crew.loads |= switch.loads
     if switch.used_up:
-        crew.close()  # lest what the answer left there meddles in the next world
+        crew.close()  # lest the answer's leftovers meddle in the next world
     return list(zip(attempts, switch.printed))
 
 

@@ -47,7 +47,7 @@ MOST_THREADS, COUNT_SECONDS = 300, 0.2  # the second between two counts
 # computing, counting and judging less than both.
 MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
 MAX_KEPT_BYTES = 1 << 26
-CALL_BYTES = OBJECT_BYTES = 2048  # that a call takes; that a tensor, or anything else, takes beside its content
+CALL_BYTES = OBJECT_BYTES = 2048  # that a call takes; that a tensor, or anything else, takes besides its content
 READ_BYTES = 1 << 16
 MAX_PRINTED_CHARACTERS = 4000  # characters of a rank that are kept
 TICK = 1e-6  # seconds in the record between two things that happen to a rank
@@ -112,8 +112,8 @@ class Peer:
 class Switch:
     """Ranks of one worker group, and the calls between them.
 
-    socks: one a rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
-    computed: seconds of processor time that they have had.  threads: how many there are of all ranks.
+    socks: one per rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
+    computed: seconds of processor time that they have had.  threads: their number, of all ranks.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Switch:
             peer.sock.settimeout(2.0)  # never reached by a rank that reads
         self.printed: list[list[str]] = []
         self.used_up = False  # whether a rank is no longer as good as a new one
-        self.loads = False  # whether a rank has imported what Sandbox.load loads
+        self.loads = False  # whether a rank has imported the modules of Sandbox.load
 
     def attempt(self, cells: list[tuple[str, str]], cases: list[Case], given: list[list[tuple]]) -> list[Attempt]:
         """Runs cases of one world size one after the other; what was printed is in `.printed`, by case and rank.
@@ -178,11 +178,11 @@ class Switch:
         return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
 
     def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
-        """Until all ranks are done. Raises why not, once nobody moves any more or time is out."""
+        """Serve until all ranks are done. Raises the verdict once no rank moves any more or time is out."""
         self._deadline = deadline
         while not all(map(done, self._peers)):
             if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
-                raise self._error(self._final_verdict())  # what they did decides, not how fast
+                raise self._error(self._final_verdict())  # their calls decide, not their speed
             for key, _ in self._select.select(min(self._left(), COUNT_SECONDS)):
                 self._listen(key.data)
             self._count_threads()
@@ -206,7 +206,7 @@ class Switch:
         return True
 
     def _tell(self, peer: Peer, ticket: int, done: bool, value: Any = (), source: int = -1) -> None:
-        """Answers a thread, which then goes on."""
+        """Answer a thread, which then continues."""
         header, body = encode(list(value))
         peer.busy += 1
         peer.say({"to": ticket, "done": done, "value": header, "source": source}, body)
@@ -230,7 +230,7 @@ class Switch:
         return True
 
     def _look(self) -> tuple[float, float]:
-        """When this is, and how much the ranks have computed until now."""
+        """The time, and the ranks' seconds of processor time until now."""
         self._seen = time.monotonic(), self._computed()
         return self._seen
 
@@ -304,7 +304,7 @@ class Switch:
         ticket, limit, peer.busy = _ticket(header), header.get("limit", 0.0), header.get("busy", 0)
         if not isinstance(limit, (int, float)) or type(peer.busy) is not int or not 0 <= peer.busy < MAX_THREADS:
             raise Malformed("a wait that says nothing of its thread")
-        if asked.event.end is not None:  # it was complete before, and what is noted of it stays
+        if asked.event.end is not None:  # it was complete before, and its record stays
             self._tell(peer, ticket, done=True)
             return
         asked.event.waiting = asked.event.waiting or peer.tick()
@@ -321,7 +321,7 @@ class Switch:
         peer.busy = busy  # it was not waiting
 
     def _complain_if_written(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
-        """Raises the verdict on a rank that wrote to a tensor of a call under way."""
+        """Raises the verdict on a rank that wrote to a tensor of a call in flight."""
         if header.get("written") is True:
             self._monitor.feed(peer.rank, Misused(asked.event.index, "written", None))
             raise self._error(self._monitor.mismatch())
@@ -358,7 +358,7 @@ class Switch:
         self._answer_all()
 
     def _read(self, peer: Peer, file: File, at: int, most: int, header: dict[str, Any]) -> None:
-        """Give a rank bytes of a file, and note how many."""
+        """Send a rank bytes of a file, and record their number."""
         if at < 0 or most < 1:
             raise Malformed("a read of no bytes")
         if len(peer.reads) >= MAX_CALLS:
@@ -375,7 +375,7 @@ class Switch:
         return None
 
     def _match_any_source(self, event: Event) -> None:
-        """Gives a recv from anyone the first send to its rank that nobody has received."""
+        """Match a recv from anyone with the first send to its rank that has not been received."""
         lane = event.group_name, event.group, event.dst if event.op == "send" else event.rank, event.tag
         if event.op == "send":
             self._sent[lane, event.rank].append(event)
@@ -386,7 +386,7 @@ class Switch:
             self._monitor.found_sender(waiting.popleft(), source)
 
     def _sender(self, lane: tuple) -> int | None:
-        """The first rank of the group that has sent what nobody has received."""
+        """The first rank of the group with a send that has not been received."""
         for source in lane[1]:
             sent = self._sent[lane, source]
             while sent and self._monitor.call_of(sent[0]).is_complete:
@@ -411,12 +411,12 @@ class Switch:
                     peer.waits.remove(wait)
 
     def _answer(self, peer: Peer, asked: Asked, ticket: int) -> bool:
-        """Hands a thread what a call leaves its rank with, if the call is complete."""
+        """Send a thread its rank's result of a call, if the call is complete."""
         event, call = asked.event, self._monitor.call_of(asked.event)
-        everybody = not of(event.op).personal or len(call.events) == len(event.group)  # also who sends nothing
+        everybody = not of(event.op).personal or len(call.events) == len(event.group)  # even ranks that send nothing
         if peer.failure or not everybody or gloo.needs(event, call) or diagnose.mismatch(call):
             return False
-        if event.end is not None:  # another thread has what it leaves
+        if event.end is not None:  # another thread has its result
             self._tell(peer, ticket, done=True)
             return True
         try:

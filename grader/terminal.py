@@ -14,12 +14,12 @@ def bar(what: str, done: int, of: int) -> None:
 
 
 def printable_lines(text: str) -> str:
-    """The lines, each without what would steer a terminal."""
+    """The lines, each without control characters."""
     return "\n".join(map(printable, text.splitlines()))
 
 
 def printable(text: str) -> str:
-    """On one line, without what would steer a terminal."""
+    """The text on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

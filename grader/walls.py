@@ -93,7 +93,7 @@ def check(private: Iterable[Path] = ()) -> None:
 
 
 def processors() -> BinaryIO:
-    """The open file of what torch chooses its kernels for half precision by."""
+    """/proc/cpuinfo, by which torch chooses half-precision kernels, as an open file."""
     return open("/proc/cpuinfo", "rb")
 
 
@@ -106,14 +106,14 @@ def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for inside/__main__.py alone, see seccomp.apart
     options += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
-    options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and wants a folder to write to
+    options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and needs a folder to write to
     seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}
     within = [path for path in _hidden(private) if any(_is_below(path, shown) for shown in seen)]
     # The inner of two folders is mounted after the outer one, and so decides.
     for path in sorted({*seen, *within}, key=lambda path: (path.count("/"), path)):
         if path in within:
             options += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", os.devnull, path]
-        elif os.path.islink(path):  # bound, it would be a second way to what is hidden
+        elif os.path.islink(path):  # bound, it would be a second way to hidden files
             options += ["--symlink", os.readlink(path), path]
         else:
             options += ["--ro-bind-try", path, path]
@@ -136,7 +136,7 @@ def _visible() -> Iterator[str]:
 
 
 def _hidden(private: Iterable[Path]) -> list[str]:
-    """The files and folders that nobody inside may see: also the course, and the library wherever it is installed."""
+    """The files and folders to hide inside, including the course, and the library wherever it is installed."""
     library = Path(importlib.util.find_spec("collectives").origin).parent
     return list(dict.fromkeys(map(os.path.realpath, (ROOT, library, *private))))
 
@@ -146,7 +146,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:
-    """Inode and device of every file that nobody inside may see; what Python needs, and hidden files, aside."""
+    """Inode and device of every file to hide inside, except in folders that Python needs, and in dot folders."""
     inodes, needed = set(), {os.path.realpath(path) for path in (*_visible(), INSIDE)}
     for top in hidden:
         status = os.lstat(top) if os.path.lexists(top) else None

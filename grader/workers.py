@@ -49,7 +49,7 @@ class WorkItem:
 
 
 class _Worker:
-    """A worker process, its item, and what is on its way between it and the grader."""
+    """A worker process, its item, and the data in flight between it and the grader."""
 
     def __init__(self, item: WorkItem, kind: list[str]) -> None:
         self.item: WorkItem | None = item  # None: it waits for one
@@ -68,7 +68,7 @@ class _Worker:
         self.item, self._unsent, self.deadline = item, item.message(), time.monotonic() + JOB_SECONDS
 
     def send(self) -> bool:
-        """Write what the pipe has room for; return whether all of the item is sent."""
+        """Write as much as the pipe has room for; return whether all of the item is sent."""
         try:
             self._unsent = self._unsent[self.input.write(self._unsent) or 0 :]
         except OSError:  # it has ended, as its output will show

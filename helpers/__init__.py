@@ -1,4 +1,4 @@
-"""The course's own helpers, on the library `collectives`: what a chapter asks, shows and checks.
+"""The course's own helpers, on the library `collectives`: a chapter's questions, views and checks.
 
 from helpers import run
 """

@@ -53,11 +53,11 @@ def binomial_broadcast(n: int, root: int = 0) -> Schedule:
 
 
 def scatter_ring_broadcast(n: int, root: int = 0) -> Schedule:
-    """A piece to each, then a ring all-gather: lg n + n - 1 steps, but nobody sends more than 2 S.
+    """A piece to each, then a ring all-gather: lg n + n - 1 steps, but no rank sends more than 2 S.
 
     Van de Geijn's broadcast for large buffers.
     """
-    # The root has every chunk already: what the ring brings it, it does not need.
+    # The root has every chunk already, so the ring skips it.
     ring = [[m for m in step if m.target != root] for step in ring_all_gather(n).steps]
     return Schedule("broadcast", n, binomial_scatter(n, root).steps + ring, n, root, "scatter and ring all-gather")
 
@@ -69,7 +69,7 @@ def flat_scatter(n: int, root: int = 0) -> Schedule:
 
 
 def binomial_scatter(n: int, root: int = 0) -> Schedule:
-    """The root sends half of all pieces to the rank halfway round, which goes on like the root: ceil(lg n) steps."""
+    """The root sends half of all pieces to the rank halfway around, which continues like the root: ceil(lg n) steps."""
     steps = [
         [
             copy((root + v) % n, (root + v + d) % n, [(root + u) % n for u in range(v + d, min(v + 2 * d, n))])
@@ -115,18 +115,18 @@ def backwards(s: Schedule, collective: str) -> Schedule:
     return Schedule(collective, s.world_size, steps, s.chunks, s.root, s.name)
 
 
-# --- everybody gets every piece -----------------------------------------------------------
+# --- every rank gets every piece ----------------------------------------------------------
 
 
 @regular
 def ring_all_gather(n: int) -> Outline:
-    """Each passes on to its right neighbor what it got from its left: n - 1 steps, (n - 1)/n S a rank."""
+    """Each passes on to its right neighbor what it got from its left: n - 1 steps, (n - 1)/n S per rank."""
     return Outline("all_gather", "ring", n, lambda: [one_ring(n, adds=False)], n)
 
 
 @regular
 def doubling_all_gather(n: int) -> Outline:
-    """Partners at distance 1, 2, 4, ... exchange all they have: lg n steps, (n - 1)/n S a rank."""
+    """Partners at distance 1, 2, 4, ... exchange all they have: lg n steps, (n - 1)/n S per rank."""
     need_power_of_two(n, "recursive doubling", "take bruck_all_gather, which has as few steps, or ring_all_gather")
     return Outline("all_gather", "recursive doubling", n, lambda: (exchange(n, d, False) for d in doublings(n)), n)
 
@@ -147,7 +147,7 @@ def bruck_all_gather(n: int) -> Schedule:
 
 
 def pairwise_all_to_all(n: int) -> Schedule:
-    """In step k each sends to the rank k after it what is for that rank: n - 1 steps, no byte travels twice."""
+    """In step k each sends the piece for the rank k after it: n - 1 steps, no byte travels twice."""
     steps = [[copy(r, (r + k) % n, r * n + (r + k) % n) for r in range(n)] for k in range(1, n)]
     return Schedule("all_to_all", n, steps, n * n, name="pairwise exchange")
 

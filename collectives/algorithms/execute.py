@@ -11,7 +11,7 @@ from .model import Message, Schedule
 class Program:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
-    It does what torch.distributed's function of this name does, message by message, wherever send and recv work: under
+    It has the effect of torch.distributed's function of its name, message by message, wherever send and recv work: under
     run(), under torchrun, on any backend.  Reductions sum.  Ranks are those within the group; None: of all.
 
     broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's is defined.
@@ -72,7 +72,7 @@ class _Memory:
         self.spare: dict[tuple[int, int], torch.Tensor] = {}
 
     def step(self, messages: list[Message]) -> None:
-        """All messages of a step at once; then what is to be added is added."""
+        """All messages of a step at once; then the sums."""
         operations, landed = [], []
         for m in messages:
             if m.source == self.rank:

@@ -90,14 +90,14 @@ def _who(m: Transfer) -> str:
 
 
 class _World(NamedTuple):
-    """One way in which a rank can have come to hold what it holds of a chunk."""
+    """One way in which a rank can have got its part of a chunk."""
 
     held: Held
     choices: tuple[tuple[int, bool], ...]  # (number of the message, added?) since the last thing known
 
 
 class _Decoder:
-    """Follows a run's messages and keeps, per rank and chunk, what the rank may hold."""
+    """Follow a run's messages and keep, per rank and chunk, the parts that the rank may hold."""
 
     def __init__(self, run: Run, collective, inputs, root, name, messages: list[Transfer]) -> None:
         self.run, self.inputs, self.messages = run, inputs, messages
@@ -116,7 +116,7 @@ class _Decoder:
             for c, parts in held.items():
                 self.hold((rank, c), [_World(tuple(members(parts)), ())])
         self.carried: dict[int, list[int]] = {}  # message -> its chunks
-        self.added: dict[tuple[int, int], bool] = {}  # (message, chunk) -> added to what was there?
+        self.added: dict[tuple[int, int], bool] = {}  # (message, chunk) -> added to the chunk there?
         self.results = [self.result(rank) for rank in range(n)]
 
     def schedule(self) -> Schedule:
@@ -145,7 +145,7 @@ class _Decoder:
         return _first(self.numbers(chunk, held)), chunk, held
 
     def hold(self, place: tuple[int, int], worlds: list[_World]) -> None:
-        """Replace the ways in which a rank can have come to hold what it holds of a chunk."""
+        """Replace the ways in which a rank can have got its part of a chunk."""
         rank, chunk = place
         held = self.held[rank]
         for old in {w.held for w in self.worlds[place] if w.held}:
@@ -232,7 +232,7 @@ class _Decoder:
         return result.detach().flatten().double() if isinstance(result, torch.Tensor) else None
 
     def returned(self, rank: int, chunk: int) -> torch.Tensor | None:
-        """This chunk in what the rank's function returned, if that has the shape of the collective's result."""
+        """This chunk in the rank's returned tensor, if that has the shape of the collective's result."""
         s, flat = self.frame, self.results[rank]
         mine = range(rank, s.chunks, s.world_size) if s.facts.personal else range(s.chunks)
         if s.facts.gets == "own":

@@ -10,7 +10,7 @@ from ..format import aligned
 from .grid import parts_tint
 from .model import Holdings, Schedule, chunk_name, title
 
-SMALL = 6  # other chunks that are shown beside
+SMALL = 6  # other chunks that are shown next to it
 
 
 def journey(s: Schedule, states: list[Holdings]) -> tuple[list[Canvas], str]:

@@ -1,7 +1,7 @@
 """An algorithm as data: a schedule is a list of steps, a step a list of messages.
 
 All messages of a step are in flight together.  Each carries some chunks from one rank to another, where they are
-copied into place or added to what is there.  The ranks' chunks at first and at the end follow
+copied into place or added to the chunk there.  The ranks' chunks at first and at the end follow
 from the collective.  Each act on a schedule has its module, loaded when it is needed.
 """
 
@@ -30,7 +30,7 @@ class Message(NamedTuple):
     source: int
     target: int
     chunks: tuple[int, ...]
-    adds: bool  # added to what the target holds; False: copied over it
+    adds: bool  # added to the target's chunk; False: copied over it
 
     def __str__(self) -> str:
         return f"{self.source} -> {self.target}"
@@ -76,7 +76,7 @@ class Schedule:
     root: for broadcast, scatter, reduce, gather.
     name: of the algorithm.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown collective, a step that isn't a list of messages,
+    Raises ValueError if it cannot be a schedule at all: an unknown collective, a step that isn't a list of messages,
     a rank or a chunk that does not exist.  Whether it does what the collective promises, `prove` checks.
     """
 
@@ -197,7 +197,7 @@ class Schedule:
     draw = Later(".picture", "draw_schedule")
 
     def table(self, brief: bool = False) -> str:
-        """A line a step.  '0 -> 1 +a' adds chunk a of rank 0 to rank 1's; without the plus it is copied."""
+        """A line per step.  '0 -> 1 +a' adds chunk a of rank 0 to rank 1's; without the plus it is copied."""
         steps, messages = (SHOWN_STEPS, SHOWN_MESSAGES) if brief else (None, None)
         lines = [title(self)]
         for k, step in enumerate(self.steps[:steps], 1):

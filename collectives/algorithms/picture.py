@@ -1,4 +1,4 @@
-"""Pictures of a schedule: what the ranks hold between the steps, or the messages in time.
+"""Pictures of a schedule: the ranks' chunks between the steps, or the messages in time.
 
 Rows are ranks.  grid.py draws the one, spacetime.py the other.
 """
@@ -19,8 +19,8 @@ MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show
 def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None) -> Picture:
     """The picture of a schedule.
 
-    step: 1 ... number of steps: what the ranks hold before it, and what it sends; one more: the end.  None: all of it.
-    style: "grid" shows what every rank holds of every chunk, "lanes" the messages in time, "trees" who gets data
+    step: 1 ... number of steps: the ranks' chunks before it, and its messages; one more: the end.  None: all of it.
+    style: "grid" shows every rank's part of every chunk, "lanes" the messages in time, "trees" which rank gets data
         from whom (ValueError if no tree does), "journey" all moments of the first chunk.  None: grid or lanes,
         whichever suits.
     A schedule that is wrong is drawn up to the step that cannot be done, with the reason.
@@ -37,7 +37,7 @@ def draw_schedule(s: Schedule, step: int | None = None, style: str | None = None
         raise ValueError(
             f"a grid shows at most {MAX_RANKS} ranks and {MAX_CHUNKS} chunks, and no all_to_all: take style='lanes'."
         )
-    states, wrong = [s.initial()], None  # what is held before the first step and after each that can be done
+    states, wrong = [s.initial()], None  # the chunks before the first step and after each that can be done
     try:
         for held in follow(s):
             states.append([dict(chunks) for chunks in held])

@@ -1,6 +1,6 @@
-"""The proof that a schedule does what it promises, by adding up sets instead of numbers.
+"""The proof that a schedule keeps its collective's promise, by adding up sets instead of numbers.
 
-Every rank's part of every chunk is a symbol; what a rank holds of a chunk, step by step, is the set of ranks whose
+Every rank's part of every chunk is a symbol; a rank's part of a chunk, step by step, is the set of ranks whose
 parts are in it.  That proves it for every input, and any reduction that is associative and commutative.
 """
 
@@ -13,7 +13,7 @@ from .model import Holdings, Message, Parts, Schedule, chunk_name, members, said
 
 
 class WrongSchedule(ValueError):
-    """The schedule does not do what its collective promises.  The message names step, rank, chunk.
+    """The schedule breaks its collective's promise.  The message names step, rank, chunk.
 
     step: the step at fault, counted from 1; None where only the end is wrong.
     """
@@ -39,13 +39,13 @@ class Proof:
 
 
 def prove(s: Schedule) -> Proof:
-    """Follows the steps and compares the end with what the collective promises.
+    """Follow the steps and compare the end with the collective's promise.
 
     Raises WrongSchedule, which names step, rank and chunk, where
     - a rank sends a chunk that has not arrived, or ranks wait for one another in a cycle;
     - a part is added to a sum that already has it, even if a later copy would put that right;
     - a chunk is overwritten while it is being sent, or written twice in a step;
-    - a rank does not end with exactly what was promised.
+    - a rank does not end with exactly the promised chunks.
     """
     held = s.initial()
     for held in follow(s):
@@ -85,7 +85,7 @@ def follow(s: Schedule) -> Iterator[Holdings]:
 
 
 def _no_conflict(s: Schedule, k: int, step: list[Message], writes: dict[tuple[int, int], list[Message]]) -> None:
-    """A copy arrives in its place at any moment of the step; an add arrives beside it, and is added at the end."""
+    """A copy arrives in its place at any moment of the step; an add arrives next to it, and is added at the end."""
     for (rank, c), messages in writes.items():
         if len(messages) > 1 and not all(m.adds for m in messages):
             sources = said_ranks([m.source for m in messages])

@@ -9,12 +9,12 @@ from .algorithms import doublings, flat_broadcast, flat_reduce, need_positive, n
 from .model import Schedule
 from .rounds import Outline, Phase, exchange, one_ring, phase, regular, rings
 
-# --- everybody gets its own piece of the sum ----------------------------------------------
+# --- every rank gets its own piece of the sum ---------------------------------------------
 
 
 @regular
 def ring_reduce_scatter(n: int) -> Outline:
-    """A sum travels right, and each adds its own on the way: n - 1 steps, (n - 1)/n S a rank."""
+    """A sum travels right, and each adds its own on the way: n - 1 steps, (n - 1)/n S per rank."""
     return Outline("reduce_scatter", "ring", n, lambda: [one_ring(n, adds=True)], n)
 
 
@@ -26,7 +26,7 @@ def halving_reduce_scatter(n: int) -> Outline:
     return Outline("reduce_scatter", "recursive halving", n, lambda: (exchange(n, d, True) for d in distances), n)
 
 
-# --- everybody gets the whole sum ---------------------------------------------------------
+# --- every rank gets the whole sum --------------------------------------------------------
 
 
 def naive_all_reduce(n: int) -> Schedule:
@@ -54,7 +54,7 @@ def _whole(source: np.ndarray, target: np.ndarray, adds: bool, chunks: int = 1) 
 
 @regular
 def ring_all_reduce(n: int) -> Outline:
-    """reduce_scatter, then all_gather, both by ring: 2 (n - 1) steps, 2 (n - 1)/n S a rank, which is the least.
+    """reduce_scatter, then all_gather, both by ring: 2 (n - 1) steps, 2 (n - 1)/n S per rank, which is the minimum.
 
     P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
     workstations", JPDC 69(2), 2009, doi 10.1016/j.jpdc.2008.09.002.
@@ -161,7 +161,7 @@ def whole_nodes(n: int, node: int) -> int:
 def double_tree_all_reduce(n: int, pieces: int = 4, node: int = 1) -> Outline:
     """Half of the buffer goes up and down one binary tree, half another whose leaves are the first one's inner ranks.
 
-    pieces: into how many each half is cut; they follow each other through the tree, one a step.
+    pieces: into how many each half is cut; they follow each other through the tree, one per step.
     node: more than 1: the trees are between nodes, with a chain through the ranks of each; and there are as many pairs
         of trees as a node has ranks, each with its share of the buffer and with another rank of the node at the head
         of the chain.

@@ -17,7 +17,7 @@ from .model import Message, Schedule
 class Phase(NamedTuple):
     """One step, done `times` times in a row.  Arrays have one entry a message.
 
-    ring: the number of each message's ring, where a rank sends in every step what came in the last; None elsewhere.
+    ring: the number of each message's ring, where a rank forwards in every step the data of the last; None elsewhere.
     chunks: of the k-th time, a row a message; None where they are not known.
     """
 
@@ -39,7 +39,7 @@ def phase(times: int, source, target, adds, share: float, chunks: Callable[[int]
 def rings(
     ranks: np.ndarray, axis: int, adds: bool, share: float, chunks: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> Phase:
-    """Rings along an axis of a table of ranks: each passes on what it got, until every piece has been everywhere.
+    """Rings along an axis of a table of ranks: each forwards the piece it got, until every piece has been everywhere.
 
     chunks: from arrays of the rings' numbers and of the pieces' to the chunks, a row a message.
     """
@@ -65,7 +65,7 @@ def exchange(n: int, d: int, adds: bool) -> Phase:
 class Outline:
     """The phases of an algorithm; they are made one by one, each time they are asked for.
 
-    Raises ValueError for what cannot be a schedule.
+    Raises ValueError if it cannot be a schedule.
     """
 
     collective: str

@@ -14,7 +14,7 @@ from .model import Holdings, Message, Parts, Schedule, said_chunks, title
 
 
 def lanes(s: Schedule, states: list[Holdings], steps: range) -> Canvas:
-    """A lane a rank, a column a step: see above."""
+    """A lane per rank, a column per step: see above."""
     sketch = Canvas()
     head, _, rest = title(s).partition(", ")
     y = heading(sketch, head, rest + "; + is an add" * any(m.adds for step in s.steps for m in step))

@@ -95,7 +95,7 @@ def stretch(rows: Sequence[Row]) -> float:
 
 
 def odd(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a fit does not meet though it meets the sizes beside them."""
+    """The rows that a fit does not meet though it meets the neighboring sizes."""
     far = [abs(log(row.times)) for row in rows]
     found = []
     for k, row in enumerate(rows):
@@ -192,7 +192,7 @@ def price_on(row: Row, network: Network) -> Nccl:
 
 
 def saved(on: Machine, network: Network, file: Path) -> None:
-    """Writes a machine with a network of its own, as `machine(file, gpus)` reads it."""
+    """Write a machine with its own network, as `machine(file, gpus)` reads it."""
     gpus, source = on.gpus, next(iter(network.figures.values())).source
     figures = {"gpu": (gpus.name, ""), "node": (gpus.node, "count"), "card": (gpus.nic / 1e9, "GB/s")}
     for name, quantity in network.figures.items():

@@ -1,4 +1,4 @@
-"""The bill of a run: what the calls that were recorded here would take on a machine that is elsewhere.
+"""The bill of a run: the seconds that calls recorded here would take on a machine that is elsewhere.
 
 bill(run(training_step), rails(64), grid={"dp": 2, "tp": 2}, scale={"dp": 32, "tp": 4}, larger=1000)
 """
@@ -52,7 +52,7 @@ class Bill(list):
         self.issued, self.captured = issued, captured  # of these calls: left to a stream, gone into a CUDA graph
         self.band = band  # seconds of all, where every call takes the least or the most of nine of ten systems
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
-        self.seconds = sum(item.seconds for item in self)  # one call after the other; what overlaps costs less
+        self.seconds = sum(item.seconds for item in self)  # one call after the other; overlapping calls cost less
         self.latency = sum(item.latency for item in self)
 
     def __repr__(self) -> str:

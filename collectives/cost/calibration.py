@@ -124,7 +124,7 @@ class Calibration(Errors):
         return str(len(counted)), str(sources), *shares
 
     def sweeps(self) -> str:
-        """A line a sweep, then the sources by their numbers, and what is suspect."""
+        """A line per sweep, then the sources by their numbers, and the suspect sweeps."""
         sources = list(dict.fromkeys(row.source for row in self))
         line = "  {:<52} {:>16} {:>19} {:>7} {:>6} {:>5} {:>7} {}".format
         lines = [
@@ -158,7 +158,7 @@ def _spread(rows: list[CalibrationPoint], network: str) -> Spread:
 
 
 def calibration() -> Calibration:
-    """The published figures, and what the model makes of them: bus bandwidth in bytes/s, each with its source."""
+    """The published figures, and the model's: bus bandwidth in bytes/s, each with its source."""
     rows = Calibration()
     for sweep in sweeps():
         priced = nccl(sweep.collective, sweep.machine, version=sweep.version)

@@ -21,7 +21,7 @@ from ..machines.gpu import gpu as gpu_of
 from ..machines.model import Machine
 from .result import Cost, check_bytes
 
-# Seconds of a step as a straight line over the buffer's bytes, two of them a byte; limit: what the bytes wait for.
+# Seconds of a step as a straight line over the buffer's bytes, two of them per byte; limit: the slowest thing.
 StepTime = namedtuple("StepTime", ("latency", "transfer", "addition", "limit"))
 
 
@@ -66,9 +66,9 @@ price = Price  # as one asks for it: price(ring_all_reduce(8), rails(1))(2**30)
 
 
 def cost(what: Schedule | Outline, nbytes: float, machine: Machine, protocol: str | None = None) -> Cost:
-    """Seconds that a collective of S = nbytes takes on this machine, and what they are spent on.
+    """Seconds that a collective of S = nbytes takes on this machine, and their parts.
 
-    S is the whole buffer: for all_gather what a rank ends with, for reduce_scatter and all_to_all what it starts with.
+    S is the whole buffer: for all_gather a rank's result, for reduce_scatter and all_to_all its input.
     """
     return price(what, machine)(nbytes, protocol)
 

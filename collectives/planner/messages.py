@@ -1,4 +1,4 @@
-"""The messages of each kind of parallelism in an optimizer step, and their seconds, for a GPU of the fullest pipeline rank.
+"""Messages and their seconds of each kind of parallelism in an optimizer step, for a GPU of the fullest pipeline rank.
 
 The one place where ways to divide a model are priced.  Messages take NCCL's time (cost/tuner.py).
 """

@@ -1,4 +1,4 @@
-"""The command that is run when there is a verdict on a job: to write to somebody, or to end the job."""
+"""The command that is run when there is a verdict on a job: to notify someone, or to end the job."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def ring(command: str, verdict: str, record: Path) -> None:
-    """Start a command of the shell, which reads the verdict from its standard input. Nobody waits for it.
+    """Start a command of the shell, which reads the verdict from its standard input. It is not waited for.
 
     record: the record's folder, which the command finds in COLLECTIVES_RECORD.
     """

@@ -90,7 +90,7 @@ class Link:
         """Wait until all has been read."""
         if not self._teller.off:
             self._over = True
-            if self._up.is_set():  # else nobody knows yet whose end it would be
+            if self._up.is_set():  # else its rank is not known yet
                 with suppress(OSError):
                     self._pipe.send({"end": True})
                     self._ended.wait(END_SECONDS)

@@ -34,7 +34,7 @@ STACK_SECONDS = 0.3  # for the ranks to send their stacks
 GOES_ON_SECONDS = 10.0  # without its connection, until a process is assumed to continue unrecorded
 DARK = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}  # how connections to a dark host end
 HELLO_BYTES = 4096
-# Objects more, until Python looks for cycles among all that is held: only signatures make some, and it takes long.
+# Objects more, until Python looks for cycles among all objects: only signatures make some, and it takes long.
 GARBAGE = 50_000, 1, 1
 
 
@@ -79,7 +79,7 @@ class _Rank:
 
 
 class _Other(Pipe):
-    """The collector of another host, once it has shown the token.  clock: what its clock lacks to the one here."""
+    """The collector of another host, once it has shown the token.  clock: offset to add to its times."""
 
     known = False
     clock = 0.0

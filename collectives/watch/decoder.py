@@ -96,11 +96,11 @@ class Hearer(lines.Reader):
         yield line, messages[0] if messages else None
 
     def clock(self) -> bytes:
-        """The line of what its times lack."""
+        """The "clock" line: its clock offset."""
         return lines.encoded([self._rank, "clock", self.shift])
 
     def standing(self) -> Iterator[bytes]:
-        """The lines without which those to come cannot be read."""
+        """The lines without which later ones cannot be read."""
         yield self.clock()
         if self.step:
             yield lines.encoded([self._rank, "step", self.step])

@@ -10,7 +10,7 @@ try:
 except ImportError:  # Windows
     ioctl = None
 
-# linux/pidfd.h: what is known of a process that has been waited for, since Linux 6.15.
+# linux/pidfd.h: the exit status of a process that has been waited for, since Linux 6.15.
 _INFO = struct.Struct("=Q52xi")  # struct pidfd_info: mask, ..., exit_code
 _INFO_EXIT = 1 << 3
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
@@ -41,7 +41,7 @@ class Process:
         os.close(self._fd)
 
     def status(self) -> int | None:
-        """Its exit code, or minus the number of the signal that ended it; None if nobody knows any more."""
+        """Its exit code, or minus the number of the signal that ended it; None if it is no longer known."""
         if (status := self._as_zombie()) is None:
             status = self._as_waited_for()
         return None if status is None else os.waitstatus_to_exitcode(status)

@@ -54,7 +54,7 @@ class Upward(Host):
         way = json.loads(store().get(key()))
         self._pipe = reach(way["addresses"], way["port"])
         self._pipe.send({"token": way["token"]})
-        self._pings: deque[tuple[float, float]] = deque(maxlen=PINGS)  # (round trip, what to add to this clock)
+        self._pings: deque[tuple[float, float]] = deque(maxlen=PINGS)  # (round trip, offset to add to this clock)
         self._open = True
         for _ in range(PINGS):
             self._ping()

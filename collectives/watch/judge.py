@@ -41,7 +41,7 @@ class Judge:
         self._notes = Notes(world_size)
         self._dark: tuple[str, set[int]] | None = None  # a host that does not answer, and its ranks
 
-    # --- what arrives ---------------------------------------------------------------------
+    # --- the input ------------------------------------------------------------------------
 
     def take(self, rank: int, message: messages.Message) -> None:
         kind = type(message)
@@ -64,14 +64,14 @@ class Judge:
                 self._notes.failed(rank, message.failure)
 
     def arrived(self, rank: int) -> None:
-        """Take in that a rank's script begins."""
+        """A rank's script begins."""
         self._monitor.feed(rank, messages.Began())
 
     def ended(self, rank: int, at: float, status: int | None) -> None:
-        """Take in that a rank's process has ended.
+        """A rank's process has ended.
 
         at: the time.monotonic() at which its connection was seen to end.
-        status: its exit code, or minus the number of a signal; None if that cannot be known here.
+        status: its exit code, or minus the number of a signal; None if it is unknown here.
         """
         monitor = self._monitor
         self._ends()
@@ -84,7 +84,7 @@ class Judge:
         monitor.lost(rank, at)
 
     def dark(self, host: str, ranks: set[int]) -> None:
-        """Take in that a host does not answer any more."""
+        """A host no longer answers."""
         self._dark = self._dark or (host, ranks)
 
     def blind(self) -> None:
@@ -101,7 +101,7 @@ class Judge:
         self._monitor.locate(rank, line, inside)
 
     def nothing_more(self) -> None:
-        """Nothing more will arrive: what follows from the rest is certain."""
+        """Nothing more will arrive: conclusions from the rest are certain."""
         monitor = self._monitor
         monitor.nothing_more()
         if self._never and len(monitor.returned) == monitor.world_size:
@@ -110,7 +110,7 @@ class Judge:
             self._notes.ended_well()
         self._patience = inf
 
-    # --- what follows ---------------------------------------------------------------------
+    # --- the conclusions ------------------------------------------------------------------
 
     @property
     def is_due(self) -> bool:

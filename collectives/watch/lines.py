@@ -51,7 +51,7 @@ _APART = {
     "start",
     "before",
     "step",
-}  # fields of an event that have a place of their own
+}  # fields of an event that have their own place
 _FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _APART}
 Text = Callable[[Line | None], Line | None]
 
@@ -173,7 +173,7 @@ class Reader:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self.shift = 0.0  # what its times lack
+        self.shift = 0.0  # its clock offset
         self.signatures: dict[int, Signature] = {}
         self._under_way: dict[int, Signature] = {}  # by index
         self.step = 0  # training steps that it has ended
@@ -280,7 +280,7 @@ class Signature:
         common = vars(event) | {"kind": event.kind, "form": event.form}
         if not event.is_from_anyone:
             common["lane"] = event.lane
-        self._class = type("Event", (Event,), common)  # what its calls have in common is held once
+        self._class = type("Event", (Event,), common)  # the fields that its calls share are stored once
         self.after = self.leaves = None
 
     def event(self, index: int, start: float, step: int) -> Event:

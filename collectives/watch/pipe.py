@@ -1,4 +1,4 @@
-"""Connections between a rank and the collector of its host, and between collectors: frames of JSON, with bytes beside."""
+"""Connections between a rank and the collector of its host, and between collectors: frames of JSON, with raw bytes."""
 
 import json
 import socket

@@ -22,14 +22,14 @@ SCREEN = 50  # lines
 
 @dataclass(repr=False)
 class Record(Run):
-    """A Run of ranks that somebody else started, as far as its record holds it.
+    """A Run of ranks that another program started, as far as its record goes.
 
     Times count from the start of rank 0. An event's `index` counts all calls of its rank, also dropped ones.
     """
 
     hosts: list[str] = field(default_factory=list)  # by rank
     totals: Totals = field(default_factory=Totals)  # of the whole job, see Totals
-    verdict: str = ""  # what was printed while it ran
+    verdict: str = ""  # as printed while it ran
     dropped: int = 0  # calls of all ranks that came before `.calls`, and are only in `.totals`
     about: dict = field(default_factory=dict)  # script, arguments, ...
     knows_blocked: bool = True  # whether it has the times when ranks began to block in calls that returned at once
@@ -37,8 +37,8 @@ class Record(Run):
     timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
     training_steps = Later(
         "..play.training", "training_steps"
-    )  # how each rank spent each of them, and who held up whom
-    bill = Later("..cost.bill", "bill")  # what these calls would take on a machine
+    )  # each rank's time in each of them, and the ranks that held others up
+    bill = Later("..cost.bill", "bill")  # these calls' time on a machine
 
     @property
     def traffic(self) -> Traffic:
@@ -135,7 +135,7 @@ class _Reader:
             self.account.add(rank, message)
             if type(message) is messages.Called:
                 self._events[rank][message.event.index] = message.event
-            elif type(message) is messages.Skipped:  # nothing before it can be paired with what others did
+            elif type(message) is messages.Skipped:  # nothing before it can be paired with other ranks' calls
                 self._events[rank].clear()
                 self._before.update(message.made)
             elif event := self._events[rank].get(getattr(message, "index", None)):

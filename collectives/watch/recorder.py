@@ -28,7 +28,7 @@ from .pipe import say
 
 @contextmanager
 def recording(options: argparse.Namespace) -> Iterator[None]:
-    """Record what runs inside, and until the process ends. options: of watch.py."""
+    """Record the block's calls, and all until the process ends. options: from the command line."""
     rank, began = int(os.environ["RANK"]), time.perf_counter()
     if rank == client.first_rank():
         try:
@@ -61,7 +61,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
         way.end()
 
     pid = os.getpid()
-    atexit.register(end)  # first in, last out: what the script does at its exit is recorded too
+    atexit.register(end)  # first in, last out: the script's work at its exit is recorded too
     _told_of_exit(end, tell)
     tracer.__enter__()
     Groups(int(os.environ["WORLD_SIZE"]), way.emit).__enter__()
@@ -138,7 +138,7 @@ def _start_collector(options: argparse.Namespace, began: float) -> None:
     finally:
         local.remove()
         sys.stderr.flush()
-        os._exit(0)  # nobody waits for it
+        os._exit(0)  # it is not waited for
 
 
 def _folder(wanted: str | None, script: str) -> str:

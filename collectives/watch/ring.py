@@ -32,7 +32,7 @@ DAMAGED_SECONDS = 1.0  # a processor needs less than a millionth of that to show
 
 
 def anonymous(nbytes: int) -> int:
-    """The descriptor of a file in memory, of zeros, that is gone when nobody has it open."""
+    """The descriptor of a file in memory, of zeros, that is gone once no process has it open."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("collectives")
     else:
@@ -43,7 +43,7 @@ def anonymous(nbytes: int) -> int:
 
 
 class RingWriter:
-    """The rank's end.  left: bytes left in this segment; what does not fit begins the next, with turn()."""
+    """The rank's end.  left: bytes left in this segment; a record that does not fit begins the next, with turn()."""
 
     def __init__(self, segment_bytes: int) -> None:
         nbytes = HEADER_BYTES + SEGMENTS * segment_bytes
@@ -71,7 +71,7 @@ class RingWriter:
         self._words[self._published] = self._empty + (end << NBYTES_SHIFT) | checksum
 
     def turn(self, is_read: Callable[[], bool] = lambda: True) -> None:
-        """Go on in the next segment. Waits for the reader if what it lacks is there, HOLD_SECONDS in all."""
+        """Continue in the next segment. Waits for the reader if it holds unread records, HOLD_SECONDS in all."""
         self._words[self._published] |= CLOSED
         turn, began = self._turn + 1, time.perf_counter()
         while self._words[READ] <= turn - SEGMENTS and self._hold > 0 and is_read():
@@ -86,7 +86,7 @@ class RingReader:
     """The collector's end."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes the descriptor. Raises ValueError for what no RingWriter made."""
+        """Takes over the descriptor. Raises ValueError if no RingWriter made it."""
         try:
             self._map = mmap.mmap(descriptor, 0)
         finally:
@@ -98,12 +98,12 @@ class RingReader:
         self._segment = self._words[SEGMENT_BYTES]
         if not 0 < self._segment <= MAX_NBYTES or len(memory) != HEADER_BYTES + SEGMENTS * self._segment:
             raise ValueError("this memory is not a ring")
-        self._lost = False  # records before those to come
+        self._lost = False  # records before the next ones
         self._begin(0)
 
     def _begin(self, turn: int) -> None:
         self._turn, self._words[READ] = turn, turn
-        self._nbytes = self._checksum = 0  # of what has been read of this segment
+        self._nbytes = self._checksum = 0  # of the records read in this segment
         self._wrong_since: float | None = None
 
     def read(self, is_over: bool = False) -> list[tuple[bytes, bool]]:

@@ -27,7 +27,7 @@ class Local(Pipe):
         self.ring: RingReader | None = None
 
     def meet(self, about: dict) -> None:
-        """Take in who it is, and its ring."""
+        """Set its number, and open its ring."""
         self.number, self.ring = about["rank"], RingReader(self.descriptors.pop())
 
     def tell(self, what: dict) -> None:
@@ -117,7 +117,7 @@ class Host:
 
     def _meet(self, rank: Local, about: dict) -> None:
         self.local[rank.number] = rank
-        if len(self.local) == self._count:  # nobody else is to come: its name is free for the next job
+        if len(self.local) == self._count:  # no other rank will come: its name is free for the next job
             self._select.unregister(self._listener)
             self._listener.remove()
         self.arrived(rank, about)

@@ -14,7 +14,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def start(command: list[str], module: bool) -> None:
-    """Run what `python COMMAND` runs, or `python -m COMMAND`, to its end.
+    """Run `python COMMAND`, or `python -m COMMAND`, to its end.
 
     command: a script, a folder or a zip file with a __main__.py, or the name of a module; and its arguments.
     """
@@ -22,7 +22,7 @@ def start(command: list[str], module: bool) -> None:
     program = command[0]
     _be_main()
     if module:
-        runpy._run_module_as_main(program)  # what `python -m` calls
+        runpy._run_module_as_main(program)  # `python -m` calls it
     elif get_importer(program) is not None:  # a folder or a zip file
         _set_first_path(os.path.abspath(program), always=True)
         runpy._run_module_as_main("__main__", alter_argv=False)
@@ -37,7 +37,7 @@ def start(command: list[str], module: bool) -> None:
 
 
 def _be_main() -> None:
-    """An empty `__main__` as python makes it. It stays, for what the script's classes are pickled by."""
+    """An empty `__main__` as python makes it. It stays, since the script's classes are pickled by it."""
     main = types.ModuleType("__main__")
     main.__builtins__ = builtins
     if sys.version_info < (3, 14):  # from there on a module has them when it is asked

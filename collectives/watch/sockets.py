@@ -52,7 +52,7 @@ class Listener(socket.socket):
 
     def remove(self) -> None:
         for file in self._files:
-            with suppress(OSError):  # somebody has cleaned up there
+            with suppress(OSError):  # the folder was cleaned up
                 os.unlink(file)
         self._files = ()
         self.close()
@@ -82,7 +82,7 @@ def same_user(sock: socket.socket) -> bool:
         elif hasattr(socket, "LOCAL_PEERCRED"):  # macOS, FreeBSD: a struct xucred, which begins with a version
             _, user = struct.unpack_from("=II", sock.getsockopt(0, socket.LOCAL_PEERCRED, 128))
         else:
-            return True  # its file is in a folder that nobody else can enter
+            return True  # its file is in a folder that no other user can enter
     except OSError:  # it has closed its end
         return False
     return user == os.getuid()

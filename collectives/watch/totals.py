@@ -17,8 +17,8 @@ class Total:
     """Calls of one kind, of all ranks."""
 
     calls: int = 0
-    nbytes: int = 0  # of what they passed in
-    seconds: float = 0.0  # from the call to its end, calls under way together counted each; of those waited for
+    nbytes: int = 0  # of their inputs
+    seconds: float = 0.0  # from the call to its end, overlapping calls counted separately; waited calls only
     issued: int = 0  # calls left to a device's stream: how long they took there is not known
     captured: int = 0  # calls that went into a CUDA graph, among those issued: each is counted once, its replays never
 

@@ -29,13 +29,13 @@ class Notes:
         self._told: list[str] = []
 
     def not_finite(self, event: Event, call: Call) -> None:
-        """Take in that a rank passes a NaN or an infinity to a call."""
+        """A rank passes a NaN or an infinity to a call."""
         if not self._non_finite:
             self._due = time.monotonic() + GRACE_SECONDS
         self._non_finite.setdefault(event.rank, (event, call))
 
     def checked(self, rank: int, message: messages.Checked) -> None:
-        """Take in a checksum of a rank's parameters."""
+        """Add a checksum of a rank's parameters."""
         optimizer, step, *state = message
         at = self._checks[optimizer, step]
         at[rank] = tuple(state)
@@ -46,20 +46,20 @@ class Notes:
             del self._checks[min(self._checks, key=lambda key: key[1])]
 
     def dropped(self, send: Event) -> None:
-        """Take in that a rank let go of a message that gloo may lose."""
+        """A rank has dropped a message that gloo may lose."""
         first, more = self._dropped.get(send.rank, (send, -1))
         self._dropped[send.rank] = first, more + 1
 
     def ended_well(self) -> None:
-        """Take in that the job has ended, and nothing was wrong that was noticed."""
+        """The job has ended, and no fault was noticed."""
         self._told += [dropped(*of) for of in self._dropped.values()]
 
     def caught(self) -> None:
-        """Take in that all ranks returned, though a call could never finish."""
+        """All ranks have returned, though a call could never finish."""
         self._told.append("all ranks have returned all the same: the program caught that a call could not finish")
 
     def failed(self, rank: int, failure: Failure) -> None:
-        """Add that a rank raised its own error after the verdict that a call could never finish."""
+        """A rank has raised its own error after the verdict that a call could never finish."""
         where = f", {source(failure.frames[-1])}" if failure.frames else ""
         self._told.append(f"after that, rank {rank} raised {failure.kind}: {failure.message}{where}")
 
@@ -96,7 +96,7 @@ def _got(e: Event, call: Call) -> bool:
 
 
 def _alike(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
-    """The ranks, those in the same state together."""
+    """The ranks, grouped by equal state."""
     groups = defaultdict(list)
     for rank in ranks:
         groups[states[rank]].append(rank)

@@ -5,7 +5,7 @@
     ranks.jsonl     [rank, host, process] of each rank, when it came
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
     00007.jsonl ... the last lines: the first file and the last two remain
-    verdict.txt     what was printed about it
+    verdict.txt     the report, as printed
     verdict.json    {"kind", "ranks", "calls", "text"}: the last verdict, for a program
 
 The first line of a file of lines sums up the earlier ones: {"before": {"made", "totals", "calls"}}; the next ones
@@ -107,7 +107,7 @@ class Writer:
 
     @_while_it_can
     def standing(self, lines: Iterable[bytes]) -> None:
-        """Write lines that those to come go by."""
+        """Write lines that later ones refer to."""
         self._held += lines
 
     def add(self, rank: int, line: bytes, message: messages.Message | None) -> None:

@@ -60,7 +60,7 @@ class Living:
 
 def serve(control: socket.socket, closed_in: bool) -> None:
     torch.set_num_threads(1)
-    (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # loads what the first tensor work loads
+    (torch.zeros(2, 2) @ torch.ones(2, 2)).sum().item()  # makes torch load its lazy parts
     dist.ReduceOp.SUM, dist.HashStore()
     tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for code that only wants the name of such a folder
     if closed_in:

@@ -1,6 +1,6 @@
 """A torch.distributed process group whose network is the scorer, at the other end of one socket.
 
-A call sends the scorer what this rank passes in; waiting for it asks for what this rank is left with.  Nothing is
+A call sends this rank's inputs to the scorer; waiting for it asks for its result.  Nothing is
 computed here, so nothing here has to be believed.
 """
 
@@ -36,7 +36,7 @@ class Uplink:
         self._news, self._reading = threading.Condition(), False  # whether one of the threads reads for all
         self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._unread: deque[tuple[dict[str, Any], bytes]] = deque()
-        self._tickets, self._waiting = count(1), 0  # how many threads wait for an answer
+        self._tickets, self._waiting = count(1), 0  # threads waiting for an answer
         self.groups: list[Any] = []  # a line and its ranks, of each call of new_group that every rank has to make
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
@@ -161,7 +161,7 @@ class PendingCall(dist.Work):
 
 
 class Future(torch.futures.Future):
-    """The future of what `compute` returns, which is called when somebody wants it: here nothing goes on by itself."""
+    """The future of `compute`'s result, which is called when the result is asked for: nothing runs by itself here."""
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ def collected(futures: list[torch.futures.Future]) -> Future:
 class Group(dist.ProcessGroup):
     """The methods of a process group, as torch.distributed calls them, or an answer itself.
 
-    opts: torch's options, or what a short form has in their place: a root, or a reduce op.
+    opts: torch's options, or a short form's argument instead: a root, or a reduce op.
     """
 
     def __init__(self, uplink: Uplink, ranks: list[int], name: str) -> None:
@@ -212,7 +212,7 @@ class Group(dist.ProcessGroup):
         self._uplink, self._ranks, self._name = uplink, ranks, name
 
     @property
-    def group_name(self) -> str:  # which torch keeps in a backend of its own, and device meshes ask for
+    def group_name(self) -> str:  # which torch keeps in its own backend, and device meshes ask for
         return self._name
 
     def _call(self, op: str, values: Any, outputs: Any, **details: Any) -> PendingCall:

@@ -95,7 +95,7 @@ def _left(loaded: set[str]) -> bool:
 
 
 def held(value: Any) -> Any:
-    """The same memory under names that an answer does not have: what it puts in a tensor's or a list's place is not here."""
+    """Aliases of the arguments that the answer can't rebind: it can't replace a tensor or a list in them."""
     if isinstance(value, (list, tuple)):
         return type(value)(held(part) for part in value)
     return value.detach() if isinstance(value, torch.Tensor) else value
@@ -137,7 +137,7 @@ def _answer(job: dict[str, Any]) -> Any:
 
 
 def _compiled(source: str, file: str) -> types.CodeType:
-    """The code of a cell, line by line, without what only a notebook understands, as %%time and !pip."""
+    """The code of a cell, line by line, without a notebook's syntax, such as %%time and !pip."""
     try:
         return compile(source, file, "exec")
     except SyntaxError as error:
@@ -190,7 +190,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 class _Printed:
-    """Standard output: what an answer prints goes to the scorer, in order with its calls."""
+    """Standard output: an answer's prints go to the scorer, in order with its calls."""
 
     encoding = "utf-8"
 

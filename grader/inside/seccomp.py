@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Callable
 
-SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond what torch takes
+SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond torch's own
 CPU_SECONDS = 10.0  # of processor time for a rank that is alone
 # For each of several: eight on two cores get no more in an answer's ten seconds. A right one rarely needs a fiftieth.
 SHARED_CPU_SECONDS = 2.5
@@ -35,7 +35,7 @@ LIMITED = {  # allowed with some arguments only, see _program
 MAP_HUGETLB = 0x40000  # huge pages set aside for the whole machine, which others find taken
 CLONE_THREAD = 0x10000
 FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file that both have mapped
-NEGATIVE = 0x80000000  # the clock of a process by its number: how much another rank has computed
+NEGATIVE = 0x80000000  # the clock of a process by its number: another rank's processor time
 FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no locks, leases, notifications
 IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS (isatty), FIONBIO, FIONCLEX, FIOCLEX
 # Access patterns, freeing, large pages. No advice that evicts a file's pages for every process that reads it.
@@ -89,9 +89,9 @@ def used() -> int:
 
 
 def apart(rank: Callable[[], None]) -> int:
-    """Fork a process that calls this function, in a PID namespace of its own; return its id here.
+    """Fork a process that calls this function, in its own PID namespace; return its id here.
 
-    In one that ranks shared, the numbers of new threads would show each of them how many the others have begun.
+    In one that ranks shared, the numbers of new threads would show each of them the others' count of threads.
     """
     forked: list[int | OSError] = []
 

@@ -1,4 +1,4 @@
-"""Exercises: what is wanted (tasks, cases), whether an answer is right (judge), how a notebook asks (check)."""
+"""Exercises: their definition (tasks, cases), an answer's judgment (judge), a notebook's checks (check)."""
 
 from collectives.lazy import lazy
 
@@ -7,7 +7,7 @@ __all__ = lazy(
     __name__,
     {
         ".check": "CheckFailed check_budget check_practice check_values",
-        # what a file of exercises/tasks is written with
+        # for files of exercises/tasks
         ".cases": "LARGE Case",
         ".on_rank": "File content",
         ".task": "ANY Budget Finding Measure Puzzle Suspect Task",

@@ -1,4 +1,4 @@
-"""The inputs of an exercise: drawn from a case, a seed and a rank; and as Python that makes them again, for a line to paste."""
+"""The inputs of an exercise: drawn from a case, a seed and a rank; and as Python code for a line to paste."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Case:
     """One situation an answer must handle."""
 
     world_size: int
-    kind: str = "small numbers"  # one of KINDS, or what the exercise itself understands
+    kind: str = "small numbers"  # one of KINDS, or one that the exercise itself defines
     size: int = 3  # elements; the exercise defines of which tensor
     dtype: torch.dtype = torch.float32
     late: int | None = None  # this rank starts after the others

@@ -59,7 +59,7 @@ def check_values(answer: Callable) -> None:
     """Check that a function returns what its exercise asks for, by the calls it allows.
 
     answer: named as in the exercise.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
-    TypeError or ValueError for what isn't an answer at all.
+    TypeError or ValueError if it isn't an answer at all.
     """
     task = task_of(answer)
     tried = attempt_all(task, answer, budget=False)
@@ -155,7 +155,7 @@ def task_of(answer: Any) -> Task | Puzzle:
 
 
 def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tried]:
-    """Tries every case and returns what came out; raises CheckFailed for the first case that fails."""
+    """Try every case and return the outcomes; raises CheckFailed for the first case that fails."""
     tried: list[Tried] = []
     kept = _kept.pop(_key(answer), {}) if budget else {}
     _kept.clear()
@@ -199,7 +199,7 @@ def _key(answer: Callable) -> Any:
 
 def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
     """The run of cases of one world size one after the other, on the same ranks."""
-    with contextlib.redirect_stdout(io.StringIO()):  # what ranks print is shown for the case that fails only
+    with contextlib.redirect_stdout(io.StringIO()):  # ranks' output is shown for the failing case only
         late = [case.late for case in cases]
         settings = Settings(cases[0].world_size, TIMEOUT_SECONDS, True, False, True, *launch.usual, COMPUTING_SECONDS)
         return launch.run_on(launch.where(), settings, perform, (answer, late, inputs), {})
@@ -229,7 +229,7 @@ def _split(events: list[Event], count: int) -> list[list[Event]]:
 def _alone(
     task: Task | Puzzle, answer: Callable, given: list[tuple[Case, list[tuple]]], budget: bool, passed: list[Case]
 ) -> None:
-    """Tries each case on ranks of its own, shows the one that fails and raises.  passed: the cases before these."""
+    """Try each case on its own ranks, show the one that fails and raise.  passed: the cases before these."""
     for case, arguments in given:
         try:
             done = _run(answer, [case], [arguments])
@@ -248,7 +248,7 @@ def _alone(
 
 
 def _show(done: Run, shows: Any = None) -> None:
-    """Show what the learner's ranks printed and, in a notebook, the picture of their run, or of what it made."""
+    """Show the output of the learner's ranks and, in a notebook, the picture of their run, or of its result."""
     for rank, text in enumerate(done.stdout):
         for line in text.splitlines():
             print(f"[{rank}] {line}")
@@ -263,7 +263,7 @@ def _display(what: Any) -> None:
 
 
 def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:
-    """Shows a NameError; about an answer that does not exist yet, what to do."""
+    """Show a NameError, or advice if it is about an answer that does not exist yet."""
     if error.name in TASKS:
         said = f"{error.name} does not exist yet. Run the cell with `def {error.name}` first, then this one."
         error._render_traceback_ = lambda: [said]  # instead of the traceback

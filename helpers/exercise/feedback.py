@@ -1,4 +1,4 @@
-"""Verdicts in words: expected above got, traffic beside its budget, one thing to think about."""
+"""Verdicts in words: expected above got, traffic next to its budget, one thing to think about."""
 
 import builtins
 import reprlib
@@ -25,7 +25,7 @@ Passed = Collection[Case]
 def explain(
     task: Task | Puzzle, case: Case, inputs: list[tuple], verdict: Finding, passed: Passed = (), more: str = ""
 ) -> str:
-    """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: what else is known."""
+    """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: further facts."""
     said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
     thought = verdict.thought or _thought_of(task, verdict) or _THOUGHTS.get(verdict.aspect, "")
     if verdict.aspect in ("needs", "budget"):
@@ -140,7 +140,7 @@ def unwritten(error: RunError) -> bool:
 
 
 def _forgotten(run: Run) -> str:
-    """An isend or irecv that nobody waits for: gloo may never carry it out."""
+    """An isend or irecv without a wait: gloo may never carry it out."""
     for events in run.events:
         begun = [e for e in events if e.is_message and e.async_op and e.end is None]
         if begun and all(e.waiting is None for e in events):  # a rank that waits may not have come so far
@@ -150,7 +150,7 @@ def _forgotten(run: Run) -> str:
 
 
 def _call(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
-    """A call that is not allowed, or that nobody waits for, and its line."""
+    """A call that is not allowed, or that has no wait, and its line."""
     e = verdict.event
     if verdict.aspect == "calls":
         fault = f"calls {e.within or e.op}, which this exercise doesn't allow"
@@ -230,7 +230,7 @@ def in_words(value: Any) -> str:
 
 
 class _Line(reprlib.Repr):
-    """repr of what may hold tensors, a line long."""
+    """The repr of a value that may hold tensors, one line long."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ def _pairs(verdict: Finding) -> list[str]:
 def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     flat_wanted, flat_got = wanted.flatten().tolist(), got.flatten().tolist()
     words = [(number(w), number(g)) for w, g in zip(flat_wanted, flat_got)]
-    if all(w == g for w, g in words):  # the difference is smaller than what is shown
+    if all(w == g for w, g in words):  # the difference is smaller than the shown digits
         words = [(str(w), str(g)) for w, g in zip(flat_wanted, flat_got)]
     first = next((k for k, (w, g) in enumerate(words) if w != g), 0)
     first = max(0, min(first, len(words) - SHOWN_NUMBERS))
@@ -350,7 +350,7 @@ def spent(traffic: Traffic) -> str:
 
 
 def _table(case: Case, moved: Traffic, budget: Budget) -> str:
-    """Each rank's traffic beside its budget."""
+    """Each rank's traffic next to its budget."""
     limited = [limit for limit in _LIMITS if getattr(budget, limit, None) is not None]
     rows = [["rank"] + [word for limit in limited for word in (limit, "budget")]]
     for r in range(case.world_size):

@@ -42,7 +42,7 @@ def untouched(argument: int) -> Suspect:
 def judge(
     task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True
 ) -> Finding | None:
-    """The first thing that is wrong, or None.  inputs: each rank's arguments.  budget: whether what it costs counts."""
+    """The first fault, or None.  inputs: each rank's arguments.  budget: whether the cost counts."""
     if isinstance(task, Puzzle):
         return task.verdict(case, inputs[0], attempt.results[0], budget)
     allowed, traffic = task.allowed, attempt.traffic
@@ -56,7 +56,7 @@ def judge(
 
 
 def over(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
-    """The first limit that an answer exceeds which is right but for what it costs, or None."""
+    """The first limit that an otherwise right answer exceeds, or None."""
     if isinstance(task, Puzzle):
         return task.verdict(case, inputs[0], attempt.results[0], True)
     return _budget(task, case, inputs, attempt.traffic, attempt)
@@ -115,7 +115,7 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
 
 
 def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int, Difference]:
-    """The ranks that do not have what is wanted, each with the first difference."""
+    """The ranks without the expected result, each with the first difference."""
     scale = _scale(task, inputs)
     differences = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
     return {rank: what for rank, what in differences.items() if what}

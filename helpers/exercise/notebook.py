@@ -1,6 +1,6 @@
 """An exercise's notebook: its answers and checks, their points, and how the exercise comes out of its solution. Needs no torch.
 
-In a solution's answer cell stay the lines outside these marks, and go those between them:
+In a solution's answer cell the lines outside these marks stay, and the lines between them go:
 
     ### BEGIN SOLUTION          a `raise NotImplementedError()` takes their place,
     ### END SOLUTION

@@ -16,32 +16,32 @@ LATE_SECONDS = 0.05
 
 
 def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tuple]]) -> list[tuple[Any, tuple]]:
-    """Calls the answer once a case; per case, what it returned, and its arguments afterwards.
+    """Call the answer once per case; return, per case, its result and its arguments afterward.
 
     late: per case, the rank that starts after the others.  inputs: per case and rank, the arguments.
     """
     rank, came = dist.get_rank(), []
     for k, arguments in enumerate(inputs):
         if k:
-            dist.barrier()  # between two cases: nobody runs ahead
+            dist.barrier()  # between two cases: no rank runs ahead
         if late[k] == rank:
-            time.sleep(LATE_SECONDS)  # what is tried here: peers that have to wait
+            time.sleep(LATE_SECONDS)  # tried here: peers that have to wait
         passed = held(arguments[rank])
         came.append((answer(*arguments[rank]), passed))
     return came
 
 
 def held(value: Any) -> Any:
-    """The same memory under names that an answer does not have: what it puts in a tensor's or a list's place is not here."""
+    """Aliases of the arguments that the answer can't rebind: it can't replace a tensor or a list in them."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(held, value))
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 class File(io.RawIOBase):
-    """An open file with these bytes, as open(path, "rb", buffering=0) gives one: each read gets what it asks for.
+    """An open file with these bytes, as open(path, "rb", buffering=0) gives one: each read gets as much as it asks for.
 
-    words: what it is, for messages.  reads: bytes that each read of it got.
+    words: its name in messages.  reads: bytes that each read of it got.
     """
 
     def __init__(self, data: bytes, words: str = "a file", reads: tuple[int, ...] = ()) -> None:

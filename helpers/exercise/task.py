@@ -1,4 +1,4 @@
-"""An exercise as data: what is asked for, what came out of an answer, and what is wrong with that."""
+"""An exercise as data: its task, the outcome of an answer, and the fault in that."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -45,7 +45,7 @@ class Budget:
 class Suspect:
     """A mistake people make, known by its result."""
 
-    result: Callable[[list[tuple]], list[Any]]  # from all ranks' arguments, one a rank
+    result: Callable[[list[tuple]], list[Any]]  # from all ranks' arguments, one per rank
     thought: str
     where_wrong: bool = False  # it explains the wrong ranks only; the others may have got it right
 
@@ -57,14 +57,14 @@ class Task:
     name: str  # of the function
     cases: tuple[Case, ...]
     draw: Callable[[Draw], tuple]  # the arguments of one rank
-    reference: Callable[[list[tuple]], list[Any]]  # what each rank must return
+    reference: Callable[[list[tuple]], list[Any]]  # each rank's expected result
     budget: Callable[[Case, list[tuple]], Budget]
     after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
-    outputs: tuple[str, ...] = ()  # what it returns, by name, where that is several things
-    # Bytes that a rank cannot do without: what it must get from other ranks, or of a file, to know its result.
+    outputs: tuple[str, ...] = ()  # its results, by name, if there are several
+    # Bytes that a rank needs: it must get them from other ranks, or from a file, to know its result.
     needs: Callable[[Case, list[tuple]], list[float]] = field(kw_only=True)
     suspects: tuple[Suspect, ...] = ()
     # Where steps are limited: more numbers than pass between ranks by no call (delays, caches). Only a grader tries it.
@@ -84,7 +84,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """The task of a function that is called once, and judged by what it returns: a plan or a number, not a run.
+    """The task of a function that is called once, and judged by its result: a plan or a number, not a run.
 
     It runs on a rank that is alone: an endless one ends, and nothing of it runs in the process that judges.
     """
@@ -105,7 +105,7 @@ class Puzzle:
 class Attempt:
     """The outcome of one case."""
 
-    results: list[Any]  # per rank: what the function returned
+    results: list[Any]  # per rank: the function's result
     arguments: list[tuple]  # per rank: its arguments afterwards
     events: list[list[Event]]  # per rank
     reads: list[list[int]] = field(default_factory=list)  # per rank: bytes that each read of a file got
@@ -130,7 +130,7 @@ class Finding:
     """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
 
     aspect: str  # "calls", "values", "inputs", "waits", "needs" or "budget"
-    ranks: tuple[int, ...] = ()  # those concerned; the rest is about the first of them
+    ranks: tuple[int, ...] = ()  # the ranks concerned; the rest is about the first of them
     wanted: Any = None  # its result or argument; of a budget, the limit
     got: Any = None
     argument: int | None = None  # which argument of the function it is about, if not about the result
@@ -141,4 +141,4 @@ class Finding:
     before: Event | None = None  # the call that was waited for before `event` was made
     thought: str = ""  # of the mistake that explains it, if one is known
     words: str = ""  # of a Puzzle's verdict, which only the puzzle can word
-    shows: Any = None  # what can be drawn of it, besides the run
+    shows: Any = None  # to be drawn, besides the run

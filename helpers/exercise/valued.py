@@ -26,7 +26,7 @@ def valued(
     suspects: dict[Callable[..., Any], str] | None = None,
     praise: str = "",
 ) -> Puzzle:
-    """A Puzzle whose answer must return what `right` does, numbers to one part in 100,000.
+    """A Puzzle whose answer must return the result of `right`, numbers to one part in 100,000.
 
     given: each case's name and its arguments.  suspects: a wrong function, and the thought for an answer that returns
     the same; `thought` is for all others.  praise: the sentence on the last case's result, which replaces {}.

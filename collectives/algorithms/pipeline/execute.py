@@ -26,10 +26,10 @@ class Done(NamedTuple):
 def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
     """The rank function of a schedule: call it on every rank with the same schedule.
 
-    It takes `compute(action, arrived)`, which returns what goes to the next stage (of F: activations; of B and I: the
-    gradient of the input; of W: None), and `like`, a tensor of the shape and dtype of what is sent.  `arrived` is None
+    It takes `compute(action, arrived)`, which returns the tensor for the next stage (of F: activations; of B and I: the
+    gradient of the input; of W: None), and `like`, a tensor of its shape and dtype.  `arrived` is None
     where an action has no input from another stage.  See `modules` for one of them.
-    Returns what this rank did and when.
+    Returns this rank's actions with their times.
     """
 
     def pipeline(compute: Compute, like: Tensor) -> list[Done]:
@@ -67,7 +67,7 @@ def _tag(a: Action) -> int:
 def asleep(s: Pipeline, costs: Costs) -> Callable[[], list[Done]]:
     """The rank function of a schedule whose stages only sleep: costs in seconds.
 
-    That needs no core, so ranks may be more than the cores.  Returns what this rank did and when.
+    That needs no core, so there may be more ranks than cores.  Returns this rank's actions with their times.
     """
     pipeline = program(s)
 

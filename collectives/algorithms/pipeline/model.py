@@ -20,8 +20,8 @@ KINDS = {
     "I": "backward, the gradient of the input only",
     "W": "backward, the gradient of the weights only",
 }
-BACK = ("B", "I")  # what hands a gradient to the stage before
-LAST = ("B", "W")  # what lets go of the activations
+BACK = ("B", "I")  # actions that send a gradient to the stage before
+LAST = ("B", "W")  # actions that free the activations
 _WRITTEN = re.compile(r"(\d*)([FBIW])(\d+)")
 
 
@@ -72,7 +72,7 @@ class Pipeline:
     rows: for each rank, its actions in order: Action, or text as "F0" (the stage then has its rank's number) or "2F0".
     name: of the schedule.
 
-    Raises ValueError for what cannot be a schedule at all: an unknown action, a rank without actions.  Whether
+    Raises ValueError if it cannot be a schedule at all: an unknown action, a rank without actions.  Whether
     it trains the whole model on the whole batch, `prove` checks.
     """
 
@@ -125,14 +125,14 @@ class Pipeline:
         return half if half in self.place and whole not in self.place else whole
 
     def source(self, a: Action) -> int | None:
-        """The rank that sends this action its input; None: nobody, it is here already."""
+        """The rank that sends this action its input; None: no rank, it is here already."""
         if a.kind == "W" or a.kind in BACK and a.stage == self.stages - 1:
             return None
         rank = self.place.get(self.needs(a))
         return None if rank == self.place[a] else rank
 
     def targets(self) -> dict[Action, int]:
-        """The rank to which an action's result is sent, for those whose result is."""
+        """The rank to which an action's result is sent, for actions whose result is sent."""
         return {self.needs(a): rank for a, rank in self.place.items() if self.source(a) is not None}
 
     prove = Later(".proof", "prove")
@@ -148,7 +148,7 @@ class Pipeline:
         return f"{self.name}: {self.ranks} rank{'s' * (self.ranks > 1)}{stages}, {microbatches}"
 
     def __repr__(self) -> str:
-        """A line a rank; the stage before an action where a rank has several."""
+        """A line per rank; the stage before an action where a rank has several."""
         several = any(len(self.held(rank)) > 1 for rank in range(self.ranks))
         lines = [self.title]
         for rank, row in enumerate(self.rows):
@@ -180,7 +180,7 @@ class Box(NamedTuple):
 
 
 class Starved(NamedTuple):
-    """A rank that cannot go on: the action it has come to, and the one that this needs."""
+    """A rank that cannot continue: the action it has come to, and the one that this needs."""
 
     rank: int
     action: Action
@@ -188,9 +188,9 @@ class Starved(NamedTuple):
 
 
 def plan(s: Pipeline, costs: Costs = Costs()) -> tuple[list[list[Box]], list[Starved]]:
-    """When each action runs if every rank starts its next one as soon as its input is there; and who never can.
+    """Each action's time if every rank starts its next one as soon as its input is there; and the ranks that never can.
 
-    A message is under way while both ranks compute on.  A stage costs its share of a rank's layers.
+    A message is in flight while both ranks continue computing.  A stage costs its share of a rank's layers.
     """
     ended: dict[Action | None, float] = {None: 0.0}
     lanes: list[list[Box]] = [[] for _ in s.rows]

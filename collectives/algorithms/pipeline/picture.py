@@ -1,4 +1,4 @@
-"""A pipeline schedule in time: a lane a rank, a box an action, and below each lane what is kept."""
+"""A pipeline schedule in time: a lane per rank, a box per action, and below each lane the kept activations."""
 
 from typing import Sequence
 
@@ -46,9 +46,9 @@ def draw_pipeline(s: Pipeline, costs: Costs = Costs()) -> Picture:
 
 
 def draw_beside(s: Pipeline, run, costs: Costs) -> Picture:
-    """The plan, and below it what a run of its program did, to one scale, in seconds.
+    """The plan, and below it a run of its program, to one scale, in seconds.
 
-    run: its results are what `program` returned on each rank.
+    run: its results are those returned by `program` on each rank.
     """
     planned, _ = plan(s, costs)
     origin = min(done.start for mine in run.results for done in mine)

@@ -96,7 +96,7 @@ def _in_order(file: Path) -> tuple:
 
 
 def _take(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
-    """Read a file, whatever it is. False for one that holds nothing known."""
+    """Read a file, whatever it is. Returns whether its content is of a known kind."""
     if data[:1] == b"\x80":
         content = plain.unpickled(data)
         if not dump.is_dump(content):
@@ -129,7 +129,7 @@ def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
     return False
 
 
-# --- what does not go together ------------------------------------------------------------
+# --- evidence that doesn't fit together ---------------------------------------------------
 
 
 def _one_of_each_rank(found: Evidence) -> list[Dump]:

@@ -121,7 +121,7 @@ class Measured:
         return True
 
     def words(self) -> list[str]:
-        """A row for each op, size and number of ranks, and who was slower than the others."""
+        """A row for each op, size and number of ranks, and the slower ranks."""
         kinds: dict[tuple, list[Measurement]] = defaultdict(list)
         for row in self.rows:
             kinds[row.op, row.ranks, row.nodes, row.nbytes].append(row)

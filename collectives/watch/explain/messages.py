@@ -124,7 +124,7 @@ class Judged:
             event.op, event.dtype, event.shape = self._form(key, number, launch.what)
         return event  # without a key, a message whose other end is unknown: as a recv from anyone
 
-    # --- what must agree ------------------------------------------------------------------
+    # --- arguments that must agree --------------------------------------------------------
 
     def _form(self, group: ProcessGroup, number: int, what: Signature) -> tuple:
         """The op, dtype and sizes of a rank's part in a collective that must agree, where all dumps have them."""

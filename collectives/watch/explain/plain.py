@@ -1,4 +1,4 @@
-"""Files that somebody sent, opened so that none of them can run anything here."""
+"""Files from other people, opened so that they cannot run anything here."""
 
 import gzip
 import io

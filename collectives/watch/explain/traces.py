@@ -1,6 +1,6 @@
-"""Traces of torch.profiler (Kineto's JSON): the collectives of each rank, how long they took and what ran beside them.
+"""Traces of torch.profiler (Kineto's JSON): the collectives of each rank, their durations and concurrent kernels.
 
-A collective is an NCCL kernel, or what gloo does on a thread of its own. Since torch 2.4 a kernel carries its collective,
+A collective is an NCCL kernel, or gloo's work on its own thread. Since torch 2.4 a kernel carries its collective,
 elements, dtype and group ("Collective name", "In msg nelems", ...); in older traces it is found by the launch that
 it correlates with, inside of the annotation "nccl:all_reduce" of that thread.
 """
@@ -69,7 +69,7 @@ class Trace:
         return self.steps[place - 1][1] if place else 0
 
     def exposed_since(self, span: Span) -> float:
-        """From when until its end no other kernel runs beside a collective."""
+        """The time from which no other kernel runs until a collective's end."""
         place = bisect_right(self.busy, (span.end, span.end)) - 1
         return span.start if place < 0 else min(span.end, max(span.start, self.busy[place][1]))
 
@@ -80,7 +80,7 @@ class Trace:
 
     @property
     def moving(self) -> list[tuple[float, float]]:
-        """When some collective was under way."""
+        """The intervals with a collective in flight."""
         return merged((span.start, span.end) for span in self.spans)
 
     @property
@@ -146,7 +146,7 @@ def _when(e: dict) -> tuple[float, float]:
 
 
 def _annotations(complete: list[dict]) -> dict[tuple, tuple[list[float], list[dict]]]:
-    """By thread: the beginnings of what torch announced as NCCL's, and that."""
+    """By thread: the starts of the calls that torch announced as NCCL's, and the calls."""
     by_thread: dict[tuple, list[dict]] = defaultdict(list)
     for e in complete:
         if e.get("cat") == "user_annotation" and e["name"].startswith("nccl:"):
@@ -275,7 +275,7 @@ def _ranks(traces: list[Trace]) -> str:
 
 
 def _collectives(traces: list[Trace], machine: str | None) -> str:
-    """A row for each op, group and size: its time on the rank that came last, and what that is worth."""
+    """A row for each op, group and size: its time on the rank that came last, and the bandwidth."""
     world = max((trace.world_size for trace in traces), default=0) or len(traces)
     kinds: dict[tuple, list[list[float]]] = defaultdict(list)
     for trace in traces:

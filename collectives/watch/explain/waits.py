@@ -60,7 +60,7 @@ class Job:
     # --- groups and lanes -----------------------------------------------------------------
 
     def _find_members(self) -> None:
-        """Fill in who is in which group."""
+        """Fill in each group's members."""
         by_name: dict[str, set[ProcessGroup]] = defaultdict(set)
         callers: dict[ProcessGroup, set[int]] = defaultdict(set)
         for rank, dump in self.dumps.items():
@@ -111,7 +111,7 @@ class Job:
                     over = sum(launch.over is True for launch in lane.launches) if any(d.dropped for d in ends) else 0
                     lane.numbers[:] = range(1 - over, len(lane.numbers) + 1 - over)
 
-    # --- what has not ended ---------------------------------------------------------------
+    # --- calls that have not ended --------------------------------------------------------
 
     def reached(self, rank: int, lane: LaneKey) -> int | None:
         """The number of a rank's last call in a lane, 0 if it has made none; None if its dump doesn't show it."""

@@ -23,7 +23,7 @@ PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid .
 def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
     """The first line, the sentences after it and the table of ranks.
 
-    failures: sentences on what the network's library itself reported, which is the cause where no rank is.
+    failures: sentences on faults that the network's library itself reported, the cause if no rank is.
     """
     names = Names(judged)
     kinds = wording.grouped(judged.causes)
@@ -49,7 +49,7 @@ def _nothing(job: Job) -> str:
 
 
 class Names(wording.Names):
-    """Calls as dumps name them: by their number on a group that has a name; what is passed, with its size."""
+    """Calls as dumps name them: by their number on a named group; arguments with their sizes."""
 
     def __init__(self, judged: Judged) -> None:
         super().__init__(judged.job.world_size)
@@ -105,7 +105,7 @@ class Names(wording.Names):
         from_log = any(dump.from_log for dump in self.job.dumps.values())
         return f"there is no dump of {of}" + (", and no watchdog message in a log" if from_log else "")
 
-    # --- beside the judge's own -----------------------------------------------------------
+    # --- in addition to the judge's -------------------------------------------------------
 
     def sizes(self, e: Event) -> str:
         """The sizes passed; if several messages were started at once, this one's."""
@@ -337,7 +337,7 @@ def _at(place: Place | None) -> str:
     return f", at {place}" if place else ""
 
 
-# --- what is not known --------------------------------------------------------------------
+# --- the unknowns -------------------------------------------------------------------------
 
 
 def limits(job: Job) -> list[str]:

@@ -1,4 +1,4 @@
-"""Calls in time: when each rank made a call, since when it was blocked in it, and for whom it waited."""
+"""Calls in time: when each rank made a call, since when it was blocked in it, and the rank it waited for."""
 
 from typing import Iterable, NamedTuple
 
@@ -14,7 +14,7 @@ class CallSpan(NamedTuple):
     event: Event
     start: float  # the call was made
     blocked: float  # from here on the rank did nothing else
-    met: float  # the last of those it needed had made the call too
+    met: float  # the last rank it needed had made the call too
     end: float  # it was complete; or issued, see Event.issued
     late: int | None  # the rank that it waited for last, or still does; None: itself
 
@@ -51,7 +51,7 @@ def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
     end = last if ended is None else ended
     blocked = e.start if not e.async_op else end if e.waiting is None else min(e.waiting, end)
     others = {o.rank: o.start for o in call if o is not e}
-    if ended is not None and (call.is_message or e.root is not None):  # it went on before some had come: without them
+    if ended is not None and (call.is_message or e.root is not None):  # it continued before some had come: without them
         others = {rank: start for rank, start in others.items() if start <= end}
     late = max(others, key=others.__getitem__, default=None)
     met = min(max(others.get(late, 0.0), blocked), end)
@@ -63,7 +63,7 @@ def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
 
 
 def _never_came(e: Event, call: Call) -> int | None:
-    """The first rank that a call still waits for; None: nobody knows, as for a recv from anyone."""
+    """The first rank that a call still waits for; None: unknown, as for a recv from anyone."""
     if call.is_message:
         return e.dst if e.op == "send" else e.src
     return next((rank for rank in call.group if rank not in call.ranks and rank not in call.unseen), None)

@@ -9,7 +9,7 @@ from ...log.event import Event
 
 LOOKED_AT = 4096  # calls of a rank, the last ones, in which the period is looked for
 LEAST = 3  # repetitions that make a period
-ALIKE = 0.5  # of the calls at least are like those a period earlier
+ALIKE = 0.5  # the share of calls, at least, that equal the ones a period earlier
 
 Numbers = list[list[int | None]]  # by rank: of each of its events; None: of no step
 
@@ -91,7 +91,7 @@ def _kind(e: Event) -> tuple:
 
 
 def _period(made: np.ndarray) -> int | None:
-    """The distance at which most calls are like those before them; the shortest, if several are alike."""
+    """The distance at which most calls equal the earlier ones; the shortest of equally good ones."""
     best, alike = None, ALIKE
     for distance in range(1, len(made) // LEAST + 1):
         share = float(np.mean(made[distance:] == made[:-distance]))
@@ -115,6 +115,6 @@ def _pattern(made: np.ndarray, events: list[Event], period: int) -> np.ndarray:
 
 
 def _over(e: Event) -> float:
-    """When the rank went on after a call."""
+    """The time at which the rank continued after a call."""
     blocked = not e.async_op or e.waiting is not None
     return e.end if blocked and e.end is not None else e.start

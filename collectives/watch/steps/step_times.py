@@ -16,8 +16,8 @@ from .step_numbers import Numbers, numbered, told
 class RankStep(NamedTuple):
     """One training step of one rank, in seconds since the first call of the run.
 
-    It begins when the rank goes on after the last call of the step before, and ends when it goes on after its own last:
-    what it computes after its last call counts for the next step.
+    It begins when the rank continues after the last call of the step before, and ends when it does after its own last:
+    work after its last call counts for the next step.
     """
 
     start: float
@@ -53,7 +53,7 @@ class TrainingStep(NamedTuple):
 
     @property
     def late(self) -> int | None:
-        """The rank that the others waited for longest; None: nobody waited."""
+        """The rank that the others waited for longest; None: no rank waited."""
         late = max(self.ranks, key=lambda rank: self.ranks[rank].caused)
         return late if self.ranks[late].caused else None
 
@@ -72,7 +72,7 @@ class StepTimes(list[TrainingStep]):
     """The steps that have ended, in order; see TrainingStep.
 
     counted: whether its ranks counted their steps, else they are the repetitions of a pattern of calls.
-    outside: how many events belong to none of them.
+    outside: the number of events outside all of them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -191,7 +191,7 @@ class _Causes:
         self._ends = [[end for _, end, _ in waits] for waits in self._waits]
 
     def of(self, ranks: dict[int, RankStep]) -> dict[int, RankStep]:
-        """A step whose ranks know what they caused in it."""
+        """The step with `caused` filled in for its ranks."""
         caused: dict[int, float] = defaultdict(float)
         for rank, step in ranks.items():
             for start, end, late in self._between(rank, step.start, step.end):
@@ -199,7 +199,7 @@ class _Causes:
         return {rank: step._replace(caused=caused[rank]) for rank, step in ranks.items()}
 
     def _blame(self, late: int, start: float, end: float, caused: dict[int, float], waiting: set[int]) -> None:
-        """Count the seconds of a wait for a rank, those in which that rank waited too for whom it waited for.
+        """Attribute a wait to the late rank; the part in which it was itself waiting, to the rank that it waited for.
 
         waiting: the ranks that wait, one for the other.
         """

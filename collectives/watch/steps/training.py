@@ -1,4 +1,4 @@
-"""The training steps of a run or a job: how long each rank worked, waited and moved data, and who held the others up.
+"""The training steps of a run or a job: each rank's work, waits and moving data, and the rank that held up the others.
 
 steps = training_steps(load("records/train"))
 steps                                                       # a table no longer than a screen

@@ -1,4 +1,4 @@
-"""The picture of training steps: how each rank spent them, how long each took, and who held the others up in it."""
+"""The picture of training steps: each rank's time in them, each one's length, and the rank that held up the others."""
 
 from ...draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, text_width
 from ...draw.labels import RankLabels, legend

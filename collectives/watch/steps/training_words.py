@@ -1,4 +1,4 @@
-"""Training steps in words, no longer than a screen, and what their calls reached of a machine's bandwidth."""
+"""Training steps in words, no longer than a screen, and the share of a machine's bandwidth that their calls reached."""
 
 from collections import Counter, defaultdict
 from statistics import median
@@ -22,7 +22,7 @@ ROWS = 8  # of ranks, at most
 SLOWEST = LINES = 5
 LISTED = 40  # rows of a table that is asked for
 PLACE = 84  # characters of a line
-OFTEN = 0.5  # of what is waited, for a rank that holds up others
+OFTEN = 0.5  # of the waits, from which a rank holds up others
 MUCH = 0.05  # of the ranks' time, that is waited in all
 
 
