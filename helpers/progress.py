@@ -92,7 +92,7 @@ def _add(kind: str, chapter: str, entry: str, file: Path | None) -> None:
 
 
 def follow() -> None:
-    """In a chapter that somebody works in: notes from now on which cells are run."""
+    """Record the cells that are run from now on, in a chapter that a learner works in."""
 
     def note(result: Any) -> None:
         if (cell := getattr(result.info, "cell_id", None)) and (chapter := frontend.notebook()):

@@ -50,12 +50,12 @@ with suppress(ChildProcessError):  # there are no more
         os.waitpid(-1, 0)
 sys.exit(status)
 """
-# Found by every Python that starts: what a script has printed is known even if it is killed.
+# Found by every Python that starts: a script's output is known even if it is killed.
 SITECUSTOMIZE = "import sys\nsys.stdout.reconfigure(line_buffering=True)\n"
 
 
 def python(script: str, *arguments: object, timeout: float = TIMEOUT_SECONDS) -> None:
-    """Run source text as `python script.py ARGUMENTS`; print what it printed.
+    """Run source text as `python script.py ARGUMENTS`; print its output.
 
     Raises TimeoutError if it takes longer.
     """

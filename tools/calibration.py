@@ -1,4 +1,4 @@
-"""Writes notebooks/calibration.md, the model of chapter 10 beside every published sweep: python -m tools.calibration."""
+"""Writes notebooks/calibration.md, the model of chapter 10 and all published sweeps: python -m tools.calibration."""
 
 import statistics
 from itertools import groupby

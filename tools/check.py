@@ -114,7 +114,7 @@ def torch_loads() -> None:
 
 
 def torch_notices() -> None:
-    """Another torch than the tested ones, and what it lacks, are worth a note: the course may well work."""
+    """Notes on an untested torch, and on the functions it lacks: the course may well work."""
     from collectives.rank import torch_private
 
     if note := untested(metadata.version("torch"), torch_private.TESTED):

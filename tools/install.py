@@ -135,7 +135,7 @@ def call(command, what, remedy):
 
 
 def quietly(command):
-    """The exit status of a command; in a terminal, of what it prints only the last line is seen. Errors stay."""
+    """The exit status of a command; in a terminal, only the last line of its output is shown. Errors stay."""
     if not sys.stdout.isatty():
         return subprocess.call(command)
     program = subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True)

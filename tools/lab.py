@@ -25,7 +25,7 @@ SETTINGS = {
 def has_browser() -> bool:
     if "BROWSER" in os.environ or sys.platform == "darwin":
         return True
-    # Without a display only text browsers are left, and those cannot show JupyterLab.
+    # Without a display only text browsers are left, which cannot show JupyterLab.
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         with suppress(webbrowser.Error):
             return bool(webbrowser.get())

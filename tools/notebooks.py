@@ -27,7 +27,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-NOISE = ("execution", "ExecuteTime", "trusted", "scrolled")  # what front ends leave in a cell
+NOISE = ("execution", "ExecuteTime", "trusted", "scrolled")  # left in a cell by front ends
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MAX_BYTES = 1_500_000
 # The picture in an answer, see collectives/frontend.py.
@@ -46,7 +46,7 @@ def every() -> list[Path]:
 
 
 def execute(path: Path) -> None:
-    """Runs a notebook from top to bottom in a fresh kernel and saves it with what came out.
+    """Runs a notebook from top to bottom in a fresh kernel and saves it with its outputs.
 
     The file stays as it was when a cell fails that is not tagged raises-exception.
     """
@@ -62,7 +62,7 @@ def execute(path: Path) -> None:
 
 
 def tidy(notebook: NotebookNode) -> None:
-    """Takes out what differs from run to run though nothing changed."""
+    """Remove everything that differs from run to run though nothing changed."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         for key in NOISE:

@@ -83,7 +83,7 @@ def flaws(task: Task | Puzzle) -> Iterator[str]:
 
 
 def _measured(task: Task | Puzzle, case: Case) -> set[str]:
-    """The words of what a case's budget measures, once everything that a judge asks of the task has been asked."""
+    """The names of the quantities in a case's budget, once all that a judge needs from the task has been computed."""
     arguments = task.arguments(case)
     if isinstance(task, Puzzle):
         return set()

@@ -52,7 +52,7 @@ WHOLE = 20  # a notebook with up to this many cells is one page
 UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # of a text: what nobody can do on the site
+FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # not for the site
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
@@ -66,7 +66,7 @@ CHOICES = json.loads(
 class Figures:
     """The figures of one page, in HTML; its pictures are files that pages share.
 
-    written: for the functions that a reader writes here, what is asked of them.  weighs: how many bytes Python has; None
+    written: the tasks of functions that a reader writes here.  weighs: the number of Python's bytes; None
     where pages have no Python.
     """
 
@@ -110,7 +110,7 @@ class Figures:
         return self._live(recording, images(picture) if picture else "")
 
     def choice(self, name: str) -> str:
-        """The lines to choose from for a function that lacks one; what came of each is in its encoded key."""
+        """The lines to choose from for a function that lacks one; each one's outcome is in its encoded key."""
         chosen = CHOICES[name]
         outcomes = chosen["key"]["outcomes"].items()
         key = chosen["key"] | {"outcomes": {line: self._drawn(came) for line, came in outcomes}}
@@ -171,7 +171,7 @@ def answered(recording: dict, picture: list[dict]) -> dict:
 
 
 def encoded(key: dict) -> str:
-    """A key as pages have it: no search finds an answer in it, and nobody reads one by chance."""
+    """A key as pages have it: no search finds an answer in it, and no one reads one by chance."""
     return base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()
 
 
@@ -289,7 +289,7 @@ def fit(
 ) -> None:
     """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
 
-    written: what a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
+    written: the tasks that a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
     """
     tasks_here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
     path, text, figures = (
@@ -440,7 +440,7 @@ def plain(words: str) -> str:
 def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     """The first page: a ring that plays, a question, a schedule to mend, and where to go from there.
 
-    written: what is asked of that schedule; None where there is no Python to write it.  weighs: as Figures takes it.
+    written: the task of that schedule; None where there is no Python to write it.  weighs: as Figures takes it.
     """
     figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None, weighs)
     page = (PARTS / "start.md").read_text(encoding="utf-8")

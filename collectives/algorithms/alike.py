@@ -20,7 +20,7 @@ def but_chunks(m: Message) -> tuple:
 
 
 def _passed_on(steps: list[list[Message]]) -> list[int] | None:
-    """For each message the number of its ring; None if a rank's second step sends chunks that its first did not bring."""
+    """For each message the number of its ring; None if a second step sends chunks that the first didn't bring."""
     if len(steps) < 2:
         return None
     sends = {(m.source, m.chunks): k for k, m in enumerate(steps[1])}

@@ -11,7 +11,7 @@ from .model import Message, Schedule
 class Program:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
-    It has the effect of torch.distributed's function of its name, message by message, wherever send and recv work: under
+    It has the effect of torch.distributed's function of its name, message by message, where send and recv work: under
     run(), under torchrun, on any backend.  Reductions sum.  Ranks are those within the group; None: of all.
 
     broadcast, all_reduce, reduce: x is changed in place and returned; after reduce only the root's is defined.

@@ -1,4 +1,4 @@
-"""A division whose degrees can be moved, and what it leads to, in words and bars; with the standard library alone, for a page."""
+"""A division whose degrees can be moved, and its cost, in words and bars; by the standard library alone, for a page."""
 
 from dataclasses import asdict
 
@@ -25,9 +25,9 @@ EXPERTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Planning:
-    """A model on as many GPUs as its division needs: `.step` is what it takes, `react` moves the division.
+    """A model on as many GPUs as its division needs: `.step` is its cost, `react` moves the division.
 
-    batch: sequences a step.  nic: bytes/s of a GPU's card.  Raises ValueError for a division that cannot be.
+    batch: sequences per step.  nic: bytes/s of a GPU's card.  Raises ValueError for a division that cannot be.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Planning:
         return {"words": words, "bars": shares(now), "text": repr(now), "possible": True}
 
     def asked(self) -> dict:
-        """As JSON, what `planning` makes it of."""
+        """The arguments from which `planning` remakes it, as JSON."""
         given = {"model": asdict(self.model), "division": asdict(self.step.division), "batch": self.batch}
         return given | {"gpu": self.gpu, "nic": self.nic, "program": self.program}
 

@@ -1,4 +1,4 @@
-"""A schedule as it plays: a sentence for each step, and what the web module moves.
+"""A schedule as it plays: a sentence for each step, and the web module's data.
 
 It imports nothing that draws, and no torch: a page of the website makes it in the browser.
 """
@@ -29,7 +29,7 @@ def waiting(idle: list[int]) -> str:
 
 
 def played(s: Schedule) -> dict:
-    """A schedule as the web module plays it: what is held at first, and [source, target, chunks, adds] of every step.
+    """A schedule as the web module plays it: the first holdings, and [source, target, chunks, adds] of every step.
 
     One that is too large for a grid is played as messages in time.
     """

@@ -165,7 +165,7 @@ def _pipeline(call: str, rows: Any, case: dict) -> dict:
 
 
 def _orders(s: Pipeline) -> dict:
-    """A pipeline in time, a lane for each rank: [stage, kind, microbatch, start, end] of every action, and what is kept."""
+    """A pipeline in time, a lane per rank: [stage, kind, microbatch, start, end] per action, and activations kept."""
     lanes, starved = plan(s)
     said = [f"rank {w.rank} waits at {w.action} for {w.needs}" for w in starved]
     return {

@@ -1,4 +1,4 @@
-"""A division: how many GPUs share what; an impossible one is refused, with the reason."""
+"""A division: the number of GPUs per kind of parallelism; an impossible one is refused, with the reason."""
 
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""Pictures of what a division costs: bars of memory, of seconds and of bytes, each in its parts."""
+"""Pictures of a division's cost: bars of memory, of seconds and of bytes, each in its parts."""
 
 from itertools import cycle
 from math import log2

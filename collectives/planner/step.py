@@ -1,4 +1,4 @@
-"""The price of an optimizer step: what a division sends, how long it computes, and what it waits for.
+"""The price of an optimizer step: a division's messages, seconds of computing, and waits.
 
 Every figure is for one GPU of the fullest pipeline rank.
 """
@@ -54,7 +54,7 @@ BANDS = {"benchmark": Band(0.78, 1.02, 1.33), "production": Band(1.0, 1.21, 1.46
 
 
 class Inside(NamedTuple):
-    """A step without its data parallelism: seconds per step, and what each kind sends."""
+    """A step without its data parallelism: seconds per step, and each kind's messages."""
 
     compute: Compute
     microbatches: int

@@ -1,4 +1,4 @@
-"""Training on many ranks: what each of them holds and sends while a model is trained, by every kind of parallelism.
+"""Training on many ranks: each one's memory and messages while a model is trained, by every kind of parallelism.
 
 from collectives.train import compare, overlap, watch
 """

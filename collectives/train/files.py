@@ -106,11 +106,11 @@ def _open_counts(files: Sequence[str], reads: list[Read], names: dict[str, Any])
             space["open"] = own
 
 
-# --- beside the run -----------------------------------------------------------------------
+# --- next to the run ----------------------------------------------------------------------
 
 
 class Strip(View):
-    """A file from its first byte to its last, left to right, a rank a row: what the rank read is filled."""
+    """A file from its first byte to its last, left to right, a rank per row: the bytes it read are filled."""
 
     def __init__(
         self, reads: Sequence[Sequence[Read]], names: dict[str, tuple[int, int]], start: int, stop: int, name: str

@@ -82,13 +82,13 @@ class Piece(NamedTuple):
     start: tuple[int, ...] | None  # index of the piece's first element in it; None: not known
     shape: tuple[int, ...]  # of the piece
     nbytes: int  # elements of the piece, without padding
-    partial: bool = False  # the tensor is the sum of what the ranks hold
+    partial: bool = False  # the tensor is the sum of the ranks' parts
     first: torch.Tensor | None = None  # its values at the first forward, where start is not known
 
 
 @dataclass
 class Observation:
-    """The result of one rank's function, and what was observed while it ran."""
+    """The result of one rank's function, and the observations while it ran."""
 
     result: Any
     marks: list[PhaseMark]  # one per call, in call order
@@ -102,7 +102,7 @@ class Observation:
 
 
 class observed:
-    """A function that does what `fn` does, and returns an Observation of it."""
+    """A function that calls `fn`, and returns an Observation of it."""
 
     def __init__(self, fn: Callable) -> None:
         self.fn, self.__name__ = fn, getattr(fn, "__name__", type(fn).__name__)
@@ -130,7 +130,7 @@ class _Observer(DispatchMode):
         self._sampled_update = False
         self._unwound = ""  # the module whose backward is running
         self._backward = -1  # the number of that backward()
-        self._pending: list[int] = []  # receives that wait to learn what they are for
+        self._pending: list[int] = []  # receives whose purpose is not known yet
         self._activations = Activations(
             lambda: [p for _, p in self.modules.parameters()], where=self._kept, used=self._unwound_to
         )
@@ -200,7 +200,7 @@ class _Observer(DispatchMode):
         return self._innermost()
 
     def _unwound_to(self, where: str) -> None:
-        """Autograd uses what it kept when `where` was in its forward."""
+        """Autograd uses a tensor that it kept in the forward of `where`."""
         if self._in_backward():
             self._now("backward")
             before, self._unwound = self._unwound, where
@@ -223,7 +223,7 @@ class _Observer(DispatchMode):
         self._peak("buffers", nbytes(b for _, b in self.modules.buffers()))
 
     def _message_bytes(self, owned: set[int]) -> int:
-        """gloo's threads let go of a finished call's tensors a moment after the wait for it is over."""
+        """gloo's threads release a finished call's tensors a moment after the wait for it is over."""
         until = time.perf_counter() + RELEASE_SECONDS
         while True:
             held = ((s, storage.nbytes()) for s, storage in self._messages.items())

@@ -1,8 +1,8 @@
-"""`watch()`: a run with what each of its ranks held, and the phase of training in which it made each call.
+"""`watch()`: a run with each rank's memory, and the phase of training in which it made each call.
 
 from collectives.train import watch
 seen = watch(train, model, batches, world_size=4)          # train is plain torch, as for run()
-seen.owns()       # who holds which slice of what
+seen.owns()       # the slices that each rank holds
 seen.film()       # and when
 seen.calls()      # the recorded calls by phase, layer and operation, with bytes
 """
@@ -23,7 +23,7 @@ from .summary import Calls
 
 
 class Watched:
-    """A run with what was seen in its ranks.
+    """A run with the observations in its ranks.
 
     .run .results .events: as run() gives them.  .marks: per rank, a PhaseMark for each event.  .frames: per rank, what
     it held at each layer's forward and backward.  .pieces: per rank, what it held at the end.  .peaks: per rank,

@@ -122,7 +122,7 @@ def initialise(model: nn.Module, seed: int = 0) -> nn.Module:
     """Fill all parameters, in place; return the model.
 
     A parameter's first values depend on its name and the seed alone: not on the rank, the world size, or which
-    other layers there are.  So a rank that makes one stage has what a process that makes all has there.
+    other layers there are.  So a rank that makes one stage has the same weights there as a process that makes all.
     """
     for name, p in model.named_parameters():
         if p.dim() == 1:

@@ -1,4 +1,4 @@
-"""A link that is slow on purpose, so that one machine shows what overlap is worth: sleeping takes no processor.
+"""A link that is slow on purpose, so that one machine shows the value of overlap: sleeping takes no processor.
 
 link = SlowLink(bandwidth=6e6, latency=0.008)
 link.compute("block1", seconds=0.06)
@@ -12,7 +12,7 @@ from typing import Callable
 
 import torch
 
-Span = tuple[str, str, float, float]  # lane, what it does, start and end in seconds
+Span = tuple[str, str, float, float]  # lane, activity, start and end in seconds
 
 
 class SlowLink:
@@ -28,11 +28,11 @@ class SlowLink:
         self._carried: list[Span] = []
 
     def start(self, words: str, call: Callable, *tensors: torch.Tensor) -> Future:
-        """The call in flight; result() waits until the link has carried it.  Its largest tensor is what travels."""
+        """The call in flight; result() waits until the link has carried it.  Its largest tensor is the message."""
         return self._thread.submit(self._carry, words, call, tensors)
 
     def compute(self, words: str, seconds: float) -> None:
-        """Sleep, as a GPU would compute, while the link goes on."""
+        """Sleep, as a GPU would compute, while the link continues."""
         start = time.perf_counter()
         time.sleep(seconds)
         self._computed.append(("backward", words, start, time.perf_counter()))

@@ -1,4 +1,4 @@
-"""Training by hand: optimizers as functions of tensors, and what one process gets, to compare with.
+"""Training by hand: optimizers as functions of tensors, and one process's results, to compare with.
 
 torch.optim does the same, but making its first optimizer imports torch._dynamo, which takes seconds.
 """
@@ -80,7 +80,7 @@ def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable 
 def difference(got: Any, want: Any, at: str = "") -> float:
     """The largest |got - want| over tensors, numbers, and lists, tuples and mappings of them, alike in both.
 
-    at: what an error calls them.  Raises ValueError where they are not alike: a name that only one of them has,
+    at: their name in an error.  Raises ValueError where they are not alike: a name that only one of them has,
     a different shape.
     """
     if isinstance(want, (list, tuple)):

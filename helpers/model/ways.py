@@ -1,4 +1,4 @@
-"""`Ways`: one training step divided in many ways, each held to one process; what each sends and holds.
+"""`Ways`: one training step divided in many ways, each compared with one process; the messages and memory of each.
 
     from helpers.model import Ways
 
@@ -28,7 +28,7 @@ from collectives.train.view import View
 
 from .training import Training, difference
 
-Mesh = Mapping[str, int]  # dimension -> how many ranks along it
+Mesh = Mapping[str, int]  # dimension -> the number of ranks along it
 SENT, HELD = ("weights", "gradients", "activations"), ("parameters", "gradients", "optimizer", "activations")
 HEADS = "calls", "msgs", "weights", "grads", "activ.", "params", "grads", "optim.", "activ."
 WIDE = 6, 5, 8, 6, 7, 7, 6, 7, 7  # of the table's columns
@@ -77,7 +77,7 @@ def wrong_gradients(results: Sequence[Mapping], mesh: Mesh, want: Training) -> l
     return [name for name, g in right if not difference(put_together(results, mesh, name, g.shape), g) < CLOSE]
 
 
-# --- what was sent ------------------------------------------------------------------------
+# --- the messages -------------------------------------------------------------------------
 
 
 def _dimension(event: Event, mesh: Mesh) -> str:
@@ -159,7 +159,7 @@ class Ways:
             print(f"{name:<16}" + "".join(f"{'.' if c == '0' else c:>{wide}}" for c, wide in zip(cells, WIDE)))
 
     def shares(self, name: str) -> list[list[float]]:
-        """[rank][layer]: how much of the layer's parameters the rank has, from 0 to 1."""
+        """[rank][layer]: the rank's share of the layer's parameters, from 0 to 1."""
         seen, _, model = self._ways[name]
         sizes = {layer: sum(p.numel() for p in part.parameters()) for layer, part in model.named_children()}
         return [

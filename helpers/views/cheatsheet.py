@@ -93,7 +93,7 @@ def _chunked(call: Call) -> tuple[list[list[Slot]], list[list[Slot]]]:
 
 
 def _cut(slot: Slot, n: int) -> list[Slot]:
-    """A whole tensor as its chunks; what is a chunk already stays."""
+    """A whole tensor as its chunks; a chunk is returned unchanged."""
     if slot.value.numel() < n:
         return [slot._replace(value=None) if slot.kind == "buffer" else slot]
     sign = provenance.SIGNS["SUM"] if slot.kind == "reduced" else ""
@@ -109,7 +109,7 @@ def _cut(slot: Slot, n: int) -> list[Slot]:
 
 
 def _panel(page: Canvas, entry: Collective, call: Call, notes: list[tuple[str, str]]) -> None:
-    """Draw one collective below what the page has: left the cells before and after, right the words."""
+    """Draw one collective at the page's bottom: left the cells before and after, right the words."""
     n = len(call.group)
     style = Style("letters", 12, True, 3, 24) if n < 6 else Style("letters", 11, True, 2, 18)
     step = style.least + JOINT

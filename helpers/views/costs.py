@@ -1,4 +1,4 @@
-"""costs(): what algorithms of one collective cost from 2 to 131,072 ranks, with sliders for ranks, bytes, latency and bandwidth."""
+"""costs(): the cost of one collective's algorithms from 2 to 131,072 ranks, with sliders."""
 
 from typing import TYPE_CHECKING, Callable
 
@@ -55,7 +55,7 @@ class CostCurves(Interactive):
         counted = []
         for algorithm in self.algorithms:
             outlines = [outline(algorithm, n) for n in RANKS]
-            one = [cost(made, 1, flat(1, 1)) for made in outlines]  # 1 s a step, 1 s a byte
+            one = [cost(made, 1, flat(1, 1)) for made in outlines]  # 1 s per step, 1 s per byte
             steps, share = zip(*((c.latency, round(c.transfer, 6)) for c in one))
             counted.append({"name": outlines[0].name, "steps": steps, "share": share})
         return {

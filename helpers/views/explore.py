@@ -21,7 +21,7 @@ from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 
 WORLD_SIZES = range(2, 9)
-# control -> what it offers
+# control -> its options
 OFFERED = {
     "op": tuple(COLLECTIVES),
     "world_size": WORLD_SIZES,
@@ -31,7 +31,7 @@ OFFERED = {
     "size": (1, 2, 3, 4, 6, 8, 100, 10_000),
 }
 LABELS = {"op": "collective", "world_size": "world size", "reduce_op": "reduce op", "size": "numbers"}
-FILE = "<explore>"  # what the code's file is called in messages
+FILE = "<explore>"  # the code's file name in messages
 
 
 def code(op: str, root: int, reduce_op: str, dtype: str, size: int) -> str:
@@ -57,7 +57,7 @@ def program(function: str, world_size: int) -> str:
 def execute(function: str, world_size: int) -> Outcome:
     """Runs the code on real ranks."""
     linecache.cache[FILE] = (len(function), None, function.splitlines(True), FILE)
-    names = {"__name__": "__main__"}  # so it travels to the ranks as what a notebook defines does
+    names = {"__name__": "__main__"}  # so it is pickled like a notebook's functions
     exec(compile("import torch\nimport torch.distributed as dist\n", FILE, "exec"), names)
     exec(compile(function, FILE, "exec"), names)
     return attempt(names["collective"], (), {"world_size": world_size, "timeout": 10})

@@ -122,7 +122,7 @@ SHOWN_ROWS, SHOWN_COLUMNS = 16, 12
 
 
 def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x") -> Shown:
-    """Shards as the one tensor that they are: what each rank has, and its place in the whole.
+    """Shards as the one tensor that they are: each rank's part, and its place in the whole.
 
     shards: of rank 0, 1, ...; one or two dimensions, alike but along `dim`.  dim: along which they are cut.
     Raises ValueError for shards that do not fit together, or more than 16 x 12 numbers.

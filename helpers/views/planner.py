@@ -1,4 +1,4 @@
-"""planner(): a model on a cluster whose degrees of parallelism can be moved, and what it takes moves with them."""
+"""planner(): a model on a cluster whose degrees of parallelism can be moved, and its cost moves with them."""
 
 from collectives.draw.canvas import Picture
 from collectives.figures.planning import Planning
@@ -32,7 +32,7 @@ def planner(
 ) -> Planner:
     """A division to play with: move its degrees, and see memory, bytes, bubble and time follow.
 
-    division: the first one; the cluster has as many GPUs as it needs.  batch: sequences a step.  nic: bytes/s of a
+    division: the first one; the cluster has as many GPUs as it needs.  batch: sequences per step.  nic: bytes/s of a
     GPU's card.  program: as `step` takes it.  Raises ValueError for a division that cannot be.
     """
     return Planner(model, division, batch, gpu=gpu, nic=nic, program=program)

@@ -1,4 +1,4 @@
-"""network_prices(): what NCCL takes on several networks side by side, with bands, and sliders for collective, GPUs and bytes."""
+"""network_prices(): NCCL's times on several networks, with bands, and sliders for collective, GPUs and bytes."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Iterable
@@ -83,7 +83,7 @@ def _price(collective: str, gpus: int, name: str) -> Nccl:
 
 
 def _row(values: Iterable[float]) -> str:
-    """Numbers with three figures, between spaces: in a notebook's file each would take a line of its own."""
+    """Numbers with three figures, between spaces: in a notebook's file each would take its own line."""
     return " ".join(f"{value:.3g}" for value in values)
 
 
@@ -93,5 +93,5 @@ def _title() -> str:
 
 
 def network_prices() -> NetworkPrices:
-    """Sliders over what NCCL takes on six networks: the price, and the band in which nine of ten systems are expected."""
+    """Sliders over NCCL's times on six networks: the price, and the band in which nine of ten systems are expected."""
     return NetworkPrices()

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the website of the course; tools/website.py copies them beside the pages."""
+"""Sphinx's settings for the website of the course; tools/website.py copies them next to the pages."""
 
 import os
 import re

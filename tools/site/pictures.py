@@ -21,7 +21,7 @@ COLOURED = 24  # levels between a color's channels; grays have fewer
 LINE, CELL = 3, 5  # pixels: a spot of one color this large was drawn in it; and this large, it is more than a line
 EDGE = 3  # pixels from a color to where it has faded into its neighbor
 THICK = 15  # pixels: of a line or a dot, less
-COUNTER = 256  # pixels: what a letter encloses has fewer, a cell more
+COUNTER = 256  # pixels: an area enclosed by a letter has fewer, a cell more
 NEAR = 40  # levels that a blend may be off: the stored picture has few colors
 
 

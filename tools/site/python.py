@@ -1,4 +1,4 @@
-"""Python for pages: Pyodide's core, and of the library what judges what a reader wrote, and what plans a division.
+"""Python for pages: Pyodide's core, and the parts of the library that judge a reader's code and plan a division.
 
 Pyodide comes from npm when the site is built, and is served with the site.
 """
@@ -48,7 +48,7 @@ def from_npm(package: str, files: Sequence[str], kept: Path) -> Path | None:
 
 
 def served(kept: Path, folder: Path) -> int | None:
-    """Puts all that a page loads into a folder of the site.  Returns how many bytes it loads; None if there is no Python."""
+    """Put all that a page loads into a folder of the site.  Returns the number of bytes; None if there is no Python."""
     source = from_npm(PYODIDE, FILES, kept)
     if source is None:
         print("Pages have no Python.")

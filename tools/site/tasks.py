@@ -25,7 +25,7 @@ RACE, SIZES, GOAL = (16, 4), (64 * 2**10, 2**20, 2**30), 0.5  # exercise 09's bu
 
 
 def schedule(name: str, collective: str, calls: Iterable[tuple], **asked) -> dict:
-    """A task whose function returns a Schedule.  calls: what it is called with, the number of ranks first."""
+    """A task whose function returns a Schedule.  calls: its arguments, the number of ranks first."""
     cases = [{"arguments": call, "is": {"collective": collective, "world_size": call[0]}} for call in calls]
     return {"name": name, "kind": "schedule", "cases": cases, **asked}
 

@@ -1,6 +1,6 @@
 """Figures that play in a browser, with or without a kernel.
 
-The files beside this one are joined: there is nothing to build, and nothing to load from elsewhere.
+The files next to this one are joined: there is nothing to build, and nothing to load from elsewhere.
 """
 
 import re
@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FIGURES = (HERE / "steps.js", HERE / "panel.js")  # what draws a kind of recording has its name
+FIGURES = (HERE / "steps.js", HERE / "panel.js")  # the file that draws a kind of recording has its name
 UNREAD = re.compile(r"^ *//.*\n|^ */\*\*.*\*/\n|^ +| // .*$", re.MULTILINE)  # comments and indentation
 
 
@@ -19,5 +19,5 @@ def module(figure: Path) -> str:
 
 
 def joined(*files: Path) -> str:
-    """The files' text, one after the other, without what only a person reads."""
+    """The files' text, one after the other, without comments and indentation."""
     return UNREAD.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))

@@ -1,4 +1,4 @@
-"""A panel: controls, and what they lead to, asked of the kernel at every change."""
+"""A panel: controls, and their effect, requested from the kernel at every change."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
@@ -47,7 +47,7 @@ class Panelled(Interactive):
 
 
 def described(panel) -> dict:
-    """A panel as the web module takes it: its controls, and what they show now.  panel: has `controls()` and `react()`."""
+    """A panel for the web module: its controls, and their present content.  panel: has `controls()` and `react()`."""
     controls = panel.controls()
     now = panel.react({control.name: control.value for control in controls})
     return {"kind": "panel", "controls": [control.described() for control in controls], "now": now}

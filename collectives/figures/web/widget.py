@@ -1,4 +1,4 @@
-"""A figure in JupyterLab: one anywidget model with what was recorded, and answers of the kernel where there is more to ask."""
+"""A figure in JupyterLab: one anywidget model with the recording, and the kernel's answers to questions beyond it."""
 
 from pathlib import Path
 from typing import Any, Callable
@@ -12,8 +12,8 @@ from . import FIGURES, module
 class Figure(anywidget.AnyWidget):
     """A widget drawn from `data` by the file `drawn_by`; None: the library's own for this kind of data.
 
-    `answer` takes a question of the front end and returns what to send back.  What it raises is sent as its failure,
-    since nobody would see it in a callback.  `kept`: the state a figure begins with when it is drawn again.
+    `answer` takes a question of the front end and returns the reply.  An exception of it is sent as its failure,
+    since it would be lost in a callback.  `kept`: the state a figure begins with when it is drawn again.
     """
 
     _esm = traitlets.Unicode().tag(sync=True)

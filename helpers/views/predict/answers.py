@@ -54,7 +54,7 @@ def given(words: Any) -> Given:
 
 
 def plain(words: str) -> str:
-    """A word without what people write differently: 'c₂' is 'c2', 'sum a' is 'Σa'."""
+    """A word without differences in spelling: 'c₂' is 'c2', 'sum a' is 'Σa'."""
     return re.sub(r"^(sum|sigma|sumof|s(?=[a-z]$))", "σ", words.translate(_PLAIN).casefold())
 
 

@@ -20,14 +20,14 @@ from .questions import FillIn
 
 
 class Story(NamedTuple):
-    """One way to arrive at a wrong number.  kind: what it has in common with the story of another cell."""
+    """One way to arrive at a wrong number.  kind: shared with similar stories of other cells."""
 
     kind: str
     words: str  # a sentence without the rank's number: several ranks may share it
 
 
 def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
-    """All that explain what was given for cell k of a rank, the likeliest first."""
+    """All stories that explain the answer in cell k of a rank, the likeliest first."""
     if grid.kind == "returned":
         if said := _returned(grid, outcome, rank, given, want):
             return [Story("returned", said)]

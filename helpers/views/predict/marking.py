@@ -1,4 +1,4 @@
-"""A prediction marked: what was right, why not, and what the ranks did."""
+"""A prediction marked: the right cells, the reasons against the wrong ones, and the ranks' calls."""
 
 import re
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Result:
 
 
 def mark(question: FillIn | Open | Choice, filled: list[list[str]], outcome: Outcome) -> Result:
-    """Mark an answer against what the ranks did.  filled: the text of every cell, a list for each row."""
+    """Mark an answer by the ranks' real values.  filled: the text of every cell, a list for each row."""
     by_kind = {FillIn: _mark_grid, Open: _mark_open, Choice: _mark_choice}
     return Result(by_kind[type(question)](question, filled, outcome), outcome)
 

@@ -1,4 +1,4 @@
-"""The picture of a prediction: what each rank brings, and cells with a question mark."""
+"""The picture of a prediction: each rank's input, and cells with a question mark."""
 
 from collectives.draw.canvas import FAINT, SOFT, Canvas, Picture, colour, heading, ink_on, text_width
 from collectives.draw.grid import Tray

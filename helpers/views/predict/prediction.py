@@ -24,8 +24,8 @@ from .recording import asked, recorded, reply
 class Prediction(Interactive):
     """A question about a run, the answer that was given, and the run that marked it.
 
-    `.run` is that Run, or the RunError that it ended with; None before there is one.  `.right` and `.of`: how many cells
-    are right, of how many.  A notebook shows a form to fill in, or the outcome where nobody can answer.  Until a run
+    `.run` is that Run, or the RunError that it ended with; None before there is one.  `.right` and `.of`: the number of
+    right cells, and of all.  A notebook shows a form to fill in, or the outcome if no one can answer.  Until a run
     marks an answer, the form's model holds nothing but the question: the answer is in no widget and no message.
     """
 
@@ -54,7 +54,7 @@ class Prediction(Interactive):
         return self
 
     def mark(self) -> Result:
-        """Runs the ranks and marks what is filled in."""
+        """Run the ranks and mark the filled cells."""
         self.filled = [_spread(cells) for cells in self.filled]
         self.result = self.ran()
         if self.result.tried:
@@ -62,7 +62,7 @@ class Prediction(Interactive):
         return self.result
 
     def ran(self) -> Result:
-        """Run the ranks, and mark what is filled in without keeping the marks."""
+        """Run the ranks, and mark the filled cells without keeping the marks."""
         return mark(self.question, self.filled, self._attempt())
 
     def _read(self, answers: Any) -> list[list[str]]:
@@ -84,7 +84,7 @@ class Prediction(Interactive):
         return filled
 
     def __repr__(self) -> str:
-        """The question as text, with what was filled in, and marked once it ran."""
+        """The question as text, with the filled cells, marked once it ran."""
         question, result = self.question, self.result
         lines = [f"Predict. {question.title}"]
         if isinstance(question, Choice):
@@ -169,7 +169,7 @@ class Prediction(Interactive):
         return outcome_picture(result.outcome, question.one), "\n".join(lines).rstrip()
 
 
-# --- what was answered --------------------------------------------------------------------
+# --- the answers --------------------------------------------------------------------------
 
 
 def _tokens(value: Any) -> list[str]:

@@ -104,7 +104,7 @@ class FillIn:
         return done.chosen(self.which)[0]
 
     def wants(self, outcome: Outcome) -> dict[int, list[Want]]:
-        """rank -> what is right."""
+        """rank -> the right values."""
         if self.kind == "returned":
             if outcome.error:
                 return {rank: [NEVER] for rank in range(outcome.run.world_size)}
@@ -171,7 +171,7 @@ class Choice:
     ask, rows, before, one = "choice", [QuestionRow()], "", None
 
     def pick(self, words: Any) -> str:
-        """An option from what a learner wrote: its words, their beginning, or its number from 1."""
+        """An option from a learner's text: its words, their beginning, or its number from 1."""
         words = str(words).strip()
         if words.isdigit() and 1 <= int(words) <= len(self.options):
             return self.options[int(words) - 1]
@@ -181,7 +181,7 @@ class Choice:
         return found[0] if words else ""
 
     def why(self, option: str, outcome: Outcome) -> str:
-        """Why an option is wrong: the author's reason, or what the run did instead; '' if nobody knows."""
+        """Why an option is wrong: the author's reason, or the run's real end; '' if unknown."""
         if option in self.because:
             return self.because[option]
         end, done = self.ends.get(option), outcome.done

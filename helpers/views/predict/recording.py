@@ -11,7 +11,7 @@ from .explain import Story, stories
 from .marking import Result, outcome_text, reasons, summary
 from .questions import Choice, FillIn, Open
 
-MAX_CANDIDATES = 40  # wrong numbers a cell that have a reason of their own
+MAX_CANDIDATES = 40  # wrong numbers per cell that have their own reason
 
 
 def asked(question: FillIn | Open | Choice) -> dict:
@@ -49,7 +49,7 @@ def after(outcome: Outcome, one: int | None) -> dict:
 
 
 def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
-    """The question with the key that marks it, encoded: no search finds an answer in it, and nobody reads one by chance."""
+    """The question with the key that marks it, encoded: no search finds an answer in it, and no reader by chance."""
     cells = [[mark.want for mark in row] for row in result.marks]
     key = {
         "wants": [list(map(_cell, row)) for row in cells],

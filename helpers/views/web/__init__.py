@@ -7,7 +7,7 @@ from collectives.figures import web
 HERE = Path(__file__).parent
 PREDICT, COST = HERE / "predict.js", HERE / "cost.js"
 FIGURES = (*web.FIGURES, PREDICT, COST)
-WORKER = HERE / "worker.mjs"  # Python beside a page, see write.js
+WORKER = HERE / "worker.mjs"  # Python next to a page, see write.js
 RECORDED = HERE / "recorded.json"  # made by tools/recordings.py
 PUZZLES = HERE / "puzzles.json"  # made by tools/puzzles.py
 LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its function lacks a line
