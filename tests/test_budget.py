@@ -5,13 +5,13 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_300  # lines of functions, in
-MOST_FILES = 54
+MOST_ENTERED = 3_260  # lines of functions, in
+MOST_FILES = 52
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/calls",
 )  # fmt: skip
-MOST_OF_SPINE = 2_560
+MOST_OF_SPINE = 2_400
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_890,
@@ -25,10 +25,10 @@ CEILINGS = {
     "collectives/machines": 940,
     "collectives/outcome": 240,
     "collectives/planner": 1_890,
-    "collectives/rank": 2_440,
+    "collectives/rank": 2_600,
     "collectives/remote": 1_320,
     "collectives/train": 2_210,
-    "collectives/watch": 6_690,
+    "collectives/watch": 6_715,
     "grader": 4_220,
     "helpers": 4_520,
     "tools": 2_190,

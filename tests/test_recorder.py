@@ -31,11 +31,13 @@ from collectives.launch import pickling
 from collectives.log.calls import pair
 from collectives.log.event import each
 from collectives.log.traffic import count
+from collectives.rank.callsites import Callsites
+from collectives.rank.finite import all_finite
 from collectives.rank.operators import MADE_OF_OPS, OPS, _reduction, read
-from collectives.rank.tensors import LARGE, aliased, capture, summarise
+from collectives.rank.tensors import LARGE, aliased, capture, outline, summarise
 from collectives.rank.torch_private import HasSource
 from collectives.rank.traced import TracedWork
-from collectives.rank.tracer import MAX_OPEN, Tracer, _finite
+from collectives.rank.tracer import MAX_OPEN, Tracer
 from collectives.rank.watch import ALWAYS, SELDOM
 from helpers import Mismatch, Stuck, Summary, run
 
@@ -638,6 +640,13 @@ def test_what_stands_in_for_torchs_own_is_called_as_that_is():
 # --- calls like an earlier one ----------------------------------------------------------
 
 
+def repeating(rank, emit):
+    """A tracer that reads no values, with the fast path for repeated calls."""
+    tracer = Tracer(rank, emit, 0.0, outline)
+    tracer.callsites = Callsites(tracer)
+    return tracer
+
+
 def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
     def both():
         from collectives.log.messages import Again, Called, Completed, Misused
@@ -688,8 +697,8 @@ def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
 
         def told(repeats):
             messages = []
-            tracer = Tracer(me, messages.append, 0.0, values=False)
-            tracer._repeats = repeats
+            tracer = Tracer(me, messages.append, 0.0, outline)
+            tracer.callsites = Callsites(tracer) if repeats else None
             with tracer:
                 program()
             events = [m.event for m in messages if type(m) in (Called, Again)]
@@ -735,7 +744,7 @@ def test_a_call_that_somebody_else_watches_goes_the_whole_way():
             thread.join()
 
         messages, counts, x, peer = [], [], torch.ones(3), 1 - dist.get_rank()
-        with Tracer(dist.get_rank(), messages.append, 0.0, values=False):
+        with repeating(dist.get_rank(), messages.append):
             for where in (nullcontext(), nullcontext(), torch.profiler.profile(), Mode(), in_a_thread, nullcontext()):
                 before = len(messages)
                 if callable(where):
@@ -759,7 +768,7 @@ def test_calls_under_way_that_are_repeated_are_watched_for_what_the_program_does
 
         n, me = dist.get_world_size(), dist.get_rank()
         x, peer, messages = torch.ones(3), 1 - me, []
-        with Tracer(me, messages.append, 0.0, values=False):
+        with repeating(me, messages.append):
             for turn in range(40):
                 own, whole, part, arriving = torch.ones(6), torch.empty(6), torch.empty(3), torch.empty(3)
                 works = [
@@ -792,7 +801,7 @@ def test_a_call_that_failed_is_never_told_as_complete():
         from collectives.log.messages import Completed
 
         messages, me = [], dist.get_rank()
-        tracer, complete = Tracer(me, messages.append, 0.0, values=False), []
+        tracer, complete = repeating(me, messages.append), []
         with tracer:
             dist.all_reduce(torch.ones(2))
             if me == 0:
@@ -829,7 +838,8 @@ def test_a_message_dies_with_its_handle_as_without_the_recorder(values):
 
         messages, me = [], dist.get_rank()
         store = dist.PrefixStore("drops", dist.distributed_c10d._get_default_store())
-        tracer, got = Tracer(me, messages.append, 0.0, values=values), torch.zeros(1)
+        tracer = Tracer(me, messages.append, 0.0) if values else repeating(me, messages.append)
+        got = torch.zeros(1)
         with tracer:
             if me == 0:
                 for k in range(3):
@@ -853,9 +863,9 @@ def test_a_message_dies_with_its_handle_as_without_the_recorder(values):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e5m2])
 def test_a_sum_that_runs_over_is_no_infinity_but_a_cancelled_one_is(dtype):
     largest = torch.finfo(dtype).max
-    assert _finite([torch.full((1000,), largest).to(dtype), torch.zeros(0).to(dtype)], False)
+    assert all_finite([torch.full((1000,), largest).to(dtype), torch.zeros(0).to(dtype)], False)
     for bad in (float("nan"), float("inf")):
-        assert not _finite(torch.tensor([bad, 1.0, -bad]).to(dtype), False)
+        assert not all_finite(torch.tensor([bad, 1.0, -bad]).to(dtype), False)
 
 
 def test_works_are_let_go():

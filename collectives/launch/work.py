@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..rank.failure import failure
 from ..rank.groups import Groups
 from ..rank.kernel import uninstall
 from ..rank.own import pass_on, passes_on
+from ..rank.tensors import capture
 from ..rank.tracer import Tracer
 from .group import join_anew
 from .pickling import pack, unpack_with_definitions
@@ -44,7 +46,8 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             enter_context(spec, job.context)
         fn, args, kwargs = unpack_with_definitions(job.payload)
         join_anew(spec, job.backend, job.device)
-        tracer = Tracer(spec.rank, channel.send, job.began, job.whole, wait=True)
+        as_reported = partial(capture, whole=job.whole)
+        tracer = Tracer(spec.rank, channel.send, job.began, as_reported, wait=True)
         if not job.record:
             uninstall()
         started = True

@@ -19,7 +19,7 @@ _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
 
 @functools.cache
 def owner(file: str) -> str:
-    """Whose source file it is: "torch", "rank" (launch/work.py), "other" (passes calls on unseen) or "learner"."""
+    """The owner of a source file: "torch", "rank" (launch/work.py), "other" (whatever passes calls on) or "learner"."""
     if file.startswith(torch_private.FOLDER):
         return "torch"
     if file == _WORK:
@@ -36,18 +36,17 @@ def owner(file: str) -> str:
 
 
 def is_learners(file: str) -> bool:
-    """Whether a source file is the learner's own: not torch's, Python's or one that passes calls on."""
+    """Whether a source file is the learner's own, rather than torch's, Python's or one that passes calls on."""
     return owner(file) == "learner"
 
 
 def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | None, FrameType | None]:
-    """The learner's line that led here, the name of the torch function which it called, and the line's frame.
+    """The learner's line that led here, the name of the torch function that it called, and the line's frame.
 
-    The line is the innermost of the learner's. The function is the outermost of torch's above it:
-    what the learner called, not what that called in turn.
-    elsewhere: the line that handed this work to this thread, for a thread that runs torch's alone.
-    Without it such a thread is one of C++ (autograd's, gloo's), which works for the main thread:
-    then both are the main thread's, at this moment.
+    The line is the learner's innermost. The function is torch's outermost above it: the one that the learner called,
+    not one that it called in turn.
+    elsewhere: the line that handed this work to this thread, for a thread that runs only torch's code. Without it, such
+    a thread belongs to C++ (autograd's, gloo's) and works for the main thread: both are then the main thread's.
     """
     line, entry, frame = _walk(sys._getframe(1))
     if frame is None and elsewhere is not None:
@@ -58,7 +57,7 @@ def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | Non
 
 
 def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType | None]:
-    """The learner's line, the torch function it called, and the frame, learner's or rank's own, that ended the search."""
+    """The learner's line, the torch function it called, and the frame that ended the search (the learner's or work's)."""
     line = entry = wrapper = None
     while frame is not None:
         code = frame.f_code
@@ -67,7 +66,7 @@ def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType |
             line = Line(code.co_filename, frame.f_lineno, code.co_name)
         if whose == "learner" or whose == "rank":
             break
-        # A function defined inside another is a decorator's wrapper or a hook: it has no name that one can call.
+        # A function defined inside another is a decorator's wrapper or a hook: the learner can't call it by name.
         if whose == "torch" and code.co_flags & inspect.CO_NESTED:
             wrapper = frame
         elif whose == "torch":

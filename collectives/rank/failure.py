@@ -1,4 +1,4 @@
-"""An exception as data: the learner's own frames, the message without noise, the whole chain."""
+"""An exception as data: the learner's own frames, the message without noise, the full chain."""
 
 import re
 import traceback
@@ -6,7 +6,7 @@ import traceback
 from ..log.event import Failure, Line
 from .callers import is_learners
 
-# What torch puts into some messages and differs from run to run: times, addresses.
+# What differs from run to run in some of torch's messages: times, addresses.
 NOISE = re.compile(r"^\[rank\d+\]:\[\w\d+ [\d:.]+ [\w.]+:\d+\] | at 0x[0-9a-f]+")
 
 

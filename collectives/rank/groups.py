@@ -1,4 +1,4 @@
-"""The calls of new_group that a rank makes: those that every rank of the world has to make, and those of members alone."""
+"""Reports the calls of new_group: those that every rank of the world must make, and those that only members make."""
 
 import functools
 import inspect
@@ -15,18 +15,18 @@ from .torch_private import name_among_members
 
 
 class Groups:
-    """From its beginning to its end, tells of each such call before it is made, which may never end.
+    """While entered, reports each new_group call before it starts (it may block forever).
 
-    made: how many groups it made that every rank has to make.
+    made: how many calls were made that every rank must make.
 
-    Those are not told of that torch refuses, that leave this rank out, that wait for nobody, or that are made in another
-    world: one of fewer ranks, in a default group of the program's own.
+    Not reported: calls that torch rejects, that leave this rank out, that wait for no other rank, or that are made in a
+    different world: one of fewer ranks, in a default group of the program's own.
     """
 
     def __init__(self, world_size: int, tell: Callable[[Grouped | Ungrouped], None]) -> None:
         self._world_size, self._tell = world_size, tell
         self.made = 0
-        self._alone = 0  # calls of members alone
+        self._alone = 0  # calls that only members make
 
     def __enter__(self) -> "Groups":
         self._torchs = new_group = dist.new_group
@@ -58,7 +58,7 @@ class Groups:
         dist.new_group = distributed_c10d.new_group = self._torchs
 
     def _make_alone(self, make: Callable[[], Any], ranks: tuple[int, ...], given: dict[str, Any]) -> Any:
-        """The group that its members make alone."""
+        """A group that only its members make."""
         in_order = list(given["ranks"]) if given.get("sort_ranks") is False and given.get("ranks") else ranks
         name = name_among_members(in_order)
         if name is None or dist.get_rank() not in ranks or not _meets(given.get("backend")):
@@ -73,7 +73,7 @@ class Groups:
 
 
 def _ranks(given: dict[str, Any], world_size: int) -> tuple[int, ...] | None:
-    """The ranks that a call of new_group names; None if torch refuses them, or knows another world."""
+    """The ranks that a call of new_group names; None if torch rejects them, or its world is a different one."""
     with suppress(TypeError, ValueError):
         everybody = tuple(range(dist.get_world_size()))
         ranks = everybody if given.get("ranks") is None else tuple(sorted(map(int, given["ranks"])))
@@ -81,5 +81,5 @@ def _ranks(given: dict[str, Any], world_size: int) -> tuple[int, ...] | None:
 
 
 def _meets(backend: str | None) -> bool:
-    """Whether members connect as soon as they make a group of this backend: of gloo's, and not of NCCL's or "fake"."""
+    """Whether members connect as soon as they make a group of this backend, as with gloo, but not NCCL or "fake"."""
     return "gloo" in str(backend or dist.get_backend_config()).lower()

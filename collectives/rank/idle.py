@@ -1,13 +1,13 @@
-"""Notices that the main thread waits inside autograd's C++, where no Python code can tell of it.
+"""Notices that the main thread is waiting inside autograd's C++, where no Python code can report it.
 
 DistributedDataParallel starts its all_reduces during the backward pass, and waits for their futures at its end, in C++.
-If a call can never complete, the rank hangs there, and nobody has told that it waits.  From outside a wait looks like
-work, but for one thing: it takes no processor time.  So once a future has been asked for, a thread samples the main
-thread.  In SAMPLES samples on end, PERIOD_SECONDS apart, its innermost Python function must have been autograd's entry
-into C++ (no hook of the program's was running), and the whole process, this thread apart, must have used less than
-BUSY_SECONDS of processor time in each period.  That this thread got the processor each time shows that the process was
-neither stopped nor starved.  The kernel calls the rank stuck only if, besides, none of the calls whose futures were
-asked for can complete any more.
+If a call can never complete, the rank hangs there without having reported a wait. From outside, waiting looks like
+working, except that it takes no processor time. So once a future has been taken, a thread samples the main thread. In
+SAMPLES consecutive samples, PERIOD_SECONDS apart, its innermost Python function must have been autograd's entry into
+C++ (no hook of the program was running), and the whole process, except for this thread, must have used less than
+BUSY_SECONDS of processor time in each period. Since this thread got the processor each time, the process was neither
+stopped nor starved. The judge calls the rank stuck only if, in addition, none of the calls whose futures were taken can
+complete any longer.
 """
 
 import _thread
@@ -31,7 +31,7 @@ class Idle:
         self._started = False
 
     def start(self) -> None:
-        """Sample from now on, in a thread that the program does not see among its own."""
+        """Start sampling, in a thread that isn't listed among the program's own."""
         if IDLING and not self._started:
             self._started = True
             _thread.start_new_thread(self._sample, (threading.main_thread().ident,))
@@ -51,4 +51,4 @@ class Idle:
                 if still >= SAMPLES:
                     self._moves()
                 still = 0
-            del frame  # it holds the program's variables
+            del frame  # it keeps the program's variables alive

@@ -1,8 +1,8 @@
-"""A kernel in front of every c10d operator, which tells the entered recorder of each call.
+"""A kernel in front of every c10d operator, which hands each call to the recorder.
 
 All of torch.distributed ends in operators of the c10d namespace, and the dispatcher sends each call of one
 through its BackendSelect kernel: from every thread, from C++ (DistributedDataParallel, fully_shard, the functional
-collectives), and from inside DTensor's operators.  torch has no such kernel for them, so these take the place.
+collectives), and from inside DTensor's operators. torch registers none for them, so that place is free.
 """
 
 import functools
@@ -19,29 +19,29 @@ _library: torch.library.Library | None = None  # holds the kernels
 
 
 def install() -> None:
-    """Register the kernels, which pass calls on as long as there is no recorder.
+    """Register the kernels, which pass calls on while there is no recorder.
 
-    The server does so, for all ranks: in a rank, half a millisecond would go into copies of the dispatcher's pages.
+    The server does so for all ranks: a rank would spend half a millisecond copying the dispatcher's pages.
     """
     global _library
     if _library is None and RECORDING:
         _library = torch.library.Library("c10d", "IMPL")
         for name in OPS:
-            if hasattr(torch.ops.c10d, name):  # no release of torch has to have all of them
+            if hasattr(torch.ops.c10d, name):  # not every release of torch has all of them
                 op = getattr(torch.ops.c10d, name).default
                 _library.impl(name, functools.partial(_kernel, op, name), "BackendSelect", with_keyset=True)
 
 
 def uninstall() -> None:
-    """Take the kernels away: what runs from here on is torch alone."""
+    """Remove the kernels: from here on, torch alone runs."""
     global _library
-    if _library is not None and destroy is not None:  # else they stay, and pass calls on
+    if _library is not None and destroy is not None:  # otherwise they stay, and pass calls on
         destroy(_library)
         _library = None
 
 
 def passed_on(op, keys, args: tuple, kwargs: dict):
-    """What the operator itself returns."""
+    """The operator's own result."""
     return op.redispatch(keys & BELOW, *args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""torch's c10d operators, and the event that a call of one with its arguments is.  Asks no process group."""
+"""c10d operators, and how a call of one becomes an Event. Asks no process group."""
 
 import functools
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from ..log.event import Event, Value, each
 from .tensors import aliased, has_gaps
 from .torch_private import schema
 
-# c10d operator -> (torch.distributed's name, argument the rank passes in, argument it is left with)
-# gather_into_tensor_ is there from torch 2.14 on.
+# c10d operator -> (torch.distributed's name, argument that the rank passes in, argument with its result)
+# gather_into_tensor_ exists from torch 2.14 onward.
 OPS = {
     "allreduce_": ("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced_": ("all_reduce_coalesced", "tensors", "tensors"),
@@ -36,12 +36,12 @@ OPS = {
     "recv_": ("recv", "tensors", "tensors"),
     "recv_any_source_": ("recv", "tensors", "tensors"),
 }
-# What coalesced operators of one tensor are: functional collectives make no others.
+# Coalesced operators that are called with one tensor, as functional collectives do -> torch.distributed's name.
 OF_ONE = {
     "allgather_into_tensor_coalesced_": "all_gather_single",
     "reduce_scatter_tensor_coalesced_": "reduce_scatter_single",
 }
-# Operators that call those above, and are recorded as them: functional collectives, DTensor's own.
+# Operators that call those above, and are recorded as those: functional collectives, DTensor's own.
 MADE_OF_OPS = {
     "_c10d_functional": {
         "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "broadcast", "broadcast_",
@@ -52,7 +52,7 @@ MADE_OF_OPS = {
     "_c10d_functional_autograd": {"all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"},
     "_dtensor": {"shard_dim_alltoall"},
 }  # fmt: skip
-# What a call of these looks like to the learner who made it.
+# The learner's name for a call -> the recorded one.
 SAME_CALL = {
     "isend": "send",
     "irecv": "recv",
@@ -61,7 +61,7 @@ SAME_CALL = {
     "reduce_scatter_tensor": "reduce_scatter_single",
 }
 REDUCE_OPS = {int(getattr(dist.ReduceOp.RedOpType, n)): n for n in dist.ReduceOp.RedOpType.__members__}
-# Coalesced operators carry a list; the others wrap their one tensor (or list) in a list.
+# Operators that take a list; the others wrap their only tensor (or list) in a list.
 LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced", "all_to_all"}
 
 
@@ -71,26 +71,26 @@ def _parameters(op) -> dict[str, Any]:
 
 
 def arguments(op, args, kwargs) -> dict[str, Any]:
-    """Arguments by name, with defaults: the dispatcher leaves out trailing ones."""
+    """Arguments by name, with defaults: the dispatcher omits trailing ones."""
     parameters = _parameters(op)
     return {**parameters, **dict(zip(parameters, args)), **kwargs}
 
 
 class Reading(NamedTuple):
-    """A call of an operator, as its arguments tell of it."""
+    """A call of an operator, as read from its arguments."""
 
     event: Event  # without index, line, times and values
-    inputs: Value  # the tensor, or the list of them, that this rank passes in; None: it passes nothing
-    outputs: Value  # likewise, those that it is left with
+    inputs: Value  # the tensor, or the list of them, that this rank passes in; None if it passes none
+    outputs: Value  # likewise, with the result
     all_in: list[torch.Tensor]  # each tensor of the inputs
     all_out: list[torch.Tensor]  # each tensor of the outputs
 
 
 def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int) -> Reading:
-    """What a call of a c10d operator is on one rank.
+    """A call of a c10d operator on one rank.
 
-    given: the arguments by name, with defaults.  A rank that they name is a place in the group; the event's are global.
-    ranks: the group's global ranks, in group order.  rank: this one's global rank.
+    given: the arguments by name, with defaults. Their ranks are ranks of the group; the event's are global.
+    ranks: the group's global ranks, in group order.  rank: this process's global one.
     """
     kind, source, target = OPS[operator]
     if operator in OF_ONE and len(given[source]) == 1:
@@ -104,7 +104,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         root = ranks[root] if root < len(ranks) else root
         collective = of(kind)
         setattr(event, collective.root, root)
-        if rank != root and not collective.in_place:  # a list of all is the root's alone
+        if rank != root and not collective.in_place:  # only the root has a list for all ranks
             inputs = inputs if collective.gives == "own" else None
             outputs = outputs if collective.gets == "own" else None
     if "reduce_op" in given:
@@ -117,7 +117,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         event.src, event.tag = None if operator == "recv_any_source_" else ranks[given["src"]], given["tag"]
     all_in = each(inputs)
     all_out = all_in if outputs is inputs else each(outputs)
-    if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes nothing
+    if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes none
         first = tensors[0]
         event.dtype, event.shape = first.dtype, tuple(first.shape)
         strided = first.layout == torch.strided
@@ -132,13 +132,13 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
 
 
 def _reduction(reduce_op: torch.ScriptObject) -> str | None:
-    """Its name; None where it doesn't tell, as torch 2.8's."""
+    """Its name; None if torch doesn't expose it, as in 2.8."""
     code = getattr(reduce_op, "op", None)
     return None if code is None else REDUCE_OPS.get(code(), "?")
 
 
 def _unwrapped(kind: str, value: Any) -> Value:
-    """An argument as torch.distributed takes it."""
+    """An operator's argument as torch.distributed's function takes it."""
     if not isinstance(value, (list, tuple)):
         return value
     if kind in LISTS:

@@ -1,4 +1,4 @@
-"""Which source files pass calls on: a call that they make is put down to the line which called them."""
+"""Source files that pass calls on: their calls are attributed to the line that called them."""
 
 import os
 
@@ -6,7 +6,7 @@ folders: tuple[str, ...] = (os.path.dirname(os.path.dirname(__file__)) + os.sep,
 
 
 def pass_on(*more: str | os.PathLike) -> None:
-    """From here on, code in these folders passes calls on, as the library's does: here, and in the ranks of every run."""
+    """Treat code in these folders as passing calls on, like the library's: here, and in the ranks of later runs."""
     global folders
     folders = tuple(dict.fromkeys([*folders, *(os.path.join(folder, "") for folder in more)]))
 

@@ -1,4 +1,4 @@
-"""Checksums of a rank's parameters, which tell whether ranks that should have the same still do."""
+"""Checksums of a rank's parameters, which show whether replicas are still equal."""
 
 import itertools
 import zlib
@@ -9,17 +9,18 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ..log.messages import Checked, Message
-from . import streams, torch_private
+from . import torch_private
+from .device import streams_of
 from .tensors import summarise
 
 
 class Replicas:
-    """Tells of the checksum after each optimizer's first step and each `every`-th; every 0: never."""
+    """Reports the checksum after each optimizer's first step and each `every`-th; never if that is 0."""
 
     def __init__(self, every: int, emit: Callable[[Message], None], calls: Callable[[], int]) -> None:
         self._every, self._emit, self._calls = every, emit, calls
         self._numbers = itertools.count()
-        self._steps: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()  # -> its number, steps it has made
+        self._steps: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()  # -> its number, steps made
         self._hook = None
 
     def start(self) -> None:
@@ -45,13 +46,13 @@ class Replicas:
 
 
 def _checksum(optimizer: Optimizer) -> int | None:
-    """Of what this rank holds of the optimizer's parameters, bit by bit; None while they go into a CUDA graph."""
+    """A checksum of this rank's part of the parameters, bit by bit; None while a CUDA graph is captured."""
     checksum = 0
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             own = torch_private.local(parameter.detach())
-            of_device = streams.of(own.device)
-            if of_device and of_device.capturing():
+            streams = streams_of(own.device)
+            if streams and streams.capturing():
                 return None
             if own.layout == torch.strided:
                 checksum = zlib.crc32(summarise(own).checksum.to_bytes(4, "little"), checksum)

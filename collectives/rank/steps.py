@@ -1,7 +1,7 @@
-"""Counts the training steps of a rank: by its optimizer, or by the program's own marks.
+"""Counts a rank's training steps: by its optimizer, or by the program's own marks.
 
-A step ends when the optimizer has stepped. Of several that take turns, the one that comes last counts, which is known
-once the first of them steps again; until then each counts that made calls of its own.
+A step ends when the optimizer has stepped. If several alternate, the last one ends a step, which is known once the
+first of them steps again; until then, each one that has made calls does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _counting: list[Steps] = []  # of the tracers that are entered
 
 
 class Steps:
-    """count: steps that have ended, as the next call shall tell."""
+    """count: steps that have ended, for the next call to report."""
 
     def __init__(self) -> None:
         self._ended, self._over = 0, False
@@ -31,16 +31,16 @@ class Steps:
 
     @property
     def count(self) -> int:
-        self._ended += self._over  # now: optimizers that step one after the other, without a call between, are one step
+        self._ended += self._over  # now: optimizers that step in turn, with no call between them, are one step
         self._over = False
         return self._ended
 
     def mark(self) -> None:
-        """The program says that a step has ended."""
+        """Called by the program when a step has ended."""
         self._marked = self._over = True
 
     def _stepped(self, optimizer: Optimizer, *_) -> None:
-        if torch.compiler.is_compiling() or self._marked:  # while it is traced nothing happens
+        if torch.compiler.is_compiling() or self._marked:  # while it is traced, nothing is carried out
             return
         me = id(optimizer)
         if me in self._since:
@@ -53,9 +53,9 @@ class Steps:
 
 
 def step_ended() -> None:
-    """Say that a training step has ended here, for a record's table of steps. Where nothing is recorded, does nothing.
+    """Mark the end of a training step, for a record's table of steps. Does nothing if nothing is recorded.
 
-    Without it a step ends when the optimizer steps. The calls before the first one are the first step's.
+    Without it, a step ends when the optimizer steps. Calls before the first mark belong to the first step.
     """
     for steps in _counting:
         steps.mark()

@@ -1,4 +1,4 @@
-"""Tensors as memory: where they lie, whether they overlap, how they travel, and what stands for a large one."""
+"""Tensors as memory: their addresses, whether they overlap, how they travel, and summaries of large ones."""
 
 import ctypes
 import functools
@@ -15,12 +15,12 @@ _NUMPY = {
     getattr(torch, name): np.dtype(name)
     for name in ("float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "uint8")
 } | {torch.bool: np.dtype(bool)}
-_tolist = torch.Tensor.tolist  # as it is before watch.py takes its place: the recorder's reading is not the program's
-MAX_ELEMENTS = 1 << 16  # of a list, to compare one by one
+_tolist = torch.Tensor.tolist  # before watch.py replaces it: the recorder's reading isn't the program's
+MAX_ELEMENTS = 1 << 16  # of a list, to be compared one by one
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and of the end of its last; empty if it has no memory of its own."""
+    """The addresses of a tensor's first byte and of the end of its last; empty if it has no memory."""
     try:
         start = tensor.data_ptr()
     except RuntimeError:  # not strided, or a subclass that stands for other tensors
@@ -34,7 +34,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie in memory, and are the numbers that they stand for."""
+    """Whether a tensor's elements are all in memory, as the numbers that they represent."""
     return tensor.layout == torch.strided and not tensor.is_quantized
 
 
@@ -48,8 +48,8 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 def aliased(tensors: list[torch.Tensor]) -> bool:
     """Whether every tensor of a list shares memory with another one.
 
-    Some may on purpose: Muon pads a list with one scratch tensor, several times. Views whose elements interleave
-    (columns) share none. Above MAX_ELEMENTS, of overlapping tensors only dense ones count as sharing.
+    Some tensors may overlap on purpose: Muon pads a list with one scratch tensor, several times. Views whose elements
+    interleave (columns) share none. Above MAX_ELEMENTS, only dense tensors that overlap count as sharing.
     """
     if len(tensors) < 2:
         return False
@@ -77,11 +77,11 @@ def _addresses(tensor: torch.Tensor, start: int) -> torch.Tensor:
     return addresses
 
 
-def capture(value: Any, whole: bool, scratch: bool = False) -> Value:
+def capture(value: Any, whole: bool = False, scratch: bool = False) -> Value:
     """A tensor, or a list of them, as it is now and as it can travel; large ones as a Summary unless `whole`.
 
-    scratch: what stands there means nothing: a large one's Summary has no numbers.
-    What is returned may still be the very memory: it must be written down before anybody goes on.
+    scratch: its contents mean nothing, so a large one's Summary has no numbers.
+    The result may share the tensor's memory: it must be written down before the program continues.
     """
     if value is None:
         return None
@@ -111,16 +111,16 @@ def _outline(shape: torch.Size, dtype: torch.dtype) -> Summary:
 
 
 def summarise(tensor: torch.Tensor) -> Summary:
-    """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed, on the device where it lies.
+    """Shape, dtype, ends and checksum of a tensor; reads it once, at memory speed, on its own device.
 
-    Of a tensor on a device, the block sums, the bytes after the last block, and the ends are copied.
+    From a device, only the block sums, the bytes after the last block, and the ends are copied.
     """
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     dense = tensor if tensor.is_contiguous() else tensor.contiguous()
     nbytes = dense.nbytes
     whole = nbytes // (8 * LARGE) * 8 * LARGE
-    # Added up along memory: twice as fast as across it, and it sees when chunks have changed places.
+    # Summed along memory: twice as fast as across it, and sensitive to chunks that have swapped places.
     if dense.is_cpu:  # without torch's operators, which take several times as long
         raw = (ctypes.c_char * nbytes).from_address(dense.data_ptr())
         sums = np.add.reduce(np.frombuffer(raw, np.int64, whole // 8).reshape(-1, LARGE), 1)

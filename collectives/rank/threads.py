@@ -1,8 +1,7 @@
-"""The threads of a rank function: which may still act, and which of the learner's lines set each to work.
+"""The threads of a rank function: which may still act, and which of the learner's lines gave each its work.
 
-While `followed` is entered, threading.Thread and ThreadPoolExecutor tell of all work that is given
-to another thread, from when it is given until it has ended. A pool's threads do not count by
-themselves: idle, they can do nothing but wait for more.
+While `followed` is entered, threading.Thread and ThreadPoolExecutor report all work that is given to another thread,
+from when it is given until it has ended. A pool's threads don't count by themselves: idle, they only wait for more.
 """
 
 import itertools
@@ -18,26 +17,26 @@ from .callers import learners_call
 
 
 class _Here(threading.local):
-    """What this thread is doing; in one of C++, nothing is known of it."""
+    """What this thread is doing; unknown for a thread of C++."""
 
     work: Hashable | None = None  # MAIN, or as WorkBegan names it
-    given_at: Line | None = None  # the learner's line that gave it; None in the main thread
-    hiring = False  # whether a pool may start a thread now, which does not count
+    given_at: Line | None = None  # the learner's line that gave it this work; None in the main thread
+    hiring = False  # whether a pool may be starting a thread, which doesn't count
 
 
 here = _Here()
-to_join: set[Hashable] = set()  # the work under way that Python waits for at its exit: not that of daemons
+to_join: set[Hashable] = set()  # the work under way that Python waits for at its exit: not that of daemon threads
 _numbers = itertools.count()
 
 
 @contextmanager
 def followed(emit: Callable[[Message], None]) -> Iterator[None]:
-    """Tell of work that this thread, the main one, and others give away: before it can start, and once it has ended."""
+    """Report work that this thread, the main one, and others hand over: before it can start, and once it has ended."""
     here.work = MAIN
 
     @contextmanager
     def given(joined: bool) -> Iterator[tuple[Hashable, Line | None]]:
-        """Work that the block gives to a thread, and the learner's line that does so."""
+        """The work that the block hands to a thread, and the learner's line that does so."""
         work = "thread", next(_numbers)
         if joined:
             to_join.add(work)
@@ -77,7 +76,7 @@ def followed(emit: Callable[[Message], None]) -> Iterator[None]:
                 future = submit(pool, _do, work, line, fn, *args, **kwargs)
             finally:
                 here.hiring = False
-        future.add_done_callback(lambda _: end(work))  # a cancelled one never runs, and ends as well
+        future.add_done_callback(lambda _: end(work))  # a cancelled one never runs, but ends too
         return future
 
     threading.Thread.start, ThreadPoolExecutor.submit = follow, give
@@ -97,12 +96,12 @@ def _do(work: Hashable, line: Line | None, fn: Callable, /, *args, **kwargs):
 
 
 def _knows_no_torch(thread: threading.Thread) -> bool:
-    """Whether it runs code of an installed package that has not imported torch (tqdm's monitor): it calls nothing."""
+    """Whether it runs an installed package's code that hasn't imported torch (tqdm's monitor): it makes no calls."""
     code = getattr(type(thread).run, "__code__", None)
     return code is not None and f"-packages{os.sep}" in code.co_filename and "torch" not in type(thread).run.__globals__
 
 
 def join_all() -> None:
-    """Wait for all threads that are not daemons, as Python does at its exit, having told pools to end theirs."""
-    if threading.active_count() > 1:  # else there is none, and no reason to copy the pages that this would write to
+    """Wait for all non-daemon threads, as Python does at its exit; pools end theirs first."""
+    if threading.active_count() > 1:  # otherwise don't copy the pages that this would write to
         threading._shutdown()

@@ -1,7 +1,7 @@
-"""Every private name of torch that this package uses, under the feature that takes it.
+"""Every private name of torch that this package uses, under the feature that needs it.
 
-torch promises nothing about these names, and any release may move one. A name that is gone costs the features that
-take it, and those say so once in a sentence; all others work on. A name in a module that takes long to import is
+torch promises nothing about these names, and any release may move one. A missing name switches off the features that
+need it, and each says so once, in a sentence; all others keep working. A name in a module that takes long to import is
 looked up when its feature is first used, all others here.
 """
 
@@ -25,9 +25,9 @@ _warned: set[str] = set()
 
 
 class Feature:
-    """Something that this package does with private names of torch; true as long as torch has each of them.
+    """Something that this package does with private names of torch; true if torch has all of them.
 
-    title: what it is, as in "... is off".
+    title: a noun, as in "... is off".
     """
 
     def __init__(self, title: str) -> None:
@@ -37,7 +37,7 @@ class Feature:
         FEATURES.append(self)
 
     def takes(self, name: str, instead: Any = None) -> Any:
-        """The object that torch has under a private name; `instead` if it has none, and the feature is off."""
+        """torch's object of this private name; `instead` if there is none, and the feature is off."""
         self.names.append(name)
         try:
             return resolve_name(name)
@@ -55,7 +55,7 @@ class Feature:
         return f"torch {torch.__version__} has no {names}, so {self.title} is off; tested versions are {tested}."
 
     def require(self) -> None:
-        """Raise ImportError if it is off: for what cannot go on without it."""
+        """Raise ImportError if it is off: for code that can't work without it."""
         if not self:
             raise ImportError(self.notice)
 
@@ -92,12 +92,12 @@ OPERATORS_FILE = FOLDER + "_ops.py"  # where torch.ops calls an operator
 UNINSTALLING = Feature("taking the recorder's kernels out of a run with record=False")
 destroy = UNINSTALLING.takes("torch.library.Library._destroy")
 
-# From an operator to what carries it out. Nobody calls these, they are called.
+# Between an operator and its implementation: no program calls these itself.
 DISPATCHERS = tuple(
     FOLDER + file.replace("/", os.sep)
     for file in ("_ops.py", "_compile.py", "utils/_python_dispatch.py", "distributed/tensor/_dispatch.py")
 )
-CALL_A_MODULE = ("_wrapped_call_impl", "_call_impl")  # functions that do what Module.__call__ does
+CALL_A_MODULE = ("_wrapped_call_impl", "_call_impl")  # functions behind Module.__call__
 COMPILED = os.sep + "torchinductor_"  # in the path of a file that torch.compile wrote
 
 
@@ -115,12 +115,12 @@ TIME_LIMITS.takes("torch.distributed.ProcessGroupGloo._Options._timeout")
 
 
 def time_limit(group: ProcessGroup) -> float | None:
-    """Seconds after which this group's calls give up; None where the backend does not tell."""
+    """Seconds after which this group's calls give up; None if the backend doesn't expose that."""
     with suppress(RuntimeError, AttributeError):
         return backend(group, torch.device("cpu")).options._timeout.total_seconds() if TIME_LIMITS else None
 
 
-_METHODS = dict(vars(ProcessGroup))  # as they're bound to a group: looked up, one is a function that isn't
+_METHODS = dict(vars(ProcessGroup))  # which bind to a group: looked up as attributes, they would not
 REPEATS = Feature("handing calls that are like an earlier one to their backend at once")
 _profiled = REPEATS.takes("torch._C._autograd._profiler_enabled")
 _transformed = REPEATS.takes("torch._C._functorch.peek_interpreter_stack")
@@ -129,8 +129,8 @@ OPTIONS = {
     REPEATS.takes(f"torch.distributed.distributed_c10d.{kind}Options")
     for kind in ("Allreduce", "Allgather", "ReduceScatter")
 }
-# Methods of ProcessGroup that Python code calls: torch's own, and the name of the backend's that carries it out.  One
-# that is gone is left to the kernel (kernel.py).
+# Methods of ProcessGroup that Python code calls: torch's own, and the name of the backend's that carries it out. A
+# missing one is left to the kernel (kernel.py).
 REPEATED = {
     name: (getattr(ProcessGroup, name), of_backend)
     for of_backend, names in {
@@ -138,7 +138,7 @@ REPEATED = {
         "recv": ("recv",),
         "recv_anysource": ("recv_anysource",),
         "allreduce": ("allreduce",),
-        "_allgather_base": ("_allgather_base", "all_gather_single"),  # the second from torch 2.13 on
+        "_allgather_base": ("_allgather_base", "all_gather_single"),  # the second from torch 2.13 onward
         "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter_single"),
     }.items()
     for name in names
@@ -150,14 +150,14 @@ MESSAGES = [name for name in ("send", "recv", "recv_anysource") if name in REPEA
 
 
 def set_repeated(functions: dict[str, Callable] = {name: _METHODS[name] for name in REPEATED}) -> None:
-    """Have what Python calls of these methods go through these functions, which must call REPEATED; or torch's own."""
+    """Replace these methods, for calls from Python, by functions that must call REPEATED; or restore torch's own."""
     if REPEATS:
         for name, function in functions.items():
             setattr(ProcessGroup, name, function)
 
 
 def is_plain(mine: object) -> bool:
-    """Whether nobody but this mode would see an operator that is called now: no mode, profiler or torch.func."""
+    """Whether only this mode would see an operator that is called now: no other mode, no profiler, no torch.func."""
     modes = mode_count()
     return (not modes or modes == 1 and mode_at(0) is mine) and not _profiled() and _transformed() is None
 
@@ -167,7 +167,7 @@ _source_rank = SOURCES.takes("torch.distributed.Work._source_rank")
 
 
 def source_rank(work: Work) -> int | None:
-    """The rank, within the group, that a recv from anyone received from; None if torch does not tell."""
+    """The rank, within the group, that a recv from any source received from; None if torch doesn't expose it."""
     return _source_rank(work) if SOURCES else None
 
 
@@ -177,13 +177,13 @@ end_coalescing = BATCHES.takes("torch.distributed.ProcessGroup._end_coalescing")
 
 
 def set_coalescing(start=_METHODS.get("_start_coalescing"), end=_METHODS.get("_end_coalescing")) -> None:
-    """Have every batch begin and end through these functions, which must call those of torch; or by torch's own."""
+    """Make every batch begin and end through these functions, which must call torch's own; or restore those."""
     if BATCHES:
         ProcessGroup._start_coalescing, ProcessGroup._end_coalescing = start, end
 
 
 def backend_name(group: ProcessGroup, device: torch.device) -> str | None:
-    """What carries out a group's calls with tensors of this device: "gloo", "nccl", ..."""
+    """The backend of a group's calls with tensors on this device: "gloo", "nccl", ..."""
     with suppress(RuntimeError):
         return backend(group, device).name() if SHORT_WAY else None
 
@@ -195,15 +195,15 @@ NAMES.takes("torch.distributed.distributed_c10d._world.pg_names")
 
 
 def name_among_members(ranks: Iterable[int]) -> tuple[str, int] | None:
-    """What torch would call a group that its members make alone now, and how many groups this process is in.
+    """The name that torch would give a group that only its members make now, and how many groups this process is in.
 
-    None if torch does not tell.
+    None if torch doesn't expose that.
     """
     return (_name_of(ranks), len(_world.pg_names)) if NAMES else None
 
 
 class HasSource:
-    """What torch asks a Work for after a recv from anyone.  .inner: the backend's Work."""
+    """The method that torch calls on a Work after a recv from any source.  .inner: the backend's Work."""
 
     def _source_rank(self) -> int | None:
         return source_rank(self.inner)
@@ -212,12 +212,12 @@ class HasSource:
 
 
 WARMING = Feature("warming ranks up before their first call")
-world = WARMING.takes("torch.distributed.distributed_c10d._world")  # its group_count is in the names of groups to come
+world = WARMING.takes("torch.distributed.distributed_c10d._world")  # its group_count is in later groups' names
 
 
 @functools.cache
 def fake_backend() -> bool:
-    """Whether torch has the backend "fake", which moves nothing: importing its module registers it."""
+    """Whether torch has the backend "fake", which transfers nothing: importing its module registers it."""
     WARMING.takes("torch.testing._internal.distributed.fake_pg")
     return bool(WARMING)
 
@@ -232,7 +232,7 @@ pop_mode = WATCHING.takes("torch._C._pop_torch_dispatch_stack")
 NoModes = WATCHING.takes("torch._C._DisableTorchDispatch", nullcontext)
 current_node = WATCHING.takes("torch._C._current_autograd_node")  # None outside a backward pass
 WATCHING.takes("torch.ops:aten.add.Tensor._op")
-operation = attrgetter("_op")  # what an operator calls, past torch.compile's stand-ins of tensors
+operation = attrgetter("_op")  # what an operator calls, bypassing torch.compile's fake tensors
 
 IDLING = Feature("noticing that a backward pass waits forever inside autograd")
 run_backward = IDLING.takes("torch.autograd._engine_run_backward")
@@ -240,7 +240,7 @@ WATCHING.takes("torch.autograd._engine_run_backward")
 
 
 def set_run_backward(function) -> None:
-    """Have every backward pass go through this function, which must call `run_backward`."""
+    """Make every backward pass go through this function, which must call `run_backward`."""
     if IDLING:
         torch.autograd._engine_run_backward = function
 
@@ -260,7 +260,7 @@ WATCHING.takes("torch.utils._python_dispatch.TorchDispatchMode")
 class DispatchMode(_DispatchMode):
     """A TorchDispatchMode that is never compiled.
 
-    torch would wrap __torch_dispatch__ with torch._dynamo.disable, whose import costs every rank a second.
+    torch would wrap its __torch_dispatch__ with torch._dynamo.disable, whose import costs every rank a second.
     """
 
     @classmethod
@@ -275,16 +275,16 @@ _set_strategy = COMPILING.takes("torch._C._dynamo.eval_frame.set_code_exec_strat
 _Strategy = COMPILING.takes("torch._C._dynamo.eval_frame._FrameExecStrategy")
 _Action = COMPILING.takes("torch._C._dynamo.eval_frame._FrameAction")
 
-# Logs that torch skips its profiler's marks, those of its own DistributedDataParallel too.
+# Logs that torch skips its profiler's marks, including those of its own DistributedDataParallel.
 CONTEXT_LOG, CONTEXT_SKIPPED = "torch._dynamo.variables.ctx_manager", "Profiler record function"
 
-# Warns that a part of a plan's key fits no child of a module.
+# Warns that a part of a plan's key matches no child of a module.
 PARALLELIZE = "parallelize_module"
 PART_UNMATCHED = "Parallelize plan key"
 
 
 def never_compiled(function, callees: bool = True):
-    """The function, which torch.compile leaves alone from now on, with all that it calls or by itself."""
+    """The function, which torch.compile leaves alone from now on, with all that it calls unless `callees` is False."""
     if COMPILING:
         _set_strategy(function.__code__, _Strategy(_Action.SKIP, _Action.SKIP if callees else _Action.DEFAULT))
     return function
@@ -293,7 +293,7 @@ def never_compiled(function, callees: bool = True):
 # --- what travels -------------------------------------------------------------------------
 
 PICKLING = Feature("functions that name torch.ops or torch.classes")
-# Types that are pickled by name -> that name, as pkgutil.resolve_name takes it.
+# Types that are pickled by name -> the name, as pkgutil.resolve_name takes it.
 PICKLED_BY_NAME = {
     PICKLING.takes("torch._ops._Ops"): lambda _: "torch.ops",
     PICKLING.takes("torch._ops._OpNamespace"): lambda space: f"torch.ops:{space.name}",
@@ -308,11 +308,11 @@ _FUNCTIONAL = "torch.distributed._functional_collectives"
 
 
 def unfinished() -> type | None:
-    """The class of what a functional collective returns, a tensor to be waited for; None while nobody has imported it."""
+    """The class of a functional collective's result, a tensor to be waited for; None if it was never imported."""
     return _looked_up(UNFINISHED, f"{_FUNCTIONAL}.AsyncCollectiveTensor")[0] if _FUNCTIONAL in sys.modules else None
 
 
-# --- training seen whole ------------------------------------------------------------------
+# --- training observed ---------------------------------------------------------------------
 
 VIEWS = Feature("leaving views of parameters out of what autograd keeps")
 VIEWS.takes("torch.Tensor._base")
@@ -330,14 +330,14 @@ def base(tensor: torch.Tensor) -> torch.Tensor | None:
 
 @functools.cache
 def _looked_up(feature: Feature, *names: str) -> tuple:
-    """What torch has under these names, looked up once, with a warning for each feature that is off."""
+    """torch's objects of these names, looked up once, with a warning for each feature that is off."""
     values = tuple(map(feature.takes, names))
     warn()
     return values
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor: of a DTensor its shard."""
+    """This rank's part of a tensor: a DTensor's local shard."""
     kind = type(tensor).__name__
     if kind == "DTensor":
         _looked_up(LOCALS, "torch.distributed.tensor.DTensor._local_tensor")
@@ -346,7 +346,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def local_part(tensor) -> tuple | None:
-    """Shape and first index, in the whole, of the part of a DTensor that this rank holds. Imports DTensor."""
+    """Shape, and first index in the full tensor, of this rank's shard of a DTensor. Imports DTensor."""
     (where,) = _looked_up(SHARDS, "torch.distributed.tensor._utils.compute_local_shape_and_global_offset")
     return where(tensor.shape, tensor.device_mesh, tensor.placements) if SHARDS else None
 

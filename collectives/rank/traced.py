@@ -1,9 +1,9 @@
-"""A Work that tells the recorder when it is waited for, and otherwise passes everything to the backend's own."""
+"""A Work that tells the recorder when it is waited for, and passes everything else to the backend's own."""
 
 import re
 from datetime import timedelta
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 from weakref import ref
 
 import torch
@@ -12,11 +12,10 @@ from torch.distributed import Work
 from ..log.event import Event, Value
 from ..log.messages import Waiting, WorkBegan, WorkEnded
 from . import threads
-from .streams import Streams
 from .torch_private import HasSource, never_compiled
 
-NO_LIMIT = timedelta(0)  # what torch takes for a wait that may last
-# What torch makes of an error that passes through TracedWork._note, as through any Python callback of a future.
+NO_LIMIT = timedelta(0)  # torch's timeout for a wait without one
+# An error that has passed through TracedWork._note, as torch rewrites it for any Python callback of a future.
 _MARKED = re.compile(
     r"Got the following error when running the callback: \w+: (.*?)\n\nAt:\n  \S*traced\.py\(\d+\): _note\n(?:  .*\n)*",
     re.S,
@@ -24,16 +23,16 @@ _MARKED = re.compile(
 
 
 class Part(NamedTuple):
-    """A call that a Work is of."""
+    """One call covered by a Work."""
 
     index: int  # of its event
-    outputs: Value  # what the rank is left with, once complete
+    outputs: Value  # the tensors that the rank ends up with, once complete
 
 
 class Held(ref):
-    """A message's Work, as long as the program holds it; and its end, which is told once that is gone.
+    """A weak reference to a message's Work, and what to report once the program has released that.
 
-    outputs: what the rank is left with.  after: the same, if the call is like an earlier one.
+    outputs: see Part.  after: the same, if the call repeats an earlier one.
     """
 
     __slots__ = "index", "outputs", "after", "streams"
@@ -46,16 +45,16 @@ class Held(ref):
 
 class TracedWork(HasSource, Work):
     device: torch.device | None = None  # of the call's tensors
-    event: Event | None = None  # the one call that it is of, where others may be like it
-    after: Value = None  # what that leaves, if it is like an earlier one
-    streams: Streams | None = None  # of a device that carries it out later
-    captured = False  # whether it went into a graph: its end must not even be asked for
+    event: Event | None = None  # its only call's, if others may repeat that
+    after: Value = None  # its outputs, if it repeats an earlier call
+    streams: Any = None  # device.Streams, of a device that carries it out later
+    captured = False  # whether it went into a graph: then its end must not even be asked for
     any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
-    gives_up = False  # whether a wait ends by itself: its group has a short limit, or only a device's stream waits
-    asked = False  # whether somebody has its future
-    since: float | None = None  # since when the main thread has waited for that future inside C++, if it is known
-    by_torch = False  # whether torch made the call: its C++ may then hold the Work alone
-    told = waited = False  # whether its end has been told of, and with it a wait
+    gives_up = False  # whether a wait ends by itself: its group has a short timeout, or only a device's stream waits
+    asked = False  # whether its future was taken
+    since: float | None = None  # when the main thread began to wait for that future in C++, if known
+    by_torch = False  # whether torch made the call: then its C++ may be the only holder of the Work
+    told = waited = False  # completion reported; reported as waited
     failed = False  # whether a wait for it is known to raise its error
 
     def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
@@ -71,10 +70,10 @@ class TracedWork(HasSource, Work):
     def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
         tracer = self._tracer
         if tracer.let_go:
-            tracer.tell_let_go()
-        has_limit = timeout is not NO_LIMIT and timeout not in (NO_LIMIT, 0.0)  # torch takes seconds too
+            tracer.report_let_go()
+        has_limit = timeout is not NO_LIMIT and timeout not in (NO_LIMIT, 0.0)  # torch accepts seconds too
         if not self.told:
-            # A wait with a limit of its own ends by itself, so nobody may call it stuck.
+            # A wait with its own timeout ends by itself, so it must not be called stuck.
             limited = self.gives_up or has_limit
             for part in self.parts:
                 tracer.emit(Waiting(part.index, tracer.now(), limited, threads.here.work))
@@ -84,9 +83,9 @@ class TracedWork(HasSource, Work):
         try:
             result = self.inner.wait(timeout) if has_limit else self.inner.wait()
         except BaseException:
-            self.failed = self.inner.is_completed()  # else the wait alone has ended, at its limit
+            self.failed = self.inner.is_completed()  # otherwise only the wait has ended, at its timeout
             raise
-        finally:  # a wait with a limit ends in an exception, and the program may go on
+        finally:  # a wait with a timeout ends in an exception, and the program may continue
             if guarded:
                 self._waits(False)
         if self.after is None:
@@ -101,9 +100,9 @@ class TracedWork(HasSource, Work):
 
     @property
     def complete(self) -> bool:
-        """Whether the call is complete: has ended, and without an error.
+        """Whether the call has ended without an error.
 
-        is_completed() is true of a Work that failed, too.  A wait for it then returns, or raises, at once.
+        is_completed() is also true for a Work that failed. A wait for it then returns, or raises, at once.
         """
         if self.captured or self.failed or not self.inner.is_completed():
             return False
@@ -124,16 +123,16 @@ class TracedWork(HasSource, Work):
     @never_compiled
     def get_future(self):
         tracer, future = self._tracer, self.inner.get_future()
-        if self.streams and future.done():  # at once: whoever takes its value has a stream wait
-            tracer.left(self, self.inner.is_completed)
+        if self.streams and future.done():  # at once: its value makes a stream wait
+            tracer.device.left(self, self.inner.is_completed)
             return future
         if self.told or future.done():
             return future.then(self._note)
-        # What its callbacks do, a thread of C++ does, once the call is complete.
+        # A thread of C++ runs its callbacks, once the call is complete.
         work = ("future", self.index, id(future))
         tracer.emit(WorkBegan(work, self.index))
         told = future.then(self._note)
-        future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all that hangs on `told`
+        future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all callbacks of `told`
         self.asked = True
         tracer.asked()
         return told
@@ -175,7 +174,7 @@ class TracedWork(HasSource, Work):
 
 
 def in_their_own_words(run_backward: Callable) -> Callable:
-    """autograd's entry, whose errors read as if no future of a call had passed through TracedWork._note."""
+    """autograd's entry, with errors that read as if they had not passed through TracedWork._note."""
 
     @partial(never_compiled, callees=False)
     def entered(*args, **kwargs):

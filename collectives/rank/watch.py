@@ -1,11 +1,11 @@
 """Notices a tensor that is used before its asynchronous call was waited for.
 
-A TorchDispatchMode sees every operator of the thread that it is entered on, and makes each three
-times as expensive. So it lies on a thread's stack of modes only while calls are under way. It lies
-at the bottom: modes that a program enters and leaves meanwhile find theirs on top.
+A TorchDispatchMode sees every operator of the thread that it is entered on, and makes each one three times as
+expensive. So it is on a thread's stack of modes only while calls are under way, and at the bottom, so modes that the
+program enters and leaves in the meantime are on top as expected.
 
-A training loop makes the same calls in the same places thousands of times, and a place that was
-right many times is hardly ever wrong later: after its first ALWAYS calls, one in SELDOM is watched.
+A training loop makes the same calls from the same call sites thousands of times, and a site that was right many times
+is hardly ever wrong later: after its first ALWAYS calls, one in SELDOM is watched.
 """
 
 import threading
@@ -23,9 +23,9 @@ from .torch_private import DispatchMode, never_compiled
 
 ALWAYS, SELDOM = 64, 16
 ALWAYS_PASSES = 8  # backward passes that are watched from their beginning: each may be a thousand operators
-FRAMES = 4  # that tell a place: the program's line, and from where that was reached
+FRAMES = 4  # that identify a call site: the program's line and its callers
 
-# Operators that take a tensor only to make another like it.
+# Operators that take a tensor only to make a new one like it.
 _READ_NOTHING = {
     f"aten::{kind}"
     for kind in (
@@ -33,21 +33,21 @@ _READ_NOTHING = {
         "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "is_pinned",
     )
 }  # fmt: skip
-# Methods of a tensor that use its memory without any operator. A view may be read at any later time.
+# Methods of a tensor that use its memory without an operator. A view may be read at any later time.
 _METHODS = {"tolist": "read", "__repr__": "read", "__reduce_ex__": "read", "numpy": "viewed", "__dlpack__": "viewed"}
 
 
 class Guard:
-    """The memory of one call under way: its inputs must not be written, its outputs not be used at all.
+    """The memory of one call under way: its inputs must not be written to, its outputs not used at all.
 
-    by_hook: whether the call was made by a Python hook of a backward pass, or a backward() of the program's own.
+    by_hook: whether the call was made by a Python hook of a backward pass, or by the program's own backward().
     """
 
     def __init__(self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor], by_hook: bool) -> None:
         self.index, self.node = index, torch_private.current_node() if by_hook else None
         self.waited_for, self.reported = False, set()
-        # gloo's reduce_scatter lets go of its input at once: without this reference, the next tensor
-        # in the same memory would be taken for it.
+        # gloo's reduce_scatter releases its input at once: without this reference, the next tensor
+        # in the same memory would be mistaken for it.
         self._tensors = inputs + outputs
         used = {extent(t): False for t in inputs} | {extent(t): True for t in outputs}  # many calls work in place
         self.extents = [(*where, at_all) for where, at_all in used.items()]
@@ -57,17 +57,17 @@ class Watch(DispatchMode):
     """The guards of all calls under way, and the mode that checks every use of a tensor against them.
 
     guards: by the call's index.
-    report: called with the call's index and "written", "read" or "viewed", once for each call, from within the use.
+    report: called with the call's index and "written", "read" or "viewed", once per call and kind, from within the use.
     """
 
     def __init__(self, report: Callable[[int, str], None]) -> None:
         super().__init__()
         self._report = report
         self.guards: dict[int, Guard] = {}
-        self._calls: dict[tuple, int] = defaultdict(int)  # made from each place
+        self._calls: dict[tuple, int] = defaultdict(int)  # from each site
         self._thread = threading.local()
         self._methods = {name: vars(torch.Tensor).get(name) for name in _METHODS}
-        self._outlived = False  # whether a call made by a node of a backward pass was under way after it
+        self._outlived = False  # whether a call was under way after the node of a backward pass that made it
         self._passes = 0  # begun since the first such call
 
     def start(self) -> None:
@@ -81,10 +81,10 @@ class Watch(DispatchMode):
         self.settle()
 
     def due(self, op: str, frame: FrameType | None) -> bool:
-        """Whether a call made by this frame of the program is one to watch."""
+        """Whether to watch a call made by this frame of the program."""
         place = [op]
         while frame is not None and len(place) < 2 * FRAMES:
-            place += id(frame.f_code), frame.f_lasti  # code objects compare, and hash, by all that is in them
+            place += id(frame.f_code), frame.f_lasti  # code objects compare, and hash, by their contents
             frame = frame.f_back
         place = tuple(place)
         self._calls[place] = count = self._calls[place] + 1
@@ -92,7 +92,7 @@ class Watch(DispatchMode):
 
     @staticmethod
     def is_due(count: int) -> bool:
-        """Whether to watch the call that is this one of those from its place."""
+        """Whether to watch the count-th call from a call site."""
         return count <= ALWAYS or count % SELDOM == 0
 
     def add(self, guard: Guard) -> None:
@@ -100,7 +100,7 @@ class Watch(DispatchMode):
         self.settle()
 
     def waits(self, index: int, now: bool) -> None:
-        """Let the tensors be used while the call is waited for: gloo's reduce_scatter_single fills its output then."""
+        """Allow the tensors to be used during a wait: that is when gloo's reduce_scatter_single fills its output."""
         if guard := self.guards.get(index):
             guard.waited_for = now
 
@@ -111,7 +111,7 @@ class Watch(DispatchMode):
                 self.settle()
 
     def settle(self, wanted: bool | None = None) -> None:
-        """Put this mode on this thread's stack, or take it off: by default, as there are guards or not."""
+        """Put this mode on this thread's stack, or take it off: by default, depending on whether there are guards."""
         wanted = bool(self.guards) if wanted is None else wanted
         count = torch_private.mode_count()
         if not (wanted or count) or getattr(self._thread, "dispatching", False):
@@ -126,9 +126,9 @@ class Watch(DispatchMode):
 
     @partial(never_compiled, callees=False)
     def run_backward(self, *args, **kwargs):
-        """autograd gives every node of a pass the stack of modes that there was when the pass began, and
-        brings back the caller's after it: what a hook's call puts there lasts until the node ends.  So where
-        such calls are under way for longer, the mode lies there from the beginning of some passes."""
+        """Run a backward pass, some with this mode from the beginning. autograd gives every node of a pass the stack of
+        modes from when the pass began, and restores the caller's after it, so a mode that a hook's call pushes lasts
+        until the node ends. That is too short for calls that are under way longer."""
         self._passes += self._outlived
         if self._outlived and (self._passes <= ALWAYS_PASSES or self._passes % SELDOM == 0):
             self.settle(True)
@@ -141,16 +141,16 @@ class Watch(DispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.guards and (used := _used(func)):
             if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
-                return NotImplemented  # they come here again, with the tensors that they stand for
+                return NotImplemented  # they come here again, with the tensors that they wrap
             for place, name, how in used:
                 value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
                 for tensor in each(value):
-                    if isinstance(tensor, torch.Tensor):  # not a number in place of one
+                    if isinstance(tensor, torch.Tensor):  # rather than a number
                         self._check(tensor, how)
-        # While a mode handles an operator it is off the stack, and comes back on it by itself.
+        # While a mode handles an operator it is off the stack, and returns to it by itself.
         self._thread.dispatching = True
         try:
-            # func itself would look for torch.compile's stand-ins of tensors first, of which there are none.
+            # func itself would first look for torch.compile's fake tensors, of which there are none.
             call = torch_private.operation(func)
             return call(*args, **kwargs) if kwargs else call(*args)
         finally:
@@ -190,7 +190,7 @@ class Unwatched:
 
 @cache
 def _used(func) -> list[tuple[int, str, str]]:
-    """Place and name of each argument of an operator that is memory, with "read" or "written"; none for a view."""
+    """Position and name of each tensor argument of an operator, with "read" or "written"; none for a view."""
     schema = torch_private.schema(func)
     if not schema.name.startswith("aten::") or func.is_view or schema.name in _READ_NOTHING:
         return []

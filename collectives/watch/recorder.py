@@ -13,17 +13,24 @@ from functools import wraps
 from pathlib import Path
 from typing import Callable, Iterator, NoReturn
 
+import torch.distributed as dist
+
 from ..log.event import Failure, Line, Value
 from ..log.messages import Called, Completed, Failed, Joining, Message
 from ..rank import threads, torch_private
 from ..rank.callers import is_learners
+from ..rank.callsites import Callsites
 from ..rank.failure import failure
+from ..rank.finite import Finite
 from ..rank.groups import Groups
 from ..rank.replicas import Replicas
+from ..rank.tensors import capture, outline
 from ..rank.tracer import Tracer
 from . import client
 from .lines import RETURNED
 from .pipe import say
+
+CAUGHT_SECONDS = 60  # a shorter timeout, of a group other than the world's, was set to be caught
 
 
 @contextmanager
@@ -39,10 +46,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
-    tracer = Tracer(
-        rank, emit, began, values=options.values, watch=options.watch, patient=True, nan=options.nan,
-        astray=lambda place: way.give_up(f"the program made it rank {place}, in a default group of its own"),
-    )  # fmt: skip
+    tracer = _tracer(rank, emit, began, way, options)
     replicas = Replicas(options.replicas, emit, lambda: tracer.calls)
     way.before_stack = tracer.ask
     failed = False
@@ -75,6 +79,28 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     finally:
         if not failed and threads.to_join:
             way.emit(Joining(set(threads.to_join)))
+
+
+def _tracer(
+    rank: int, emit: Callable[[Message], None], began: float, way: client.Link, options: argparse.Namespace
+) -> Tracer:
+    """The tracer of a job, with the parts that its options ask for."""
+
+    def give_up(place: str) -> None:
+        way.give_up(f"the program made it rank {place}, in a default group of its own")
+
+    as_reported = capture if options.values else outline
+    tracer = Tracer(rank, emit, began, as_reported, watch=options.watch, is_short=_is_caught, astray=give_up)
+    if options.nan:
+        tracer.finite = Finite(emit)
+    elif not options.values:  # no call's tensors are read
+        tracer.callsites = Callsites(tracer)
+    return tracer
+
+
+def _is_caught(timeout: float, group: dist.ProcessGroup) -> bool:
+    """Whether the program set a group's timeout, in seconds, to catch its error: anything else a job should report."""
+    return timeout < CAUGHT_SECONDS and group.group_name != dist.group.WORLD.group_name
 
 
 def _told_of_exit(end: Callable[[], None], tell: Callable[[Failure], None]) -> None:

@@ -3,11 +3,13 @@
 import torch
 import torch.distributed as dist
 
-from collectives.rank import streams
+from collectives.rank import tracer
+from collectives.rank.device import KINDS, Streams
 from tests.nccl_like.build import build, load
 
 device = load(build())
-streams.KINDS["cpu"] = streams.Streams(lambda _: device.Event(), device.capturing)
+tracer.WAITED_FOR.clear()
+KINDS["cpu"] = Streams(lambda _: device.Event(), device.capturing)
 
 
 def total():

@@ -10,11 +10,13 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
 from torch.nn.parallel import DistributedDataParallel
 
-from collectives.rank import streams
+from collectives.rank import tracer
+from collectives.rank.device import KINDS, Streams
 from tests.nccl_like.build import NAME, build, load
 
 device = load(build())
-streams.KINDS["cpu"] = streams.Streams(lambda _: device.Event(), device.capturing)
+tracer.WAITED_FOR.clear()
+KINDS["cpu"] = Streams(lambda _: device.Event(), device.capturing)
 
 
 def ways(rank, size):
