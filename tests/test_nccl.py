@@ -111,6 +111,13 @@ def test_of_numbers_that_are_none_the_first_is_told_when_its_call_is_through(job
 
 
 @pytest.mark.slow
+def test_a_nan_is_told_where_a_wait_finds_its_call_through(job):
+    code, said, record = job("not_a_number_waited_for", "--nan")
+    assert code == 0, said
+    assert [e.non_finite for mine in record.events for e in mine if e.op == "all_reduce"] == [False, True]
+
+
+@pytest.mark.slow
 def test_a_call_from_a_thread_without_python_has_the_line_of_the_main_thread(job):
     code, said, record = job("in_thread")
     assert code == 0, said

@@ -109,6 +109,15 @@ def not_a_number(rank, size):
     time.sleep(2)
 
 
+def not_a_number_waited_for(rank, size):
+    """Rank 1 passes in a NaN, and waits once the device is through."""
+    x = torch.full((2,), float("nan")) if rank == 1 else torch.ones(2)
+    work = dist.all_reduce(x, async_op=True)
+    device.synchronize()
+    work.wait()
+    dist.barrier()
+
+
 def in_thread(rank, size):
     x = torch.ones(2)
     device.all_reduce_in_thread(dist.group.WORLD, [x])
