@@ -35,7 +35,7 @@ import os, resource, signal, threading, time
 import psutil, torch
 from helpers import RankFailed, run
 from collectives.launch import pool, session
-from collectives.rank import protocol
+from collectives.launch import wire
 from collectives.judge import monitor
 from collectives.outcome.errors import ServerLost, StartFailed
 from tests.corpus.faults import end, on_standby, server
@@ -275,7 +275,7 @@ def test_the_traceback_of_a_crashed_server_is_told(kernel, tmp_path):
     def crash():
         while len(os.listdir(folder)) < 2:
             pass
-        pool.server().post(protocol.Ready())  # which is no request
+        pool.server().post(wire.Ready())  # which is no request
     threading.Thread(target=crash).start()
     try:
         run(work, world_size=2)

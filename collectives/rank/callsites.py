@@ -69,7 +69,7 @@ class Callsites:
         self._patterns: dict[tuple, Pattern] = {}
 
     def methods(self) -> dict[str, Callable]:
-        """By name, what the program calls in place of methods of ProcessGroup."""
+        """By name, what the program calls instead of methods of ProcessGroup."""
         return {name: self._method(name, *own) for name, own in torch_private.REPEATED.items()}
 
     def _method(self, name: str, own: Callable, of_backend: str) -> Callable:

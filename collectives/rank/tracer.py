@@ -236,7 +236,7 @@ class Tracer:
         self.emit(Completed(event.index, None, self.now(), True, None))
 
     def _report(self, event: Event, inputs: Value, streams: Streams | None) -> None:
-        """Number a call and report it, before it is issued."""
+        """Give a call its number and report it, before it is issued."""
         with torch_private.NoModes():  # the recorder's own use of tensors isn't the program's
             event.before = self._read(inputs, streams, event.captured, event.is_scratch)
             finite = self.finite and self.finite.look(event, inputs, later=bool(streams) and not self.waits)
@@ -264,7 +264,7 @@ class Tracer:
         by_torch: bool,
         is_message: bool = False,
     ) -> TracedWork:
-        """The Work that reports the call's end, in place of the backend's own; it's open from now on."""
+        """The Work that reports the call's end, instead of the backend's own; it's open from now on."""
         traced = TracedWork(self, work, [part])
         traced.device, traced.streams, traced.by_torch = device, streams, by_torch
         on_device = bool(streams) and not self.waits
@@ -303,7 +303,7 @@ class Tracer:
         return called
 
     def _batching(self) -> tuple[Callable, Callable]:
-        """The functions that begin and end a batch, in place of torch's own. gloo has none."""
+        """The functions that begin and end a batch, instead of torch's own. gloo has none."""
 
         def start(group: ProcessGroup, device_type: torch.device) -> None:
             self.device.start_batch(group, device_type)
@@ -410,7 +410,7 @@ class Tracer:
             torch_private.after_graph(self._waits_in_pass)
 
     def _waits_in_pass(self) -> None:
-        """Report when the main thread began to wait; this is no evidence of a deadlock."""
+        """Report when the main thread began to wait; that isn't evidence of a deadlock."""
         since = self.now()
         for traced in list(self.open.values()):
             if traced.asked and traced.since is None:
