@@ -65,8 +65,7 @@ class RankSpec(NamedTuple):
     place: Place = Place()
 
 
-# --- commands -----------------------------------------------------------------------------
-# What travels besides the log. From a rank to the kernel.
+# --- commands, which travel besides the log: from a rank to the kernel --------------------
 
 
 class Ready(NamedTuple):
