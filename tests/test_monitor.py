@@ -1,5 +1,6 @@
 """The judge of a run, fed with what ranks wrote down elsewhere: a file for each rank, read one after the other."""
 
+import copy
 import dataclasses
 import inspect
 import itertools
@@ -14,9 +15,10 @@ import torch.distributed as dist
 
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
+from collectives.judge.verdict import Deadlock
 from collectives.launch.wire import Frames, frame
-from collectives.log.event import Event, Line
-from collectives.log.messages import Called, Completed, Grouped, Misused, Returned, Skipped, Ungrouped, Waiting
+from collectives.log.event import Event, Failure, Line
+from collectives.log.messages import Called, Completed, Failed, Grouped, Misused, Returned, Skipped, Ungrouped, Waiting
 from helpers import RunError, run
 from tests import ROOT
 
@@ -277,3 +279,23 @@ def test_a_name_that_may_have_been_lost_is_held_against_nobody():
     monitor.feed(1, Skipped(0, {}, set()))
     monitor.feed(1, alone(1, 2))
     assert not monitor.in_trouble and monitor.standing[0].lacking == frozenset()
+
+
+def test_a_recv_that_gloo_refuses_as_its_sender_is_gone_is_no_first_cause():
+    """Rank 0 dropped its send and returned; rank 1's recv raises before anybody waits for it."""
+    refused = Failure("RuntimeError", "Connection closed by peer [127.0.0.1]:5", [], True)
+    sent, received = (
+        Event(rank, 0, op, (0, 1), group_name="0", backend="gloo", src=0, dst=1, async_op=op == "send")
+        for rank, op in ((0, "send"), (1, "recv"))
+    )
+    told = {
+        0: [Called(sent), Completed(0, None, None, False, None), Returned(b"", (None, None), None, [])],
+        1: [Called(received), Failed(refused)],
+    }
+    for order in turns([len(told[0]), len(told[1])]):
+        monitor, left = Monitor(2), {rank: list(messages) for rank, messages in told.items()}
+        for rank in order:
+            monitor.feed(rank, copy.deepcopy(left[rank].pop(0)))
+        verdict = monitor.failure()
+        assert isinstance(verdict, Deadlock) and verdict.ranks == (1,), (order, verdict)
+        assert "Rank 0 dropped the handle of isend #1" in wording.words(verdict)

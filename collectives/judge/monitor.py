@@ -242,6 +242,8 @@ class Monitor(State):
             return self._raised(causes)
         if leavers:
             return self._stuck({rank: waits[rank] for rank in waited})
+        if lacking := self._lacking_messages:
+            return self._stuck(lacking)
         if early := [rank for rank in self._lost if rank in dead and self._lost[rank] < first + AT_ONCE_SECONDS]:
             return self._died(min(early, key=self._may_follow))
         if failures and (absent := frozenset().union(*waits.values()) - failures.keys() - dead):

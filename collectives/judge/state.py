@@ -182,12 +182,17 @@ class State:
                 self._remember(event)
 
     def _left_in_call(self, rank: int) -> None:
-        """A rank has ended inside a call: if it is not known in which, in the first that others had not made."""
+        """A rank has ended inside a call: if it is not known in which, in the first that others had not made.
+
+        If there is none, gloo refused its last call because the partner is gone.
+        """
         if rank not in self._blocked:
-            for event in self._events[rank].values():
-                if event.end is None and not self.call_of(event).is_complete:
-                    self._blocked[rank] = event
-                    return
+            left = [event for event in self._events[rank].values() if event.end is None]
+            event = next((event for event in left if not self.call_of(event).is_complete), None)
+            if event is None and left and rank in self._failures and is_consequence(self._failures[rank]):
+                event = left[-1]
+            if event is not None:
+                self._blocked[rank] = event
 
     def _waits(self, event: Event, thread: Hashable) -> None:
         """A thread of the event's rank waits for it, without limit."""
