@@ -1,12 +1,17 @@
 """What imports what: one way only; a rank loads what it executes; names never depend on what was imported first."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
+import collectives
+import helpers
 from collectives import algorithms as schedule
 from collectives import cost, machines
+from collectives.lazy import Later
 from helpers import run
 from tests import ROOT
 
@@ -59,6 +64,20 @@ def test_lazy_names_are_all_there(package):
         package.no_such_name
     with pytest.raises(ImportError):
         exec(f"from {package.__name__} import no_such_name")
+
+
+def test_every_name_and_method_that_is_loaded_later_is_there():
+    modules = [
+        importlib.import_module(name)
+        for package in (collectives, helpers)
+        for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if "__main__" not in name and name not in ("collectives.remote.network", "collectives.remote.enter")
+    ]
+    for module in (collectives, helpers, *modules):
+        assert [name for name in vars(module).get("_home", ()) if getattr(module, name, None) is None] == [], module
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == module.__name__:
+                assert all(getattr(kind, name) for name, value in vars(kind).items() if isinstance(value, Later)), kind
 
 
 CLASHES = """

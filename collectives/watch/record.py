@@ -34,10 +34,9 @@ class Record(Run):
     about: dict = field(default_factory=dict)  # script, arguments, ...
     knows_blocked: bool = True  # whether it has the times when ranks began to block in calls that returned at once
 
-    timeline = Later("..play.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
-    training_steps = Later(
-        "..play.training", "training_steps"
-    )  # each rank's time in each of them, and the ranks that held others up
+    timeline = Later(".steps.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
+    # Each rank's time in each of them, and the ranks that held others up.
+    training_steps = Later(".steps.training", "training_steps")
     bill = Later("..cost.bill", "bill")  # these calls' time on a machine
 
     @property
