@@ -813,3 +813,14 @@ def test_many_calls_leave_nothing_behind(script, tmp_path):
     few, many = done.stdout.splitlines()
     assert few == many and few.startswith("(3, 1,")
     assert not list(tmp_path.glob("collectives-*"))
+
+
+def test_a_message_that_was_waited_for_is_complete_as_often_as_the_program_asks():
+    def exchange():
+        other = 1 - dist.get_rank()
+        works = [dist.isend(torch.ones(1), other), dist.irecv(torch.empty(1), other)]
+        for work in works:
+            work.wait()
+        return [work.is_completed() for work in works * 2]
+
+    assert run(exchange, world_size=2, timeout=20).results == [[True] * 4] * 2

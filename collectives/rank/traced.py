@@ -55,7 +55,7 @@ class TracedWork(HasSource, Work):
     since: float | None = None  # when the main thread began to wait for that future in C++, if known
     by_torch = False  # whether torch made the call: then its C++ may be the only holder of the Work
     told = waited = False  # completion reported; reported as waited
-    failed = False  # whether a wait for it is known to raise its error
+    failed = succeeded = False  # whether a wait for it is known to raise its error; or has returned
 
     def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
         super().__init__()
@@ -88,6 +88,7 @@ class TracedWork(HasSource, Work):
         finally:  # a wait with a timeout ends in an exception, and the program may continue
             if guarded:
                 self._waits(False)
+        self.succeeded = True
         if self.after is None:
             tracer.waited(self)
         else:
@@ -102,11 +103,12 @@ class TracedWork(HasSource, Work):
     def complete(self) -> bool:
         """Whether the call has ended without an error.
 
-        is_completed() is also true for a Work that failed. A wait for it then returns, or raises, at once.
+        is_completed() is also true for a Work that failed. A wait for a collective then returns, or raises, at once; a
+        message of gloo is completed by a wait alone, and a second one would wait for a second message.
         """
         if self.captured or self.failed or not self.inner.is_completed():
             return False
-        if not self.streams:  # a device's Work that fails ends the process
+        if not self.streams and not self.succeeded:  # a device's Work that fails ends the process
             try:
                 self.inner.wait()
             except RuntimeError:
