@@ -184,7 +184,7 @@ class State:
     def _left_in_call(self, rank: int) -> None:
         """A rank has ended inside a call: if it is not known in which, in the first that others had not made.
 
-        If there is none, gloo refused its last call because the partner is gone.
+        Otherwise, gloo refused its last call because the partner is gone.
         """
         if rank not in self._blocked:
             left = [event for event in self._events[rank].values() if event.end is None]
