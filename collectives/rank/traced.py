@@ -103,8 +103,7 @@ class TracedWork(HasSource, Work):
     def complete(self) -> bool:
         """Whether the call has ended without an error.
 
-        is_completed() is also true for a Work that failed. A wait for a collective then returns, or raises, at once; a
-        message of gloo is completed by a wait alone, and a second one would wait for a second message.
+        is_completed() is also true if it failed: a collective's wait then raises. A second wait for a message hangs.
         """
         if self.captured or self.failed or not self.inner.is_completed():
             return False
