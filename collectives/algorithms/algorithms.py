@@ -46,7 +46,7 @@ def chain_broadcast(n: int, root: int = 0, pieces: int = 1) -> Schedule:
 
 
 def binomial_broadcast(n: int, root: int = 0) -> Schedule:
-    """Every rank that has the chunk forwards it: such ranks double in every step, ceil(lg n) steps."""
+    """Every rank that has the chunk forwards it: they double in every step, ceil(lg n) steps."""
     pairs = [[(v, v + d) for v in range(min(d, n - d))] for d in doublings(n)]  # for root 0
     steps = [[copy((root + a) % n, (root + b) % n, 0) for a, b in step] for step in pairs]
     return Schedule("broadcast", n, steps, root=root, name="binomial tree")
