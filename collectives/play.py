@@ -9,8 +9,8 @@ __all__ = lazy(
     __name__,
     {
         "collectives.figures.player": "play",
-        "collectives.figures.step": "step",
+        "collectives.figures.stepper": "step",
         "collectives.watch.steps.timeline": "timeline",
-        "collectives.watch.steps.training": "training_steps",
+        "collectives.watch.steps.training_steps": "training_steps",
     },
 )

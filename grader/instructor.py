@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import report, roster, walls
+from . import class_report, roster, walls
 from .entries import Entry, find, naming
 from .folder import ReportFolder, Unfit, recall, remember, write
 from .gradebook import Grading, Student, students
-from .terminal import bar, printable, printable_lines
-from .workers import TRIES, NoWorker, Workers, WorkItem
+from .safe_text import bar, printable, printable_lines
+from .worker_pool import TRIES, NoWorker, Workers, WorkItem
 
 LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is read once nothing has written to it for that long
 
@@ -105,7 +105,7 @@ def score(options: argparse.Namespace) -> int:
             print(f"\n{why} {kept}", file=sys.stderr)
             return 2
     bar("", 0, 0)
-    print(report.table(people))
+    print(class_report.table(people))
     lost = sum(not any(grading.exercise for grading in student.gradings) for student in people)
     print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
     print(*filter(None, [printable_lines(about)]), sep="\n", end="\n" * bool(about))
@@ -134,7 +134,7 @@ def _scored(
     def each(grading: Grading) -> None:
         latest[grading.student, grading.file] = grading
         (student,) = students([one for one in latest.values() if one.student == grading.student])
-        report.write_student(folder, student, options.gradescope)
+        class_report.write_student(folder, student, options.gradescope)
 
     while True:
         now = _saved(options.paths)
@@ -149,7 +149,7 @@ def _scored(
             gradings = grade(entries, folder, workers, Progress())
         latest = {(grading.student, grading.file): grading for grading in gradings}
         before, people = people, students(gradings)
-        report.write_all(folder, gradings, options.gradescope, before)
+        class_report.write_all(folder, gradings, options.gradescope, before)
         about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
         if not options.watch:
             return people, about

@@ -10,9 +10,9 @@ from pathlib import Path
 from helpers.progress import remember
 
 from . import submission
-from .feedback import Feedback, Kernel, tried, untried
+from .execution import Feedback, Kernel, tried, untried
+from .safe_text import bar
 from .submission import Unusable
-from .terminal import bar
 
 NOT_BEGUN = "not begun"
 LOOK_SECONDS = 0.3  # between two looks whether a notebook was saved

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .folder import Unfit
 from .gradebook import Student
-from .terminal import no_formula
+from .safe_text import no_formula
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")  # of an exported gradebook
 MOODLE = ("First name", "Last name", "ID number", "Email address", "Username")

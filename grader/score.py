@@ -20,12 +20,12 @@ from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 from helpers.exercise.cases import WORLD_SIZES, Case, ranks
 from helpers.exercise.feedback import broken, explain, spent
-from helpers.exercise.judge import judge, over, unheard
+from helpers.exercise.judgment import judge, over, unheard
 from helpers.exercise.notebook import checks_of, is_check
 from helpers.exercise.task import Attempt, Puzzle, Task
 from helpers.exercise.tasks import TASKS
 
-from .calls import Ungradable
+from .described_calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .inside.seccomp import computing_seconds
@@ -218,7 +218,7 @@ def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
     return pictures, undrawn
 
 
-# The modules that schedules need, without the algorithms. Each is executed as it is (inside/rank.py), in this order, so
+# The modules that schedules need, without the algorithms. Each is executed as it is (inside/sandboxed_rank.py), in this order, so
 # it may import only the ones before it, torch and the standard library.
 MODULES = ("format", "lazy", "log.collectives", "algorithms.model", "algorithms.proof", "algorithms.count")
 # collectives.algorithms as the sandbox has it

@@ -30,7 +30,7 @@ from helpers.exercise.cases import Case
 from helpers.exercise.on_rank import File, content
 from helpers.exercise.task import Attempt
 
-from .calls import Impossible, Room, Ungradable, described_call, fits, left_with
+from .described_calls import Impossible, Room, Ungradable, described_call, fits, left_with
 from .inside import protocol, seccomp
 from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, text
 

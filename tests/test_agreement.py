@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from grader import feedback, sandbox, submission, walls
-from helpers.exercise import CheckFailed, check, notebook
+from grader import execution, sandbox, submission, walls
+from helpers.exercise import CheckFailed, check_cells, notebook
 from tests.corpus import answers, puzzles
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
@@ -48,16 +48,16 @@ def sandboxes():
 )
 def test_of_a_mistake_both_say_whether_its_values_are_right(name, answer, sandboxes, patient, monkeypatch):  # noqa: F811
     """That its budget check fails in both, with the same words, is in test_exercises.py and test_score.py."""
-    monkeypatch.setattr(check, "TIMEOUT_SECONDS", 20.0)  # some mistakes end by it alone
+    monkeypatch.setattr(check_cells, "TIMEOUT_SECONDS", 20.0)  # some mistakes end by it alone
     values, *_ = checked(name, answer, sandboxes)
     with contextlib.nullcontext() if not values.reason else pytest.raises(CheckFailed):
-        check.check_values(named(answer, name))
+        check_cells.check_values(named(answer, name))
 
 
 def test_an_answer_is_known_by_its_variable_and_below_a_magic(monkeypatch):
     for answer in (lambda x: x, type("Mean", (), {"__call__": lambda self, x: x})()):
         monkeypatch.setattr(sys.modules["__main__"], "distributed_mean", answer, raising=False)
-        assert check.task_of(answer).name == "distributed_mean"
+        assert check_cells.task_of(answer).name == "distributed_mean"
     assert submission.slips(submitted("%%time\ndef distributed_mean(x): return x")) == ""
     assert "must define distributed_mean" in submission.slips(submitted("%%time\nmean = None"))
 
@@ -67,8 +67,8 @@ def test_an_answer_is_known_by_its_variable_and_below_a_magic(monkeypatch):
 def test_submissions_pass_the_same_checks(name, sandboxes, patient, monkeypatch):  # noqa: F811
     row = GRADED[name]
     if name == "without end":
-        monkeypatch.setattr("grader.feedback.CELL_SECONDS", 30)
-    learners = feedback.tried(submitted(row.source, row.exercise), lambda done, of: None)
+        monkeypatch.setattr("grader.execution.CELL_SECONDS", 30)
+    learners = execution.tried(submitted(row.source, row.exercise), lambda done, of: None)
     assert name not in ONLY_SCORED or re.search(TOLD, learners.reason), learners.reason
     scores = scored(row.source, sandboxes, row.exercise)
     differ = [(ours.name, theirs.reason, ours.reason) for ours, theirs in zip(scores.checks, learners.checks, strict=True)

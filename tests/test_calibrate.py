@@ -13,7 +13,7 @@ from collectives.calibrate.calibrate import Row, error, fitted, own, price_on, p
 from collectives.calibrate.reports import Measured, measured
 from collectives.cost import nccl
 from collectives.machines import machine, network, rails, sweeps
-from tools import calibration
+from tools import calibration_page
 
 
 def test_the_rule_for_faults_finds_the_suspect_and_spares_the_healthy():
@@ -140,5 +140,5 @@ def test_a_report_says_what_it_lacks(tmp_path):
 
 
 def test_the_page_of_the_calibration_is_up_to_date():
-    """`python -m tools.calibration` writes it."""
-    assert calibration.PAGE.read_text(encoding="utf-8") == calibration.page()
+    """`python -m tools.calibration_page` writes it."""
+    assert calibration_page.PAGE.read_text(encoding="utf-8") == calibration_page.page()

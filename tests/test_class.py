@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from grader import gradebook, instructor, report, score, workers
+from grader import class_report, gradebook, instructor, score, worker_pool
 from grader.entries import find
 from grader.folder import ReportFolder, Unfit, fingerprint
 from grader.gradebook import CheckScore, Grading
@@ -175,9 +175,9 @@ def test_a_worker_that_does_not_come_up_says_nothing_about_a_submission(tmp_path
 def graded(entries, out, jobs=2, each=lambda done, student: None):
     """In this process. each: called with how many are done, and the last one's student."""
     with closing(ReportFolder(out, "s", walls=False, pictures=False)) as folder:
-        with closing(workers.Workers(jobs, walls=False)) as ours:
+        with closing(worker_pool.Workers(jobs, walls=False)) as ours:
             gradings = instructor.grade(entries, folder, ours, lambda done, of, student: each(done, student))
-        report.write_all(folder, gradings, gradescope=True)
+        class_report.write_all(folder, gradings, gradescope=True)
     return {grading.student: grading for grading in gradings}
 
 
@@ -211,8 +211,8 @@ def test_a_worker_that_is_always_killed_is_told_of_and_the_submission_graded_nex
 
 @pytest.mark.slow
 def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "JOB_SECONDS", 30.0)
-    monkeypatch.setattr(workers, "START_SECONDS", 90.0)  # it may be stopped before it is up
+    monkeypatch.setattr(worker_pool, "JOB_SECONDS", 30.0)
+    monkeypatch.setattr(worker_pool, "START_SECONDS", 90.0)  # it may be stopped before it is up
 
     def stop(done, student):
         if done == 1:
@@ -290,7 +290,9 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
     written = [*(out / "students").glob("*.html"), out / "statistics.html"]
     assert len(written) == len(odd) + 1 and not any("<b>bold" in page.read_text("utf-8") for page in written)
     assert len(list((out / "gradescope").glob("*.json"))) == len(odd)
-    table = report.table(gradebook.students(list(gradings.values()))) + "\n" + (out / "scores.csv").read_text("utf-8")
+    table = (
+        class_report.table(gradebook.students(list(gradings.values()))) + "\n" + (out / "scores.csv").read_text("utf-8")
+    )
     assert "\x1b" not in table and len(table.splitlines()) == 2 * (len(odd) + 1)
 
 
@@ -382,7 +384,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_of(capsys):
     said = capsys.readouterr().err
     assert "The picture of f could not be drawn" in said and "in draw" in said
     grading = Grading(MEAN, (CheckScore("", "f: is it right?", 1, 1),), undrawn=undrawn, student="ann")
-    page = report.feedback("", *gradebook.students([grading]))
+    page = class_report.feedback("", *gradebook.students([grading]))
     assert "picture of f could not be drawn" in page and "no &lt;artist&gt;" in page
 
 

@@ -30,10 +30,10 @@ from collectives.log.messages import (
     WorkBegan,
 )
 from collectives.machines import rails
-from collectives.watch.decoder import Hearer
-from collectives.watch.encoder import Teller
-from collectives.watch.judge import ENDING_SECONDS, KEPT_CALLS, Judge
+from collectives.watch.job_judge import ENDING_SECONDS, KEPT_CALLS, Judge
 from collectives.watch.lines import RETURNED, Reader, decoded
+from collectives.watch.message_decoder import Hearer
+from collectives.watch.message_encoder import Teller
 from collectives.watch.ring import RingReader, RingWriter
 from tests import ROOT
 from tests.corpus.host_faults import STATIC

@@ -8,11 +8,11 @@ import pytest
 
 from collectives.algorithms.pipeline.picture import PALE
 from collectives.algorithms.pipeline.picture import TINTS as ACTIONS
-from collectives.cost.draw import PLACES
-from collectives.cost.draw import TINTS as NCCL
+from collectives.cost.charts import PLACES
+from collectives.cost.charts import TINTS as NCCL
 from collectives.draw.canvas import AMOUNT, ANYBODYS, FAINT, IDLE, PALETTE, REDUCED, SERIES, TRAY, ink_on
 from collectives.draw.palette import NIGHT
-from collectives.planner.picture import MEMORY, SECONDS
+from collectives.planner.plan_charts import MEMORY, SECONDS
 from collectives.train.letters import TINTS as LETTERS
 from collectives.train.overlap import BARE, HIDDEN
 from helpers.views.web import script

@@ -14,10 +14,10 @@ import torch
 
 from collectives import algorithms as schedule
 from helpers import RankFailed, course, run
-from helpers.exercise import CheckFailed, check, check_budget, check_practice, check_values, notebook
+from helpers.exercise import CheckFailed, check_budget, check_cells, check_practice, check_values, notebook
 from helpers.exercise.cases import WORLD_SIZES, Case
 from helpers.exercise.feedback import explain, in_words
-from helpers.exercise.judge import judge
+from helpers.exercise.judgment import judge
 from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
@@ -51,7 +51,7 @@ WRONG = answers.WRONG | puzzles.WRONG | practice.WRONG
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """On a busy machine an answer takes longer than a learner would wait."""
-    monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 120.0)
+    monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 120.0)
 
 
 def cases(table, answer_of):
@@ -106,7 +106,7 @@ def in_one_run(functions):
             continue
         inputs = [[(k, *own) for own in TASKS[functions[k].__name__].arguments(case)] for k, case in tried]
         done = run(perform, each, [case.late for _, case in tried], inputs, world_size=world_size, timeout=120)
-        for (k, _), attempt in zip(tried, check.attempts_of(done, len(tried)), strict=True):
+        for (k, _), attempt in zip(tried, check_cells.attempts_of(done, len(tried)), strict=True):
             own = [arguments[1:] for arguments in attempt.arguments]
             came[k].setdefault(world_size, []).append(replace(attempt, arguments=own))
     return came
@@ -133,10 +133,12 @@ def test_a_right_answer_passes(name, answer, capsys, monkeypatch, request):
     """
     function = named(answer, name)
     if is_quick(request.config):
-        monkeypatch.setattr(check, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
+        monkeypatch.setattr(check_cells, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
     for kind in ("slow", "nightly"):
         if (name, answer) in TOGETHER[FILE_OF[name], kind]:
-            monkeypatch.setattr(check, "_kept", {check._key(function): together(FILE_OF[name], kind)[name, answer]})
+            monkeypatch.setattr(
+                check_cells, "_kept", {check_cells._key(function): together(FILE_OF[name], kind)[name, answer]}
+            )
     check_budget(function)
     said = capsys.readouterr()
     last = rf"in {len(TASKS[name].cases)} cases?\." if isinstance(TASKS[name], Puzzle) else "With (8|16) ranks"
@@ -146,7 +148,7 @@ def test_a_right_answer_passes(name, answer, capsys, monkeypatch, request):
 @pytest.mark.parametrize("name, entry", cases(WRONG, lambda entry: entry[0]))
 def test_a_mistake_fails_and_is_told_why(name, entry, monkeypatch):
     answer, words = entry
-    monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 20.0)  # some mistakes end by it alone
+    monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 20.0)  # some mistakes end by it alone
     with pytest.raises(CheckFailed) as caught:
         check_budget(named(answer, name))
     assert re.search(words, str(caught.value)), str(caught.value)
@@ -353,7 +355,7 @@ def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task,
     assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
     exec(answer, names)
     if task is not PRACTICE[chapter][0]:
-        monkeypatch.setattr(check, "_kept", {check._key(names[task.name]): folded(chapter)[task.name]})
+        monkeypatch.setattr(check_cells, "_kept", {check_cells._key(names[task.name]): folded(chapter)[task.name]})
     exec(checked, names)
     assert capsys.readouterr().out.startswith("Right, in")
 
@@ -370,7 +372,7 @@ def test_a_short_task_says_how_many_of_its_chapter_are_done(monkeypatch, tmp_pat
 
 @pytest.mark.slow
 def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
-    monkeypatch.setattr("helpers.exercise.check.TIMEOUT_SECONDS", 5.0)
+    monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 5.0)
     earlier = []  # a rank's own: it holds the calls that this process has made
 
     def in_sync(x):

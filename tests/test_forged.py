@@ -11,11 +11,11 @@ import torch
 
 from collectives.outcome.errors import RunError
 from grader import switch
-from grader.calls import Ungradable
+from grader.described_calls import Ungradable
 from grader.inside.protocol import DTYPES, FrameReader, Malformed, decode, encode, frame
 from helpers.exercise.cases import Case
 from helpers.exercise.feedback import explain
-from helpers.exercise.judge import judge
+from helpers.exercise.judgment import judge
 from helpers.exercise.task import Attempt, Task
 from helpers.exercise.tasks import TASKS
 from tests.sampling import when

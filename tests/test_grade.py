@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from grader import __main__ as grade
-from grader import feedback
+from grader import execution
 from helpers import progress
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import released
@@ -100,7 +100,7 @@ def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypa
     assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nimport os; os._exit(0)")) == 0
     said = capsys.readouterr().out
     assert "ended the kernel that it ran in" in said and "0 of 3 points" in said
-    monkeypatch.setattr(feedback, "CELL_SECONDS", 4)
+    monkeypatch.setattr(execution, "CELL_SECONDS", 4)
     assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nwhile True: pass")) == 0
     said = capsys.readouterr().out
     assert "took longer than 4 seconds" in said and "0 of 3 points" in said

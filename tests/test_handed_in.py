@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from grader import roster, submission
+from grader.class_report import _csv, _junit
 from grader.entries import find, naming
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students
-from grader.report import _csv, _junit
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, released
 from tests.corpus.cells import MEAN, RIGHT

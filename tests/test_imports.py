@@ -50,7 +50,7 @@ print(sorted(during - before), sorted(during - after), sorted(measured - during)
 def test_a_rank_loads_what_it_executes_and_the_next_ones_have_it():
     done = subprocess.run([sys.executable, "-c", RING_AND_PING_PONG], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == [
-        "['collectives.algorithms', 'collectives.algorithms.execute', 'collectives.algorithms.model']",
+        "['collectives.algorithms', 'collectives.algorithms.execute', 'collectives.algorithms.schedule']",
         "[]",
         "['collectives.cost', 'collectives.cost.fit']",
     ], done.stderr

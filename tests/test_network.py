@@ -56,9 +56,9 @@ from collectives.cost import (
     bill,
     busbw,
     calibration,
+    charts,
     compute_seconds,
     cost,
-    draw,
     exchange,
     fit,
     loopback,
@@ -846,34 +846,34 @@ def test_the_words_of_a_picture_say_what_it_draws():
     """Each has a text twin with the numbers drawn, and an image that is the same every time."""
     prices = {8: nccl("all_reduce", nvlink_node()), 64: nccl("all_reduce", rails(8))}
     sizes = [2**k for k in range(8, 31)]
-    choices = draw.draw_choices(prices, sizes)
+    choices = charts.draw_choices(prices, sizes)
     for line, of in zip(choices.words.splitlines()[1:], prices.values()):
         borders = [b for a, b in zip(sizes, sizes[1:]) if of.choice(a) != of.choice(b)]
-        assert line.split(" | ")[1::2] == [draw.said_bytes(b) for b in borders]
+        assert line.split(" | ")[1::2] == [charts.said_bytes(b) for b in borders]
         assert line.split(" | ")[0].endswith(" ".join(of.choice(sizes[0])))
-    curves = draw.draw_seconds({"ring": {"r": lambda n: 2e-6 * n}}, [8, 64, 512], "GPUs", growth=True)
+    curves = charts.draw_seconds({"ring": {"r": lambda n: 2e-6 * n}}, [8, 64, 512], "GPUs", growth=True)
     assert curves.words.splitlines()[1].split() == ["r", "16", "µs", "128", "µs", "1.02", "ms", "64", "x"]
     (line,) = curves.picture.panels[0].lines[:1]
     assert list(line.get_ydata()) == pytest.approx([16e-6, 128e-6, 1024e-6])
     table = calibration().of(GROUPS[0])
-    errors = draw.draw_errors(table)
+    errors = charts.draw_errors(table)
     assert errors.words == repr(table) and f"{table.median:.0%}" in errors.words
     drawn = sorted(float(dot.get_ydata()[0]) for dot in errors.picture.panels[0].lines if dot.get_xdata()[0] >= 8)
     assert drawn[-len(table) :] == pytest.approx(sorted(row.times for row in table))
-    banded = draw.draw_seconds({"rails": {"NCCL": nccl("all_reduce", rails(2))}}, [8, 2**20, 2**30])
-    far = draw.draw_seconds({"far": {"NCCL": lambda n: nccl("all_reduce", rails(n // 8))(8)}}, [64, 1024], "GPUs")
+    banded = charts.draw_seconds({"rails": {"NCCL": nccl("all_reduce", rails(2))}}, [8, 2**20, 2**30])
+    far = charts.draw_seconds({"far": {"NCCL": lambda n: nccl("all_reduce", rails(n // 8))(8)}}, [64, 1024], "GPUs")
     assert "nine of ten, from" in banded.words and len(banded.picture.panels[0].collections) == 1
     assert far.picture.panels[0].get_title(loc="left").endswith("(hollow: extrapolated)")
     assert far.words.endswith("extrapolated: no sweep of verbs has more than 256 GPUs")
-    message = draw.draw_message([(16, 5e-5), (2**20, 3e-4), (2**22, 1e-3)], fit([(16, 5e-5), (2**22, 1e-3)]))
+    message = charts.draw_message([(16, 5e-5), (2**20, 3e-4), (2**22, 1e-3)], fit([(16, 5e-5), (2**22, 1e-3)]))
     assert "latency α        50.0 µs" in message.words
-    for shown in (choices, curves, errors, message, draw.draw_machines()):
+    for shown in (choices, curves, errors, message, charts.draw_machines()):
         first, again = (shown.picture._repr_mimebundle_()[0] for _ in range(2))
         assert first["image/png"] == again["image/png"] and first["text/plain"].startswith("Picture: ")
 
 
 def test_a_chart_is_light_and_looks_as_it_was_drawn():
-    chart = draw.draw_errors(calibration()).picture
+    chart = charts.draw_errors(calibration()).picture
     png = base64.b64decode(chart._repr_mimebundle_()[0]["image/png"])
     small = np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
     off = np.abs(small - np.asarray(chart.canvas.buffer_rgba())[..., :3]).max(axis=2)

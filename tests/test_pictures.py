@@ -12,7 +12,7 @@ import torch.distributed as dist
 from collectives.draw.canvas import ANYBODYS, Words
 from collectives.log.collectives import of
 from helpers import RunError, Stuck, predict, run
-from helpers.views.predict.picture import blank
+from helpers.views.predict.blank_picture import blank
 from tests import reading
 from tests.corpus.collectives import CASES as CALLS
 from tests.corpus.collectives import given, left, make

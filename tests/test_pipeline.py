@@ -23,8 +23,8 @@ from collectives.algorithms.pipeline import (
     table,
     zero_bubble,
 )
-from collectives.algorithms.pipeline.model import kept, plan
 from collectives.algorithms.pipeline.picture import PALE, TINTS
+from collectives.algorithms.pipeline.pipeline import kept, plan
 from collectives.draw.canvas import Words
 from collectives.play import play
 from collectives.train import watch

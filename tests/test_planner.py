@@ -34,9 +34,9 @@ from collectives.planner import (
     shape,
     step,
 )
-from collectives.planner.check import RUN_KINDS
+from collectives.planner.validation import RUN_KINDS
 from collectives.train import nbytes, watch
-from collectives.train.memory import Activations
+from collectives.train.tensor_memory import Activations
 from helpers import run
 from helpers.model import batch, decoder, loss_of
 from helpers.views.planner import planner

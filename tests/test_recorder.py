@@ -25,7 +25,7 @@ from torch.distributed import ProcessGroup, Work
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from collectives.draw.calls import draw_calls
+from collectives.draw.panels import draw_calls
 from collectives.judge import diagnose
 from collectives.launch import pickling
 from collectives.log.calls import pair

@@ -15,10 +15,10 @@ from collectives.log.event import Event, Summary
 from collectives.log.messages import Called, Completed, Issued, Returned, Skipped, Waiting
 from collectives.watch import ring as rings
 from collectives.watch.collector import Collector
-from collectives.watch.decoder import Hearer
-from collectives.watch.encoder import CALL, LINE, Teller
-from collectives.watch.judge import Judge
+from collectives.watch.job_judge import Judge
 from collectives.watch.lines import Reader, decoded
+from collectives.watch.message_decoder import Hearer
+from collectives.watch.message_encoder import CALL, LINE, Teller
 from collectives.watch.pipe import Pipe
 from collectives.watch.record import load
 from collectives.watch.ring import HEADER_BYTES, RingReader, RingWriter

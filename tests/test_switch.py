@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grader import switch
-from grader.calls import Ungradable
+from grader.described_calls import Ungradable
 from grader.inside.protocol import encode, frame
 from helpers import Stuck
 from helpers.exercise.cases import Case
@@ -21,7 +21,7 @@ RETURNED = frame({"returned": {"tuple": [None, {"tuple": []}]}})
 
 
 def call(op, index, n=2, given=None, out=(), wait=False, **details):
-    """What a rank sends for a call, as grader.inside.group does."""
+    """What a rank sends for a call, as grader.inside.process_group does."""
     value, body = encode(given)
     made = {"call": op, "index": index, "in": value, "out": [list(one) for one in out], "line": None}
     sent = frame(made | {"group": list(range(n)), "name": "0"} | details, body)

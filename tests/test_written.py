@@ -11,7 +11,7 @@ import pytest
 
 from collectives.algorithms import ALGORITHMS
 from collectives.cost import cost
-from collectives.cost.plain import seconds
+from collectives.cost.message_cost import seconds
 from collectives.figures.web.panel import described
 from collectives.figures.written import GIVEN, written
 from collectives.machines import Level, Machine, Port, fat_tree, gpu_nodes, pcie_node, rails
@@ -21,7 +21,7 @@ from helpers.views.planner import planner
 from tests import ROOT
 from tests.corpus import practice, puzzles
 from tests.moving import Moved
-from tools.site.tasks import tasks
+from tools.site.page_tasks import tasks
 
 ALONE = """
 import json, sys

@@ -22,9 +22,9 @@ from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 from helpers.course import NOTEBOOKS
 from helpers.exercise.cases import Case
-from helpers.exercise.check import attempts_of
+from helpers.exercise.check_cells import attempts_of
 from helpers.exercise.feedback import broken, explain
-from helpers.exercise.judge import judge
+from helpers.exercise.judgment import judge
 from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Task
 from helpers.exercise.tasks import PRACTICE, module

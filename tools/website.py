@@ -30,7 +30,7 @@ from helpers.views.web import LACKS, PUZZLES, RECORDED, script
 
 from .notebooks import stored_picture
 from .site import pictures, python
-from .site.tasks import tasks
+from .site.page_tasks import tasks
 
 SITE = ROOT / "_site"
 PARTS = ROOT / "tools" / "site"  # the start page, the style, Sphinx's settings

@@ -12,7 +12,7 @@ from ..lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".algorithms": """
+        ".data_movement": """
             flat_broadcast chain_broadcast binomial_broadcast scatter_ring_broadcast flat_scatter binomial_scatter
             flat_reduce chain_reduce binomial_reduce flat_gather binomial_gather
             ring_all_gather doubling_all_gather bruck_all_gather pairwise_all_to_all bruck_all_to_all
@@ -20,7 +20,7 @@ __all__ = lazy(
         ".catalogue": "ALGORITHMS",
         ".count": "Bound Count",
         ".from_run": "from_run recorded",
-        ".model": "COLLECTIVES Message Schedule add copy",
+        ".schedule": "COLLECTIVES Message Schedule add copy",
         ".outline": "outline",
         ".proof": "Proof WrongSchedule",
         ".reductions": """

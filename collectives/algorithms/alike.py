@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import Iterator
 
-from .model import Message, Schedule
+from .schedule import Message, Schedule
 
 
 def alike(s: Schedule) -> Iterator[tuple[list[list[Message]], list[int] | None]]:

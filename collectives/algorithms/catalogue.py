@@ -1,6 +1,6 @@
 """All algorithms there are, from simple to elaborate."""
 
-from . import algorithms as a
+from . import data_movement as a
 from . import reductions as r
 
 ALGORITHMS = (

@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import chain
 
 from ..format import aligned
-from .model import Schedule, title
+from .schedule import Schedule, title
 
 Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
 

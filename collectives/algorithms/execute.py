@@ -5,7 +5,7 @@ from itertools import accumulate
 import torch
 import torch.distributed as dist
 
-from .model import Message, Schedule
+from .schedule import Message, Schedule
 
 
 class Program:

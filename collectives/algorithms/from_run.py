@@ -20,7 +20,7 @@ from ..log.collectives import COLLECTIVES as TABLE
 from ..log.collectives import shapes
 from ..log.transfers import Transfer, read
 from ..outcome.run import Run
-from .model import COLLECTIVES, Message, Schedule, chunk_name, members, said_ranks
+from .schedule import COLLECTIVES, Message, Schedule, chunk_name, members, said_ranks
 
 MAX_WORLDS = 4096
 RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ, by the order of floats

@@ -7,8 +7,8 @@ from ..draw.canvas import SOFT, WIDTH, Canvas, heading
 from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels
 from ..format import aligned
-from .grid import parts_tint
-from .model import Holdings, Schedule, chunk_name, title
+from .chunk_grid import parts_tint
+from .schedule import Holdings, Schedule, chunk_name, title
 
 SMALL = 6  # other chunks that are shown next to it
 

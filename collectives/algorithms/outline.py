@@ -6,8 +6,8 @@ import numpy as np
 
 from .alike import alike, but_chunks
 from .catalogue import ALGORITHMS
-from .model import Schedule
 from .rounds import Outline, Phase
+from .schedule import Schedule
 
 MAX_UNROLLED = 2048  # ranks of a schedule that is made in full
 

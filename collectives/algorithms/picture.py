@@ -1,16 +1,16 @@
 """Pictures of a schedule: the ranks' chunks between the steps, or the messages in time.
 
-Rows are ranks.  grid.py draws the one, spacetime.py the other.
+Rows are ranks.  chunk_grid.py draws the one, schedule_spacetime.py the other.
 """
 
 import textwrap
 
 from ..draw.canvas import INK, WIDTH, Canvas, Picture
-from .grid import SIDE_BY_SIDE, grids
+from .chunk_grid import SIDE_BY_SIDE, grids
 from .journey import journey
-from .model import Schedule, title
 from .proof import WrongSchedule, follow
-from .spacetime import lanes
+from .schedule import Schedule, title
+from .schedule_spacetime import lanes
 from .trees import draw_trees
 
 MAX_RANKS, MAX_CHUNKS = 8, 16  # that a grid can show

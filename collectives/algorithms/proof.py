@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Iterator
 
 from ..format import COLUMNS
-from .model import Holdings, Message, Parts, Schedule, chunk_name, members, said_ranks
+from .schedule import Holdings, Message, Parts, Schedule, chunk_name, members, said_ranks
 
 
 class WrongSchedule(ValueError):

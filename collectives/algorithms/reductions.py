@@ -1,13 +1,13 @@
-"""The algorithms that add: reduce_scatter, all_reduce.  For reduce, and sources not given here, see algorithms.py."""
+"""The algorithms that add: reduce_scatter, all_reduce.  For reduce, and sources not given here, see data_movement.py."""
 
 from functools import partial
 from typing import Callable, Iterator
 
 import numpy as np
 
-from .algorithms import doublings, flat_broadcast, flat_reduce, need_positive, need_power_of_two
-from .model import Schedule
+from .data_movement import doublings, flat_broadcast, flat_reduce, need_positive, need_power_of_two
 from .rounds import Outline, Phase, exchange, one_ring, phase, regular, rings
+from .schedule import Schedule
 
 # --- every rank gets its own piece of the sum ---------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
 
-from .model import Message, Schedule
+from .schedule import Message, Schedule
 
 
 class Phase(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Iterable
 
 from ..draw.canvas import FAINT, INK, SOFT, WIDTH, Canvas, colour, heading, ink_on, text_width
 from ..draw.chips import along
-from .model import Schedule, said_chunks, title
+from .schedule import Schedule, said_chunks, title
 
 PITCH, LEVEL, RADIUS = 52, 62, 14  # pixels: between leaves, between levels, of a rank
 Tree = dict[int, int]  # rank -> its parent

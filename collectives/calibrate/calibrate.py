@@ -18,10 +18,10 @@ import numpy as np
 
 from ..cost.tuner import Nccl, nccl
 from ..format import aligned, duration, size
-from ..machines.figures import SHEET, UNITS, Quantity
-from ..machines.model import Machine
+from ..machines.data_sheets import SHEET, UNITS, Quantity
 from ..machines.networks import ANCHORS, FIGURES, Network, networks
 from ..machines.presets import machine, machines, nvlink_node, rails
+from ..machines.topology import Machine
 from .reports import Measured, measured
 
 # A row that takes FAULT times the upper end of the band, and the next size too, is a fault, not a family's habit.  This

@@ -13,7 +13,7 @@ import numpy as np
 from ..format import aligned, duration, size
 from ..log.calls import Call
 from ..log.collectives import of
-from ..machines.model import Machine
+from ..machines.topology import Machine
 from ..outcome.run import Run
 from .result import Cost
 from .tuner import nccl

@@ -18,7 +18,7 @@ from ..algorithms import Schedule
 from ..algorithms.outline import outline
 from ..algorithms.rounds import Outline, Phase
 from ..machines.gpu import gpu as gpu_of
-from ..machines.model import Machine
+from ..machines.topology import Machine
 from .result import Cost, check_bytes
 
 # Seconds of a step as a straight line over the buffer's bytes, two of them per byte; limit: the slowest thing.

@@ -7,7 +7,7 @@ import numpy as np
 from ..algorithms import ring_all_reduce, tree_all_reduce
 from ..draw.canvas import SERIES, SOFT
 from ..draw.chart import Chart, label_ends, note, seconds_axis, ticks, titled
-from ..machines.model import flat
+from ..machines.topology import flat
 from .cost import cost
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from ..machines.model import Machine
+    from ..machines.topology import Machine
 
 SIZES = tuple(4**k for k in range(2, 13))  # bytes, 16 B to 16 MiB
 COLD = 2**25  # bytes: more than a core's share of the cache
@@ -99,7 +99,7 @@ def loopback(pair: Fit, crowd: Fit, ranks: int, addition: float = 0.0) -> "Machi
     pair: of one message at a time (ping_pong on 2 ranks).  crowd: of messages that all ranks send at the same time
     (exchange on `ranks` ranks).  addition: seconds to add a byte.
     """
-    from ..machines.model import Level, Machine, Port  # ranks measure, and need no machine
+    from ..machines.topology import Level, Machine, Port  # ranks measure, and need no machine
 
     port = Port("socket", max(pair.bandwidth, crowd.bandwidth))
     level = Level("loopback", ranks, crowd.latency, port, bus=crowd.bandwidth * ranks)

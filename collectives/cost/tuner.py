@@ -18,8 +18,8 @@ from typing import Iterable, NamedTuple
 from ..log.collectives import COLLECTIVES as TABLE
 from ..machines import tuning
 from ..machines.gpu import NCCL, gpu
-from ..machines.model import Machine
 from ..machines.networks import PRICES
+from ..machines.topology import Machine
 from ..machines.tuning import BASE_SECONDS, NETWORK_HOP_SECONDS, NVLINK_HOP_SECONDS, PROTOCOLS, SIMPLE, VERSIONS
 from .result import Cost, check_bytes
 

@@ -7,8 +7,8 @@ from ..machines.presets import cluster
 from ..planner.bars import shares
 from ..planner.division import RECOMPUTE, Division
 from ..planner.memory import MARGIN
-from ..planner.program import LATEST, Program
 from ..planner.shape import Shape
+from ..planner.software import LATEST, Program
 from ..planner.step import Step, step
 from .web.panel import Control, at
 

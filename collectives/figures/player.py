@@ -1,8 +1,8 @@
 """play(): a pipeline schedule whose ranks, microbatches and costs can be changed, and its bubble and memory with them."""
 
 from ..algorithms.pipeline.count import PipelineCount, count
-from ..algorithms.pipeline.model import Costs
 from ..algorithms.pipeline.picture import draw_pipeline
+from ..algorithms.pipeline.pipeline import Costs
 from ..algorithms.pipeline.schedules import SCHEDULES
 from ..draw.canvas import Picture
 from ..format import number

@@ -10,16 +10,16 @@ from math import prod
 from typing import Any, Callable, Sequence
 
 from ..algorithms.count import count
-from ..algorithms.model import Schedule, add, copy, title
 from ..algorithms.pipeline.count import count as count_pipeline
-from ..algorithms.pipeline.model import Pipeline, kept, plan
+from ..algorithms.pipeline.pipeline import Pipeline, kept, plan
 from ..algorithms.pipeline.proof import WrongPipeline
 from ..algorithms.pipeline.proof import prove as prove_pipeline
 from ..algorithms.proof import WrongSchedule, prove
-from ..cost.plain import seconds
+from ..algorithms.schedule import Schedule, add, copy, title
+from ..cost.message_cost import seconds
 from ..format import duration, number, size
 from ..machines.presets import gpu_nodes
-from .schedule import played
+from .playback import played
 
 PAUSE = 900  # milliseconds a step is shown while it plays
 MOST_PRINTED = 2000  # characters

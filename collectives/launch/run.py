@@ -25,7 +25,7 @@ from .session import Session, Settings
 from .wire import ProcessContext
 
 with suppress(ModuleNotFoundError):  # without matplotlib, a run is text
-    from ..draw import calls as calls  # now, and not when the first picture is wanted
+    from ..draw import panels as panels  # now, and not when the first picture is wanted
 
 MAX_RANKS = 256
 

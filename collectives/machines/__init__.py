@@ -11,9 +11,9 @@ from ..lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".figures": "DataSheet Dimension Quantity data_sheets records",
+        ".data_sheets": "DataSheet Dimension Quantity data_sheets records",
         ".gpu": "Generation Gpu gpu gpus",
-        ".model": "Gpus Level Machine Port Protocol flat",
+        ".topology": "Gpus Level Machine Port Protocol flat",
         ".networks": "Network network networks",
         ".presets": "cluster efa fat_tree gpu_nodes links machine machines nvl72 nvlink_node pcie_node rails",
         ".sweeps": "Sweep sweeps",

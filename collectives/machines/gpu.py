@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from .figures import COUNT, HERE, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
+from .data_sheets import COUNT, HERE, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "gpus.csv"
 NCCL = "NCCL's cost model"  # needs a figure

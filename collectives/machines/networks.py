@@ -10,7 +10,7 @@ from math import log
 from pathlib import Path
 from typing import Sequence
 
-from .figures import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
+from .data_sheets import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
 FILE = HERE / "networks.csv"
 PRICES = "the price of a collective"  # needs a figure

@@ -11,11 +11,11 @@ from math import inf
 from pathlib import Path
 
 from . import tuning
-from .figures import COUNT, HERE, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
+from .data_sheets import COUNT, HERE, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
 from .gpu import NCCL, gpu
-from .model import Gpus, Level, Machine, Port, Protocol
 from .networks import FIGURES, Network
 from .networks import network as network_of
+from .topology import Gpus, Level, Machine, Port, Protocol
 
 _SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
 HOST_GPUS = 4  # of a rack of GB200: NVIDIA's data sheet

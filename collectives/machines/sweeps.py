@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .figures import HERE, at, records
-from .model import Machine
+from .data_sheets import HERE, at, records
 from .presets import machine
+from .topology import Machine
 
 FITTED = "fitted"  # constants were taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it

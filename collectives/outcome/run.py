@@ -51,7 +51,7 @@ class Run:
         which: the index of one call in `.calls`, or a slice of them; by default all
         panels, or the first SHOWN_BLOCKS of many.  Raises IndexError for a call that did not happen.
         """
-        from ..draw.calls import draw_calls  # who opens a record needs no matplotlib to read it
+        from ..draw.panels import draw_calls  # who opens a record needs no matplotlib to read it
 
         calls = self.calls
         return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)

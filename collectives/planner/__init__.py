@@ -11,12 +11,12 @@ from ..lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".check": "ALLOCATED GOAL RUNS WHY Allocated Published ValidatedRun Validation check",
+        ".validation": "ALLOCATED GOAL RUNS WHY Allocated Published ValidatedRun Validation check",
         ".compute": "IN_STEP Compute",
         ".division": "Division",
         ".memory": "FLOAT32 LEFT_OUT MARGIN MIXED Bytes Memory memory",
-        ".messages": "Messages",
-        ".program": "PROGRAMS Overlap Program",
+        ".communication": "Messages",
+        ".software": "PROGRAMS Overlap Program",
         ".search": "Plans plan",
         ".shape": "SHAPES Shape shape",
         ".step": "BANDS BEST_MFU Band Step step",

@@ -6,9 +6,9 @@ import sys
 from ..machines.gpu import gpus
 from ..machines.presets import cluster
 from .division import KINDS
-from .program import LATEST, PROGRAMS
 from .search import plan
 from .shape import SHAPES, shape
+from .software import LATEST, PROGRAMS
 
 EXAMPLE = 'example: collectives plan "Llama 3 70B" --gpus 512 --batch 512'
 

@@ -7,15 +7,15 @@ between takes the memory's time for what a layer keeps for backward, times a pro
 from functools import cached_property, partial
 
 from ..machines.gpu import gpu as gpu_of
-from ..machines.model import Machine
+from ..machines.topology import Machine
 from .division import Division
 from .memory import layer_activations
-from .program import Program
 from .shape import Shape
+from .software import Program
 
 PLANNER = "the planner"  # needs a GPU's figures
 
-# Fitted, see check.py: a training step's products relative to the best product's speed.  Shapes are not the best ones,
+# Fitted, see validation.py: a training step's products relative to the best product's speed.  Shapes are not the best ones,
 # and in a long run the clock is lower.
 IN_STEP = 0.79
 # Assumed are:

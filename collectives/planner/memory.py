@@ -24,7 +24,7 @@ LEFT_OUT = "the allocator's gaps, kernels' workspaces, NCCL's buffers and CUDA's
 LOGIT_BYTES = 12
 # Per parameter gathered for a whole step: its value, its gradient, and the gradients' sum in float32.
 GATHERED_BYTES = 8
-# Kept free besides, as a share of the plan: nine of ten published peaks are below (check.py).
+# Kept free besides, as a share of the plan: nine of ten published peaks are below (validation.py).
 MARGIN = 0.2
 
 

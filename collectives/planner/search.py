@@ -7,12 +7,12 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 from ..format import aligned, duration, size
 from ..frontend import show
 from ..lazy import Later
-from ..machines.model import Machine
+from ..machines.topology import Machine
+from .communication import data_calls, data_messages, network
 from .division import KINDS, RECOMPUTE, Division
 from .memory import MARGIN, MIXED, Bytes, activations, states
-from .messages import data_calls, data_messages, network
-from .program import LATEST, Program, named
 from .shape import Shape
+from .software import LATEST, Program, named
 from .step import LEAST_TOKENS, Inside, Step, inside, step, updating, usable
 
 MICROBATCHES = (1, 2, 4, 8)
@@ -63,7 +63,7 @@ class Plans(list):
         lines += [f"    {s.needed / 2**30:>3.0f} GiB  {s.division.short}" for s in list(self.least.values())[:FIRST]]
         return "\n".join(lines)
 
-    draw = Later(".picture", "draw_plans")
+    draw = Later(".plan_charts", "draw_plans")
 
     def _ipython_display_(self) -> None:
         show(self.draw() if self else None, repr(self))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ..machines.figures import HERE, records
+from ..machines.data_sheets import HERE, records
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,8 @@ from ..format import duration, size
 from ..frontend import show
 from ..lazy import Later
 from ..machines.gpu import gpu as gpu_of
-from ..machines.model import Machine
-from .compute import PLANNER, Compute
-from .division import Division
-from .memory import LEFT_OUT, MARGIN, MIXED, Bytes, Memory, held_parameters, memory
-from .messages import (
+from ..machines.topology import Machine
+from .communication import (
     Messages,
     context_messages,
     data_calls,
@@ -24,8 +21,11 @@ from .messages import (
     pipeline_messages,
     tensor_messages,
 )
-from .program import LATEST, Program, named
+from .compute import PLANNER, Compute
+from .division import Division
+from .memory import LEFT_OUT, MARGIN, MIXED, Bytes, Memory, held_parameters, memory
 from .shape import Shape
+from .software import LATEST, Program, named
 
 USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
 # A parameter's, in an update: copy, mean and square are read and written (24), the gradient read (4), it written (2).
@@ -202,7 +202,7 @@ class Step:
             lines.append(textwrap.fill(words, 100, initial_indent="  warning     ", subsequent_indent=" " * 14))
         return "\n".join(lines)
 
-    draw = Later(".picture", "draw_step")
+    draw = Later(".plan_charts", "draw_step")
 
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))

@@ -30,7 +30,7 @@ __all__ = lazy(
         ".files": "watch_files",
         ".film": "Film",
         ".letters": "Letters letter letters",
-        ".memory": "Activations nbytes",
+        ".tensor_memory": "Activations nbytes",
         ".overlap": "OverlapChart overlap",
         ".shards": "Owns",
         ".summary": "Calls compare",

@@ -4,7 +4,7 @@ Runs in the rank, around a function that knows nothing of it.  It observes by ho
 program's place; on tensors that autograd saves, and on their use in backward, for the layer whose backward begins; a
 dispatch mode besides the recorder's sees each torch.distributed call.
 
-Bytes are storages' (memory.py).  Kinds:
+Bytes are storages' (tensor_memory.py).  Kinds:
     parameters   of modules; a layer's are "whole" when gathered
     buffers      of modules
     gradients    .grad of these parameters
@@ -31,8 +31,8 @@ from torch.nn.modules import module as module_hooks
 from ..rank import torch_private
 from ..rank.operators import MADE_OF_OPS, OPS
 from ..rank.torch_private import DispatchMode, local
-from .memory import SUBCLASSES, Activations, nbytes, storages, tensors_in
 from .modules import Modules, layer_of
+from .tensor_memory import SUBCLASSES, Activations, nbytes, storages, tensors_in
 
 STATES = ("parameters", "gradients", "optimizer")  # kinds that have pieces: what a rank holds between two steps
 KINDS = (*STATES, "activations", "messages", "buffers")

@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any, Callable
 
 from ..log.messages import Message
-from .encoder import Teller
 from .exit_status import here
+from .message_encoder import Teller
 from .pipe import Pipe, say
 from .ring import RingWriter
 from .sockets import Listener, Untrusted, connect

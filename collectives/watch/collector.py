@@ -20,9 +20,9 @@ from ..log.event import Line
 from ..log.messages import Skipped
 from ..rank.source import innermost
 from . import alarm, report
-from .decoder import Hearer
 from .forwarder import Upward, publish
-from .judge import Judge
+from .job_judge import Judge
+from .message_decoder import Hearer
 from .pipe import Pipe, alive, say
 from .report import Where
 from .rings import Host, Local

@@ -1,4 +1,4 @@
-"""A rank's messages as lines of JSON: all that aren't mere numbers (encoder.py), and the content of a record.
+"""A rank's messages as lines of JSON: all that aren't mere numbers (message_encoder.py), and the content of a record.
 
 A line is an array, [rank, kind, ...].  No line can make its reader execute anything, so a record is
 safe to open, and a collector safe to reach.  Times are in seconds on the rank's clock.

@@ -36,7 +36,7 @@ class Record(Run):
 
     timeline = Later(".steps.timeline", "timeline")  # when it happened; `.save(path)` writes it for ui.perfetto.dev
     # Each rank's time in each of them, and the ranks that held others up.
-    training_steps = Later(".steps.training", "training_steps")
+    training_steps = Later(".steps.training_steps", "training_steps")
     bill = Later("..cost.bill", "bill")  # these calls' time on a machine
 
     @property

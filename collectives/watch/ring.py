@@ -2,7 +2,7 @@
 
 It is a file without a name, which the rank hands to the collector of its host.  Records follow each other in SEGMENTS
 segments, which are used in turn.  A record is within one segment, and each segment can be read without the earlier
-ones: its first record sums them up (encoder.py).  So if the reader falls behind, the oldest segment is lost, and
+ones: its first record sums them up (message_encoder.py).  So if the reader falls behind, the oldest segment is lost, and
 never the newest.
 
 The header's words, of 8 bytes each, are TURN (segments that the writer has begun, but for the first), READ (segments

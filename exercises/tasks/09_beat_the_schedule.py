@@ -79,7 +79,7 @@ def board(mine: Schedule, node: int) -> str:
 def schedule_of(result: Any, n: int) -> Schedule:
     """What was returned, as a schedule.  Raises ValueError for what is none, or not of an all_reduce of n ranks.
 
-    A scorer gets a Schedule as numbers (grade/inside/rank.py), and everything in them may be a lie.
+    A scorer gets a Schedule as numbers (grader/inside/sandboxed_rank.py), and everything in them may be a lie.
     """
     match result:
         case Schedule(collective=collective, world_size=world_size, chunks=chunks, steps=steps):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from collectives.algorithms.pipeline import Pipeline, WrongPipeline, gpipe, one_at_a_time, one_f_one_b, table
-from collectives.algorithms.pipeline.model import kept
+from collectives.algorithms.pipeline.pipeline import kept
 from collectives.format import kind, number
 from collectives.log.event import Event
 from helpers.exercise import Budget, Case, Finding, Measure, Puzzle, Suspect, Task

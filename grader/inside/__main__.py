@@ -26,7 +26,7 @@ from typing import Callable
 import torch
 import torch.distributed as dist
 
-from . import rank, seccomp
+from . import sandboxed_rank, seccomp
 from .protocol import FrameReader, frame
 
 MAX_RANKS = 16
@@ -127,7 +127,7 @@ def _become(descriptor: int, base: int, closed_in: bool) -> None:
         os.dup2(nowhere, stream)
     os.dup2(descriptor, 3)
     os.closerange(4, 1 << 10)
-    rank.live(socket.socket(fileno=3), base, closed_in)
+    sandboxed_rank.live(socket.socket(fileno=3), base, closed_in)
 
 
 def _end(living: list[Living]) -> list[int | None]:

@@ -1,7 +1,7 @@
 """The part of a check that ranks import: the run of its cases, and a file as an argument. It needs only what they have.
 
 On a learner's ranks a file holds its bytes and records the reads of them.  On graded ranks a stand-in without any
-bytes replaces it: each read asks the scorer, which counts (grader/inside/rank.py).
+bytes replaces it: each read asks the scorer, which counts (grader/inside/sandboxed_rank.py).
 """
 
 import errno

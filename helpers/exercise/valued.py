@@ -11,7 +11,7 @@ import torch
 
 from .cases import Case, Draw
 from .feedback import in_words
-from .judge import difference, largest
+from .judgment import difference, largest
 from .task import Finding, Puzzle
 
 MOST = 1e300  # no answer is a larger number, or infinity

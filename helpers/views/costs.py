@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Callable
 
 from collectives.algorithms import doubling_all_reduce, rabenseifner_all_reduce, ring_all_reduce, tree_all_reduce
-from collectives.algorithms.model import Schedule
 from collectives.algorithms.outline import outline
+from collectives.algorithms.schedule import Schedule
 from collectives.cost.cost import cost, price
 from collectives.format import aligned, duration, size
 from collectives.frontend import Interactive
-from collectives.machines.model import flat
+from collectives.machines.topology import flat
 
 from .web import COST
 
@@ -46,7 +46,7 @@ class CostCurves(Interactive):
 
     def draw(self) -> "Chart":
         """Seconds over bytes, log axes, a curve for each algorithm."""
-        from collectives.cost.draw import draw_seconds  # matplotlib is slow to import
+        from collectives.cost.charts import draw_seconds  # matplotlib is slow to import
 
         return draw_seconds({_title(): self._curves()}, [FIRST_BYTES << k for k in range(31)]).picture
 

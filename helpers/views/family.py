@@ -6,7 +6,7 @@ distributed is collected, so the backward pass of a collective is its dual.
 
 from itertools import chain
 
-from collectives.algorithms.model import Holdings, Schedule, chunk_name
+from collectives.algorithms.schedule import Holdings, Schedule, chunk_name
 from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Part, Picture, colour, heading, text_width
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
 from collectives.draw.labels import RankLabels

@@ -4,7 +4,7 @@ from collectives.draw.canvas import Picture
 from collectives.figures.planning import Planning
 from collectives.figures.web.panel import Panelled
 from collectives.planner import Division, Program, Shape
-from collectives.planner.program import LATEST
+from collectives.planner.software import LATEST
 
 
 class Planner(Planning, Panelled):

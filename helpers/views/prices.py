@@ -46,7 +46,7 @@ class NetworkPrices(Interactive):
 
     def draw(self) -> "Chart":
         """Seconds over bytes, log axes, a curve with its band for each network."""
-        from collectives.cost.draw import draw_seconds  # matplotlib is slow to import
+        from collectives.cost.charts import draw_seconds  # matplotlib is slow to import
 
         return draw_seconds({_title(): self._still}, BYTES).picture
 

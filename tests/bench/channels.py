@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from collectives.outcome.errors import RunError
-from grader.calls import Ungradable
+from grader.described_calls import Ungradable
 from grader.sandbox import Crew, SandboxPool
 from grader.switch import Switch
 from helpers.exercise.cases import Case

@@ -19,9 +19,9 @@ import torch
 from collectives.log.event import Event, Line, Summary
 from collectives.log.messages import Called, Completed, Waiting
 from collectives.watch.collector import GARBAGE
-from collectives.watch.decoder import Hearer
-from collectives.watch.encoder import Teller
-from collectives.watch.judge import Judge
+from collectives.watch.job_judge import Judge
+from collectives.watch.message_decoder import Hearer
+from collectives.watch.message_encoder import Teller
 from collectives.watch.ring import RingReader, RingWriter
 from collectives.watch.writer import Writer
 

@@ -62,17 +62,17 @@ BREAKS = [
         "tests/test_network.py",
     ),
     Break(
-        "twice the budget is allowed", "helpers.exercise.judge",
+        "twice the budget is allowed", "helpers.exercise.judgment",
         "counts[r] > limits[r] + 1e-6", "counts[r] > 2 * limits[r] + 1e-6",
         "tests/test_exercises.py -k test_a_mistake_fails",
     ),
     Break(
-        "an answer may spoil its arguments", "helpers.exercise.judge",
+        "an answer may spoil its arguments", "helpers.exercise.judgment",
         "        or _inputs(task, inputs, attempt, traffic)\n", "",
         "tests/test_exercises.py -k test_a_mistake_fails",
     ),
     Break(
-        "numbers may be said without sending any", "helpers.exercise.judge",
+        "numbers may be said without sending any", "helpers.exercise.judgment",
         "if count > (most := most_empty(case.world_size)):", "if count > 1000 * (most := most_empty(case.world_size)):",
         "tests/test_score.py -k tags",
     ),
@@ -132,7 +132,7 @@ BREAKS = [
         "tests/test_recorder.py -k warnings",
     ),
     Break(
-        "the gradebook lacks a column", "grader.report",
+        "the gradebook lacks a column", "grader.class_report",
         '["student", *names, "points", "of", "late", "page", "problems"]',
         '["student", *names, "points", "late", "page", "problems"]',
         "tests/test_class.py -k names_of_any_kind",

@@ -105,7 +105,7 @@ hostile(
     "patched grader",
     """
     import builtins, sys, types
-    for name in ("helpers", "helpers.exercise", "helpers.exercise.judge", "helpers.grade", "grader.score"):
+    for name in ("helpers", "helpers.exercise", "helpers.exercise.judgment", "helpers.grade", "grader.score"):
         fake = types.ModuleType(name)
         fake.judge = fake.score = fake.check_values = fake.check_budget = lambda *a, **k: None
         sys.modules[name] = fake

@@ -311,7 +311,7 @@ mean("IPython display", "display(x)", top="from IPython.display import display, 
 mean(
     "imports of the library",
     "assert callable(tick)",
-    top="from collectives.cost import tuner\nimport collectives.draw.canvas\nfrom helpers.exercise.check import check_values\nimport matplotlib.cm\nfrom matplotlib.ticker import MaxNLocator as tick",
+    top="from collectives.cost import tuner\nimport collectives.draw.canvas\nfrom helpers.exercise.check_cells import check_values\nimport matplotlib.cm\nfrom matplotlib.ticker import MaxNLocator as tick",
 )
 graded(
     "inference mode",

@@ -15,7 +15,7 @@ __all__ = lazy(
         ".count": "PipelineCount table",
         ".execute": "Done asleep modules",
         ".foreign": "from_torch recorded",
-        ".model": "Action Costs Pipeline",
+        ".pipeline": "Action Costs Pipeline",
         ".proof": "PipelineProof WrongPipeline",
         ".schedules": "SCHEDULES dualpipe gpipe interleaved one_at_a_time one_f_one_b zero_bubble",
     },

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Iterable
 
 from ...format import aligned, number
-from .model import Costs, Pipeline, kept, plan
+from .pipeline import Costs, Pipeline, kept, plan
 
 
 @dataclass(frozen=True)

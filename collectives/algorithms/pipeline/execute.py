@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .model import KINDS, Action, Costs, Pipeline
+from .pipeline import KINDS, Action, Costs, Pipeline
 
 Compute = Callable[[Action, Tensor | None], Tensor | None]
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Iterator
 
 from ...rank import torch_private
-from .model import Action, Pipeline
+from .pipeline import Action, Pipeline
 
 
 def from_torch(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Pipeline:

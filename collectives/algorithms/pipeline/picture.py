@@ -6,7 +6,7 @@ from ...draw.canvas import AMOUNT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Pictu
 from ...draw.labels import RankLabels, legend
 from ...format import number
 from .count import count
-from .model import Box, Costs, Pipeline, kept, plan
+from .pipeline import Box, Costs, Pipeline, kept, plan
 
 TINTS = {"F": SERIES[1], "B": SERIES[0], "I": SERIES[4], "W": SERIES[2]}
 PALE = {kind: pale(tint) for kind, tint in TINTS.items()}  # of a rank's second stage, third, ...

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import product
 from typing import NamedTuple
 
-from .model import BACK, KINDS, Action, Pipeline, Starved, plan
+from .pipeline import BACK, KINDS, Action, Pipeline, Starved, plan
 
 
 class WrongPipeline(AssertionError):

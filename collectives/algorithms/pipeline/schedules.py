@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from typing import Callable
 
-from .model import Action, Pipeline
+from .pipeline import Action, Pipeline
 
 
 def one_at_a_time(ranks: int, microbatches: int) -> Pipeline:

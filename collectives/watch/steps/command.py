@@ -11,7 +11,7 @@ from ...machines import machine
 from .. import record
 from ..explain import loaded
 from . import training_words
-from .training import TrainingSteps
+from .training_steps import TrainingSteps
 
 EPILOG = """
 examples:

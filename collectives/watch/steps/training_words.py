@@ -16,7 +16,7 @@ from .spans import CallSpan
 from .step_times import StepTimes, TrainingStep
 
 if TYPE_CHECKING:
-    from ...machines.model import Machine
+    from ...machines.topology import Machine
 
 ROWS = 8  # of ranks, at most
 SLOWEST = LINES = 5

@@ -11,8 +11,8 @@ from collectives.launch.attempt import Outcome
 from collectives.outcome.errors import RankFailed, Stuck
 
 from .answers import NOTHING, Given, Want, fits, given, wants
-from .explain import Story, stories, told
 from .questions import Choice, FillIn, Open
+from .reasons import Story, stories, told
 
 
 class MarkedCell(NamedTuple):

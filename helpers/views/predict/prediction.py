@@ -15,8 +15,8 @@ from collectives.outcome.run import Run
 from ... import progress
 from ..web import PREDICT
 from .answers import wants
+from .blank_picture import blank
 from .marking import MarkedCell, Result, mark, marked, outcome_picture, outcome_text, reasons, summary
-from .picture import blank
 from .questions import Choice, FillIn, Open
 from .recording import asked, recorded, reply
 

@@ -7,9 +7,9 @@ from typing import Any, Iterator
 from collectives.launch.attempt import Outcome
 
 from .answers import NOTHING, Want, given, numbers_of, wants
-from .explain import Story, stories
 from .marking import Result, outcome_text, reasons, summary
 from .questions import Choice, FillIn, Open
+from .reasons import Story, stories
 
 MAX_CANDIDATES = 40  # wrong numbers per cell that have their own reason
 

@@ -1,4 +1,4 @@
-"""Writes notebooks/calibration.md, the model of chapter 10 and all published sweeps: python -m tools.calibration."""
+"""Writes notebooks/calibration.md, the model of chapter 10 and all published sweeps: python -m tools.calibration_page."""
 
 import statistics
 from itertools import groupby
@@ -14,7 +14,7 @@ PAGE = ROOT / "notebooks" / "calibration.md"
 HEAD = """# The price model beside what others measured
 Each row is a sweep that somebody published, most of them by [nccl-tests](https://github.com/NVIDIA/nccl-tests), beside what
 `nccl(...)` of [chapter 10](10_what_it_costs.ipynb) says. The figures are in `collectives/machines/sweeps.csv` and
-`measurements.csv`; `python -m tools.calibration` computes this page from them.
+`measurements.csv`; `python -m tools.calibration_page` computes this page from them.
 
 **How to read it.** *Took* is the published time over the model's: 1.20 took a fifth longer than the price. The middle is the
 median of the sweep's sizes, and the range is its extremes. *In band* is the share of sizes that lie in the band of the network's

@@ -4,7 +4,7 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Callable, Iterator, NamedTuple
 
-from ..algorithms.model import Schedule, title
+from ..algorithms.schedule import Schedule, title
 from ..draw.canvas import Picture
 from ..draw.chips import chip
 from ..draw.spacetime import space_time
@@ -13,7 +13,7 @@ from ..frontend import Interactive
 from ..log.text import peer_status, status, text
 from ..log.transfers import Transfer, read
 from ..outcome.run import Run
-from .schedule import played, sentences, waiting
+from .playback import played, sentences, waiting
 
 PAUSE = 900  # milliseconds a step is shown while it plays
 CHIP_PIXELS = 110  # a value on its way: longer ones are left out

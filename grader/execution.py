@@ -73,7 +73,7 @@ CELL_SECONDS = 60
 START_SECONDS = 120  # for a kernel, on a busy machine
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 IN_NO_GROUP = "A cell runs in the notebook, which isn't a rank and is in no group. Move this line into the function: that runs on each rank."
-STARTUP = "import helpers\nimport torch, helpers.exercise.check\n"  # ranks start while torch is imported
+STARTUP = "import helpers\nimport torch, helpers.exercise.check_cells\n"  # ranks start while torch is imported
 _SILENT = logging.Logger("nbclient", logging.CRITICAL)  # errors are in the outcomes
 
 

@@ -9,8 +9,8 @@ from ..draw.chips import Chips, ChunkParts
 from ..draw.grid import chunk_width
 from ..draw.labels import RankLabels, rank_label
 from ..draw.spacetime import LANE, MAX_MESSAGES
-from .grid import parts_tint, wraps
-from .model import Holdings, Message, Parts, Schedule, said_chunks, title
+from .chunk_grid import parts_tint, wraps
+from .schedule import Holdings, Message, Parts, Schedule, said_chunks, title
 
 
 def lanes(s: Schedule, states: list[Holdings], steps: range) -> Canvas:

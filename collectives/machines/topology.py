@@ -123,7 +123,7 @@ class Machine:
 
     def level_of(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """For each message, the index of the first level that holds both its ranks."""
-        import numpy as np  # which a page has not, see cost/plain.py
+        import numpy as np  # which a page has not, see cost/message_cost.py
 
         together = [level.group(source) == level.group(target) for level in self.levels[:-1]]
         return np.argmax([*together, np.ones(len(source), bool)], axis=0)

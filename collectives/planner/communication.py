@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from ..cost.tuner import Nccl, nccl
 from ..log.collectives import least
-from ..machines.model import Machine
+from ..machines.topology import Machine
 from .compute import Compute
 from .division import Division
 from .memory import Bytes, held_parameters
-from .program import Overlap
 from .shape import Shape
+from .software import Overlap
 
 
 class Messages(NamedTuple):

@@ -5,8 +5,8 @@ Sizes and costs are from R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of 
 in MPICH", IJHPCA 19(1), 2005, doi 10.1177/1094342005051521, unless another source is named.
 """
 
-from .model import Schedule, add, copy
 from .rounds import Outline, exchange, one_ring, regular
+from .schedule import Schedule, add, copy
 
 
 def doublings(n: int) -> list[int]:

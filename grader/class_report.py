@@ -19,8 +19,8 @@ from collectives.format import aligned
 
 from .folder import ReportFolder, write
 from .gradebook import CheckScore, Grading, Student, students, summary
+from .safe_text import no_formula, printable
 from .slugs import slug
-from .terminal import no_formula, printable
 
 TITLE = "Exercises in collective communication"
 

@@ -9,9 +9,9 @@ from ..draw.labels import legend
 from ..format import duration, size
 from ..machines.gpu import gpu, gpus
 from .bars import LEAST, MEMORY, SECONDS, bars, expected, spare, title, verdict
-from .check import RUN_KINDS, Validation
 from .search import Plans
 from .step import BANDS, Step
+from .validation import RUN_KINDS, Validation
 
 SHADED = "#e9f0e6"
 GENERATIONS = tuple(SERIES[k] for k in (0, 3, 1, 4, 2, 5))  # of GPUs, in the order of gpus.csv

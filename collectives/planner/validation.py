@@ -14,14 +14,14 @@ from ..cost.spread import spread
 from ..format import aligned, duration
 from ..frontend import show
 from ..lazy import Later
-from ..machines.figures import HERE, at, records
+from ..machines.data_sheets import HERE, at, records
 from ..machines.gpu import gpu
-from ..machines.model import Machine
 from ..machines.presets import machine
+from ..machines.topology import Machine
 from .division import GATHER, RECOMPUTE, Division
 from .memory import MARGIN, Memory, memory
-from .program import PROGRAMS
 from .shape import Shape, shape
+from .software import PROGRAMS
 from .step import BANDS, Band, Step, step
 
 GOAL = 0.12  # error of the median row of a source outside the fit
@@ -252,7 +252,7 @@ class Validation(list):
         """The rows of sources of which no row was fitted to."""
         return Validation(row for rows in self.sources.values() if len(rows.counted) == len(rows) for row in rows)
 
-    draw = Later(".picture", "draw_check")
+    draw = Later(".plan_charts", "draw_check")
 
     def _ipython_display_(self) -> None:
         show(self.draw(), repr(self))

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Hashable, Iterable, NamedTuple
 
 from ..algorithms.alike import alike
-from ..algorithms.model import Message, Schedule
-from ..machines.model import Machine
+from ..algorithms.schedule import Message, Schedule
+from ..machines.topology import Machine
 
 
 class _Hop(NamedTuple):

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 
 from . import seccomp
-from .group import ANSWER, Uplink, join, open_to
 from .loop import Policy
+from .process_group import ANSWER, Uplink, join, open_to
 from .protocol import Opened, decode, encode
 
 PRETENDED = ("helpers", "collectives", "grader", "matplotlib", "IPython")  # packages that are not here

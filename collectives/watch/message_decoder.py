@@ -8,7 +8,7 @@ from typing import Iterator
 from ..log import messages
 from ..log.event import MAIN
 from . import lines
-from .encoder import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED, WHOLE
+from .message_encoder import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED, WHOLE
 
 _TRUTH = b"false", b"true"
 

@@ -3,7 +3,7 @@
 It imports nothing that draws, and no torch: a page of the website makes it in the browser.
 """
 
-from ..algorithms.model import Schedule, chunk_name, members, said
+from ..algorithms.schedule import Schedule, chunk_name, members, said
 
 MAX_CELLS = 600  # in a grid that moves; more are shown as messages in time
 

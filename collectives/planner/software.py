@@ -26,7 +26,7 @@ class Program(NamedTuple):
     passes: float
 
 
-# `passes` are fitted, see check.py.  In Megatron-LM since 2024, and in MegaScale and NeMo, which build on it, the
+# `passes` are fitted, see validation.py.  In Megatron-LM since 2024, and in MegaScale and NeMo, which build on it, the
 # tensor ranks' products are cut, and their pieces sent meanwhile.  FSDP gathers the next layer meanwhile; for DeepSpeed
 # in 2021 that is assumed.  DualPipe hides the messages to experts, too.
 PROGRAMS = {

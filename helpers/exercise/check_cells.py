@@ -27,7 +27,7 @@ from collectives.outcome.run import Run
 from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
 from .feedback import broken, explain, not_again, spent, to_write, too_slow, unwritten
-from .judge import judge, unheard
+from .judgment import judge, unheard
 from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
 from .task import Attempt, Finding, Puzzle, Task

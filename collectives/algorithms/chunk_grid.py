@@ -12,7 +12,7 @@ from typing import Iterable
 from ..draw.canvas import INK, REDUCED, SOFT, WIDTH, Canvas, colour, heading, text_width
 from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels
-from .model import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, title
+from .schedule import Holdings, Message, Parts, Schedule, chunk_name, said_chunks, title
 
 SIDE_BY_SIDE = 5  # up to this many ranks, all steps are side by side
 
