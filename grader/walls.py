@@ -57,6 +57,10 @@ class Unavailable(RuntimeError):
     """There is no sandbox on this machine. The message has the reason and the remedy."""
 
 
+class Exposed(Unavailable):
+    """There is one, and code in it could see what is hidden from it."""
+
+
 def check(private: Iterable[Path] = ()) -> None:
     """Raises Unavailable unless submitted code can be walled in here.
 
@@ -80,7 +84,7 @@ def check(private: Iterable[Path] = ()) -> None:
         tried = subprocess.CompletedProcess(program, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
     if tried.returncode == SEEN:
         seen = tried.stdout.strip()
-        raise Unavailable(
+        raise Exposed(
             f"submitted code could see {seen}, which lies where Python or a library of the system does. Move the course, "
             "the submissions and the report to a folder of their own."
         )

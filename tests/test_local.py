@@ -5,23 +5,30 @@ import os
 import signal
 import socket
 import string
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from collectives.jobs import load
+from collectives.log.messages import Called
+from collectives.watch import client
+from collectives.watch.decoder import Hearer
 from collectives.watch.pipe import Pipe
+from collectives.watch.ring import RingReader
 from collectives.watch.sockets import FOLDER, Listener, Untrusted, connect, same_user
-from tests.test_cluster import job
+from tests.test_cluster import event, job
 
 STRANGER = 12345  # a user's number
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(monkeypatch):
     """Where sockets are files, as they are everywhere on macOS."""
-    monkeypatch.setenv(FOLDER, str(tmp_path / "s"))
-    return tmp_path / "s"
+    with tempfile.TemporaryDirectory() as short:  # a worker's tmp_path is longer than a socket's path may be
+        monkeypatch.setenv(FOLDER, str(Path(short, "s")))
+        yield Path(short, "s")
 
 
 class Child:
@@ -164,6 +171,46 @@ def test_jobs_one_after_the_other_with_the_same_port_are_all_recorded(folder, tm
         code, said, record = job(tmp_path / name, "train", "tiny", 5, launcher=launcher, ranks=2)
         assert code == 0 and [len(events) for events in load(record).events] == [7, 7], said
         assert sorted(os.listdir(folder)) == ["n", "n.lock"]  # none of theirs
+
+
+@pytest.fixture
+def link(folder, monkeypatch):
+    """A rank's link, whose script has made a call, while its host's collector isn't there yet."""
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(client, "START_SECONDS", 0.0)
+    monkeypatch.setattr(client, "FIND_SECONDS", 10.0)
+    link = client.Link(0, 0.0, False)
+    link.emit(Called(event(0, 0)))
+    return link
+
+
+def test_a_script_that_ends_before_its_collector_is_there_is_recorded(link):
+    ending = threading.Thread(target=link.end)
+    ending.start()
+    ending.join(0.2)
+    assert ending.is_alive()  # it waits for the collector
+    with client.listener(1) as listener:
+        pipe = Pipe(listener.accept()[0])
+        with pipe.sock:
+            frames = []
+            while {"end": True} not in (asked := [what for what, _ in frames]):
+                frames += pipe.receive()
+            assert asked[0]["rank"] == 0
+            ring = RingReader(pipe.descriptors.pop())
+            pieces = [piece for piece, _ in ring.read()]
+            ring.close()
+            messages = [message for piece in pieces for _, message in Hearer(0, 0.0).hear(piece, False)]
+            assert Called in map(type, messages)
+            pipe.send({"bye": True})
+            ending.join(client.END_SECONDS)
+            assert not ending.is_alive()
+
+
+def test_a_script_that_ends_while_there_is_no_collector_says_that_it_is_not_recorded(link, monkeypatch, capfd):
+    monkeypatch.setattr(client, "END_SECONDS", 0.1)
+    link.end()
+    assert "rank 0 is not recorded: the script has ended, and the collector is not reachable." in capfd.readouterr().err
 
 
 @pytest.mark.slow

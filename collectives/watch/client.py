@@ -87,13 +87,18 @@ class Link:
                 self.give_up(f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
-        """Wait until all has been read."""
-        if not self._teller.off:
-            self._over = True
-            if self._up.is_set():  # else its rank is not known yet
-                with suppress(OSError):
-                    self._pipe.send({"end": True})
-                    self._ended.wait(END_SECONDS)
+        """Wait until the collector has read all, which it can only once it is connected. Blocks for END_SECONDS at most."""
+        if self._teller.off:
+            return
+        deadline = time.monotonic() + END_SECONDS
+        if not self._up.wait(END_SECONDS):
+            return self.give_up("the script has ended, and the collector is not reachable")
+        if self._ended.is_set():  # it has given up meanwhile
+            return
+        self._over = True
+        with suppress(OSError):
+            self._pipe.send({"end": True})
+            self._ended.wait(deadline - time.monotonic())
 
     def _in_child(self) -> None:
         """Detach a process that the program forks: it isn't a rank, and must not keep the rank's connection open."""

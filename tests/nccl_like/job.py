@@ -16,7 +16,21 @@ from tests.nccl_like.build import NAME, build, load
 
 device = load(build())
 tracer.WAITED_FOR.clear()
-KINDS["cpu"] = Streams(lambda _: device.Event(), device.capturing)
+found_by_recorder = threading.Event()  # by its own thread: a call whose end was asked for is complete
+
+
+class Mark:
+    def __init__(self, _):
+        self.event = device.Event()
+
+    def query(self):
+        is_through = self.event.query()
+        if is_through and threading.current_thread() is not threading.main_thread():
+            found_by_recorder.set()
+        return is_through
+
+
+KINDS["cpu"] = Streams(Mark, device.capturing)
 
 
 def ways(rank, size):
@@ -165,10 +179,10 @@ def stuck(rank, size):
 
 
 def idle(rank, size):
-    """All is complete, which nobody has asked for; then the ranks do something else for longer than the patience."""
+    """All is complete, which nobody has asked for; then the ranks do something else until the recorder has asked."""
     dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(4), async_op=True).wait()
-    time.sleep(8)
+    assert found_by_recorder.wait(60)
     dist.barrier()
 
 
