@@ -16,6 +16,9 @@ PYTEST = $(IN_ENV) -m pytest -rs -n $(JOBS) --dist loadfile --no-loadscope-reord
 # What fails beside others runs again alone.
 OR_ALONE = || $(IN_ENV) -m tests.again $$?
 
+# What make test-browser runs.
+BROWSER ?= tests/browser tests/test_site.py
+
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
@@ -28,7 +31,7 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once
 	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
-test: check ## test the packages, validate a third of the notebooks (make test-all: all of them)
+test: check ## test the packages, validate a quarter of the notebooks (make test-all: all of them)
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
 test-all: check ## the same, every notebook and the long tests too
@@ -42,7 +45,7 @@ test-gpu: check ## the recorder on this machine's GPUs (needs the CUDA build of 
 
 test-browser: check ## the course in JupyterLab and on its website in a real browser; pictures in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
-	export BROWSER_TESTS=required; $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" tests/browser tests/test_site.py $(ARGS) $(OR_ALONE)
+	export BROWSER_TESTS=required; $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" -n $(JOBS) --dist loadgroup $(BROWSER) $(ARGS) $(OR_ALONE)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m tools.notebooks $(NB)

@@ -14,7 +14,9 @@ from . import ROOT
 ALL = None  # whatever there is
 ITSELF = "{file}"
 TEXT = ("test_repository", "test_prose", "test_chapters", "test_notebooks")
-SITE = ("test_site", "test_recordings", "test_written", "test_puzzles", "browser")
+PAGES = ("test_site", "test_recordings", "test_written", "test_puzzles")
+SITE = (*PAGES, "browser")
+OPENED = ("browser/test_website", "browser/test_axe", "browser/test_writing", "browser/test_lab", "browser/test_opened")
 GRADER = (
     "test_score", "test_class", "test_grade", "test_handed_in", "test_forged", "test_switch", "test_nbgrader",
     "test_agreement", "test_files",
@@ -32,14 +34,14 @@ JOBS = (
     "test_nccl",
     "test_foreign",
 )
-ALWAYS = ("test_repository", "test_imports", "test_budget", "test_ranks")
+ALWAYS = ("test_repository", "test_imports", "test_budget")
 
 # Pattern of a path -> the tests of what is there. The first row that fits a file counts.
 AREAS = {
     "notebooks/take_home/*": ("test_take_home", *TEXT),
     "notebooks/jobs/*": ("test_hosts", *JOBS, *TEXT),
-    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_take_home", *TEXT, *SITE),
-    "notebooks/*": (*TEXT, *SITE),
+    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_take_home", *TEXT, *PAGES, *OPENED),
+    "notebooks/*": (*TEXT, *PAGES, "browser/test_website", "browser/test_axe"),
     "solutions/*.ipynb": (ITSELF, *EXERCISES),
     "solutions/*": TEXT,
     "exercises/tasks/practice/twelve_puzzles.py": ("test_puzzles", *EXERCISES, *SITE),
@@ -98,8 +100,12 @@ def needed(files: list[str]) -> list[str] | None:
         if tests is ALL:
             return None
         chosen |= {test.format(file=file) for test in tests}
-    paths = {test if "/" in test else f"tests/{test}" if test == "browser" else f"tests/{test}.py" for test in chosen}
-    return sorted(path for path in paths if (ROOT / path).exists())  # a changed file may be gone
+    return sorted(path for path in map(path_of, chosen) if (ROOT / path).exists())  # a changed file may be gone
+
+
+def path_of(test: str) -> str:
+    """The path of a test file, of a folder of them, or of a notebook, which a row names by its path."""
+    return test if test.endswith((".py", ".ipynb")) else f"tests/{test}" + ".py" * ("test_" in test)
 
 
 def changed(base: str) -> list[str] | None:

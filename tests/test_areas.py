@@ -4,10 +4,9 @@ import subprocess
 from fnmatch import fnmatch
 
 from tests import ROOT
-from tests.areas import ALL, ALWAYS, AREAS, ITSELF, needed
+from tests.areas import ALL, ALWAYS, AREAS, ITSELF, needed, path_of
 
 FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
-TESTS = {path.stem for path in (ROOT / "tests").glob("test_*.py")} | {"browser"}
 
 
 def test_every_file_has_a_row_and_every_row_a_file():
@@ -18,17 +17,17 @@ def test_every_file_has_a_row_and_every_row_a_file():
 
 def test_rows_name_tests_that_exist_and_each_test_has_an_area():
     named = {test for tests in AREAS.values() if tests is not ALL for test in tests} | set(ALWAYS)
-    assert {test for test in named if test != ITSELF and "/" not in test} <= TESTS
-    assert {test for test in named if "/" in test and not (ROOT / test).exists()} == set()
+    assert {test for test in named - {ITSELF} if not (ROOT / path_of(test)).exists()} == set()
 
 
 def test_what_a_change_needs():
     assert needed(["collectives/rank/tracer.py"]) is None
     assert needed(["notebooks/05_many_to_many.ipynb", "a/new/folder.txt"]) is None
     prose = needed(["README.md", "notebooks/watch_your_job.md", "notebooks/05_many_to_many.ipynb"])
-    assert {"notebooks/05_many_to_many.ipynb", "tests/test_prose.py", "tests/test_site.py", "tests/browser"} <= set(
-        prose
-    )
-    assert not {"tests/test_exercises.py", "tests/test_score.py", "tests/test_recorder.py"} & set(prose)
+    assert {"notebooks/05_many_to_many.ipynb", "tests/test_prose.py", "tests/browser/test_opened.py"} <= set(prose)
+    assert {"tests/test_site.py", "tests/browser/test_website.py"} <= set(prose)
+    costly = {"tests/test_exercises.py", "tests/test_score.py", "tests/test_recorder.py", "tests/test_ranks.py"}
+    assert not (costly | {"tests/browser"}) & set(prose)
+    assert {"tests/browser", "tests/test_step.py"} <= set(needed(["collectives/figures/web.py"]))
     assert {"tests/test_score.py", "tests/test_handed_in.py"} <= set(needed(["grader/switch.py"]))
     assert "notebooks/gone.ipynb" not in needed(["notebooks/gone.ipynb"])

@@ -44,6 +44,7 @@ CALLS = [
     for cell in nbformat.read(path, as_version=4).cells
     if notebook.is_check(cell)
 ]
+QUICK_PRACTICE = [tasks[0].name for tasks in list(PRACTICE.values())[::3]]
 RIGHT = answers.RIGHT | puzzles.RIGHT | practice.RIGHT
 WRONG = answers.WRONG | puzzles.WRONG | practice.WRONG
 
@@ -54,14 +55,21 @@ def patient(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 120.0)
 
 
+@pytest.fixture
+def few_sizes(monkeypatch, request):
+    """`make test` tries right answers at three world sizes, the smallest last as a learner's check does."""
+    if is_quick(request.config):
+        monkeypatch.setattr(check_cells, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
+
+
 def cases(table, answer_of):
     """Each task's first answer by `make test`, every eighth at each push, and then half of those to the short tasks.
 
     Nobody else judges the short ones; of the others the sandbox judges an eighth (test_score.py) and each task's
     first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
-    the one folded in its chapter, is judged below. Of a chapter's short tasks, `make test` takes the first.
+    the one folded in its chapter, is judged below. Of every third chapter's short tasks, `make test` takes the first.
     """
-    later = {task.name for tasks in PRACTICE.values() for task in tasks[1:]}
+    later = {task.name for tasks in PRACTICE.values() for task in tasks} - set(QUICK_PRACTICE)
     return [
         pytest.param(
             name,
@@ -126,14 +134,9 @@ def together(file, kind):
 
 
 @pytest.mark.parametrize("name, answer", cases(RIGHT, lambda answer: answer))
-def test_a_right_answer_passes(name, answer, capsys, monkeypatch, request):
-    """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind.
-
-    `make test` tries three world sizes, the smallest last as a learner's check does; every other run tries all.
-    """
+def test_a_right_answer_passes(name, answer, capsys, monkeypatch, few_sizes):
+    """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind."""
     function = named(answer, name)
-    if is_quick(request.config):
-        monkeypatch.setattr(check_cells, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
     for kind in ("slow", "nightly"):
         if (name, answer) in TOGETHER[FILE_OF[name], kind]:
             monkeypatch.setattr(
@@ -163,12 +166,12 @@ def test_there_are_enough_mistakes_for_every_task():
     assert sum(len(WRONG[name]) for name in single) >= 6
 
 
-def test_an_unchunked_ring_has_its_values_right():
+def test_an_unchunked_ring_has_its_values_right(few_sizes):
     wrong, _ = next(entry for entry in WRONG["ring_all_reduce"] if entry[0].__name__ == "unchunked")
     check_values(named(wrong, "ring_all_reduce"))
 
 
-def test_the_budget_is_judged_on_the_runs_whose_values_were_right(tmp_path):
+def test_the_budget_is_judged_on_the_runs_whose_values_were_right(tmp_path, few_sizes):
     calls = tmp_path / "calls"
 
     def sums(divide):
@@ -327,9 +330,9 @@ def practice_of(chapter, name):
 
 
 SHORT = [
-    pytest.param(chapter, task, marks=when(k == 0, True), id=f"{chapter}-{task.name}")
+    pytest.param(chapter, task, marks=when(task.name in QUICK_PRACTICE, True), id=f"{chapter}-{task.name}")
     for chapter, tasks in PRACTICE.items()
-    for k, task in enumerate(tasks)
+    for task in tasks
 ]
 
 
@@ -349,7 +352,7 @@ def folded(chapter):
 
 
 @pytest.mark.parametrize("chapter, task", SHORT)
-def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys, monkeypatch):
+def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task, capsys, monkeypatch, few_sizes):
     placeholder, checked, answer = practice_of(chapter, task.name)
     names = executed(placeholder, checked)
     assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
@@ -469,7 +472,7 @@ def test_the_ranks_that_are_right_are_named():
         assert words in explain(task, case, given, verdict).splitlines()
 
 
-def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys):
+def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys, few_sizes):
     check_budget(named(answers.around_the_ring, "reduce_scatter_by_hand"))
     moved = capsys.readouterr().out
     check_budget(named(answers.all_at_once, "reduce_scatter_by_hand"))

@@ -48,7 +48,8 @@ REAL = {
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=when(k == "absent", each_push=k in ("mismatch", "two_groups"))) for k in REAL]
+    "kind",
+    [pytest.param(k, marks=when(k == "order", each_push=k in ("absent", "mismatch", "two_groups"))) for k in REAL],
 )
 def test_a_hang_that_gloo_ran_into(kind, tmp_path):
     ranks, first, further = REAL[kind]

@@ -96,7 +96,7 @@ def executed(program, launcher, limit=300):
     "first, launcher",
     [
         pytest.param("", [], id="this machine"),
-        pytest.param("", TORCHRUN, id="engines of torchrun"),
+        pytest.param("", TORCHRUN, id="engines of torchrun", marks=pytest.mark.slow),
         pytest.param(HOSTS, [], id="hosts", marks=[needs_hosts, pytest.mark.slow]),
         pytest.param(CLUSTER, [], id="engines of ipyparallel", marks=pytest.mark.slow),
     ],

@@ -17,6 +17,10 @@ NOT_PART_OF_IT = shutil.ignore_patterns(
 
 
 def pytest_collection_modifyitems(items):
+    """Tests of one website or JupyterLab are a group, which one worker runs, so that each is built or started once."""
+    for item in items:
+        for shared in {"site", "course", "lab"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.xdist_group(shared))
     if os.environ.get("BROWSER_TESTS") != "required":
         why = missing() or "make test-browser runs them"
         for item in items:
