@@ -36,17 +36,18 @@ def twin(words: str, picture: str = "", kind: str = "twin", fold: bool = True) -
     return {"text/plain": words, "text/html": f'<div class="collectives-{kind}">{picture}{shown}</div>'}
 
 
-def answer(words: str, image: dict | None) -> dict[str, str]:
+def answer(words: str, image: dict | None, given: str = "") -> dict[str, str]:
     """An output: a question, which is the words' first line, and its answer, which a notebook shows folded.
 
     GitHub and VS Code show stored outputs that JupyterLab folds; they keep this fold.  JupyterLab shows the first line,
     of the HTML, of an output that it folds.  A program has the words alone.
-    image: the answer's picture, as for image_html.
+    image: the answer's picture, as for image_html.  given: what the question is about, above the fold.
     """
     question, _, answered = words.partition("\n")
     picture = "" if image is None else f"<img {_attributes(image)}>"
     folded = f"<details><summary>The answer</summary>{picture}{_pre(answered.strip(chr(10)))}</details>"
-    return {"text/plain": words, "text/html": f"{escape(question, quote=False)}\n{folded}"}
+    shown = f"{escape(question, quote=False)}\n{_pre(given) if given else ''}{folded}"
+    return {"text/plain": words, "text/html": shown}
 
 
 def _pre(words: str) -> str:

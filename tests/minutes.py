@@ -4,6 +4,8 @@ The reader is at ease with PyTorch and new to torch.distributed: 200 words or 10
 predicted, two for a Vary, and for a task what its text says, or two.  Students may need 1.5 times as long: somebody new to all of it
 reported 40 minutes for chapter 01, which has 30 by this rule.
 
+A line of code that an earlier cell has isn't read again.
+
 A section whose heading is followed by a line that begins with OPTIONAL is counted apart, with the sections within it.
 """
 
@@ -25,10 +27,11 @@ def tags(cell):
 
 def minutes(cells):
     """The minutes that these cells take a reader: (all but the optional sections, the optional sections)."""
-    spent, above, level = [0.0, 0.0], "", None
+    spent, above, level, seen = [0.0, 0.0], "", None, set()
     for cell in cells:
         if cell.cell_type == "code":
-            spent[level is not None] += code(cell, above)
+            spent[level is not None] += code(cell, above, seen)
+            seen |= set(cell.source.splitlines())
             continue
         for part in re.split("^(?=#)", cell.source, flags=re.MULTILINE):
             heading = re.match(r"(#+) .*\s*(.*)", part)
@@ -45,12 +48,13 @@ def prose(text):
     return len(words) / 200 + 2 * text.count("**Vary")
 
 
-def code(cell, above):
-    """The minutes that this cell of code takes, with what it asks for in the text above it."""
+def code(cell, above, seen=frozenset()):
+    """The minutes that this cell of code takes, with what it asks for in the text above it.  seen: earlier lines."""
     if re.match(r"check_practice\(", cell.source):
         words = [word.lower() for word in re.findall(r"(\w+) minutes?", above)]
         return next((STATED[word] for word in words if word in STATED), 2)
-    return len([line for line in cell.source.splitlines() if line.strip()]) / 10 + ("predict" in tags(cell))
+    read = [line for line in cell.source.splitlines() if line.strip() and line not in seen]
+    return len(read) / 10 + ("predict" in tags(cell))
 
 
 def about(spent):

@@ -1,5 +1,6 @@
 """Right answers pass, each mistake fails with the words it deserves, and exercises/ is what solutions/ says."""
 
+import ast
 import json
 import os
 import re
@@ -322,11 +323,17 @@ def test_what_a_task_lacks_is_named(monkeypatch, files, words):
 
 
 def practice_of(chapter, name):
-    """The code of a chapter's short task: the placeholder above its check, and the answer folded below it."""
+    """The code of a chapter's short task: the placeholder above its check, and the answer folded below it.
+
+    In front of the placeholder stands what a loop that is typed in more than once takes from the cells above.
+    """
     cells = nbformat.read(course.NOTEBOOKS / f"{chapter}.ipynb", as_version=4).cells
     (check,) = [k for k, cell in enumerate(cells) if cell.source == f"check_practice({name})"]
     (answer,) = re.findall(r"<details>.*?```python\n(.*?)```", cells[check + 1].source, re.DOTALL)
-    return cells[check - 1].source, cells[check].source, answer
+    above = "\n".join(cell.source for cell in cells[: check - 1] if cell.cell_type == "code" and "my_trips" in answer)
+    nodes = [node for node in ast.parse(above).body if not isinstance(node, ast.Expr)]
+    needed = "\n".join(map(ast.unparse, nodes))
+    return f"{needed}\n{cells[check - 1].source}", cells[check].source, answer
 
 
 SHORT = [

@@ -86,14 +86,20 @@ def test_a_folded_output_shows_a_question_or_a_heading_and_no_answer(path):
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_a_viewer_that_folds_no_outputs_shows_of_a_prediction_the_question_alone(path):
+def test_a_viewer_that_folds_no_outputs_shows_of_a_prediction_the_question_and_what_it_is_about(path):
     """GitHub and VS Code: their pages are as nbconvert's, without styles and scripts."""
     chapter = nbformat.read(path, 4)
     chapter.cells = [cell for cell in chapter.cells if any(map(asks, cell.get("outputs", ())))]
     page, _ = HTMLExporter(template_name="basic", exclude_input=True).from_notebook_node(chapter)
     seen = unescape(re.sub(r"<details>.*?</details>|<.*?>", "", page, flags=re.DOTALL))
     questions = [cell.outputs[0].data["text/plain"].partition("\n")[0] for cell in chapter.cells]
-    assert [line for line in seen.splitlines() if line.strip()] == questions
+    given = [line for line in map(str.rstrip, seen.splitlines()) if re.match(r"  (rank|\d+\*?) ", line)]
+    asked = [cell.outputs[0].metadata["collectives"] for cell in chapter.cells]
+    assert [line for line in seen.splitlines() if line.strip() and line.rstrip() not in given] == questions
+    assert len(given) == sum(1 + len(each["rows"]) for each in asked if each["before"])
+    assert all(re.search(r"->[ _]*$", line) for line in given if not line.startswith("  rank")), (
+        "an answer is filled in"
+    )
     assert page.count("<details>") == len(questions)
 
 

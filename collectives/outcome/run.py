@@ -108,5 +108,6 @@ def _chosen(calls: list[Call], which: int | slice | None) -> list[Call]:
     if isinstance(which, slice):
         return calls[which]
     if not -len(calls) <= which < len(calls):
-        raise IndexError(f"there is no call {which}: this run made {len(calls)}, the first is call 0")
+        made = f"this run made {len(calls)}, the first is call 0" if calls else "this run made none"
+        raise IndexError(f"there is no call {which}: {made}")
     return [calls[which]]

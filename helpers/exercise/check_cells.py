@@ -131,7 +131,8 @@ def _show_one(task: Task, tried: list[Tried]) -> None:
     counted = [(run, sum(map(len, run.events))) for run in runs]
     telling = [each for each in counted if 0 < each[1] <= MOST_EVENTS_SHOWN]
     if telling and frontend.shell() is not None:
-        _display(max(telling, key=lambda each: (each[0].world_size, -each[1]))[0])
+        shown, _ = max(telling, key=lambda each: (each[0].world_size, -each[1]))
+        _display(shown if task.drawn is None else shown.draw(task.drawn))
 
 
 def _tried(task: Task | Puzzle) -> str:

@@ -61,7 +61,8 @@ def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
     if isinstance(task, Puzzle):
         line = f"{task.name}({calls[0]})"
     elif len(set(calls)) == 1:
-        line = f"run(lambda: {task.name}({calls[0]}), world_size={case.world_size})"
+        called = f"lambda: {task.name}({calls[0]})" if calls[0] else task.name
+        line = f"run({called}, world_size={case.world_size})"
     else:
         several = len(inputs[0]) > 1
         each = "*" * several + f"[{', '.join(f'({call})' if several else call for call in calls)}]"
@@ -168,8 +169,8 @@ def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> st
         fault = f"leaves the wrong numbers in {_argument(task, verdict)} {place}."
     else:
         fault = f"is wrong {place}: {_differs(verdict.difference, task.outputs)}"
-    lines = [f"{task.name} {fault}", f"  input: {case}"]
-    for r, arguments in enumerate(inputs[:SHOWN_INPUTS]):
+    lines = [f"{task.name} {fault}"] + [f"  input: {case}"] * bool(task.parameters)
+    for r, arguments in enumerate(inputs[: SHOWN_INPUTS * bool(task.parameters)]):
         lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
     return _joined(*lines, *_pairs(verdict), _other_ranks(verdict.ranks, case.world_size))
 

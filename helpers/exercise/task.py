@@ -69,6 +69,7 @@ class Task:
     suspects: tuple[Suspect, ...] = ()
     # Where steps are limited: more numbers than pass between ranks by no call (delays, caches). Only a grader tries it.
     large: Case | None = None
+    drawn: int | None = None  # the call of a right answer's run to draw; None: all
     imports: tuple[str, ...] = ()  # modules that torch imports within a call: here once, not in each rank
     # A fault, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" means both
     # "sent" and "received".

@@ -16,6 +16,66 @@ from tests.corpus.answers import register
 RIGHT, WRONG, right, wrong = register()
 
 
+# --- 00 train_together --------------------------------------------------------------------
+
+KM, MINUTES = torch.tensor([1.0, 3.0] * 4), torch.tensor([3.5, 10.5, 4.5, 13.5, 5.5, 16.5, 6.5, 19.5])
+
+
+def trained(line=lambda w: None, instead=lambda w: None):
+    """The chapter's loop.  line: what a reader types in.  instead: typed in below the step."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, y = KM.tensor_split(n)[rank], MINUTES.tensor_split(n)[rank]
+    w = torch.zeros(1, requires_grad=True)
+    for _ in range(8):
+        loss = ((w * x - y) ** 2).mean()
+        loss.backward()
+        line(w)
+        with torch.no_grad():
+            w -= 0.05 * w.grad
+            instead(w)
+        w.grad = None
+    return round(w.item(), 2)
+
+
+@right("train_together")
+def sum_divided():
+    def line(w):
+        dist.all_reduce(w.grad)
+        w.grad /= dist.get_world_size()
+
+    return trained(line)
+
+
+@right("train_together")
+def weights_averaged():
+    return trained(instead=lambda w: dist.all_reduce(w, op=dist.ReduceOp.AVG))
+
+
+@wrong("train_together", "from its own trips alone")
+def no_line():
+    return trained()
+
+
+@wrong("train_together", "from its own trips alone")
+def a_copy_averaged():
+    return trained(lambda w: dist.all_reduce(w.grad.clone(), op=dist.ReduceOp.AVG))
+
+
+@wrong("train_together", "they follow the sum")
+def op_forgotten():
+    return trained(lambda w: dist.all_reduce(w.grad))
+
+
+@wrong("train_together", "follow process 0's gradient")
+def broadcast_gradient():
+    return trained(lambda w: dist.broadcast(w.grad, src=0))
+
+
+@wrong("train_together", "every process make the call")
+def line_for_zero():
+    return trained(lambda w: dist.get_rank() or dist.all_reduce(w.grad, op=dist.ReduceOp.AVG))
+
+
 # --- 00 mean_loss -------------------------------------------------------------------------
 
 

@@ -1,8 +1,68 @@
-"""mean_loss(loss): on rank 0 the mean of all ranks' losses."""
+"""train_together(): a training loop whose ranks average their gradients.  mean_loss(loss): on rank 0 the mean of all
+ranks' losses.
+"""
+
+import torch
 
 from helpers.exercise import Budget, Case, Suspect, Task
 
 CASES = (Case(2), Case(3), Case(4, late=0), Case(5), Case(6), Case(7, late=3), Case(8), Case(1))
+
+
+# --- train_together ---------------------------------------------------------------------------
+
+STEPS = 8
+KM, MINUTES = torch.tensor([1.0, 3.0] * 4), torch.tensor([3.5, 10.5, 4.5, 13.5, 5.5, 16.5, 6.5, 19.5])
+
+
+def trained(n, combined):
+    """Each rank's result.  combined: the ranks' gradients -> the gradient of each rank's step."""
+    shares = list(zip(KM.tensor_split(n), MINUTES.tensor_split(n)))
+    ws = [torch.zeros(1) for _ in range(n)]
+    for _ in range(STEPS):
+        gradients = combined([(2 * x * (w * x - y)).mean() for w, (x, y) in zip(ws, shares)])
+        ws = [w - 0.05 * gradient for w, gradient in zip(ws, gradients)]
+    return [round(w.item(), 2) for w in ws]
+
+
+def averaged(gradients):
+    return [sum(gradients) / len(gradients)] * len(gradients)
+
+
+TRAIN = Task(
+    "train_together",
+    tuple(Case(n) for n in (2, 3, 4, 5, 6, 7, 8, 1)),
+    lambda d: (),
+    lambda args: trained(len(args), averaged),
+    lambda case, args: Budget("one call in each step", calls=[STEPS] * case.world_size),
+    needs=lambda case, args: [4 * STEPS * (case.world_size > 1)] * case.world_size,
+    parameters=(),
+    scale=lambda args: 1e3,  # results are rounded to two digits
+    drawn=0,
+    suspects=(
+        Suspect(
+            lambda args: trained(len(args), lambda gradients: gradients),
+            "each process still learns from its own trips alone. Does your line change `w.grad`, after `backward` and before "
+            "the step?",
+        ),
+        Suspect(
+            lambda args: trained(len(args), lambda gradients: [sum(gradients)] * len(gradients)),
+            "these steps are too long: they follow the sum of the gradients. Which `op` makes it the average?",
+        ),
+        Suspect(
+            lambda args: trained(len(args), lambda gradients: [gradients[0]] * len(gradients)),
+            "all processes follow process 0's gradient. Which call uses everyone's?",
+        ),
+    ),
+    thoughts={
+        "values": "right after `loss.backward()`, each process has its own gradient in `w.grad`. Is that the tensor you average?",
+        "calls": "one call in each step is enough: there is one gradient to average.",
+        "Stuck": "does every process make the call, in every step?",
+        "RankFailed": "the tensor to average is the gradient, `w.grad`.",
+    },
+)
+
+# --- mean_loss --------------------------------------------------------------------------------
 
 
 def draw(d):
@@ -17,7 +77,7 @@ def on_zero(value, args):
     return [value] + [None] * (len(args) - 1)
 
 
-TASK = Task(
+MEAN_LOSS = Task(
     "mean_loss",
     CASES,
     draw,
@@ -51,3 +111,5 @@ TASK = Task(
         "Stuck": "does every rank make the call, or only rank 0?",
     },
 )
+
+TASKS = (TRAIN, MEAN_LOSS)

@@ -144,7 +144,8 @@ class Prediction(Interactive):
         picture, words = self.unattended()
         if self.recording():
             image, measures = (picture.image("png"), {"image/png": picture.measures()}) if picture else (None, {})
-            return display(answer(words, image), raw=True, metadata={RECORDING: self.recording()} | measures)
+            given = self.table(None, str) if self.question.before else ""
+            return display(answer(words, image, given), raw=True, metadata={RECORDING: self.recording()} | measures)
         for what, raw in (({"text/plain": words}, True), (picture, False)):
             if what is not None:
                 display(what, raw=raw)
