@@ -90,6 +90,11 @@ def log_loss():
         print("loss", loss.item() / 4)
 
 
+def first_step():
+    gradient = torch.tensor([-35.0 - 10 * dist.get_rank()])
+    dist.all_reduce(gradient, op=dist.ReduceOp.AVG)
+
+
 def waiting() -> bytes:
     """The PNG of the ranks that wait for each other."""
     try:
@@ -114,5 +119,6 @@ def moving_ring() -> bytes:
 if __name__ == "__main__":
     text = json.dumps(recordings(), ensure_ascii=False, separators=(",", ":"))
     RECORDED.write_text(text + "\n", encoding="utf-8")
-    for name, image in (("deadlock.png", waiting()), ("ring.gif", moving_ring())):
+    averaged = run(first_step, world_size=4).draw().png()
+    for name, image in (("all_reduce.png", averaged), ("deadlock.png", waiting()), ("ring.gif", moving_ring())):
         (NOTEBOOKS / "images" / name).write_bytes(image)
