@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -112,24 +113,36 @@ def shell():
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
+FIRST_STATUS_SECONDS, STATUS_SECONDS = 2.0, 1.0  # until a cell shows its state, and between two such lines
+
+
 class StatusLine:
     """A line in the output of a running cell, which changes and disappears; in an attended notebook only."""
 
     def __init__(self) -> None:
-        self._handle, self._words = None, ""
+        self._handle, self._words, self._next = None, "", time.monotonic() + FIRST_STATUS_SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next words may be shown."""
+        return time.monotonic() >= self._next
 
     def say(self, words: str) -> None:
         """Show the words instead of the previous ones."""
-        if words == self._words:
-            return
-        self._words = words
-        if self._handle is not None:
-            self._handle.update({"text/plain": words}, raw=True)
-        elif watched():
+        self._next = time.monotonic() + STATUS_SECONDS
+        if self._handle is None:
             from IPython.display import DisplayHandle
 
             self._handle = DisplayHandle()
             self._handle.display({"text/plain": words}, raw=True)
+        elif words != self._words:
+            self._handle.update({"text/plain": words}, raw=True)
+        self._words = words
+
+    def end(self) -> None:
+        """Make it disappear."""
+        if self._handle is not None:
+            self.say("")
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -71,7 +71,7 @@ class Monitor(State):
         self._wrong: diagnose.Wrong | None = None  # the first call that is
         self._unlike: int | None = None  # the first call of new_group, 0-based, in which ranks name different ranks
         self._trouble_since: float | None = None
-        self._patience: float | None = None
+        self.patience: float | None = None  # as wait_for_more last returned it
         # By (rank, index of its recv), the time.monotonic() since which it is known to wait for a message that may be lost.
         self._lost_since: dict[tuple[int, int], float] = {}
 
@@ -116,11 +116,6 @@ class Monitor(State):
     def _is_in_trouble(self) -> bool:
         return bool(self._failures or self._wrong or self.unlike() or self.dead or self._deadlocked)
 
-    @property
-    def patience(self) -> float | None:
-        """The time.monotonic() until which relevant messages may still arrive, as wait_for_more last returned it."""
-        return self._patience
-
     def wait_for_more(self) -> float | None:
         """The time.monotonic() until which relevant messages may still arrive; None as long as all is well."""
         lacking, now = self._lacking_messages, time.monotonic()
@@ -128,13 +123,13 @@ class Monitor(State):
         self._lost_since = {key: self._lost_since.get(key, now) for key in keys}
         if not self._is_in_trouble:
             self._trouble_since = None
-            self._patience = min(self._lost_since.values()) + LOST_SECONDS if lacking else None
-            return self._patience
+            self.patience = min(self._lost_since.values()) + LOST_SECONDS if lacking else None
+            return self.patience
         dead = self.dead
         self._trouble_since = self._trouble_since or time.monotonic()
         grace = min(FAILURE_GRACE_SECONDS, self._grace) if self._failures or dead else self._grace
-        self._patience = self._trouble_since + (EXIT_STATUS_SECONDS if dead - self._exited else grace)
-        return self._patience
+        self.patience = self._trouble_since + (EXIT_STATUS_SECONDS if dead - self._exited else grace)
+        return self.patience
 
     @property
     def is_certain(self) -> bool:

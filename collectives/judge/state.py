@@ -20,7 +20,7 @@ class State:
     """
 
     def __init__(self, world_size: int, with_text: Callable[[Line | None], Line | None], keep: int | None) -> None:
-        self._world_size, self._with_text, self._keep = world_size, with_text, keep
+        self.world_size, self._with_text, self._keep = world_size, with_text, keep
         self._events: list[dict[int, Event]] = [{} for _ in range(world_size)]  # by index, those not forgotten
         self._last: list[Event | None] = [None] * world_size
         self._matcher = Matcher()
@@ -100,14 +100,35 @@ class State:
                     self._matcher.add(event)
                 if message.end is not None or rank not in self._failures:  # else it ended inside the call
                     self._completes(event)
-            case messages.Issued() if event := known.get(message.index):
-                note(event, message)
-                if event.captured:  # its end will not be reported
-                    self._completes(event)
             case messages.Waiting() if event := known.get(message.index):
                 note(event, message)
                 if not message.limited:
                     self._waits(event, message.thread)
+            case messages.Began():
+                self._began.add(rank)
+            case messages.Returned():
+                self._returned.add(rank)
+                if message.groups is not None:
+                    self._groups_made[rank] = message.groups
+                    self._groups[rank].pop(message.groups, None)  # a call that failed
+            case messages.Failed(failure):
+                failure.frames = [self._with_text(line) for line in failure.frames]
+                self._failures[rank] = failure
+                self._failed_at[rank] = time.monotonic()
+                if is_consequence(failure):
+                    self._left_in_call(rank)
+            case _:
+                return self._take_rare(rank, message)
+        return None
+
+    def _take_rare(self, rank: int, message: messages.Message) -> Call | None:
+        """Process a message that few programs cause, as _take does: of devices, threads, new groups and mistakes."""
+        known = self._events[rank]
+        match message:
+            case messages.Issued() if event := known.get(message.index):
+                note(event, message)
+                if event.captured:  # its end will not be reported
+                    self._completes(event)
             case messages.Resumed():
                 self._blocked.pop(rank, None)
             case messages.NotFinite(index) if event := known.get(index):
@@ -130,8 +151,6 @@ class State:
                 waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
                 if waiting:
                     self._blocked[rank] = waiting[0]
-            case messages.Began():
-                self._began.add(rank)
             case messages.Grouped(index, ranks, line, name, groups):
                 made = Grouping(ranks, self._with_text(line), self.made(rank), name, groups)
                 self._last_group[rank] = made
@@ -142,17 +161,6 @@ class State:
             case messages.Ungrouped(index):
                 for by_rank in self._alone.values():
                     by_rank.get(rank, {}).pop(index, None)
-            case messages.Returned():
-                self._returned.add(rank)
-                if message.groups is not None:
-                    self._groups_made[rank] = message.groups
-                    self._groups[rank].pop(message.groups, None)  # a call that failed
-            case messages.Failed(failure):
-                failure.frames = [self._with_text(line) for line in failure.frames]
-                self._failures[rank] = failure
-                self._failed_at[rank] = time.monotonic()
-                if is_consequence(failure):
-                    self._left_in_call(rank)
         return None
 
     def _comes(self, rank: int, index: int, group: Grouping) -> None:
@@ -229,10 +237,6 @@ class State:
                 self._started.discard((e.rank, e.index))
 
     # --- where the ranks are --------------------------------------------------------------
-
-    @property
-    def world_size(self) -> int:
-        return self._world_size
 
     @property
     def events(self) -> list[list[Event]]:

@@ -131,13 +131,10 @@ class ForkServer:
         if workers and new:
             workers.end()
             workers = None
-        return workers or self._new(world_size, context, patience, places)
-
-    def _new(
-        self, world_size: int, context: ProcessContext, patience: Patience, places: Sequence[Place] = ()
-    ) -> LocalWorkers:
-        where = enumerate(places or [Place()] * world_size)
-        return self.start([RankSpec(rank, world_size, context, place=place) for rank, place in where], patience)
+        if workers:
+            return workers
+        specs = [RankSpec(r, world_size, context, place=at) for r, at in enumerate(places or [Place()] * world_size)]
+        return self.start(specs, patience)
 
     def start(self, specs: list[RankSpec], patience: Patience) -> LocalWorkers:
         """Fork ranks with these specs: all the ranks of a run, or the ones on this machine."""

@@ -1,6 +1,7 @@
 """Functions and tensors as bytes."""
 
 import ctypes
+import inspect
 import io
 import pickle
 import sys
@@ -10,7 +11,7 @@ from contextlib import suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 try:
     import cloudpickle
@@ -18,6 +19,7 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("run() needs cloudpickle: pip install 'collectives-course[run]'") from None
 import torch
 
+from ..format import with_article
 from ..rank import torch_private
 from ..rank.tensors import is_dense
 from .wire import Pickler
@@ -75,6 +77,33 @@ def pack(value: Any, definitions: bool = False) -> bytes:
         finally:
             cloudpickle.cloudpickle._find_imported_submodules = _cloudpickles_own
     return buffer.getvalue()
+
+
+def pack_call(fn: Callable, args: tuple, kwargs: dict) -> bytes:
+    """A function and its arguments as bytes. Raises TypeError, which names what cannot travel."""
+    try:
+        return pack((fn, args, kwargs), definitions=True)
+    except Exception as error:
+        remedy = "Make it inside the function: each rank then has its own."
+        raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}. {remedy}") from None
+
+
+def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
+    """Name the argument or variable that cannot be packed."""
+    arguments = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
+    named = []
+    for function in (fn, *(value for _, value in arguments)):
+        with suppress(TypeError):  # no function
+            used = inspect.getclosurevars(function)
+            variables = {**used.globals, **used.nonlocals}
+            named += [(f"the variable {name} that the function uses", value) for name, value in variables.items()]
+    named += arguments
+    for name, value in named:
+        try:
+            pack(value)
+        except Exception:
+            return f"{name}, {with_article(value)},"
+    return with_article(fn)
 
 
 def unpack_with_definitions(data: bytes) -> Any:

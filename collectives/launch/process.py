@@ -38,8 +38,9 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
         _isolate(out, err)
         channel = Channel(sock, wakeup)
         try:
-            _enter(spec.place)
-            _die_with_parent()  # entering a user namespace may have undone it
+            if spec.place.namespaces:
+                _enter(spec.place)
+                _die_with_parent()  # entering a user namespace may have undone it
             os.environ.update({"GLOO_SOCKET_IFNAME": LOOPBACK, **spec.place.environ})
             join(spec)
             enter_context(spec, spec.context)
@@ -95,8 +96,6 @@ def _die_with_parent() -> None:
 
 def _enter(place: Place) -> None:
     """Move this process, which may have one thread only, to a host. Raise OSError if the host is gone."""
-    if not place.namespaces:
-        return
     here, libc = os.getcwd(), ctypes.CDLL(None, use_errno=True)
     for path in place.namespaces:
         with open(path) as namespace:

@@ -18,7 +18,7 @@ from ..outcome.errors import message_only
 from ..outcome.run import Run
 from ..rank import torch_private
 from .interrupts import Interrupts
-from .pickling import pack
+from .pickling import pack_call
 from .pool import LocalRanks, wait_for_successors
 from .ranks import Ranks
 from .session import Session, Settings
@@ -75,7 +75,7 @@ def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple
     torch_private.warn()
     try:
         check_arguments(fn, settings.world_size, settings.timeout)
-        payload, context = _ship(fn, args, kwargs), ProcessContext.here()
+        payload, context = pack_call(fn, args, kwargs), ProcessContext.here()
     except (TypeError, ValueError) as error:
         raise message_only(error)
     attempt = partial(Session, fn, payload, context, settings, ranks)
@@ -125,32 +125,6 @@ def check_arguments(fn: Any, world_size: Any, timeout: Any) -> None:
         raise TypeError("run() needs an ordinary function; an async one would return without having run.")
     if inspect.isgeneratorfunction(fn):
         raise TypeError("run() needs an ordinary function; one that yields would return without having run.")
-
-
-def _ship(fn: Callable, args: tuple, kwargs: dict) -> bytes:
-    try:
-        return pack((fn, args, kwargs), definitions=True)
-    except Exception as error:
-        remedy = "Make it inside the function: each rank then has its own."
-        raise TypeError(f"{_culprit(fn, args, kwargs)} cannot travel to the ranks: {error}. {remedy}") from None
-
-
-def _culprit(fn: Callable, args: tuple, kwargs: dict) -> str:
-    """Name the argument or variable that cannot be packed."""
-    arguments = [(f"argument {k}", value) for k, value in (*enumerate(args, 1), *kwargs.items())]
-    named = []
-    for function in (fn, *(value for _, value in arguments)):
-        with suppress(TypeError):  # no function
-            used = inspect.getclosurevars(function)
-            variables = {**used.globals, **used.nonlocals}
-            named += [(f"the variable {name} that the function uses", value) for name, value in variables.items()]
-    named += arguments
-    for name, value in named:
-        try:
-            pack(value)
-        except Exception:
-            return f"{name}, {with_article(value)},"
-    return with_article(fn)
 
 
 _one_at_a_time = threading.Lock()

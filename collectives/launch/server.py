@@ -100,13 +100,7 @@ class Server:
                     if its_run == run:
                         os.kill(pid, signal.SIGUSR1)
             case wire.Preload(modules):
-                for module in modules:
-                    try:
-                        importlib.import_module(module)
-                    except Exception:  # a rank that needs it raises the error itself
-                        traceback.print_exc()
-                freeze_gc()
-                _limit_stderr()
+                _import(modules)
             case _:
                 raise TypeError(f"the server was sent {request!r}, which is not a request")
 
@@ -216,6 +210,17 @@ def preload() -> None:
         with tracer.Tracer(0, lambda *_: None, 0.0):
             torch.zeros(1).add_(1).clone()
     freeze_gc()
+
+
+def _import(modules: list[str]) -> None:
+    """Import modules for later ranks to inherit."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # a rank that needs it raises the error itself
+            traceback.print_exc()
+    freeze_gc()
+    _limit_stderr()
 
 
 def freeze_gc() -> None:

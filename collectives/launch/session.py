@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Callable, Hashable, Mapping, NamedTuple
 
-from ..frontend import StatusLine
+from ..frontend import StatusLine, watched
 from ..judge.monitor import Monitor
 from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
@@ -31,8 +31,6 @@ LOADING_SECONDS = 300.0  # that a server may take to load torch, before it is ab
 LOOK_SECONDS = 1.0  # between two checks of whether ranks that are out of time compute,
 LEAST_COMPUTING = 0.02  # as a part of these seconds, and
 MOST_PATIENCE = 6.0  # times the timeout that they get at most
-REPORT_SECONDS = 2.0  # until a run shows its ranks' states, and
-REPORT_INTERVAL_SECONDS = 1.0  # between two such lines
 
 
 class Settings(NamedTuple):
@@ -75,6 +73,7 @@ class Session:
         self._server: Server | None = None
         self._workers: Workers | None = None
         self._talk: Conversation | None = None
+        self._start_seconds = START_SECONDS + START_SECONDS_PER_RANK * self._n
         self._called = time.perf_counter()
         self._began, self._unix = self._called, time.time()  # later: when there are ranks; both the same moment
         self._seconds = 0.0
@@ -88,7 +87,7 @@ class Session:
         self._returns = Returns(self._n)
         self._stacks_asked = False
         self._verdict: Verdict | None = None
-        self._status, self._next_report = StatusLine(), time.monotonic() + REPORT_SECONDS
+        self._status = StatusLine() if watched() else None
         self._discard_server = False
         self.stale = False
 
@@ -119,7 +118,8 @@ class Session:
             self._too_slow()
         finally:
             self._seconds = time.perf_counter() - self._began
-            self._status.say("")
+            if self._status:
+                self._status.end()
             if self._discard_server:
                 in_background(partial(discard, self._server, self._workers))
             elif self._workers and self.stale:
@@ -154,7 +154,7 @@ class Session:
     def _listen(self, done: Callable[[], bool], then: Phase | None) -> Phase | None:
         """Process messages until it is done or the time is up. Return the next phase."""
         while self._hear():
-            late = time.monotonic() >= self._deadline and not self._gets_longer()
+            late = time.monotonic() >= self._deadline and not (self._settings.computing and self._gets_longer())
             if self._is_judged(late):
                 return None
             if done():
@@ -170,7 +170,7 @@ class Session:
         only sleep or wait get no extension.
         """
         now = time.monotonic()
-        if not self._settings.computing or now >= self._handed_out_at + MOST_PATIENCE * self._settings.timeout:
+        if now >= self._handed_out_at + MOST_PATIENCE * self._settings.timeout:
             return False
         computed = {pid: seconds for pid, seconds in self._workers.computed.items() if pid in self._computed_before}
         grown = sum(seconds - self._computed[pid] for pid, seconds in computed.items())
@@ -204,8 +204,7 @@ class Session:
     def _hear(self) -> bool:
         """Process messages until the deadline, or the next poll. Return whether nobody has interrupted."""
         self._talk.hear(self._monitor.patience or self._deadline)  # patience: in trouble, until a verdict is due
-        if time.monotonic() >= self._next_report:
-            self._next_report = time.monotonic() + REPORT_INTERVAL_SECONDS
+        if self._status and self._status.is_due:
             self._status.say(under_way(self._monitor.standing, self._name, self._handed_out))
         return not self._interrupts.count
 
@@ -258,19 +257,23 @@ class Session:
     def _has_failed_to_start(self) -> bool:
         """Whether there is a verdict now: before the job is sent, nothing is the learner's fault."""
         self._tell_ends()
-        monitor, patience = self._monitor, self._monitor.wait_for_more()
-        if self._workers.refused:
-            self.stale = self._workers.born < self._called
-            rank, number = self._workers.refused
-            self._verdict = NoStart(world_size=self._n, ranks=(rank,), number=number, why=os.strerror(number))
-        elif patience is not None:
-            self.stale = self._workers.born < self._called
-            all_ended = not monitor.failures and monitor.dead <= set(self._workers.exits)
-            if self.stale or all_ended or len(monitor.failures) == self._n or time.monotonic() >= patience:
-                self._verdict = monitor.failure()
+        patience = self._monitor.wait_for_more()
+        if self._workers.refused or patience is not None:
+            self._failed_to_start(patience)
         elif time.monotonic() >= self._deadline:
             self._too_slow()
         return self._verdict is not None
+
+    def _failed_to_start(self, patience: float | None) -> None:
+        """Set the verdict on ranks that got no process, or that ended early, once it is known how many did."""
+        monitor, self.stale = self._monitor, self._workers.born < self._called
+        if self._workers.refused:
+            rank, number = self._workers.refused
+            self._verdict = NoStart(world_size=self._n, ranks=(rank,), number=number, why=os.strerror(number))
+            return
+        all_ended = not monitor.failures and monitor.dead <= set(self._workers.exits)
+        if self.stale or all_ended or len(monitor.failures) == self._n or time.monotonic() >= patience:
+            self._verdict = monitor.failure()
 
     def _tell_ends(self) -> None:
         """Pass on the exit status and the stderr of processes that ended without a report."""
@@ -299,10 +302,6 @@ class Session:
         if self._handed_out:
             raise error
         self._verdict = NoStart(world_size=self._n, number=error.errno, why=error.strerror or str(error))
-
-    @property
-    def _start_seconds(self) -> float:
-        return START_SECONDS + START_SECONDS_PER_RANK * self._n
 
     # --- the end --------------------------------------------------------------------------
 

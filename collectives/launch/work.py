@@ -47,7 +47,8 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         fn, args, kwargs = unpack_with_definitions(job.payload)
         join_anew(spec, job.backend, job.device)
         as_reported = partial(capture, whole=job.whole)
-        tracer = Tracer(spec.rank, channel.send, job.began, as_reported, wait=True)
+        tracer = Tracer(spec.rank, channel.send, job.began, as_reported)
+        tracer.waits = True
         if not job.record:
             uninstall()
         started = True
@@ -64,8 +65,9 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             now = traffic()
             imported = sorted(filter(_is_lasting, new))
             channel.announce(Returned(result, moved(before, now), now, imported, groups.made))
-            channel.receive()  # all have returned, but something was in flight when one of them counted
-            channel.announce(Counted(moved(before, traffic())))
+            with suppress(EOFError):  # this rank is not needed any more
+                channel.receive()  # all have returned, but something was in flight when one of them counted
+                channel.announce(Counted(moved(before, traffic())))
     except BaseException as error:
         _flush()
         channel.announce(Failed(failure(error, started)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Callable
 from weakref import ref
@@ -31,34 +32,19 @@ DEEP = 24  # frames of torch between a call and the program's line
 _CPU = torch.device("cpu")
 
 
+@dataclass(slots=True, eq=False)
 class Pattern:
-    """What the calls of one site have in common.
+    """What the calls of one site have in common."""
 
-    method: of a backend.  event: the first call's.  after: the outputs of each.
-    order: held while a call is numbered and issued.  gives_up, by_torch: see TracedWork.  count: calls so far.
-    """
-
-    __slots__ = "method", "event", "after", "order", "gives_up", "by_torch", "count", "_group", "_codes"
-
-    def __init__(
-        self,
-        method: str,
-        event: Event,
-        after: Value,
-        order: threading.RLock,
-        gives_up: bool,
-        by_torch: bool,
-        group: ProcessGroup,
-        codes: list[CodeType],
-    ) -> None:
-        self.method, self.event, self.after, self.order = method, event, after, order
-        self.gives_up, self.by_torch = gives_up, by_torch
-        self.count = 0
-        self._group = ref(group)  # after it is destroyed, another may have its address
-        self._codes = codes  # likewise: as long as they are kept, their addresses in a place are theirs
-
-    def is_of(self, group: ProcessGroup) -> bool:
-        return self._group() is group
+    method: str  # of a backend
+    event: Event  # the first call's
+    after: Value  # the outputs of each
+    order: threading.RLock  # held while a call is numbered and issued
+    gives_up: bool  # see TracedWork
+    by_torch: bool  # likewise
+    group: ref[ProcessGroup]  # after it is destroyed, another may have its address
+    codes: list[CodeType]  # likewise: as long as they are kept, their addresses in a place are theirs
+    count: int = 0  # calls so far
 
 
 class Callsites:
@@ -80,13 +66,13 @@ class Callsites:
             place = None if kwargs else place_of(name, args, self._tracer.watch)
             if place is None:
                 work = own(*args, **kwargs)
-            elif (pattern := self._patterns.get(place)) is not None and pattern.is_of(args[0]):
+            elif (pattern := self._patterns.get(place)) is not None and pattern.group() is args[0]:
                 work = self._again(pattern, *args)
             else:
                 work = own(*args)
                 self._learn(place, of_backend, args, work)
             if is_message:
-                self._tracer.hold_weakly(work)
+                self._tracer.messages.hold_weakly(work)
             return work
 
         is_message = name in torch_private.MESSAGES
@@ -99,8 +85,8 @@ class Callsites:
                 self._patterns.clear()
             group, (output,) = args[0], tensors_of(args)[1]
             codes, order = codes_of(place, sys._getframe(2)), self._tracer.order[group.group_name]
-            fixed = work.event, outline(output), order, work.gives_up, work.by_torch
-            self._patterns[place] = Pattern(method, *fixed, group, codes)
+            fixed = work.event, outline(output), order, work.gives_up, work.by_torch, ref(group)
+            self._patterns[place] = Pattern(method, *fixed, codes)
 
     def _again(self, pattern: Pattern, group: ProcessGroup, *args) -> Work:
         """Report a call that repeats an earlier one, and hand it to its backend. Returns the recorder's own Work."""
@@ -113,8 +99,8 @@ class Callsites:
             # gloo's threads inherit this one's modes, and the watch would take what they do for the program's.
             with torch_private.NoModes():
                 work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
-            traced = TracedWork(tracer, work, [Part(index, None)])
-            traced.after, traced.gives_up, traced.by_torch = pattern.after, pattern.gives_up, pattern.by_torch
+            traced = TracedWork(tracer, work, [Part(index, None)], by_torch=pattern.by_torch)
+            traced.after, traced.gives_up = pattern.after, pattern.gives_up
             tracer.open[index] = traced
         pattern.count += 1
         if event.async_op and tracer.watch.is_due(pattern.count):

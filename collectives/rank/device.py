@@ -128,8 +128,11 @@ class Device:
         if work is None:
             self._leave(parts, bool(self._capturing), device_type, streams)
             return None
-        traced = self._tracer.wrap(work, parts[0], device_type, streams, group, True)
-        traced.parts, traced.captured = parts, bool(self._capturing)
+        tracer = self._tracer
+        traced = TracedWork(tracer, work, parts, device_type, streams, by_torch=True)
+        traced.captured = bool(self._capturing)
+        traced.gives_up = bool(streams) and not tracer.waits or tracer.groups.has_short_timeout(group)
+        tracer.open[traced.index] = traced
         return traced
 
     # --- left to a stream -----------------------------------------------------------------

@@ -1,17 +1,79 @@
-"""Reports the calls of new_group: those that every rank of the world must make, and those that only members make."""
+"""Process groups: facts about each, and reports of the new_group calls that make them."""
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from ..log.messages import Grouped, Ungrouped
 from .callers import learners_call
-from .torch_private import name_among_members
+from .torch_private import backend_name, name_among_members, time_limit
+
+SHORT_SECONDS = 30 * 60  # torch's own timeout for a group; a shorter one was set by the program
+
+
+def refuse(place: str) -> NoReturn:
+    """Raise: the program initialized its own default group, and this process has a different rank in it."""
+    raise RuntimeError(
+        f"run() records the calls of the world that it starts, and here an init_process_group of your own made this rank {place}. "
+        "Try run(..., record=False)."
+    )
+
+
+class KnownGroups:
+    """Facts about process groups, kept as long as a group lives: after its end, another may have its name.
+
+    rank: this process's global one.
+    is_short: whether the program itself set a group's timeout, in seconds: waits in the group end by themselves.
+    astray: called with our rank in a default group that the program made itself.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        is_short: Callable[[float, ProcessGroup], bool] = lambda timeout, group: timeout < SHORT_SECONDS,
+        astray: Callable[[str], None] = refuse,
+    ) -> None:
+        self._rank, self._is_short, self._astray = rank, is_short, astray
+        self._ranks: WeakKeyDictionary[ProcessGroup, tuple[int, ...]] = WeakKeyDictionary()
+        self._backends: WeakKeyDictionary[ProcessGroup, dict[str, str | None]] = WeakKeyDictionary()  # by device type
+        self._short: WeakKeyDictionary[ProcessGroup, bool] = WeakKeyDictionary()  # its first timeout
+
+    def ranks(self, group: ProcessGroup) -> tuple[int, ...] | None:
+        """A group's global ranks; None if they aren't the job's, or unknown (torchft bypasses torch.distributed)."""
+        if (known := self._ranks.get(group)) is not None:
+            return known
+        try:
+            ranks = tuple(dist.get_process_group_ranks(group))
+        except KeyError:
+            return None
+        if dist.is_initialized() and dist.get_rank() != self._rank:
+            self._astray(f"{dist.get_rank()} of {dist.get_world_size()}")
+            return None
+        self._ranks[group], self._backends[group] = ranks, {}
+        return ranks
+
+    def backend(self, group: ProcessGroup, device: torch.device | None) -> str | None:
+        """The name of a group's backend for this device, the CPU's by default. Its ranks must be known."""
+        names, kind = self._backends[group], "" if device is None else device.type
+        if kind not in names:
+            names[kind] = backend_name(group, device or torch.device("cpu"))
+        return names[kind]
+
+    def has_short_timeout(self, group: ProcessGroup, is_message: bool = False) -> bool:
+        """Whether waits in a group end by themselves, because the program gave it a short timeout.
+
+        It may set another one at any time, which gloo's collectives heed; messages keep to the group's first."""
+        timeout = time_limit(group)
+        short = timeout is not None and self._is_short(timeout, group)
+        first = self._short.setdefault(group, short)
+        return first if is_message else short
 
 
 class Groups:
@@ -29,33 +91,37 @@ class Groups:
         self._alone = 0  # calls that only members make
 
     def __enter__(self) -> "Groups":
-        self._torchs = new_group = dist.new_group
-        signature = inspect.signature(new_group)
+        self._torchs = dist.new_group
+        self._signature = inspect.signature(self._torchs)
 
-        @functools.wraps(new_group)
+        @functools.wraps(self._torchs)
         def followed(*args, **kwargs):
-            try:
-                given = signature.bind(*args, **kwargs)
-            except TypeError:
-                return new_group(*args, **kwargs)  # torch itself says what's wrong with the arguments
-            if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
-                given.arguments["ranks"] = list(given.arguments["ranks"])
-            make = functools.partial(new_group, *given.args, **given.kwargs)
-            ranks = _ranks(given.arguments, self._world_size)
-            if ranks is None:
-                return make()
-            if given.arguments.get("use_local_synchronization"):
-                return self._make_alone(make, ranks, given.arguments)
-            self._tell(Grouped(self.made, ranks, learners_call()[0]))
-            group = make()
-            self.made += 1
-            return group
+            return self._make(*args, **kwargs)
 
         dist.new_group = distributed_c10d.new_group = followed
         return self
 
     def __exit__(self, *_: object) -> None:
         dist.new_group = distributed_c10d.new_group = self._torchs
+
+    def _make(self, *args, **kwargs) -> Any:
+        """The group that torch's new_group makes, reported before the call."""
+        try:
+            given = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            return self._torchs(*args, **kwargs)  # torch itself says what's wrong with the arguments
+        if isinstance(given.arguments.get("ranks"), Iterator):  # which is read once
+            given.arguments["ranks"] = list(given.arguments["ranks"])
+        make = functools.partial(self._torchs, *given.args, **given.kwargs)
+        ranks = _ranks(given.arguments, self._world_size)
+        if ranks is None:
+            return make()
+        if given.arguments.get("use_local_synchronization"):
+            return self._make_alone(make, ranks, given.arguments)
+        self._tell(Grouped(self.made, ranks, learners_call()[0]))
+        group = make()
+        self.made += 1
+        return group
 
     def _make_alone(self, make: Callable[[], Any], ranks: tuple[int, ...], given: dict[str, Any]) -> Any:
         """A group that only its members make."""

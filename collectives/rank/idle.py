@@ -14,9 +14,10 @@ import _thread
 import sys
 import threading
 import time
-from typing import Callable
 
-from .torch_private import IDLING, run_backward
+from ..log.event import MAIN
+from ..log.messages import Resumed, Waiting
+from . import torch_private
 
 SAMPLES = 4
 PERIOD_SECONDS = 0.25
@@ -24,15 +25,32 @@ BUSY_SECONDS = 0.002
 
 
 class Idle:
-    """blocked: called with time.perf_counter() of the first sample; moves: called once that is over."""
+    """Reports a tracer's open calls as waited for."""
 
-    def __init__(self, blocked: Callable[[float], None], moves: Callable[[], None]) -> None:
-        self._blocked, self._moves = blocked, moves
+    def __init__(self, tracer) -> None:
+        self._tracer = tracer
         self._started = False
+        self._pass = -1  # the backward pass whose end is reported
+
+    def future_taken(self) -> None:
+        """Called when the future of a call is taken. In a backward pass that is DistributedDataParallel, which waits in
+        C++ for all its futures once the graph has been worked through: after what is queued here."""
+        self.start()
+        if (task := torch_private.backward_task()) not in (-1, self._pass):
+            self._pass = task
+            torch_private.after_graph(self._waits_in_pass)
+
+    def _waits_in_pass(self) -> None:
+        """Report when the main thread began to wait; that isn't evidence of a deadlock."""
+        since = self._tracer.now()
+        for traced in list(self._tracer.open.values()):
+            if traced.asked and traced.since is None:
+                traced.since = since
+                self._tracer.emit(Waiting(traced.index, since, True, MAIN))
 
     def start(self) -> None:
         """Start sampling, in a thread that isn't listed among the program's own."""
-        if IDLING and not self._started:
+        if torch_private.IDLING and not self._started:
             self._started = True
             _thread.start_new_thread(self._sample, (threading.main_thread().ident,))
 
@@ -42,13 +60,20 @@ class Idle:
             time.sleep(PERIOD_SECONDS)
             frame = sys._current_frames().get(main)
             before, used = used, time.process_time() - time.thread_time()
-            if frame is not None and frame.f_code is run_backward.__code__ and used - before < BUSY_SECONDS:
+            in_autograd = frame is not None and frame.f_code is torch_private.run_backward.__code__
+            del frame  # it keeps the program's variables alive
+            if in_autograd and used - before < BUSY_SECONDS:
                 still += 1
-                since = since if still > 1 else time.perf_counter()
+                since = since if still > 1 else self._tracer.now()
                 if still == SAMPLES:
                     self._blocked(since)
             else:
                 if still >= SAMPLES:
-                    self._moves()
+                    self._tracer.emit(Resumed())
                 still = 0
-            del frame  # it keeps the program's variables alive
+
+    def _blocked(self, since: float) -> None:
+        """Report that the main thread has been waiting in C++ since then, for a call whose future was taken."""
+        asked = next((t for t in list(self._tracer.open.values()) if t.asked), None)
+        if asked is not None:
+            self._tracer.emit(Waiting(asked.index, since if asked.since is None else asked.since, False, MAIN))

@@ -127,7 +127,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
     gaps_out = gaps_in if all_out is all_in else any(map(has_gaps, all_out))
     if gaps_in or gaps_out:
         event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
-    event.misuse = "aliased" if aliased(all_out) else None
+    event.misuse = "aliased" if len(all_out) > 1 and aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
 
 

@@ -15,21 +15,15 @@ from .tensors import summarise
 
 
 class Replicas:
-    """Reports the checksum after each optimizer's first step and each `every`-th; never if that is 0."""
+    """Reports the checksum after each optimizer's first step and each `every`-th."""
 
     def __init__(self, every: int, emit: Callable[[Message], None], calls: Callable[[], int]) -> None:
         self._every, self._emit, self._calls = every, emit, calls
         self._numbers = itertools.count()
         self._steps: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()  # -> its number, steps made
-        self._hook = None
 
     def start(self) -> None:
-        if self._every:
-            self._hook = register_optimizer_step_post_hook(self._stepped)
-
-    def stop(self) -> None:
-        if self._hook:
-            self._hook.remove()
+        register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Optimizer, *_) -> None:
         if torch.compiler.is_compiling():

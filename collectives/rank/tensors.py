@@ -51,8 +51,6 @@ def aliased(tensors: list[torch.Tensor]) -> bool:
     Some tensors may overlap on purpose: Muon pads a list with one scratch tensor, several times. Views whose elements
     interleave (columns) share none. Above MAX_ELEMENTS, only dense tensors that overlap count as sharing.
     """
-    if len(tensors) < 2:
-        return False
     tensors = [t for t in tensors if t.numel()]
     extents = [extent(t) for t in tensors]
     ordered = sorted(extents)

@@ -1,13 +1,9 @@
-"""The threads of a rank function: which may still act, and which of the learner's lines gave each its work.
-
-While `followed` is entered, threading.Thread and ThreadPoolExecutor report all work that is given to another thread,
-from when it is given until it has ended. A pool's threads don't count by themselves: idle, they only wait for more.
-"""
+"""The threads of a rank function: which may still act, and which of the learner's lines gave each its work."""
 
 import itertools
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Callable, Hashable, Iterator
 
@@ -29,34 +25,29 @@ to_join: set[Hashable] = set()  # the work under way that Python waits for at it
 _numbers = itertools.count()
 
 
-@contextmanager
-def followed(emit: Callable[[Message], None]) -> Iterator[None]:
-    """Report work that this thread, the main one, and others hand over: before it can start, and once it has ended."""
-    here.work = MAIN
+class Follower:
+    """Reports the work that threads hand to others, from when it is given until it has ended.
 
-    @contextmanager
-    def given(joined: bool) -> Iterator[tuple[Hashable, Line | None]]:
-        """The work that the block hands to a thread, and the learner's line that does so."""
-        work = "thread", next(_numbers)
-        if joined:
-            to_join.add(work)
-        emit(WorkBegan(work, None))
-        try:
-            yield work, learners_call(here.given_at)[0]
-        except BaseException:
-            end(work)
-            raise
+    The thread that starts it is the main one. A pool's threads don't count by themselves: idle, they only wait for more.
+    """
 
-    def end(work: Hashable) -> None:
-        to_join.discard(work)
-        emit(WorkEnded(work))
+    def __init__(self, emit: Callable[[Message], None]) -> None:
+        self._emit = emit
 
-    start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+    def start(self) -> None:
+        here.work = MAIN
+        self._start, self._submit = threading.Thread.start, ThreadPoolExecutor.submit
+        threading.Thread.start = lambda thread: self._follow(thread)
+        ThreadPoolExecutor.submit = lambda pool, fn, /, *args, **kwargs: self._give(pool, fn, *args, **kwargs)
 
-    def follow(thread: threading.Thread) -> None:
+    def stop(self) -> None:
+        threading.Thread.start, ThreadPoolExecutor.submit = self._start, self._submit
+
+    def _follow(self, thread: threading.Thread) -> None:
+        """Start a thread, whose work is reported."""
         if here.hiring or _knows_no_torch(thread):
-            return start(thread)
-        with given(not thread.daemon) as (work, line):
+            return self._start(thread)
+        with self._given(not thread.daemon) as (work, line):
             run = thread.run
 
             def do() -> None:
@@ -64,26 +55,38 @@ def followed(emit: Callable[[Message], None]) -> Iterator[None]:
                     _do(work, line, run)
                 finally:
                     thread.__dict__.pop("run", None)
-                    end(work)
+                    self._end(work)
 
             thread.run = do
-            start(thread)
+            self._start(thread)
 
-    def give(pool: ThreadPoolExecutor, fn: Callable, /, *args, **kwargs):
-        with given(True) as (work, line):
+    def _give(self, pool: ThreadPoolExecutor, fn: Callable, /, *args, **kwargs) -> Future:
+        """Submit work to a pool, and report it."""
+        with self._given(True) as (work, line):
             here.hiring = True
             try:
-                future = submit(pool, _do, work, line, fn, *args, **kwargs)
+                future = self._submit(pool, _do, work, line, fn, *args, **kwargs)
             finally:
                 here.hiring = False
-        future.add_done_callback(lambda _: end(work))  # a cancelled one never runs, but ends too
+        future.add_done_callback(lambda _: self._end(work))  # a cancelled one never runs, but ends too
         return future
 
-    threading.Thread.start, ThreadPoolExecutor.submit = follow, give
-    try:
-        yield
-    finally:
-        threading.Thread.start, ThreadPoolExecutor.submit = start, submit
+    @contextmanager
+    def _given(self, joined: bool) -> Iterator[tuple[Hashable, Line | None]]:
+        """The work that the block hands to a thread, and the learner's line that does so."""
+        work = "thread", next(_numbers)
+        if joined:
+            to_join.add(work)
+        self._emit(WorkBegan(work, None))
+        try:
+            yield work, learners_call(here.given_at)[0]
+        except BaseException:
+            self._end(work)
+            raise
+
+    def _end(self, work: Hashable) -> None:
+        to_join.discard(work)
+        self._emit(WorkEnded(work))
 
 
 def _do(work: Hashable, line: Line | None, fn: Callable, /, *args, **kwargs):

@@ -145,7 +145,6 @@ REPEATED = {
     if hasattr(ProcessGroup, name) and hasattr(_Backend, of_backend)
 }
 
-
 MESSAGES = [name for name in ("send", "recv", "recv_anysource") if name in REPEATED]
 
 

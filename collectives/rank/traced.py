@@ -3,8 +3,7 @@
 import re
 from datetime import timedelta
 from functools import partial
-from typing import Any, Callable, NamedTuple
-from weakref import ref
+from typing import Callable, NamedTuple
 
 import torch
 from torch.distributed import Work
@@ -29,38 +28,30 @@ class Part(NamedTuple):
     outputs: Value  # the tensors that the rank ends up with, once complete
 
 
-class Held(ref):
-    """A weak reference to a message's Work, and what to report once the program has released that.
-
-    outputs: see Part.  after: the same, if the call repeats an earlier one.
-    """
-
-    __slots__ = "index", "outputs", "after", "streams"
-
-    def __init__(self, traced: "TracedWork", gone: Callable[["Held"], None]) -> None:
-        super().__init__(traced, gone)
-        ((self.index, self.outputs),) = traced.parts
-        self.after, self.streams = traced.after, traced.streams
+def _passed_on(name: str) -> Callable:
+    return lambda self: getattr(self.inner, name)()
 
 
 class TracedWork(HasSource, Work):
-    device: torch.device | None = None  # of the call's tensors
+    """parts: one, or the calls of a batch.  device: of the call's tensors.  streams: device.Streams, if one carries it out.
+    by_torch: whether torch made the call: then its C++ may be the only holder of the Work."""
+
     event: Event | None = None  # its only call's, if others may repeat that
     after: Value = None  # its outputs, if it repeats an earlier call
-    streams: Any = None  # device.Streams, of a device that carries it out later
     captured = False  # whether it went into a graph: then its end must not even be asked for
     any_source: tuple[int, ...] | None = None  # the group's ranks, for a recv from anyone
     gives_up = False  # whether a wait ends by itself: its group has a short timeout, or only a device's stream waits
     asked = False  # whether its future was taken
     since: float | None = None  # when the main thread began to wait for that future in C++, if known
-    by_torch = False  # whether torch made the call: then its C++ may be the only holder of the Work
     told = waited = False  # completion reported; reported as waited
     failed = succeeded = False  # whether a wait for it is known to raise its error; or has returned
 
-    def __init__(self, tracer, inner: Work, parts: list[Part]) -> None:
+    def __init__(
+        self, tracer, inner: Work, parts: list[Part], device: torch.device | None = None, streams=None, by_torch=False
+    ) -> None:
         super().__init__()
-        self._tracer, self.inner = tracer, inner
-        self.parts = parts  # one, or the calls of a batch
+        self._tracer, self.inner, self.parts = tracer, inner, parts
+        self.device, self.streams, self.by_torch = device, streams, by_torch
 
     @property
     def index(self) -> int:
@@ -69,8 +60,8 @@ class TracedWork(HasSource, Work):
     @never_compiled
     def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
         tracer = self._tracer
-        if tracer.let_go:
-            tracer.report_let_go()
+        if tracer.messages.released:
+            tracer.messages.report_released()
         has_limit = timeout is not NO_LIMIT and timeout not in (NO_LIMIT, 0.0)  # torch accepts seconds too
         if not self.told:
             # A wait with its own timeout ends by itself, so it must not be called stuck.
@@ -135,7 +126,7 @@ class TracedWork(HasSource, Work):
         told = future.then(self._note)
         future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all callbacks of `told`
         self.asked = True
-        tracer.asked()
+        tracer.idle.future_taken()
         return told
 
     @never_compiled
@@ -143,24 +134,6 @@ class TracedWork(HasSource, Work):
         value = future.value()  # or its error
         self._tracer.done(self)
         return value
-
-    def is_success(self) -> bool:
-        return self.inner.is_success()
-
-    def exception(self):
-        return self.inner.exception()
-
-    def result(self):
-        return self.inner.result()
-
-    def get_future_result(self):
-        return self.inner.get_future_result()
-
-    def _get_op_type(self) -> int:
-        return self.inner._get_op_type()
-
-    def _get_duration(self) -> float:
-        return self.inner._get_duration()
 
     @never_compiled
     def synchronize(self) -> None:
@@ -172,6 +145,10 @@ class TracedWork(HasSource, Work):
     def block_current_stream(self) -> None:
         self.inner.block_current_stream()
         self._tracer.waited(self)
+
+
+for _name in ("is_success", "exception", "result", "get_future_result", "_get_op_type", "_get_duration"):
+    setattr(TracedWork, _name, _passed_on(_name))
 
 
 def in_their_own_words(run_backward: Callable) -> Callable:

@@ -3,15 +3,14 @@
 The kernel (kernel.py) hands it each call of an operator. It reads the call (operators.py), reports it, passes it on to
 its backend, and returns a Work of its own (traced.py), so what was asynchronous stays asynchronous.
 
-Parts that only some recordings have: device.py (calls in a device's stream, loaded with the first of them),
-callsites.py (calls repeated from one call site) and finite.py (a look for NaN and infinity). watch/recorder.py composes
-those of a job.
+Its parts, each of which holds what only some calls need: point_to_point.py (gloo's messages), watch.py (tensors used
+too early), idle.py (waits inside autograd), device.py (calls in a device's stream, loaded with the first of them). A
+job may add callsites.py (calls repeated from one call site) and finite.py (a look for NaN and infinity).
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 import threading
@@ -19,21 +18,20 @@ import time
 import traceback
 from collections import defaultdict, deque
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Callable, NoReturn
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, Callable
 
-import torch
-import torch.distributed as dist
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import Work
 
-from ..log.event import MAIN, Event, Value
-from ..log.messages import Called, Completed, Message, Misused, Resumed, Waiting
+from ..log.event import Event, Value
+from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, steps, threads, torch_private
 from .callers import learners_call
+from .groups import KnownGroups
 from .idle import Idle
-from .operators import SAME_CALL, Reading, arguments, read
+from .operators import SAME_CALL, arguments, read
+from .point_to_point import Messages, is_blocking, message
 from .tensors import capture, is_dense
-from .traced import Held, Part, TracedWork, in_their_own_words
+from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
 
 if TYPE_CHECKING:
@@ -44,57 +42,33 @@ if TYPE_CHECKING:
 MAX_OPEN = 1024  # calls never waited for; beyond that, the oldest complete ones are reported and released
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 WAITED_FOR = {"cpu"}  # kinds of device whose calls are waited for; those of any other go into a stream (device.py)
-SHORT_SECONDS = 30 * 60  # torch's own timeout for a group; a shorter one was set by the program
 HANDLED_CHARACTERS = 300
-_SEND, _RECV = (inspect.unwrap(function).__code__ for function in (dist.send, dist.recv))
 _BETWEEN = {  # files of the frames between a program and the kernel
-    os.path.join(os.path.dirname(__file__), file) for file in ("watch.py", "tracer.py", "callsites.py")
+    os.path.join(os.path.dirname(__file__), file) for file in ("watch.py", "point_to_point.py", "callsites.py")
 }
-
-
-def refuse(place: str) -> NoReturn:
-    """Raise: the program initialized its own default group, and this process has a different rank in it."""
-    raise RuntimeError(
-        f"run() records the calls of the world that it starts, and here an init_process_group of your own made this rank {place}. "
-        "Try run(..., record=False)."
-    )
-
-
-def is_short(timeout: float, group: ProcessGroup) -> bool:
-    """Whether the program itself set this timeout, in seconds: waits in the group end by themselves."""
-    return timeout < SHORT_SECONDS
 
 
 class Tracer:
     """Records every torch.distributed call made while it is entered.
 
+    rank: this process's global one.
     emit: called with a message of the log whenever something happens, so the listener knows what this rank is doing
         even when it hangs or dies. The tensors are the program's own: they must be written down before it returns.
-    callsites, finite: parts, to be set before it is entered.
+    began: time.perf_counter() when the run began; times are seconds since then.
+    capture: makes what is reported of a call's tensors; with outline, none is read.
+
+    Parts that only some recordings have are set before it is entered:
     """
 
     callsites: Callsites | None = None  # a fast path for calls repeated from one call site
     finite: Finite | None = None  # looks for NaN and infinity in what a call passes in
+    waits = False  # whether calls of a device are waited for, as gloo's are, so their tensors can be read
 
     def __init__(
-        self,
-        rank: int,  # this process's global one
-        emit: Callable[[Message], None],
-        began: float,  # time.perf_counter() when the run began; times are seconds since then
-        capture: Callable[..., Value] = capture,  # a call's tensors as they are reported; with outline, none is read
-        watch: bool = True,  # whether to notice that a tensor is used before its call was waited for
-        wait: bool = False,  # whether to wait for calls of a device, as gloo does, so their tensors can be read
-        is_short: Callable[[float, ProcessGroup], bool] = is_short,
-        astray: Callable[[str], None] = refuse,  # called with our rank in a default group that the program made itself
+        self, rank: int, emit: Callable[[Message], None], began: float, capture: Callable[..., Value] = capture
     ) -> None:
-        self.rank, self.emit, self.capture, self.waits = rank, emit, capture, wait
-        self._began, self._is_short, self._astray = began, is_short, astray
+        self.rank, self.emit, self.capture, self._began = rank, emit, capture, began
         self.calls = 0  # made so far
-        # By group, as long as it lives: after destroy_process_group, another may have its name.
-        # Its ranks, the name of its backend by kind of device, and whether its messages give up early.
-        self._members: WeakKeyDictionary[ProcessGroup, tuple[int, ...]] = WeakKeyDictionary()
-        self._backends: WeakKeyDictionary[ProcessGroup, dict[str, str | None]] = WeakKeyDictionary()
-        self._short: WeakKeyDictionary[ProcessGroup, bool] = WeakKeyDictionary()
         # By group name. In a first call, NCCL may wait for all ranks: calls of other groups must not wait for that.
         self.order: dict[str, threading.RLock] = defaultdict(threading.RLock)
         # A Work that only C++ holds still needs its Python half: all of them until they are done...
@@ -102,16 +76,14 @@ class Tracer:
         # ... and then a little longer. DistributedDataParallel waits for a Work, and next asks for its
         # future. Not forever: each holds its tensors.
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
-        # gloo's messages, by index. One dies with its Work, and so is lost if the program releases that too early: kept
-        # alive here, it would arrive, and the program would behave differently.
-        self._held: dict[int, Held] = {}
-        self.let_go: deque[Held] = deque()  # those whose Work is gone, which is still to be reported
         self.lock = threading.RLock()
-        self._device: Device | None = None
-        self._pass = -1  # the backward pass whose end is reported, see asked()
+        self.groups = KnownGroups(rank)
+        self.messages = Messages(self)
+        self.watch = Watch(self._touched) if torch_private.WATCHING else Unwatched()
+        self.idle = Idle(self)
         self.steps = steps.Steps()
-        self.watch = Watch(self._touched) if watch and torch_private.WATCHING else Unwatched()
-        self.idle = Idle(self._blocked, lambda: emit(Resumed()))
+        self._threads = threads.Follower(emit)
+        self._device: Device | None = None
 
     @property
     def device(self) -> Device:
@@ -128,17 +100,15 @@ class Tracer:
         kernel.install()
         kernel.recorder = self._called
         torch_private.set_coalescing(*self._batching())
-        methods = {name: self._message_method(torch_private.REPEATED[name][0]) for name in torch_private.MESSAGES}
-        torch_private.set_repeated(self.callsites.methods() if self.callsites else methods)
+        torch_private.set_repeated((self.callsites or self.messages).methods())
         self.watch.start()
         self.steps.start()
         torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
-        self._followed = threads.followed(self.emit)
-        self._followed.__enter__()
+        self._threads.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._followed.__exit__(None, None, None)
+        self._threads.stop()
         self.steps.stop()
         torch_private.set_run_backward(torch_private.run_backward)
         self.watch.stop()
@@ -151,8 +121,7 @@ class Tracer:
         if self._device:
             self._device.end_capture()
         self.ask()
-        held = filter(None, [held() for held in list(self._held.values())])
-        for traced in [*self.open.values(), *held]:
+        for traced in [*self.open.values(), *self.messages.works()]:
             self.done(traced, waited=False, complete=traced.complete)
 
     # --- a call -------------------------------------------------------------------------
@@ -161,7 +130,7 @@ class Tracer:
         """Report the call of an operator, pass it on, and return its result, with a Work of the recorder's own."""
         given = arguments(op, args, kwargs)
         group = torch_private.process_group(given["process_group"])
-        ranks = self._members.get(group) or self._members_of(group)
+        ranks = self.groups.ranks(group)
         if ranks is None:
             return kernel.passed_on(op, keys, args, kwargs)
         call = read(name, given, ranks, self.rank)
@@ -172,7 +141,7 @@ class Tracer:
         tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
         device = tensors[0].device if tensors else None
         streams = None if device is None or device.type in WAITED_FOR else self.device.streams(device)
-        event.group_name, event.backend = group.group_name, self._backend(group, device)
+        event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
         event.captured = bool(streams) and self.device.captures(streams)
         frame = _locate(event, caller)
         issue = functools.partial(kernel.passed_on, op, keys, args, kwargs)
@@ -180,7 +149,7 @@ class Tracer:
         if name == "monitored_barrier_":
             return self._blocks(event, issue)
         if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
-            issue = functools.partial(_message, name, group, given)
+            issue = functools.partial(message, name, group, given)
         elif streams and not event.async_op and (self.waits or barrier is not None):
             issue = functools.partial(self.device.wait_in, event, issue)
         with self.order[group.group_name]:  # its calls are numbered in the order in which the backend gets them
@@ -190,43 +159,23 @@ class Tracer:
             if work is not None:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 by_torch = by_operator or event.within is not None
-                part = Part(event.index, call.outputs)
-                traced = self.wrap(work, part, device, streams, group, by_torch, event.is_message)
+                traced = TracedWork(self, work, [Part(event.index, call.outputs)], device, streams, by_torch)
                 traced.captured, traced.event = event.captured, event
-                if barrier is not None:  # the rank itself waits in it, not a stream
-                    traced.gives_up = self._has_short_timeout(group)
+                in_stream = bool(streams) and not self.waits and barrier is None  # the rank itself waits in a barrier
+                traced.gives_up = in_stream or self.groups.has_short_timeout(group, event.is_message)
                 if event.op == "recv" and event.src is None:
                     traced.any_source = event.group
+                self.open[event.index] = traced
         if work is None:
             self.device.took(event, call.outputs, device, streams, waited=barrier is not None)
             return out
         # A functional collective (an operator called by torch.ops) leaves its tensors to wait_tensor.
         if event.async_op and not by_operator and self.watch.due(event.op, frame):
-            self.watch.add(self._guard(call, caller))
+            self.watch.add(Guard.of(call, caller))
         else:
             self.watch.settle()
         self.bound_open()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
-
-    def _members_of(self, group: ProcessGroup) -> tuple[int, ...] | None:
-        """A group's global ranks; None if they aren't the job's, or unknown (torchft bypasses torch.distributed)."""
-        try:
-            ranks = tuple(dist.get_process_group_ranks(group))
-        except KeyError:
-            return None
-        if dist.is_initialized() and dist.get_rank() != self.rank:
-            self._astray(f"{dist.get_rank()} of {dist.get_world_size()}")
-            return None
-        self._members[group] = ranks
-        return ranks
-
-    def _backend(self, group: ProcessGroup, device: torch.device | None) -> str | None:
-        if (names := self._backends.get(group)) is None:
-            names = self._backends[group] = {}
-        kind = "" if device is None else device.type
-        if kind not in names:
-            names[kind] = torch_private.backend_name(group, device or torch.device("cpu"))
-        return names[kind]
 
     def _blocks(self, event: Event, issue: Callable) -> None:
         """A monitored_barrier, the only operator that waits by itself."""
@@ -238,7 +187,7 @@ class Tracer:
     def _report(self, event: Event, inputs: Value, streams: Streams | None) -> None:
         """Give a call its number and report it, before it is issued."""
         with torch_private.NoModes():  # the recorder's own use of tensors isn't the program's
-            event.before = self._read(inputs, streams, event.captured, event.is_scratch)
+            event.before = self.read(inputs, streams, event.captured, event.is_scratch)
             finite = self.finite and self.finite.look(event, inputs, later=bool(streams) and not self.waits)
             with self.lock:
                 event.index, self.calls = self.calls, self.calls + 1
@@ -248,87 +197,18 @@ class Tracer:
                 if finite is not None:
                     self.finite.on_issue(event.index, finite)
 
-    def _read(self, value: Value, streams: Streams | None, captured: bool, scratch: bool = False) -> Value:
+    def read(self, value: Value, streams: Streams | None, captured: bool, scratch: bool = False) -> Value:
         """A call's tensors as they are reported."""
         if streams:
             return self.device.read(value, captured, scratch)
         return self.capture(value, scratch=scratch)
 
-    def wrap(
-        self,
-        work: Work,
-        part: Part,
-        device: torch.device | None,
-        streams: Streams | None,
-        group: ProcessGroup,
-        by_torch: bool,
-        is_message: bool = False,
-    ) -> TracedWork:
-        """The Work that reports the call's end, instead of the backend's own; it's open from now on."""
-        traced = TracedWork(self, work, [part])
-        traced.device, traced.streams, traced.by_torch = device, streams, by_torch
-        on_device = bool(streams) and not self.waits
-        traced.gives_up = on_device or self._has_short_timeout(group, is_message)
-        self.open[part.index] = traced
-        return traced
-
-    def _has_short_timeout(self, group: ProcessGroup, is_message: bool = False) -> bool:
-        """Whether waits in a group end by themselves, because the program gave it a short timeout.
-
-        It may set another one at any time, which gloo's collectives heed; messages keep to the group's first."""
-        timeout = torch_private.time_limit(group)
-        short = timeout is not None and self._is_short(timeout, group)
-        first = self._short.setdefault(group, short)
-        return first if is_message else short
-
-    def _guard(self, call: Reading, caller: FrameType | None) -> Guard:
-        """What the program must not do with the tensors of a call under way."""
-        event = call.event
-        only_sent = event.op == "send" or event.op == "broadcast" and self.rank == event.src
-        starts_pass = caller is not None and caller.f_code is torch_private.run_backward.__code__
-        by_hook = torch_private.backward_task() != -1 and not starts_pass
-        return Guard(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
-
-    # --- what stands in for methods of a ProcessGroup -------------------------------------
-
-    def _message_method(self, own: Callable) -> Callable:
-        """torch's own isend or irecv of a group, whose Work the recorder holds no longer than the program does."""
-
-        @torch_private.never_compiled
-        def called(*args, **kwargs):
-            work = own(*args, **kwargs)
-            self.hold_weakly(work)
-            return work
-
-        return called
-
     def _batching(self) -> tuple[Callable, Callable]:
         """The functions that begin and end a batch, instead of torch's own. gloo has none."""
-
-        def start(group: ProcessGroup, device_type: torch.device) -> None:
-            self.device.start_batch(group, device_type)
-
-        def end(group: ProcessGroup, device_type: torch.device) -> Work | None:
-            return self.device.end_batch(group, device_type)
-
-        return start, end
-
-    def hold_weakly(self, work: Work) -> None:
-        """Hold a message of gloo, whose Work Python has by now, no longer than the program does."""
-        if type(work) is TracedWork and (work.event is None or work.event.backend == "gloo"):
-            with self.lock:
-                if self.open.pop(work.index, None):
-                    self._held[work.index] = Held(work, self.let_go.append)
-
-    def report_let_go(self) -> None:
-        """Report messages whose Work the program released before they were complete."""
-        while self.let_go:
-            held = self.let_go.popleft()
-            if self._held.pop(held.index, None):
-                self.watch.remove(held.index)
-                with torch_private.NoModes():
-                    after = held.after if held.after is not None else self._read(held.outputs, held.streams, False)
-                    self.emit(Completed(held.index, after, None, False, None))
+        return (
+            lambda group, device_type: self.device.start_batch(group, device_type),
+            lambda group, device_type: self.device.end_batch(group, device_type),
+        )
 
     # --- its end ------------------------------------------------------------------------
 
@@ -357,7 +237,7 @@ class Tracer:
         src = None if place is None else traced.any_source[place]
         with torch_private.NoModes():
             for part in traced.parts:
-                after = self._read(part.outputs, traced.streams, traced.captured)
+                after = self.read(part.outputs, traced.streams, traced.captured)
                 self.emit(Completed(part.index, after, self.now() if complete else None, waited, src))
                 if complete and self.finite:
                     self.finite.on_complete(part.index)
@@ -368,7 +248,7 @@ class Tracer:
         """Take a Work out of the open ones, as reported. Needs the lock."""
         traced.told, traced.waited = True, waited
         self.open.pop(traced.index, None)
-        self._held.pop(traced.index, None)
+        self.messages.held.pop(traced.index, None)
         if traced.by_torch:  # the program keeps its own: kept here, it would keep a destroyed group connected
             self._kept.append(traced)
 
@@ -383,12 +263,12 @@ class Tracer:
         """Report the end of earlier calls that is easily seen, before another is issued. Never waits."""
         if self._device:
             self._device.ask_oldest()
-        if self.let_go:
-            self.report_let_go()
+        if self.messages.released:
+            self.messages.report_released()
 
     def ask(self) -> None:
         """Report the end of every call that is complete, as far as can be seen. Never waits."""
-        self.report_let_go()
+        self.messages.report_released()
         if self._device and self._device.in_capture():
             return
         with self.lock:
@@ -401,29 +281,6 @@ class Tracer:
     def _touched(self, index: int, how: str) -> None:
         self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
 
-    def asked(self) -> None:
-        """Called when the future of a call is taken. In a backward pass that is DistributedDataParallel, which waits in
-        C++ for all its futures once the graph has been worked through: after what is queued here."""
-        self.idle.start()
-        if (task := torch_private.backward_task()) not in (-1, self._pass):
-            self._pass = task
-            torch_private.after_graph(self._waits_in_pass)
-
-    def _waits_in_pass(self) -> None:
-        """Report when the main thread began to wait; that isn't evidence of a deadlock."""
-        since = self.now()
-        for traced in list(self.open.values()):
-            if traced.asked and traced.since is None:
-                traced.since = since
-                self.emit(Waiting(traced.index, since, True, MAIN))
-
-    def _blocked(self, since: float) -> None:
-        """Report that the main thread has been waiting in C++ since then, for a call whose future was taken."""
-        asked = next((t for t in list(self.open.values()) if t.asked), None)
-        if asked is not None:
-            known = since - self._began if asked.since is None else asked.since
-            self.emit(Waiting(asked.index, known, False, MAIN))
-
     def now(self) -> float:
         return time.perf_counter() - self._began
 
@@ -434,7 +291,7 @@ def _locate(event: Event, caller: FrameType | None) -> FrameType | None:
     event.handling = _handled()
     event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
     if event.is_message:
-        event.async_op = not _at_once(caller)
+        event.async_op = not is_blocking(caller)
     return frame
 
 
@@ -457,31 +314,7 @@ def _python_caller() -> FrameType | None:
 
 
 def _work_of(out: Any) -> Work | None:
-    """The backend's Work in the result of an operator, or of _message."""
+    """The backend's Work in the result of an operator, or of message()."""
     if isinstance(out, Work):
         return out
     return torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)
-
-
-def _message(name: str, group: ProcessGroup, given: dict[str, Any]) -> Work:
-    """Send or receive as the operator does for dense tensors: it hands its arguments to the backend unchanged.
-
-    Calling the operator itself takes four times as long, and a ring or a pipeline makes thousands of messages.
-    Not for NCCL, which returns no Work within a batch: only the operator can return that.
-    """
-    tensors, tag = given["tensors"], given["tag"]
-    backend = torch_private.backend(group, tensors[0].device)
-    if name == "send":
-        return backend.send(tensors, given["dst"], tag)
-    if name == "recv_":
-        return backend.recv(tensors, given["src"], tag)
-    return backend.recv_anysource(tensors, tag)
-
-
-def _at_once(frame: FrameType | None) -> bool:
-    """Whether send() or recv() makes the call: both are made of isend() or irecv(), and wait."""
-    for _ in range(3):  # isend, its decorator, send
-        if frame is None or frame.f_code is _SEND or frame.f_code is _RECV:
-            break
-        frame = frame.f_back
-    return frame is not None and (frame.f_code is _SEND or frame.f_code is _RECV)

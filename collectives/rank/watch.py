@@ -18,6 +18,7 @@ import torch
 
 from ..log.event import each
 from . import torch_private
+from .operators import Reading
 from .tensors import extent
 from .torch_private import DispatchMode, never_compiled
 
@@ -51,6 +52,15 @@ class Guard:
         self._tensors = inputs + outputs
         used = {extent(t): False for t in inputs} | {extent(t): True for t in outputs}  # many calls work in place
         self.extents = [(*where, at_all) for where, at_all in used.items()]
+
+    @classmethod
+    def of(cls, call: Reading, caller: FrameType | None) -> "Guard":
+        """That of a call; caller: the frame that called into C++."""
+        event = call.event
+        only_sent = event.op == "send" or event.op == "broadcast" and event.rank == event.src
+        starts_pass = caller is not None and caller.f_code is torch_private.run_backward.__code__
+        by_hook = torch_private.backward_task() != -1 and not starts_pass
+        return cls(event.index, call.all_in, [] if only_sent else call.all_out, by_hook)
 
 
 class Watch(DispatchMode):

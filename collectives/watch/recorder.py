@@ -22,10 +22,11 @@ from ..rank.callers import is_learners
 from ..rank.callsites import Callsites
 from ..rank.failure import failure
 from ..rank.finite import Finite
-from ..rank.groups import Groups
+from ..rank.groups import Groups, KnownGroups
 from ..rank.replicas import Replicas
 from ..rank.tensors import capture, outline
 from ..rank.tracer import Tracer
+from ..rank.watch import Unwatched
 from . import client
 from .lines import RETURNED
 from .pipe import say
@@ -47,7 +48,6 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     if rank == 0:
         torch_private.warn()
     tracer = _tracer(rank, emit, began, way, options)
-    replicas = Replicas(options.replicas, emit, lambda: tracer.calls)
     way.before_stack = tracer.ask
     failed = False
 
@@ -69,7 +69,8 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     _told_of_exit(end, tell)
     tracer.__enter__()
     Groups(int(os.environ["WORLD_SIZE"]), way.emit).__enter__()
-    replicas.start()
+    if options.replicas:
+        Replicas(options.replicas, emit, lambda: tracer.calls).start()
     try:
         yield
     except BaseException as error:
@@ -90,7 +91,10 @@ def _tracer(
         way.give_up(f"the program made it rank {place}, in a default group of its own")
 
     as_reported = capture if options.values else outline
-    tracer = Tracer(rank, emit, began, as_reported, watch=options.watch, is_short=_is_caught, astray=give_up)
+    tracer = Tracer(rank, emit, began, as_reported)
+    tracer.groups = KnownGroups(rank, _is_caught, give_up)
+    if not options.watch:
+        tracer.watch = Unwatched()
     if options.nan:
         tracer.finite = Finite(emit)
     elif not options.values:  # no call's tensors are read
