@@ -48,7 +48,6 @@ class Server:
         self._refused: set[int] = set()  # runs of which a rank got no process
         self._unsent = bytearray()
         self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
 
     def serve(self) -> None:
@@ -72,9 +71,7 @@ class Server:
         poll.register(self._control, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         events = dict(poll.poll())
         if self._wake_r in events:
-            with suppress(BlockingIOError):
-                while os.read(self._wake_r, 4096):
-                    pass
+            os.read(self._wake_r, 4096)  # if more is left, the next poll() returns at once
             self._reap()
         event = events.get(self._control.fileno(), 0)
         if event & select.POLLOUT:
@@ -220,20 +217,15 @@ def _import(modules: list[str]) -> None:
         except Exception:  # a rank that needs it raises the error itself
             traceback.print_exc()
     freeze_gc()
-    _limit_stderr()
+    if os.fstat(2).st_size > MAX_STDERR_BYTES:  # modules warn, and nobody reads this file while all is well
+        os.ftruncate(2, 0)
+        os.lseek(2, 0, os.SEEK_SET)
 
 
 def freeze_gc() -> None:
     """Keep the garbage collector from dirtying the pages that ranks share."""
     gc.collect()
     gc.freeze()
-
-
-def _limit_stderr() -> None:
-    """Truncate standard error, a file, once it has grown: modules warn, and it is not read while all is well."""
-    if os.fstat(2).st_size > MAX_STDERR_BYTES:
-        os.ftruncate(2, 0)
-        os.lseek(2, 0, os.SEEK_SET)
 
 
 def main(descriptor: int, folder: str) -> None:

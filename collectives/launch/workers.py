@@ -7,7 +7,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import Hashable, Iterator, Mapping, NamedTuple
 
 from .wire import Message, RankSpec, frame
 
@@ -61,7 +61,7 @@ class Output:
 
 
 class WorkerGroup(ABC):
-    """The kernel's ends of the ranks of one run. A subclass starts and ends them, and has the rest of ranks.Workers."""
+    """The kernel's ends of the ranks of one run, see ranks.Workers. A subclass starts and ends them."""
 
     _numbers = itertools.count()
 
@@ -102,6 +102,13 @@ class WorkerGroup(ABC):
 
     @abstractmethod
     def _end_ranks(self) -> None: ...
+
+    @abstractmethod
+    def ask_for_stacks(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def computed(self) -> Mapping[Hashable, float]: ...
 
     def prepare_successors(self, patience: Patience) -> None:
         """Do nothing: ranks are made in advance on this machine only."""
