@@ -47,7 +47,8 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
     emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
-    tracer = _tracer(rank, emit, began, way, options)
+    tracer = Tracer(rank, emit, began, capture if options.values else outline)
+    _compose(tracer, way, options)
     way.before_stack = tracer.ask
     failed = False
 
@@ -82,24 +83,17 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
             way.emit(Joining(set(threads.to_join)))
 
 
-def _tracer(
-    rank: int, emit: Callable[[Message], None], began: float, way: client.Link, options: argparse.Namespace
-) -> Tracer:
-    """The tracer of a job, with the parts that its options ask for."""
-
-    def give_up(place: str) -> None:
-        way.give_up(f"the program made it rank {place}, in a default group of its own")
-
-    as_reported = capture if options.values else outline
-    tracer = Tracer(rank, emit, began, as_reported)
-    tracer.groups = KnownGroups(rank, _is_caught, give_up)
+def _compose(tracer: Tracer, way: client.Link, options: argparse.Namespace) -> None:
+    """Set the parts of a job's tracer that its options ask for."""
+    tracer.groups = KnownGroups(
+        tracer.rank, _is_caught, lambda at: way.give_up(f"the program made it rank {at}, in a default group of its own")
+    )
     if not options.watch:
         tracer.watch = Unwatched()
     if options.nan:
-        tracer.finite = Finite(emit)
+        tracer.finite = Finite(tracer.emit)
     elif not options.values:  # no call's tensors are read
         tracer.callsites = Callsites(tracer)
-    return tracer
 
 
 def _is_caught(timeout: float, group: dist.ProcessGroup) -> bool:
