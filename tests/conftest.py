@@ -39,13 +39,7 @@ def pytest_terminal_summary(terminalreporter, config):
     """Note what failed in this run, for tests/again.py."""
     reports = [each for outcome in ("failed", "error") for each in terminalreporter.stats.get(outcome, ())]
     if hasattr(config, "cache"):  # tests.bench.power goes without
-        config.cache.set("again", [name_of(each) for each in reports])
-
-
-def name_of(report):
-    """The node id of a test, without the group that pytest-xdist adds to it."""
-    group = report.keywords.get("xdist_group") and report.nodeid.rpartition("@")
-    return group[0] if group and group[0] else report.nodeid
+        config.cache.set("again", [each.nodeid for each in reports])
 
 
 @pytest.fixture

@@ -63,13 +63,6 @@ def few_sizes(monkeypatch, request):
         monkeypatch.setattr(check_cells, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
 
 
-@pytest.fixture
-def few_sizes(monkeypatch, request):
-    """`make test` tries right answers at three world sizes, the smallest last as a learner's check does."""
-    if is_quick(request.config):
-        monkeypatch.setattr(check, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
-
-
 def cases(table, answer_of):
     """Each task's first answer by `make test`, every eighth at each push, and then half of those to the short tasks.
 

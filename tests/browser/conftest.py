@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from .lab import QUIET, ROOT, SCREENSHOTS, WIDTHS, Notebook, chromium, end_kernels, jupyterlab, missing
 
@@ -15,12 +16,22 @@ NOT_PART_OF_IT = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
 )
 
+SITE = dict.fromkeys(("test_site", "test_website", "test_axe", "test_writing", "test_marking"), "site")
+COURSE = dict.fromkeys(("test_lab", "test_second_day"), "course")
+
+
+class BySharedFixture(LoadFileScheduling):
+    """Gives the files that share a website or a JupyterLab to one worker, which builds or starts it once."""
+
+    def _split_scope(self, nodeid):
+        return (SITE | COURSE).get(Path(nodeid.partition("::")[0]).stem, "lab")
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return BySharedFixture(config, log)
+
 
 def pytest_collection_modifyitems(items):
-    """Tests of one website or JupyterLab are a group, which one worker runs, so that each is built or started once."""
-    for item in items:
-        for shared in {"site", "course", "lab"} & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group(shared))
     if os.environ.get("BROWSER_TESTS") != "required":
         why = missing() or "make test-browser runs them"
         for item in items:
