@@ -69,6 +69,8 @@ AREAS = {
         *SITE,
     ),
     "collectives/figures/*": ("test_step", "test_schedule", "test_pipeline", "test_planner", *SITE),
+    "collectives/same/*": ("test_same", "test_prose"),
+    "tests/corpus/same.py": ("test_same",),
     "collectives/train/*": ("test_parallel", "test_letters", "test_correct", "test_pictures", *TEXT),
     "collectives/watch/explain/*": EXPLAIN,
     "collectives/watch/steps/*": ("test_steps", "test_timeline", *EXPLAIN),

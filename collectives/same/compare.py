@@ -1,0 +1,406 @@
+"""The first tensor that ranks and one process don't have in common, from their records."""
+
+from collections import Counter, defaultdict
+from typing import Sequence
+
+import torch
+
+from ..format import name_ranks
+from . import reasons
+from .findings import Comparison, Difference, Evidence, Part, Row
+from .places import Place, block, places
+from .record import Record, Step
+from .relation import NOISE, TOLERANCES, Relation, clusters, error, relation
+
+LATER = 10  # times the tolerance from the second step on: rounding goes through an optimizer
+UPDATES = 5e-2  # tolerance of parameters' changes: Adam makes the sign of a gradient that is nearly zero count
+
+
+class _CannotCompare(Exception):
+    """The reason, and what to change."""
+
+
+def compare(ranks: Sequence[Record], one: Record) -> Comparison:
+    """Compare the records of a job's ranks with one process's that got all their data."""
+    return _Comparing(list(ranks), one).judged()
+
+
+class _Comparing(Evidence):
+    def __init__(self, ranks: list[Record], one: Record) -> None:
+        dtypes = set().union(one.dtypes, *(record.dtypes for record in ranks))
+        dtypes |= {p.first.dtype for p in one.parameters.values() if p.first is not None}
+        super().__init__(ranks, one, max((TOLERANCES.get(dtype, 1e-4) for dtype in dtypes), default=1e-4))
+        self.coarse = [dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes]
+        self.lost: list[tuple[int, str]] = []  # (rank, name) whose first values are nowhere in one process
+        self.rows: dict[str, Row] = {}
+        self.compared: set[str] = set()
+        self.steps, self.worst = 0, 0.0
+        self.remarks = sorted({change for record in ranks for change in record.changes})
+
+    def judged(self) -> Comparison:
+        try:
+            first, reason = self._first() or ("", "")
+            if not first:
+                self._enough()
+        except _CannotCompare as why:
+            return self._comparison("cannot compare", str(why))
+        if first:
+            return self._comparison("differs", reason, first)
+        return self._comparison("same", self._counts())
+
+    def _comparison(self, verdict: str, reason: str, first: str = "") -> Comparison:
+        rows = list(self.rows.values())
+        found = len(self.compared), self.steps, self.worst
+        return Comparison(verdict, reason, self.n, first, rows, *found, self.remarks)
+
+    def _counts(self) -> str:
+        notes = [name for name in self.one.notes if name in self.rows]
+        counted = [f"the gradients of {_count(len(self.compared), 'tensor')} in {_count(self.steps, 'step')}"] * bool(
+            self.compared
+        )
+        counted += [f"{_count(len(notes), 'noted tensor')}"] * bool(notes)
+        text = f"{' and '.join(counted)} {'are' if len(self.compared) + len(notes) > 1 or self.compared else 'is'} one process's"
+        if self.compared:
+            text += f", up to {self.worst:.0e} of each one's norm"
+        if self.coarse:
+            text += f"; {reasons.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}"
+        return text
+
+    def _first(self) -> tuple[str, str] | None:
+        """The first tensor that differs, and the reason."""
+        self._place()
+        self._held_rows()
+        if found := self._never_alike() or self._held_by_none():
+            return found
+        if found := self._noted():
+            self._comparable()
+            return found
+        steps = max((len(p.steps) for p in self.one.parameters.values()), default=0)
+        for k in range(steps):
+            if differences := self._gradients(k):
+                self._comparable()
+                if k == 0 and (output := self._output()):
+                    return output
+                return reasons.of(differences, self)
+        return self._updates()
+
+    # Places.
+
+    def _place(self) -> None:
+        votes: dict[tuple[int, int, tuple[str, ...]], Counter[int]] = defaultdict(Counter)
+        constant: list[tuple[int, str]] = []
+        for rank, record in enumerate(self.ranks):
+            for name, p in record.parameters.items():
+                if p.first is not None and p.first.numel() > 1 and bool((p.first == p.first.flatten()[0]).all()):
+                    constant.append((rank, name))
+                elif target := self._located(rank, name, [name]) or self._located(rank, name, self._like(name)):
+                    if shift := _shift(name, target):
+                        votes[(rank, *shift[:2])][shift[2]] += 1
+        for rank, name in constant:
+            renamed = [self._shifted(name, k, before, count) for (r, k, before), count in votes.items() if r == rank]
+            self._located(rank, name, [*filter(None, renamed), name])
+        held = {(part.rank, part.name) for parts in self.parts.values() for part in parts}
+        self.lost = [
+            (rank, name) for rank, record in enumerate(self.ranks) for name, p in record.parameters.items()
+            if (rank, name) not in held and 0 not in p.shape
+        ]  # fmt: skip
+
+    def _like(self, name: str) -> list[str]:
+        return [other for other in self.one.parameters if other != name and _last(other) == _last(name)]
+
+    @staticmethod
+    def _shifted(name: str, k: int, before: tuple[str, ...], count: Counter[int]) -> str | None:
+        """The name with its k-th part counted from elsewhere, as most of its rank's names are."""
+        words = name.split(".")
+        if tuple(words[:k]) != before or len(words) <= k or not words[k].isdigit():
+            return None
+        return ".".join([*before, str(int(words[k]) + count.most_common(1)[0][0]), *words[k + 1 :]])
+
+    def _located(self, rank: int, name: str, targets: list[str]) -> str | None:
+        """The first of these names of one process that has the values of this rank's part; notes where."""
+        p = self.ranks[rank].parameters[name]
+        for target in targets:
+            w = self.one.parameters.get(target)
+            if w is None:
+                continue
+            found = []
+            if p.start is not None and p.whole == w.shape and p.first is not None:
+                at = block(p.start, p.shape, w.shape)
+                if w.first is None or torch.equal(at.of(w.first), p.first):
+                    found = [at]
+            if not found and p.first is not None and w.first is not None:
+                found = places(p.first, w.first)
+            elif not found and p.shape == w.shape and target == name:
+                found = [Place((None,) * len(w.shape))]
+            if found:
+                self.parts[target].append(Part(rank, name, tuple(found)))
+                return target
+        return None
+
+    def _held_rows(self) -> None:
+        for target, w in self.one.parameters.items():
+            if parts := self.parts.get(target):
+                self.rows[target] = Row(target, _held(parts, w.shape, self.n), "")
+
+    # First values.
+
+    def _never_alike(self) -> tuple[str, str] | None:
+        for name in dict.fromkeys(name for _, name in self.lost):
+            w = self.one.parameters.get(name)
+            held = {
+                rank: record.parameters[name] for rank, record in enumerate(self.ranks) if name in record.parameters
+            }
+            wholes = [rank for rank, p in held.items() if w is not None and p.shape == w.shape and p.first is not None]
+            if len(wholes) == len(held) > 1 and len(clusters([held[rank].first for rank in wholes], 0.0)) > 1:
+                taken = [p.steps[0].grad for p in held.values() if p.steps and p.steps[0].taken]
+                if len(taken) == len(held) and None not in taken and len(clusters(taken, self.tolerance)) == 1:
+                    self.rows[name] = Row(name, "replicas", "different first values")
+                    return name, reasons.never_alike(name, wholes)
+                raise _CannotCompare(
+                    f"`{name}` has different first values on {name_ranks(wholes)}: divided, or never alike? If these are "
+                    "replicas, broadcast rank 0's before the first step; if they are parts of a larger model, pass that "
+                    "in, and let each rank take its part"
+                )
+            where = name_ranks([rank for rank, other in self.lost if other == name])
+            if w is None:
+                raise _CannotCompare(
+                    f"one process has no `{name}`, which {where} trains: pass one process's program as `reference`"
+                )
+            if (
+                any(a > b for rank, p in held.items() for a, b in zip(p.shape, w.shape))
+                or wholes
+                and len(wholes) < len(held)
+            ):
+                raise _CannotCompare(
+                    f"the size of `{name}` depends on the number of ranks: {list(held[min(held)].shape)} there, "
+                    f"{list(w.shape)} in one process. Fix the sizes, or pass one process's program as `reference`"
+                )
+            raise _CannotCompare(
+                f"`{name}` starts with other values on {where} than in one process: draw the model from a fixed seed, or "
+                "pass it in, and let each rank take its part"
+            )
+        return None
+
+    def _held_by_none(self) -> tuple[str, str] | None:
+        missing = [name for name, p in self.one.parameters.items() if _taken(p.steps) and name not in self.parts]
+        for name in missing:
+            for other, parts in self.parts.items():
+                words, others = name.split("."), other.split(".")
+                counted = [a != b for a, b in zip(words, others)]
+                if len(words) == len(others) and sum(counted) == 1 and words[counted.index(True)].isdigit():
+                    if 1 < len(parts) and _taken(self.one.parameters[other].steps):
+                        self.rows[name] = Row(name, "no rank", "missing")
+                        return name, reasons.held_by_none(name, other, [part.rank for part in parts])
+        return None
+
+    # Gradients.
+
+    def _gradients(self, k: int) -> list[Difference]:
+        """The differences in step k, in the order of a backward pass."""
+        tolerance = self.tolerance * (LATER if k else 1)
+        wholes = {
+            name: p.steps[k].grad for name, p in self.one.parameters.items()
+            if len(p.steps) > k and p.steps[k].taken and p.steps[k].grad is not None
+        }  # fmt: skip
+        largest = max((_rms(w) for w in wholes.values()), default=0.0)
+        differences = []
+        for target in reversed(wholes):
+            w, shape = wholes[target], self.one.parameters[target].shape
+            taken = [(part, step) for part in self.parts.get(target, ()) if (step := self._step(part, k))]
+            for place, held in _by_place(taken, w, tolerance).items():
+                whole = place.of(w)
+                floor = NOISE * tolerance * largest * whole.numel() ** 0.5
+                parts, steps = [part for part, _ in held], [step for _, step in held]
+                found = Difference(target, place, k, parts, steps, whole, w, shape)
+                errors = [float((g.double() - whole.double()).norm()) for g in found.gradients]
+                allowed = tolerance * float(whole.double().norm()) + floor
+                if max(errors) > allowed and self._counts_here(found):
+                    differences.append(found)
+                else:
+                    if float(whole.norm()):
+                        self.compared.add(target)
+                        self.steps = max(self.steps, k + 1)
+                    if max(errors) <= allowed and float(whole.norm()) > 10 * floor:
+                        self.worst = max(self.worst, max(errors) / float(whole.double().norm()))
+                    if target in self.rows and not self.rows[target].found:
+                        self.rows[target] = self.rows[target]._replace(found="gradient equal")
+        for found in differences:
+            if target_row := self.rows.get(found.target):
+                self.rows[found.target] = target_row._replace(found=reasons.briefly(found, tolerance))
+        return differences
+
+    def _step(self, part: Part, k: int) -> Step | None:
+        steps = self.ranks[part.rank].parameters[part.name].steps
+        return steps[k] if len(steps) > k and steps[k].taken else None
+
+    def _counts_here(self, found: Difference) -> bool:
+        """Whether the program's own arithmetic has used a gradient that differs: its values then differ, too."""
+        if not all(step.by_hand and step.line for step in found.steps):
+            return True
+        w = self.one.parameters[found.target]
+        if w.first is None or w.steps[found.step].after is None or any(step.after is None for step in found.steps):
+            return True
+        before = w.first if not found.step else w.steps[found.step - 1].after
+        for part, step in zip(found.parts, found.steps):
+            own = self.ranks[part.rank].parameters[part.name]
+            start = own.first if not found.step else own.steps[found.step - 1].after
+            if start is None or error(step.after - start, found.place.of(w.steps[found.step].after - before)) > UPDATES:
+                return True
+        return False
+
+    # Updates.
+
+    def _updates(self) -> tuple[str, str] | None:
+        """A parameter that changes otherwise although gradients agree."""
+        allowed = min(UPDATES * self.tolerance / 1e-4, 0.3) if self.coarse else UPDATES
+        largest = max(
+            (_rms(s.grad) for p in self.one.parameters.values() for s in p.steps[:1] if s.grad is not None), default=0.0
+        )
+        for target, w in self.one.parameters.items():
+            for k, step in enumerate(w.steps):
+                if step.after is None or w.first is None or step.grad is None or _rms(step.grad) < 1e-3 * largest:
+                    continue
+                for part in self.parts.get(target, ()):
+                    own = self.ranks[part.rank].parameters[part.name]
+                    values = own.steps[k].after if len(own.steps) > k else None
+                    if values is None or own.first is None or len(part.places) > 1:
+                        continue
+                    change, whole = values - own.first, part.places[0].of(step.after - w.first)
+                    if float(whole.norm()) and error(change, whole) > allowed:
+                        self._comparable()
+                        if (settings := self.ranks[part.rank].settings) != self.one.settings:
+                            raise _CannotCompare(reasons.settings(settings, self.one.settings, self.n))
+                        self.rows[target] = self.rows[target]._replace(found="its update differs")
+                        return target, reasons.update(target, part.rank, k, bool(change.any()))
+        return None
+
+    # Notes and outputs.
+
+    def _noted(self) -> tuple[str, str] | None:
+        for name, w in self.one.notes.items():
+            held = [record.notes.get(name) for record in self.ranks]
+            if any(part is None for part in held):
+                continue
+            found = relation(held, w, 10 * self.tolerance)
+            self.rows[name] = Row(name, Relation(found.letter).words(), "equal" if found == (found.letter, 1.0) else "")
+            if found.letter == "?" or abs(found.factor - 1) > max(10 * self.tolerance, 1e-3):
+                word = "unrelated" if found.letter == "?" else f"{found.factor:.2f} times one process's"
+                self.rows[name] = self.rows[name]._replace(found=word)
+                return name, reasons.noted(name, found, self.ranks)
+            self.rows[name] = self.rows[name]._replace(found="equal")
+        return None
+
+    def _output(self) -> tuple[str, str] | None:
+        """The first output that all ranks have in common, and one process has otherwise."""
+        for name, w in self.one.outputs.items():
+            held = [record.outputs.get(name) for record in self.ranks]
+            if any(part is None or part.shape != w.shape for part in held) or not self._is_whole(
+                name.partition("#")[0]
+            ):
+                continue
+            if len(clusters(held, self.tolerance)) == 1 and error(held[0], w) > 10 * self.tolerance:
+                said = name or "the model"
+                self.rows[f"output of {said}"] = Row(f"output of {said}", "replicated", "differs")
+                biases = {
+                    part: self.ranks[0].parameters[part].first for part in self.one.parameters
+                    if part.startswith(f"{name.partition('#')[0]}.") and _last(part) == "bias" and part in self.ranks[0].parameters
+                }  # fmt: skip
+                return said, reasons.output(said, held[0], w, biases, self.tolerance)
+        return None
+
+    def _is_whole(self, module: str) -> bool:
+        """Whether every rank holds a part of each parameter of a module, under its own name."""
+        names = [name for name in self.one.parameters if name.startswith(f"{module}." if module else "")]
+        return all(
+            len({part.rank for part in self.parts.get(name, ()) if part.name == name}) == self.n for name in names
+        )
+
+    # Doubts.
+
+    def _comparable(self) -> None:
+        """Raise _CannotCompare if a difference might be no mistake."""
+        if reason := next((doubt for record in self.ranks for doubt in record.doubts), None):
+            raise _CannotCompare(reason)
+        if not self._same_rows():
+            raise _CannotCompare(
+                "the ranks' rows together aren't one process's. Give the data a seed that doesn't depend on the rank, "
+                "or mark what a rank reads: x = data(x), from collectives.same"
+            )
+
+    def _same_rows(self) -> bool:
+        """Whether the numbers that entered the models are the same, each as many times as the others."""
+        mine = [x for record in self.ranks for x in record.inputs]
+        theirs = self.one.inputs
+        if not mine or not theirs:
+            return True
+        a, b = (torch.cat([x.reshape(-1).double() for x in tensors]).sort().values for tensors in (mine, theirs))
+        if len(b) == 0 or len(a) % len(b) == 0:
+            return len(b) == 0 or torch.allclose(a, b.repeat_interleave(len(a) // len(b)), rtol=1e-5, atol=1e-6)
+        return False
+
+    def _enough(self) -> None:
+        """Raise _CannotCompare if agreement means little: nothing was seen, or not all that was trained."""
+        trained = [
+            name for name, p in self.one.parameters.items()
+            if any(step.taken and step.grad is not None and bool(step.grad.any()) for step in p.steps)
+        ]  # fmt: skip
+        if not trained and not (self.one.notes and self.rows):
+            raise _CannotCompare(
+                "no gradient of a parameter was seen, in a module or an optimizer. Mark the tensors to compare: "
+                'note("w", w), from collectives.same'
+            )
+        if missing := [name for name in trained if name not in self.compared]:
+            raise _CannotCompare(reasons.not_compared(missing, bool(self.parts.get(missing[0]))))
+
+
+def _by_place(
+    taken: list[tuple[Part, Step]], whole: torch.Tensor, tolerance: float
+) -> dict[Place, list[tuple[Part, Step]]]:
+    """The ranks that hold each place.  A rank with several possible places has the one at which its gradient fits."""
+    found: dict[Place, list[tuple[Part, Step]]] = defaultdict(list)
+    for part, step in taken:
+        chosen = part.places[0]
+        if len(part.places) > 1 and step.grad is not None:
+            chosen = min(part.places, key=lambda place: error(step.grad.view_as(place.of(whole)), place.of(whole)))
+        found[chosen].append((part, step))
+    return found
+
+
+def _held(parts: list[Part], shape: tuple[int, ...], n: int) -> str:
+    """'replicated', 'sharded in 4 along dimension 0', 'whole on ranks 0 and 1'"""
+    different = {part.places[0] for part in parts}
+    ranks = [part.rank for part in parts]
+    if different == {Place((None,) * len(shape))}:
+        return "replicated" if len(set(ranks)) == n > 1 else f"whole on {name_ranks(sorted(set(ranks)))}"
+    dims = sorted({d for place in different for d, positions in enumerate(place.index) if positions is not None})
+    along = f" along dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}" if dims else ""
+    return f"sharded in {len(different)}{along}"
+
+
+def _shift(name: str, target: str) -> tuple[int, tuple[str, ...], int] | None:
+    """(k, the parts before, difference): the names differ in their k-th part alone, a number."""
+    a, b = name.split("."), target.split(".")
+    if len(a) != len(b):
+        return None
+    k = next((k for k in range(len(a)) if a[k] != b[k]), None)
+    if k is None:
+        k = next((k for k in range(len(a)) if a[k].isdigit()), None)
+    if k is None or a[k + 1 :] != b[k + 1 :] or not (a[k].isdigit() and b[k].isdigit()):
+        return None
+    return k, tuple(a[:k]), int(b[k]) - int(a[k])
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _taken(steps: list[Step]) -> bool:
+    return any(step.taken and step.grad is not None for step in steps)
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    return float(tensor.double().norm()) / max(1, tensor.numel()) ** 0.5
+
+
+def _count(k: int, noun: str) -> str:
+    return f"{k} {noun}{'s' * (k != 1)}"

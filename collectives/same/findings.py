@@ -1,0 +1,86 @@
+"""The findings of a comparison, as data."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from .places import Place
+from .record import Record, Step
+
+
+class Part(NamedTuple):
+    """The part of one process's parameter that a rank holds."""
+
+    rank: int
+    name: str  # on this rank
+    places: tuple[Place, ...]  # more than one where values repeat
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    tensor: str
+    held: str  # by ranks
+    found: str  # next to one process: "equal"
+
+
+@dataclass
+class Comparison:
+    """Whether ranks computed what one process computed.
+
+    .verdict: "same", "differs" or "cannot compare".  .reason: a sentence; of "differs", it names .first.
+    .first: the first tensor that differs, or "".  .rows: what was compared, in the order of the modules.
+    .tensors, .steps: the parameters and the steps whose gradients were compared.
+    """
+
+    verdict: str
+    reason: str
+    world_size: int
+    first: str = ""
+    rows: list[Row] = field(default_factory=list)
+    tensors: int = 0
+    steps: int = 0
+    worst: float = 0.0  # relative error of these gradients
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Difference:
+    """A gradient that differs."""
+
+    target: str  # its name in one process
+    place: Place
+    step: int
+    parts: list[Part]  # of the ranks that hold this place
+    steps: list[Step]  # of these ranks
+    whole: torch.Tensor  # one process's gradient at this place
+    full: torch.Tensor  # one process's gradient
+    shape: tuple[int, ...]  # of one process's tensor
+
+    @property
+    def ranks(self) -> list[int]:
+        return [part.rank for part in self.parts]
+
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        return [torch.zeros_like(self.whole) if s.grad is None else s.grad.view_as(self.whole) for s in self.steps]
+
+    @property
+    def label(self) -> str:
+        return self.target + self.place.text(self.shape)
+
+
+@dataclass
+class Evidence:
+    """The records, and where ranks hold parts of one process's tensors."""
+
+    ranks: list[Record]
+    one: Record
+    tolerance: float  # of a gradient in the first step, relative to its norm
+    parts: dict[str, list[Part]] = field(default_factory=lambda: defaultdict(list))  # by name in one process
+
+    @property
+    def n(self) -> int:
+        return len(self.ranks)

@@ -1,0 +1,311 @@
+"""Sentences: what is wrong with the first tensor that differs, and which call is missing or doubled."""
+
+from typing import Mapping, Sequence
+
+import torch
+
+from ..format import dtype_name, name_ranks
+from .findings import Difference, Evidence
+from .record import CallMade, Record
+from .relation import Relation, close, clusters, combination, factor
+
+
+def of(differences: list[Difference], evidence: Evidence) -> tuple[str, str]:
+    """The first of these differences, and its reason."""
+    first, tolerance = differences[0], evidence.tolerance * (10 if differences[0].step else 1)
+    when = f" in step {first.step + 1}" if first.step else ""
+    text = _scaled(differences, evidence) or _gradient(first, evidence, tolerance)
+    others = len({found.target for found in differences}) - 1
+    more = f" So do {others} other gradients." if others > 1 else " So does one other gradient." if others else ""
+    return first.target, f"`{first.label}`: its gradient{when} {text}.{more}"
+
+
+def briefly(found: Difference, tolerance: float) -> str:
+    """'gradient 2.00 times one process's'"""
+    factors = [factor(g, found.whole) for g in found.gradients]
+    if all(residual <= 3 * tolerance for _, residual in factors):
+        words = dict.fromkeys(f"{k:.2f}" for k, _ in factors)
+        return f"gradient {', '.join(words)} times one process's"
+    if len(found.parts) > 1 and _partial(found, tolerance):
+        return "gradient a partial sum"
+    return "gradient differs"
+
+
+def _gradient(found: Difference, evidence: Evidence, tolerance: float) -> str:
+    gradients, ranks, whole = found.gradients, found.ranks, found.whole
+    none = [rank for rank, g in zip(ranks, gradients) if not bool(g.any())]
+    if none:
+        return f"is zero on {name_ranks(none)}, and not in one process{_cut_off(evidence)}"
+    factors = [factor(g, whole) for g in gradients]
+    if all(residual <= 3 * tolerance for _, residual in factors):
+        if all(close(k, factors[0][0], 1e-2) for k, _ in factors):
+            return _multiple(found, factors[0][0], evidence, tolerance)
+        words = ", ".join(f"{k:.2f}" for k, _ in factors)
+        return f"is {words} times one process's on {name_ranks(ranks)}: ranks scale it differently"
+    if len(ranks) > 1 and (partial := _partial(found, tolerance)):
+        who, mean = partial
+        where = _where(found)
+        if mean:
+            return (
+                f"is each rank's own on {name_ranks(who)}, and the optimizer takes it{where} as the mean of all: "
+                f"all_reduce it over these ranks, and divide it by {len(who)}"
+            )
+        return (
+            f"is a partial sum over {name_ranks(who)}, and the optimizer takes it{where} as whole: all_reduce it over "
+            "these ranks"
+        )
+    if weights := _weights(found, evidence, tolerance):
+        return weights
+    if cut := _cut_first(found, evidence, tolerance):
+        return cut
+    if len(ranks) > 1 and len(clusters(gradients, tolerance)) > 1:
+        return (
+            f"differs between {name_ranks(ranks)}, and is one process's on none of them: no sum or mean of theirs is it"
+        )
+    where = f" on {name_ranks(ranks)}" if ranks else ""
+    return f"is unrelated to one process's{where}: no part, multiple or sum of it{_cut_off(evidence)}"
+
+
+def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | None:
+    """Ranks whose gradients add up to one process's, and whether it's their mean."""
+    groups = clusters(found.gradients, tolerance)
+    if len(groups) < 2:
+        return None
+    firsts = [found.gradients[group[0]].double() for group in groups]
+    k, residual = factor(sum(firsts), found.whole)
+    if residual > 3 * tolerance or not (close(k, 1, 1e-2) or close(k, len(groups), 1e-2)):
+        return None
+    return [found.ranks[group[0]] for group in groups], not close(k, 1, 1e-2)
+
+
+def _multiple(found: Difference, k: float, evidence: Evidence, tolerance: float) -> str:
+    """The gradient is k times one process's on all ranks that hold it."""
+    text = f"is {k:.2f} times one process's"
+    calls = _calls(found, evidence)
+    needs, has = _fits(found, tolerance)
+    n, holders = evidence.n, len(found.ranks)
+    if len(calls) > 1 and k > 1.5:
+        return f"{text}: it is reduced {len(calls)} times, by {' and by '.join(map(_said, calls))}. Leave one out"
+    if needs and has and _even(needs) and _even(has) and k > 1.5 and close(k, round(k), 1e-2):
+        if close(sum(has), sum(needs) * holders, 1e-2) and holders > 1:
+            return f"{text}: it is the sum over {name_ranks(found.ranks)}, where one process has the mean. Divide it by {holders}{_by(calls)}"
+    if holders < n and k > 1.5 and close(k, round(k), 1e-2):
+        who = f"{name_ranks(found.ranks)} alone {'holds' if holders == 1 else 'hold'} it"
+        return (
+            f"{text}: {who}, so it is a sum over all rows that were sent there, and the loss is a mean over each rank's "
+            f"own rows. Divide it by {round(k)}"
+        )
+    if k > 1.5 and close(k, round(k), 1e-2):
+        return f"{text}: a sum over {round(k)} ranks where one process has the mean, or a sum made twice{_by(calls)}"
+    if k and k < 0.7 and close(1 / k, round(1 / k), 1e-2):
+        return (
+            f"{text}: a mean over {round(1 / k)} ranks where one process has the sum, so don't divide it, or multiply the "
+            f"loss by {round(1 / k)}{_by(calls)}{_cut_off(evidence)}"
+        )
+    return f"{text}{_by(calls)}"
+
+
+def _fits(found: Difference, tolerance: float) -> tuple[list[float] | None, list[float] | None]:
+    """By what coefficients of ranks' own gradients one process's is made, and the optimizer's."""
+    own = [step.local for step in found.steps]
+    if any(g is None or g.numel() != found.whole.numel() for g in own):
+        return None, None
+    own = [g.view_as(found.whole) for g in own]
+    needs = combination(own, found.whole, tolerance)
+    return needs, combination(own, found.gradients[0], tolerance)
+
+
+def _even(coefficients: Sequence[float]) -> bool:
+    nonzero = [c for c in coefficients if abs(c) > 1e-3]
+    return all(close(c, nonzero[0], 1e-2) for c in nonzero)
+
+
+def _numbers(coefficients: Sequence[float], total: float) -> str:
+    """'0.38 and 0.62': each one's share."""
+    *most, last = (f"{c / total:.2f}" for c in coefficients)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _weights(found: Difference, evidence: Evidence, tolerance: float) -> str | None:
+    """Ranks count for more, or less, than they do in one process."""
+    needs, has = _fits(found, tolerance)
+    if not needs or not has or len(clusters(found.gradients, tolerance)) > 1:
+        return None
+    left_out = [r for r, a, b in zip(found.ranks, needs, has) if abs(b) < 1e-3 * max(map(abs, has)) and abs(a) > 1e-3]
+    if left_out:
+        return f"lacks what {name_ranks(left_out)} {'adds' if len(left_out) == 1 else 'add'}: reduce it over all that hold it"
+    text = (
+        f"counts {name_ranks(found.ranks)} as {_numbers(has, sum(has))}, and one process counts their rows as "
+        f"{_numbers(needs, sum(needs))}: a mean of means. Weight each rank's loss by its number of rows or tokens"
+    )
+    if not close(sum(has), sum(needs), 1e-2):
+        text = f"is {sum(has) / sum(needs):.2f} times too large, and {text}"
+    calls = {
+        _said(call): None for record in evidence.ranks[:1] for call in record.calls
+        if call.step == 0 and not call.backward and call.numel == 1
+    }  # fmt: skip
+    return text + (f" (a single number was passed to {' and to '.join(list(calls)[:2])})" if calls else "")
+
+
+def _cut_first(found: Difference, evidence: Evidence, tolerance: float) -> str | None:
+    """It was cut to each rank's own part first, and summed then: different parts were added."""
+    gradients = {}
+    for part in evidence.parts[found.target]:
+        steps = evidence.ranks[part.rank].parameters[part.name].steps
+        if len(steps) > found.step and steps[found.step].grad is not None:
+            gradients.setdefault(part.places[0], (part.rank, steps[found.step].grad))
+    ranks, held = [rank for rank, _ in gradients.values()], [g for _, g in gradients.values()]
+    if len(held) < 2 or len(clusters(held, tolerance)) > 1:
+        return None
+    return (
+        f"is the same on {name_ranks(ranks)}, which hold different parts: it was cut first and reduced afterward"
+        f"{_by(_calls(found, evidence))}. Reduce first, then cut, as reduce_scatter does"
+    )
+
+
+def _scaled(differences: list[Difference], evidence: Evidence) -> str | None:
+    """Every gradient is off by the same factor, which isn't a number of ranks: it was scaled as a whole."""
+    k, tolerance = differences[0].step, evidence.tolerance * (10 if differences[0].step else 1)
+    trained = {name for name, p in evidence.one.parameters.items() if len(p.steps) > k and p.steps[k].grad is not None}
+    if len(trained) < 2 or {found.target for found in differences} != trained:
+        return None
+    factors: dict[int, list[float]] = {}
+    for found in differences:
+        for rank, g in zip(found.ranks, found.gradients):
+            scale, residual = factor(g, found.whole)
+            if residual > 3 * tolerance or not scale:
+                return None
+            factors.setdefault(rank, []).append(scale)
+    if any(not close(scale, scales[0], 1e-2) for scales in factors.values() for scale in scales):
+        return None
+    scales = [scales[0] for _, scales in sorted(factors.items())]
+    if all(close(scale, scales[0], 1e-2) for scale in scales):
+        if any(close(s, round(s), 1e-2) and s > 0.5 or close(1 / s, round(1 / s), 1e-2) for s in scales[:1]):
+            return None  # a sum for a mean, or the reverse
+        calls = {
+            _said(call): None for call in evidence.ranks[0].calls
+            if call.step == k and call.backward and call.numel == 1 and not call.about
+        }  # fmt: skip
+        hint = f" It was made by {list(calls)[-1]}" if calls else ""
+        return (
+            f"is {scales[0]:.3f} times one process's, and so are all others: they were scaled together, as clipping does. A "
+            "norm over ranks must count each tensor once: what all ranks hold counts on one of them, and parts on "
+            f"all.{hint}"
+        ).rstrip(".")
+    words = ", ".join(f"{scale:.3f}" for scale in scales)
+    return (
+        f"is {words} times one process's on {name_ranks(sorted(factors))}, and so are all others: each rank scales by its "
+        "own number, such as the norm of the parts that it holds. all_reduce the squares first"
+    )
+
+
+# --- calls --------------------------------------------------------------------------------
+
+
+def _calls(found: Difference, evidence: Evidence) -> list[CallMade]:
+    """The calls that were passed this gradient, on the first rank that holds it."""
+    part = found.parts[0]
+    name = f"gradient of {part.name}"
+    return [c for c in evidence.ranks[part.rank].calls if c.step == found.step and name in c.about]
+
+
+def _said(call: CallMade) -> str:
+    where = f" in {call.line}" if call.line else ""
+    return f"{call.op}{where} over {name_ranks(call.ranks)}"
+
+
+def _by(calls: Sequence[CallMade]) -> str:
+    return f" ({_said(calls[-1])})" if calls else ""
+
+
+def _where(found: Difference) -> str:
+    line = found.steps[0].line
+    return f" in {line}" if line else ""
+
+
+def _cut_off(evidence: Evidence) -> str:
+    """A call that was passed an output without its history."""
+    for record in evidence.ranks:
+        for call in record.calls:
+            if call.cut_off:
+                output = next(about for about in call.about if about.startswith("output"))
+                return (
+                    f". {_said(call)} was passed the {output} without its history, so no gradient goes back through it: "
+                    "use torch.distributed.nn.functional"
+                )
+    return ""
+
+
+# --- other reasons ------------------------------------------------------------------------
+
+
+def never_alike(name: str, ranks: list[int]) -> str:
+    return (
+        f"`{name}`: its first values differ between {name_ranks(ranks)}, which take the same gradient: these replicas were "
+        "never alike. broadcast rank 0's parameters before the first step, or draw them from one seed"
+    )
+
+
+def held_by_none(name: str, other: str, ranks: list[int]) -> str:
+    return (
+        f"`{name}`: no rank holds it, and {name_ranks(ranks)} all hold `{other}`: does each stage count its layers from 0? "
+        "Names need the number of the stage's first layer"
+    )
+
+
+def update(name: str, rank: int, step: int, changed: bool) -> str:
+    what = "changes otherwise" if changed else "doesn't change"
+    return (
+        f"`{name}`: it {what} on rank {rank} in step {step + 1}, although its gradient is one process's: compare the "
+        "optimizers' settings, and pass updated parts around after the step"
+    )
+
+
+def settings(ranks: list[dict], one: list[dict], n: int) -> str:
+    for mine, theirs in zip(ranks, one):
+        for key in mine:
+            if mine[key] != theirs.get(key):
+                return (
+                    f"the optimizer's {key} is {mine[key]} with {n} ranks and {theirs.get(key)} in one process: fix it for "
+                    "the comparison"
+                )
+    return "the optimizers' groups differ between ranks and one process: give both the same ones"
+
+
+def noted(name: str, found: Relation, ranks: list[Record]) -> str:
+    if found.letter == "?":
+        return (
+            f"`{name}`: what ranks hold is unrelated to one process's: not equal, no parts of it, and no partial sums"
+        )
+    return (
+        f"`{name}`: {found.factor:.2f} times one process's on all ranks: it was summed over ranks that held it whole already, "
+        "or divided once too often"
+    )
+
+
+def output(
+    name: str, held: torch.Tensor, whole: torch.Tensor, biases: Mapping[str, torch.Tensor], tolerance: float
+) -> str:
+    rest = held.double() - whole.double()
+    for bias, values in biases.items():
+        if values is not None and values.dim() == 1 and rest.dim() and rest.shape[-1] == len(values):
+            k, residual = factor(rest, values.double().expand_as(rest))
+            if residual <= max(100 * tolerance, 1e-3) and close(k, round(k), 1e-2) and k > 0.5:
+                return (
+                    f"`{bias}`: the output of `{name}` contains it {round(k) + 1} times: every rank adds it before the partial "
+                    "sums are added up. Add it once, after the all_reduce"
+                )
+    k, residual = factor(held, whole)
+    times = f"{k:.2f} times one process's" if residual <= tolerance else "different from one process's"
+    return f"`{name}`: its output is the same on all ranks, and {times}. What is before it in the forward pass agrees"
+
+
+def not_compared(missing: list[str], held: bool) -> str:
+    names = ", ".join(f"`{name}`" for name in missing[:3]) + (" and others" if len(missing) > 3 else "")
+    if held:
+        return f"ranks hold {names}, and no optimizer there takes the gradient that it takes in one process"
+    return f"no rank holds {names} under a name or with values by which it could be found: pass in one model, and let each rank take its part"
+
+
+def dtype_words(dtypes: Sequence[torch.dtype]) -> str:
+    return " and ".join(map(dtype_name, dtypes))

@@ -1,0 +1,506 @@
+"""Records of a rank's first steps: its data, parameters, gradients and calls, around a function that knows nothing of it.
+
+Hooks on every module and optimizer see names, first values, outputs and what an optimizer takes.  A parameter's own hook
+sees its gradient as backward made it, before any reduction.  Two modes see draws of random numbers, updates by hand,
+and each torch.distributed call.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from ..log.event import Line
+from ..rank import torch_private
+from ..rank.callers import learners_call
+from ..rank.operators import OPS, arguments, read
+from ..rank.torch_private import DispatchMode, local
+from . import marks
+from .replay import Feed, batches_through
+
+STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
+WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"}  # parts of names
+DRAWS = {torch.randn, torch.rand, torch.randint, torch.normal}
+DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
+UPDATES = {
+    "sub_", "add_", "__isub__", "__iadd__", "addcdiv_", "addcmul_", "lerp_",
+    "_foreach_sub_", "_foreach_add_", "_foreach_addcdiv_",
+}  # fmt: skip
+HYPERPARAMETERS = ("lr", "weight_decay", "momentum", "betas", "eps")
+
+
+class CallMade(NamedTuple):
+    """A call of torch.distributed in the first steps."""
+
+    op: str
+    ranks: tuple[int, ...]  # of its group
+    line: Line | None
+    about: tuple[str, ...]  # "gradient of NAME", "output of NAME": whose memory it was passed
+    numel: int
+    step: int  # steps that an optimizer had made
+    backward: bool  # after a backward of this step, or in it
+    cut_off: bool  # it was passed an output with a history, detached, where autograd records
+
+
+@dataclass
+class Step:
+    """One parameter in one step.  Tensors are this rank's parts, on the CPU."""
+
+    local: torch.Tensor | None = None  # the gradient as backward passes made it, summed; None if torch doesn't show it
+    taken: bool = False  # an optimizer has taken it
+    grad: torch.Tensor | None = None  # as the optimizer took it
+    by_hand: bool = False  # "optimizer" is the program's own arithmetic, or nothing took it before the function's end
+    line: Line | None = None  # where it was taken
+    after: torch.Tensor | None = None  # the parameter, at the next forward
+
+
+@dataclass
+class Parameter:
+    """A tensor that is trained, on one rank."""
+
+    first: torch.Tensor | None  # its values at the first forward; None if its memory was freed then
+    shape: tuple[int, ...]  # of the part
+    start: tuple[int, ...] | None = None  # the part's first index in a DTensor
+    whole: tuple[int, ...] | None = None  # the DTensor's shape
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass
+class Record:
+    """The first steps of one rank, as plain data."""
+
+    result: Any = None
+    parameters: dict[str, Parameter] = field(default_factory=dict)  # in the order of the modules
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # of modules in the first step, in forward order
+    notes: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: list[torch.Tensor] = field(default_factory=list)  # data of outermost modules in the first step
+    losses: list[float] = field(default_factory=list)  # whose backward was called
+    calls: list[CallMade] = field(default_factory=list)
+    feed: Feed = field(default_factory=Feed)
+    settings: list[dict] = field(default_factory=list)  # of each parameter group of the first optimizer
+    doubts: list[str] = field(default_factory=list)  # reasons for which a difference might be no mistake
+    changes: list[str] = field(default_factory=list)  # made to the program
+    dtypes: set[torch.dtype] = field(default_factory=set)  # in which it computes or sends
+
+    def doubt(self, reason: str) -> None:
+        if reason not in self.doubts:
+            self.doubts.append(reason)
+
+
+class recorded:
+    """A function that calls `fn`, and returns a Record of it.
+
+    others: the feeds of the ranks whose data it gets, for one process that does the work of all.
+    steps: how many to record.  seed: of rank 0; an unseeded rank draws other numbers than its neighbors.
+    """
+
+    def __init__(self, fn: Callable, others: list[Feed] | None = None, steps: int = STEPS, seed: int = 1000) -> None:
+        self.fn, self.others, self.steps, self.seed = fn, others, steps, seed
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Record:
+        torch.manual_seed(self.seed + dist.get_rank())
+        recorder = Recorder(self.others, self.steps)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, nn.Module):
+                recorder.register(value, passed=True)
+        with recorder.hooks():
+            result = self.fn(*args, **kwargs)
+        recorder.finish()
+        recorder.record.result = result if self.others is None else None
+        return recorder.record
+
+
+class Recorder:
+    """Fills a Record."""
+
+    def __init__(self, others: list[Feed] | None, steps: int) -> None:
+        self.record, self.steps, self.busy = Record(), steps, False
+        self.others = others
+        self._names: dict[int, str] = {}  # of modules
+        self._modules: list[nn.Module] = []  # kept alive: an id is a name
+        self._roots: list[tuple[nn.Module, str]] = []  # with the prefix of their names
+        self._passed: set[str] = set()  # names of parameters that were passed in, and not used yet
+        self._entered = False
+        self._live: dict[str, torch.Tensor] = {}  # the parameters themselves
+        self._stack: list[str] = []
+        self._outputs: dict[int, str] = {}  # storage -> name, of outputs with a history
+        self._kept: list[torch.Tensor] = []  # these outputs, so that no storage's address is used again
+        self._made = 0  # steps
+        self._backward = False
+
+    def hooks(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter))
+        stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
+        stack.callback(register_optimizer_step_pre_hook(self._step).remove)
+        stack.enter_context(batches_through(self._batch))
+        stack.enter_context(_Functions(self))
+        if torch_private.OBSERVING:
+            stack.enter_context(_Calls(self))
+        marks.listener = self
+        stack.callback(setattr, marks, "listener", None)
+        return stack
+
+    # Names.
+
+    def register(self, root: nn.Module, passed: bool = False) -> None:
+        """Give a module, and what it is made of, names.  passed: to the function, which may train a copy of it."""
+        names = {_clean(name) for name, _ in root.named_parameters()}
+        if passed or not self._live or names <= self._passed:
+            prefix = ""
+        else:
+            word = self._variable(root) or type(root).__name__
+            numbered = (f"{word}{k}" if k > 1 else word for k in range(1, 10_000))
+            prefix = next(p for p in numbered if not any(known.startswith(f"{p}.") for known in self._live))
+        if not passed:
+            self._passed.clear()
+        self._roots.append((root, prefix))
+        for name, module in root.named_modules(prefix=prefix):
+            if id(module) not in self._names:
+                self._names[id(module)] = _clean(name)
+                self._modules.append(module)
+                self._suspect(module)
+        self._scan()
+        if passed:
+            self._passed |= names
+
+    def _suspect(self, module: nn.Module) -> None:
+        if getattr(module, "_comm_hooks", None):
+            self.record.doubt("a communication hook changes gradients on purpose: leave it out for the comparison")
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            self.record.doubt(
+                "batch norm in training uses the statistics of each rank's own rows: replace it, or call its eval()"
+            )
+
+    def _scan(self) -> None:
+        """Find the parameters of all modules; some may have been replaced: cut, or made a DTensor."""
+        known = {id(p) for p in self._live.values()}
+        for root, prefix in self._roots:
+            for name, p in root.named_parameters(prefix=prefix):
+                if id(p) not in known:
+                    self._add(_clean(name), p)
+
+    def _add(self, name: str, p: torch.Tensor) -> None:
+        before = self._live.get(name)
+        if type(before).__name__ == "DTensor" and type(p).__name__ != "DTensor":
+            return  # gathered for a moment
+        steps = self.record.parameters[name].steps if before is not None else []
+        self._live[name] = p
+        self.record.parameters[name] = _described(p)
+        self.record.parameters[name].steps = steps
+        if p.requires_grad and p.is_leaf and type(p).__name__ != "DTensor":
+            p.register_hook(lambda g, name=name, p=p: self._arrived(name, p, g))
+
+    def _variable(self, module: nn.Module) -> str:
+        """The variable by which the program calls a module, if it has one."""
+        frame = learners_call()[2]
+        names = [name for name, value in frame.f_locals.items() if value is module] if frame else []
+        return names[0] if names and names[0] != "self" else ""
+
+    # Forward.
+
+    def _enter(self, module: nn.Module, args: tuple) -> None:
+        if self.busy or self._unwinding():
+            return
+        with self._aside():
+            if id(module) not in self._names:
+                if self._stack:  # made on the way
+                    self._names[id(module)] = f"{self._stack[-1]}.?"
+                    self._modules.append(module)
+                else:
+                    self.register(module)
+            if not self._stack:
+                self._passed.clear()
+                self._after()
+                self._scan()
+                if not self._entered:  # they may have been changed since they were registered
+                    self._entered = True
+                    for name, p in self._live.items():
+                        if not self.record.parameters[name].steps:
+                            self.record.parameters[name] = _described(p)
+                if not self._made:
+                    self.record.inputs += [
+                        _plain(a) for a in args if isinstance(a, torch.Tensor) and not a.requires_grad
+                    ]
+        self._stack.append(self._names[id(module)])
+
+    def _leave(self, module: nn.Module, args: tuple, output: Any) -> None:
+        if self.busy or self._unwinding() or not self._stack:
+            return
+        name = self._stack.pop()
+        if isinstance(output, torch.Tensor) and output.is_floating_point():
+            self.record.dtypes.add(output.dtype)
+            if output.requires_grad and not self._made:
+                self._outputs[local(output).untyped_storage().data_ptr()] = name
+                self._kept.append(output.detach())
+            if not self._made:
+                with self._aside():
+                    count = sum(key.partition("#")[0] == name for key in self.record.outputs)
+                    self.record.outputs[f"{name}#{count}" if count else name] = _plain(output)
+
+    def _unwinding(self) -> bool:
+        return torch_private.backward_task() != -1
+
+    # Gradients.
+
+    def _arrived(self, name: str, p: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Backward has made a gradient of a parameter, and nothing has been reduced."""
+        if self.busy or self._live.get(name) is not p:
+            return
+        self._backward = True
+        step = self._open(name)
+        if step is not None:
+            with self._aside():
+                mine = _plain(gradient)
+                step.local = mine if step.local is None else step.local + mine
+
+    def _open(self, name: str) -> Step | None:
+        """The parameter's step that hasn't been taken; None when enough are recorded."""
+        steps = self.record.parameters[name].steps
+        if not steps or steps[-1].taken:
+            if len(steps) >= self.steps:
+                return None
+            steps.append(Step())
+        return steps[-1]
+
+    def _step(self, optimizer: torch.optim.Optimizer, *_) -> None:
+        """An optimizer is about to take the gradients."""
+        if self.busy:
+            return
+        self.busy = True
+        with torch.no_grad():  # such a call is made by operators that NoModes would hide
+            placed = {id(p): _placed_as(p.grad, p) for group in optimizer.param_groups for p in group["params"]}
+        self.busy = False
+        with self._aside():
+            line = learners_call()[0]
+            if not self.record.settings:
+                self.record.settings = [
+                    {key: group[key] for key in HYPERPARAMETERS if key in group} for group in optimizer.param_groups
+                ]
+            self._scan()
+            known = {id(p): name for name, p in self._live.items()}
+            for g, group in enumerate(optimizer.param_groups):
+                for k, p in enumerate(group["params"]):
+                    if id(p) not in known:
+                        known[id(p)] = f"group{g}.{k}"
+                        self._add(known[id(p)], p)
+                    self._take(known[id(p)], placed[id(p)], line, by_hand=False)
+        self._made, self._backward = self._made + 1, False
+
+    def _take(self, name: str, gradient: torch.Tensor | None, line: Line | None, by_hand: bool) -> None:
+        if (step := self._open(name)) is not None:
+            step.taken, step.by_hand, step.line = True, by_hand, line
+            step.grad = None if gradient is None else _plain(gradient)
+
+    def updated(self, written: Any) -> None:
+        """The program is about to do arithmetic on tensors in place, which may be its optimizer."""
+        tensors = written if isinstance(written, (list, tuple)) else (written,)
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and type(tensor).__name__ != "DTensor":
+                for name, p in self._live.items():
+                    steps = self.record.parameters[name].steps
+                    if steps and not steps[-1].taken and p.shape == tensor.shape and _address(p) == _address(tensor):
+                        with self._aside():
+                            self._take(name, p.grad, learners_call()[0], by_hand=True)
+                        if self._backward:
+                            self._made, self._backward = self._made + 1, False
+
+    def _after(self) -> None:
+        """Note the values of parameters that were taken."""
+        for name, p in self._live.items():
+            for step in self.record.parameters[name].steps[-1:]:
+                if step.taken and step.after is None:
+                    step.after = _plain(p) if _has_memory(p) else None
+
+    # Marks and data.
+
+    def note(self, name: str, value: torch.Tensor) -> None:
+        with self._aside():
+            if value.is_leaf and value.requires_grad:
+                if not any(p is value for p in self._live.values()):
+                    self._add(name, value)
+                return
+            count = sum(key.partition("#")[0] == name for key in self.record.notes)
+            if count < self.steps:
+                self.record.notes[f"{name}#{count}" if count else name] = _plain(value)
+
+    def data(self, rows: torch.Tensor, dim: int) -> torch.Tensor:
+        return self.record.feed.given(rows, dim, self.others)
+
+    def _batch(self, batch: Any) -> Any:
+        return self.record.feed.batch(batch, self.others)
+
+    def drawn(self, made: torch.Tensor) -> torch.Tensor:
+        if self._stack:
+            self.record.doubt("random numbers are drawn in a forward: give them a seed that doesn't depend on the rank")
+            return made
+        return self.record.feed.drawn(made, self.others)
+
+    def call(self, made: CallMade) -> None:
+        if self._made < self.steps and len(self.record.calls) < 10_000:
+            self.record.calls.append(made)
+
+    def about(self, tensor: torch.Tensor) -> tuple[str | None, bool]:
+        """Whose memory a tensor is, in words, and whether it is a detached output."""
+        address = _address(tensor)
+        for name, p in self._live.items():
+            if p.grad is not None and _address(p.grad) == address:
+                return f"gradient of {name}", False
+        if address in self._outputs:
+            return f"output of {self._outputs[address] or 'the model'}", not tensor.requires_grad
+        return None, False
+
+    def position(self) -> tuple[int, bool]:
+        return self._made, self._backward or self._unwinding()
+
+    def finish(self) -> None:
+        """Take what no optimizer took; to be called when the function has returned."""
+        with self._aside():
+            taken = any(step.taken for p in self.record.parameters.values() for step in p.steps)
+            for name, p in self._live.items():
+                if not taken and self.record.parameters[name].steps:
+                    self._take(name, p.grad, None, by_hand=True)
+            self._after()
+            weights = {_address(p) for p in self._live.values() if _has_memory(p)}
+            self.record.feed.finish(lambda tensor: _address(tensor) in weights)
+
+    def _aside(self) -> "_Aside":
+        return _Aside(self)
+
+
+class _Aside:
+    """A context for the recorder's own work, which isn't recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._stack = recorder, ExitStack()
+
+    def __enter__(self) -> None:
+        self._stack.callback(setattr, self._recorder, "busy", self._recorder.busy)
+        self._recorder.busy = True
+        self._stack.enter_context(torch.no_grad())
+        self._stack.enter_context(torch_private.NoModes())
+
+    def __exit__(self, *error) -> None:
+        self._stack.close()
+
+
+class _Functions(TorchFunctionMode):
+    """Sees draws, dropout, losses, and arithmetic in place."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        recorder = self.recorder
+        if recorder.busy:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if func in DRAWS:
+            return recorder.drawn(func(*args, **kwargs))
+        if name in UPDATES and args:
+            recorder.updated(args[0])
+        elif name == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
+            recorder.record.losses.append(float(local(args[0].detach())))
+        elif name in DROPOUTS:
+            args, kwargs = self._without_dropout(args, kwargs)
+        elif name == "scaled_dot_product_attention" and (args[4] if len(args) > 4 else kwargs.get("dropout_p")):
+            self._switched_off()
+            args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs}
+            if len(args) < 5:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+    def _without_dropout(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """args, kwargs: of (input, p, training, inplace)."""
+        p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+        if p and (args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))):
+            self._switched_off()
+        return ((args[0], 0.0, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "p": 0.0})
+
+    def _switched_off(self) -> None:
+        if "dropout was off" not in self.recorder.record.changes:
+            self.recorder.record.changes.append("dropout was off")
+
+
+class _Calls(DispatchMode):
+    """Sees each call of torch.distributed."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if any(t.__name__ in ("DTensor", "AsyncCollectiveTensor") for t in types):
+            return NotImplemented  # they make calls on plain tensors of it
+        namespace, _, name = str(getattr(func, "_schema", "")).partition("(")[0].partition(".")[0].partition("::")
+        if namespace == "c10d" and name in OPS and not self.recorder.busy:
+            self._note(func, name, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(self, func: Any, operator: str, args: tuple, kwargs: dict) -> None:
+        recording = torch.is_grad_enabled()
+        given = arguments(func, args, kwargs)
+        group = torch_private.process_group(given["process_group"])
+        ranks = tuple(dist.get_process_group_ranks(group))
+        call = read(operator, given, ranks, dist.get_rank())
+        about, cut_off = [], False
+        for tensor in call.all_in:
+            owner, detached = self.recorder.about(tensor)
+            about += [owner] if owner else []
+            cut_off |= detached and recording
+            if tensor.is_floating_point() and owner and owner.startswith("gradient"):
+                self.recorder.record.dtypes.add(tensor.dtype)
+        line = learners_call()[0]
+        numel = sum(tensor.numel() for tensor in call.all_in)
+        step, backward = self.recorder.position()
+        self.recorder.call(CallMade(call.event.op, ranks, line, tuple(about), numel, step, backward, cut_off))
+
+
+# --- tensors ------------------------------------------------------------------------------
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of this rank's part, on the CPU."""
+    part = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor
+    if type(part).__name__ == "AsyncCollectiveTensor":
+        part = part.wait()
+    return part.detach().clone().cpu()
+
+
+def _described(p: torch.Tensor) -> Parameter:
+    first = _plain(p) if _has_memory(p) else None
+    if type(p).__name__ == "DTensor" and (where := torch_private.local_part(p)):
+        return Parameter(first, tuple(where[0]), tuple(where[1]), tuple(p.shape))
+    return Parameter(first, tuple(local(p).shape))
+
+
+def _placed_as(gradient: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
+    """A DTensor's gradient with the parameter's placements: an optimizer would make the same calls for it."""
+    if type(gradient).__name__ == "DTensor" and gradient.placements != p.placements:
+        return gradient.redistribute(placements=p.placements)
+    return gradient
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    mine = local(tensor)
+    return mine.device.type != "meta" and (mine.untyped_storage().nbytes() > 0 or not mine.numel())
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return local(tensor).data_ptr()
+
+
+def _clean(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)

@@ -1,0 +1,751 @@
+"""Small parallel jobs that compute what one process computes (RIGHT), that don't (WRONG), and that can't be compared.
+
+A job is a function for any number of ranks.  Of a wrong one: the tensor that is named first, words of the reason, the
+number of ranks, and arguments that make it wrong.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from collectives.same import data, note
+
+RIGHT, WRONG, CANNOT = {}, {}, {}
+
+
+def right(*sizes, **kwargs):
+    def add(job):
+        for size in sizes or (2,):
+            name = "-".join([job.__name__, str(size), *map(str, kwargs.values())])
+            RIGHT[name] = job, size, kwargs
+        return job
+
+    return add
+
+
+def wrong(first, *words, size=2, **kwargs):
+    def add(job):
+        WRONG["-".join([job.__name__, str(size), *map(str, kwargs.values())])] = job, size, kwargs, first, words
+        return job
+
+    return add
+
+
+def cannot(*words):
+    def add(job):
+        CANNOT[job.__name__] = job, words
+        return job
+
+    return add
+
+
+def where():
+    return dist.get_rank(), dist.get_world_size()
+
+
+def pieces(tensor, dim=0):
+    rank, n = where()
+    return tensor.tensor_split(n, dim)[rank]
+
+
+def mlp(seed=0, wide=32):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(16, wide), nn.GELU(), nn.LayerNorm(wide), nn.Linear(wide, 10))
+
+
+def batch(n=16):
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(n, 16, generator=generator), torch.randint(0, 10, (n,), generator=generator)
+
+
+class Copy(torch.autograd.Function):
+    """The input of a column-parallel layer: its gradient is summed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        return gradient
+
+
+class Sum(torch.autograd.Function):
+    """The output of a row-parallel layer."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Exchange(torch.autograd.Function):
+    """all_to_all of equal chunks of rows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous())
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Exchange.apply(gradient)
+
+
+# --- data parallel ------------------------------------------------------------------------
+
+
+@right(2, 4)
+def ddp():
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = map(pieces, batch())
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@right(2)
+def ddp_with_loader():
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    rows = TensorDataset(*batch(64))
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(rows, batch_size=8, sampler=DistributedSampler(rows, seed=7)):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@right(2)
+def ddp_without_a_seed():
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.randn(8, 16)
+        optimizer.zero_grad()
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+
+
+@right(4)
+def ddp_in_bfloat16():
+    model = DistributedDataParallel(mlp().bfloat16())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = map(pieces, batch())
+    F.cross_entropy(model(x.bfloat16()).float(), y).backward()
+    optimizer.step()
+
+
+@right(2)
+def ddp_accumulates():
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    x, y = map(pieces, batch())
+    for _ in range(2):
+        optimizer.zero_grad()
+        with model.no_sync():
+            (F.cross_entropy(model(x[::2]), y[::2]) / 2).backward()
+        (F.cross_entropy(model(x[1::2]), y[1::2]) / 2).backward()
+        optimizer.step()
+
+
+def tokens_of(n):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(0, 32, (8, 6), generator=generator)
+    y = torch.randint(0, 10, (8, 6), generator=generator)
+    y[:2, 1:] = -100  # few tokens in the first rows
+    return pieces(x), pieces(y)
+
+
+@right(2, by_count=True)
+@wrong("2.bias", "mean of means", "0.50 and 0.50", by_count=False)
+def mean_of_means(by_count):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Embedding(32, 16), nn.GELU(), nn.Linear(16, 10)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    x, y = tokens_of(2)
+    out = model(x).flatten(0, 1)
+    if by_count:
+        count = (y != -100).sum().float()
+        dist.all_reduce(count)
+        loss = F.cross_entropy(out, y.flatten(), reduction="sum") * dist.get_world_size() / count
+    else:
+        loss = F.cross_entropy(out, y.flatten())
+    loss.backward()
+    optimizer.step()
+
+
+@right(2, copied=True)
+@wrong("2.bias", "2.00 times too large", "mean of means", "reduced_in_place, line", copied=False)
+def reduced_in_place(copied):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Embedding(32, 16), nn.GELU(), nn.Linear(16, 10)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = tokens_of(2)
+    here = (y != -100).sum().float()
+    total = here.clone() if copied else here
+    dist.all_reduce(total)
+    loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten()) * (here / total) * dist.get_world_size()
+    loss.backward()
+    optimizer.step()
+
+
+@right(2, way="with history")
+@right(2, way="own times n")
+@wrong("2.weight", "zero on ranks 0 and 1", "without its history", "all_gather", way="as they are")
+@wrong("2.weight", "0.50 times one process's", "without its history", way="own put back")
+def contrastive(way):
+    from torch.distributed.nn.functional import all_gather
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
+    mine = model(pieces(rows))
+    rank, n = where()
+    if way == "with history":
+        every = list(all_gather(mine))
+    else:
+        every = [torch.empty_like(mine) for _ in range(n)]
+        dist.all_gather(every, mine.detach())
+        if way == "as they are" and n > 1:
+            every = [each.requires_grad_() for each in every]
+        else:
+            every[rank] = mine
+    together = torch.cat(every)
+    loss = F.cross_entropy(together @ together.t(), torch.arange(len(together)).flip(0))
+    (loss * n if way == "own times n" else loss).backward()
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    optimizer.step()
+
+
+@right(2, alike=True)
+@wrong("0.weight", "never alike", "broadcast", alike=False)
+def by_hand(alike):
+    torch.manual_seed(1337 + dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    if alike:
+        for p in model.parameters():
+            dist.broadcast(p.data, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(4):
+        optimizer.zero_grad()
+        x = torch.randn(16, 4)
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+@right(2, way="mean")
+@right(4, way="mean")
+@wrong("3.bias", "2.00 times", "the sum over ranks 0 and 1", "Divide it by 2", way="sum")
+@wrong("3.bias", "4.00 times", "Divide it by 4", size=4, way="sum")
+@wrong("3.bias", "2.00 times", "it is reduced 2 times", "line", way="twice")
+@wrong(
+    "2.bias",
+    "each rank's own on ranks 0 and 1",
+    "all_reduce it over these ranks, and divide it by 2",
+    way="one left out",
+)
+@wrong("3.bias", "each rank's own on ranks 0 and 1", "divide it by 2", way="none")
+def without_a_library(way):
+    model = mlp()
+    x, y = map(pieces, batch())
+    n = dist.get_world_size()
+    for _ in range(2):
+        F.cross_entropy(model(x), y).backward()
+        for name, p in model.named_parameters():
+            if way != "none" and not (way == "one left out" and name == "2.bias"):
+                for _ in range(1 + (way == "twice")):
+                    dist.all_reduce(p.grad)
+                if way != "sum":
+                    p.grad /= n
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+
+
+@right(3)
+def fully_sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    model = mlp(wide=31)
+    x, y = map(pieces, batch(24))
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (model[0], model[3]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@right(2, 3)
+def zero_by_hand():
+    """Each rank updates its slice of all parameters, flattened."""
+    model = mlp(wide=31)
+    rank, n = where()
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    flat = F.pad(flat, (0, -len(flat) % n))
+    shard = flat.chunk(n)[rank].clone().requires_grad_()
+    optimizer = torch.optim.Adam([shard], lr=0.01)
+    x, y = map(pieces, batch(24))
+    for _ in range(3):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
+        gradients = F.pad(gradients, (0, -len(gradients) % n))
+        shard.grad = torch.empty_like(shard)
+        dist.reduce_scatter_tensor(shard.grad, gradients / n)
+        optimizer.step()
+        whole = torch.empty(len(shard) * n)
+        dist.all_gather_into_tensor(whole, shard.detach())
+        start = 0
+        for p in model.parameters():
+            p.data.copy_(whole[start : start + p.numel()].view_as(p))
+            start += p.numel()
+
+
+# --- tensor parallel ----------------------------------------------------------------------
+
+
+class Heads(nn.Module):
+    """Attention-like: heads are divided, and all share one norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.o = nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
+        self.q_norm = nn.RMSNorm(8)
+        self.q.weight = nn.Parameter(pieces(self.q.weight).clone())
+        self.o.weight = nn.Parameter(pieces(self.o.weight, 1).clone())
+
+    def forward(self, x):
+        q = self.q_norm(self.q(Copy.apply(x)).unflatten(-1, (-1, 8)))
+        return Sum.apply(self.o(q.tanh().flatten(-2)))
+
+
+@right(2, 4, reduced=True)
+@wrong("1.q_norm.weight", "partial sum over ranks 0 and 1", "all_reduce it over these ranks", "line", reduced=False)
+@wrong("1.q_norm.weight", "partial sum over ranks 0, 1, 2 and 3", size=4, reduced=False)
+def divided_heads(reduced):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), Heads())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    x = torch.randn(4, 6, 16)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).sub(1).square().mean().backward()
+        if reduced:
+            dist.all_reduce(model[1].q_norm.weight.grad)
+        optimizer.step()
+
+
+class Tensor(nn.Module):
+    """An MLP whose hidden units are divided."""
+
+    def __init__(self, copied=True, bias="once"):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.copied, self.bias = copied, bias
+        self.up.weight = nn.Parameter(pieces(self.up.weight).clone())
+        self.up.bias = nn.Parameter(pieces(self.up.bias).clone())
+        self.down.weight = nn.Parameter(pieces(self.down.weight, 1).clone())
+
+    def forward(self, x):
+        hidden = self.up(Copy.apply(x) if self.copied else x).relu()
+        if self.bias == "each":
+            return Sum.apply(self.down(hidden))
+        return Sum.apply(F.linear(hidden, self.down.weight)) + self.down.bias
+
+
+@right(2, 4)
+@wrong("0.bias", "partial sum over ranks 0 and 1", copied=False)
+@wrong("1", "`1.down.bias`", "contains it 2 times", bias="each")
+def tensor_parallel(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), Tensor(**options))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 16)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@right(2, norm="right")
+@wrong("1.down.bias", "scaled together", "count each tensor once", "norm_of_gradients, line", norm="copies")
+@wrong("1.down.bias", "each rank scales by its own number", norm="own")
+def norm_of_gradients(norm):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), Tensor())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(8, 16)
+    (model(x) - 3).square().sum().backward()
+    if norm == "own":
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    else:
+        n = dist.get_world_size()
+        cut = ("up", "down.weight")
+        squares = sum(
+            p.grad.square().sum() / (1 if norm == "copies" or any(k in name for k in cut) else n)
+            for name, p in model.named_parameters()
+        )
+        dist.all_reduce(squares)
+        nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, squares.sqrt())
+    optimizer.step()
+
+
+@right(2, 4)
+def torchs_tensor_parallel():
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    rank, n = where()
+    torch.manual_seed(0)
+    t = min(2, n)
+    mesh = dist.init_device_mesh("cpu", (n // t, t), mesh_dim_names=("dp", "tp"))
+    model = nn.Sequential(nn.LayerNorm(16), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)))
+    x, y = torch.randn(16, 16), torch.randn(16, 16)
+    parallelize_module(model[1], mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    d, r = n // t, rank // t
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.mse_loss(model(x.chunk(d)[r]), y.chunk(d)[r]).backward()
+        optimizer.step()
+
+
+class Gather(torch.autograd.Function):
+    """Sequence parallel: rows are gathered before a divided layer, and its gradients are scattered."""
+
+    @staticmethod
+    def forward(ctx, x):
+        every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, x.contiguous())
+        return torch.cat(every, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        chunks = [c.contiguous() for c in gradient.chunk(dist.get_world_size(), 1)]
+        out = torch.empty_like(chunks[0])
+        dist.reduce_scatter(out, chunks)
+        return out
+
+
+class Scatter(torch.autograd.Function):
+    """Sequence parallel: partial sums are added up, and each rank keeps its rows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return Gather.backward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Gather.forward(ctx, gradient)
+
+
+@right(2, summed=True)
+@wrong("bias", "partial sum over ranks 0 and 1", summed=False)
+def sequence_parallel(summed):
+    torch.manual_seed(0)
+    norm, up, down = nn.LayerNorm(16), nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
+    up.weight, down.weight = nn.Parameter(pieces(up.weight).clone()), nn.Parameter(pieces(down.weight, 1).clone())
+    model = nn.ModuleDict({"norm": norm, "up": up, "down": down})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    x = torch.randn(4, 8, 16)
+    for _ in range(2):
+        optimizer.zero_grad()
+        rows = pieces(x, 1)
+        out = rows + Scatter.apply(model["down"](model["up"](Gather.apply(model["norm"](rows))).relu()))
+        (out.square().sum() / x.numel()).backward()
+        if summed:
+            for p in norm.parameters():
+                dist.all_reduce(p.grad)
+        optimizer.step()
+
+
+# --- other layouts ------------------------------------------------------------------------
+
+
+@right(2, 4, way="right")
+@wrong("bias", "2.00 times", "reduced 2 times", "doubled_in_context, line", size=4, way="twice")
+@wrong("loss", "2.00 times one process's", size=4, way="loss")
+def doubled_in_context(way):
+    """Two replicas of context-parallel pairs: the pair's gradient is whole already, or its loss is."""
+    rank, n = where()
+    torch.manual_seed(0)
+    model = nn.Linear(6, 5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = torch.randn(4, 8, 6), torch.randn(4, 8, 5)
+    c = 2 if n > 1 else 1
+    replica, part = divmod(rank, c)
+    context = [dist.new_group(list(range(c * k, c * k + c))) for k in range(n // c)][replica]
+    others = [dist.new_group(list(range(k, n, c))) for k in range(c)][part]
+    x, y = (t.chunk(n // c)[replica].chunk(c, 1)[part] for t in (x, y))
+    loss = (model(x) - y).square().sum() / (4 * 8 * 5)
+    loss.backward()
+    for p in model.parameters():
+        if way == "twice":
+            dist.all_reduce(p.grad, group=context)
+        dist.all_reduce(p.grad)
+    optimizer.step()
+    total = loss.detach().clone()
+    dist.all_reduce(total, group=context)
+    dist.all_reduce(total, group=None if way == "loss" else others)
+    note("loss", total)
+
+
+@right(2, way="right")
+@wrong("group0.0", "same on ranks 0 and 1, which hold different parts", "reduce_scatter", way="cut first")
+def divided_table(way):
+    """Rows of an embedding are divided and gathered for use."""
+    torch.manual_seed(0)
+    table = nn.Embedding(32, 8)
+    table.weight = nn.Parameter(pieces(table.weight).clone())
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    n = dist.get_world_size()
+    tokens = pieces(torch.randint(0, 32, (8, 6), generator=torch.Generator().manual_seed(2)))
+    every = [torch.empty_like(table.weight) for _ in range(n)]
+    dist.all_gather(every, table.weight.detach())
+    whole = torch.cat(every).requires_grad_()
+    F.embedding(tokens, whole).sub(1).square().mean().backward()
+    if way == "right":
+        table.weight.grad = torch.empty_like(table.weight)
+        dist.reduce_scatter_tensor(table.weight.grad, whole.grad / n)
+    else:
+        table.weight.grad = pieces(whole.grad / n).clone()
+        dist.all_reduce(table.weight.grad)
+    optimizer.step()
+
+
+class Stage(nn.Module):
+    def __init__(self, first, count):
+        super().__init__()
+        self.first = first
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x
+
+
+@right(2, 4, counted=True)
+@wrong("layers.2.0.weight", "no rank holds it", "ranks 0 and 1 all hold `layers.0.0.weight`", counted=False)
+def names_of_a_stage(counted):
+    rank, n = where()
+    torch.manual_seed(0)
+    whole, per = Stage(0, 4).state_dict(), 4 // n
+    stage = Stage(per * rank, per)
+    own = {}
+    for name in stage.state_dict():
+        words = name.split(".")
+        words[1] = str(int(words[1]) + stage.first * counted)
+        own[name] = whole[".".join(words)]
+    stage.load_state_dict(own)
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    if rank:
+        x = torch.empty(4, 8)
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+    y = stage(x)
+    if rank < n - 1:
+        dist.send(y.detach(), rank + 1)
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, rank + 1)
+        y.backward(gradient)
+    else:
+        y.square().mean().backward()
+    if rank:
+        dist.send(x.grad, rank - 1)
+    optimizer.step()
+
+
+@right(2)
+def tied_pipeline():
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, n = where()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 32, bias=False))
+    model[-1].weight = model[0].weight
+    k = 4 // n
+    part = model[k * rank : k * rank + k]
+    tied, ends = {0: part[0].weight, n - 1: part[-1].weight}.get(rank), dist.new_group(sorted({0, n - 1}))
+
+    def loss_of(logits, targets):
+        return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
+
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+    schedule = Schedule1F1B(PipelineStage(part, rank, n, torch.device("cpu")), 4, loss_fn=loss_of)
+    tokens, targets = torch.randint(32, (2, 8, 6), generator=torch.Generator().manual_seed(3))
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses = []
+        schedule.step(*([tokens] * (rank == 0)), **(dict(target=targets, losses=losses) if rank == n - 1 else {}))
+        if tied is not None and n > 1:
+            dist.all_reduce(tied.grad, group=ends)
+        optimizer.step()
+
+
+class Experts(nn.Module):
+    """One expert per rank pair of chunks: every rank sends its k-th quarter of rows to expert k."""
+
+    def __init__(self):
+        super().__init__()
+        rank, n = where()
+        self.router = nn.Linear(16, 16)
+        experts = [nn.Linear(16, 16) for _ in range(4)]
+        self.experts = nn.ModuleDict({str(k): e for k, e in enumerate(experts) if k * n // 4 == rank})
+
+    def forward(self, x):
+        n = dist.get_world_size()
+        there = Exchange.apply(self.router(x))  # each rank gets, from every rank, the rows of its experts
+        rows = there.unflatten(0, (n, len(self.experts), -1))
+        out = torch.stack([expert(rows[:, k]).tanh() for k, expert in enumerate(self.experts.values())], 1)
+        return Exchange.apply(out.flatten(0, 2))
+
+
+@right(2, 4, divided=True)
+@wrong("experts.3.bias", "2.00 times one process's", "Divide it by 2", divided=False)
+@wrong("experts.3.bias", "4.00 times one process's", "Divide it by 4", size=4, divided=False)
+def expert_parallel(divided):
+    rank, n = where()
+    torch.manual_seed(0)
+    model = Experts()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    x = torch.randn(4, 16, 16)  # quarters of rows, each of one expert
+    x = pieces(x, 1).flatten(0, 1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        for name, p in model.named_parameters():
+            if "router" in name:
+                dist.all_reduce(p.grad)
+                p.grad /= n
+            elif divided:
+                p.grad /= n
+        optimizer.step()
+
+
+@right(2, marked=True)
+def rows_from_elsewhere(marked):
+    """Each rank reads its own rows, by no call of torch."""
+    import numpy
+
+    numbers = numpy.random.default_rng(dist.get_rank()).normal(size=(8, 16)).astype("float32")
+    x = data(torch.from_numpy(numbers)) if marked else torch.from_numpy(numbers)
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).square().mean().backward()
+    optimizer.step()
+
+
+@right(2)
+def tensors_of_no_module():
+    weight = torch.full((4,), 0.5, requires_grad=True)
+    note("weight", weight)
+    x = pieces(torch.arange(32.0).view(8, 4))
+    for _ in range(3):
+        (x @ weight).square().mean().backward()
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+        with torch.no_grad():
+            weight -= 0.001 * weight.grad
+        weight.grad = None
+
+
+@wrong("gain", "partial sum over ranks 0 and 1", "line")
+def gain_of_divided_heads():
+    """As published: a gain that both ranks hold, and each uses for its own head."""
+    heads = pieces(torch.randn(4, 3, generator=torch.Generator().manual_seed(4)))
+    gain = torch.ones(3, requires_grad=True)
+    note("gain", gain)
+    for _ in range(3):
+        out = Sum.apply((gain * heads).sum())
+        (out - 2).square().mul(0.5).backward()
+        with torch.no_grad():
+            gain -= 0.05 * gain.grad
+        gain.grad = None
+
+
+# --- what can't be compared ---------------------------------------------------------------
+
+
+@cannot("rows together aren't one process's", "x = data(x)")
+def rows_that_nobody_marked():
+    rows_from_elsewhere(marked=False)
+
+
+@cannot("batch norm")
+def batch_norm():
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(pieces(batch()[0])).square().mean().backward()
+    optimizer.step()
+
+
+@cannot("no gradient of a parameter was seen", "note(")
+def nothing_seen():
+    dist.all_reduce(torch.ones(3))
+
+
+@cannot("one process fails", "reference")
+def needs_a_neighbor():
+    dist.send(torch.ones(3), 1 - dist.get_rank()) if dist.get_rank() else dist.recv(torch.ones(3), 1)
+
+
+@cannot("divided, or never alike?")
+def own_expert_under_one_name():
+    """Right: each rank has its own expert, all under one name."""
+    torch.manual_seed(dist.get_rank())
+    expert = nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(expert.parameters(), lr=0.1)
+    expert(pieces(batch()[0])).square().mean().backward()
+    optimizer.step()
+
+
+@cannot("starts with other values on", "pass it in")
+def divided_weights_drawn_by_rank():
+    """Right: each rank draws its own part of a divided layer."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(16, 32 // dist.get_world_size()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(batch()[0]).square().mean().backward()
+    optimizer.step()
+
+
+@cannot("the optimizer's lr is 0.2 with 2 ranks and 0.1 in one process")
+def scaled_learning_rate():
+    """Right: the linear scaling rule."""
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * dist.get_world_size())
+    x, y = map(pieces, batch())
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
