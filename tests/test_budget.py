@@ -27,7 +27,7 @@ CEILINGS = {
     "collectives/planner": 1_890,
     "collectives/rank": 2_600,
     "collectives/remote": 1_320,
-    "collectives/same": 1_850,
+    "collectives/same": 1_880,
     "collectives/train": 2_210,
     "collectives/watch": 6_715,
     "grader": 4_220,

@@ -1,12 +1,19 @@
 """A parallel job next to one process: right ones are the same, and of wrong ones the first tensor that differs is named."""
 
 import pytest
+import torch
 
-from collectives.same import same
+from collectives.draw.canvas import Words
+from collectives.same import data, note, same
 from tests.corpus.same import CANNOT, RIGHT, WRONG
 
 
-@pytest.mark.parametrize("name", RIGHT)
+def quickly(jobs):
+    """Two ranks in each test run, more only in the long one."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (jobs[name][1] > 2)) for name in jobs]
+
+
+@pytest.mark.parametrize("name", quickly(RIGHT))
 def test_a_right_job_is_the_same(name):
     job, size, options = RIGHT[name]
     seen = same(job, world_size=size, **options)
@@ -14,7 +21,7 @@ def test_a_right_job_is_the_same(name):
     assert seen.comparison.tensors or seen.comparison.rows
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", quickly(WRONG))
 def test_a_wrong_job_is_named(name):
     job, size, options, first, words = WRONG[name]
     seen = same(job, world_size=size, **options)
@@ -30,3 +37,25 @@ def test_what_cannot_be_compared_is_said_with_what_to_set(name):
     assert seen.verdict == "cannot compare" and not seen.first, seen
     for word in words:
         assert word in seen.reason, seen
+
+
+def test_a_verdict_is_drawn_and_has_the_same_words():
+    job, size, options, first, _ = WRONG["divided_heads-2-False"]
+    seen = same(job, world_size=size, **options)
+    assert repr(seen).startswith(f"Differs: `{first}`: its gradient is a partial sum over ranks 0 and 1")
+    assert "1.q.weight       sharded in 2 along dimension 0  gradient equal" in repr(seen)
+    picture = seen.draw()
+    words = {artist.words: artist for artist in picture.get_children() if isinstance(artist, Words)}
+    assert picture.text == repr(seen) and words[first].bold and not words["1.q.weight"].bold
+    assert {"Differs", "≠", "gradient a partial sum"} <= set(words)
+
+
+def test_marks_do_nothing_outside():
+    x = torch.ones(3)
+    note("x", x)
+    assert data(x) is x
+
+
+def test_at_least_one_step():
+    with pytest.raises(ValueError, match="steps must be 1 or more"):
+        same(print, steps=0)

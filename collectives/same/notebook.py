@@ -2,6 +2,7 @@
 
 from typing import Any, Callable
 
+from ..frontend import show
 from ..launch.pool import preload
 from ..launch.run import run
 from ..outcome.errors import RunError
@@ -9,6 +10,7 @@ from ..outcome.run import Run
 from .compare import compare
 from .findings import Comparison
 from .record import STEPS, Record, recorded
+from .words import text
 
 # Modules that a rank would import when it first uses them.
 MODULES = (
@@ -35,15 +37,16 @@ class Same:
         self.verdict, self.reason, self.first = comparison.verdict, comparison.reason, comparison.first
 
     def __repr__(self) -> str:
-        from .words import text
-
         return text(self.comparison)
 
-    def _ipython_display_(self) -> None:
-        from ..frontend import show
+    def draw(self) -> Any:
+        """The Picture of the verdict and the table.  Raises ModuleNotFoundError without matplotlib."""
         from .picture import draw
 
-        show(draw(self.comparison), repr(self))
+        return draw(self.comparison)
+
+    def _ipython_display_(self) -> None:
+        show(self.draw(), repr(self))
 
 
 def same(

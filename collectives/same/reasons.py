@@ -47,11 +47,11 @@ def _gradient(found: Difference, evidence: Evidence, tolerance: float) -> str:
         where = _where(found)
         if mean:
             return (
-                f"is each rank's own on {name_ranks(who)}, and the optimizer takes it{where} as the mean of all: "
+                f"is each rank's own on {name_ranks(who)}, and the optimizer takes it as the mean of all{where}: "
                 f"all_reduce it over these ranks, and divide it by {len(who)}"
             )
         return (
-            f"is a partial sum over {name_ranks(who)}, and the optimizer takes it{where} as whole: all_reduce it over "
+            f"is a partial sum over {name_ranks(who)}, and the optimizer takes it as whole{where}: all_reduce it over "
             "these ranks"
         )
     if weights := _weights(found, evidence, tolerance):
@@ -142,9 +142,13 @@ def _weights(found: Difference, evidence: Evidence, tolerance: float) -> str | N
         text = f"is {sum(has) / sum(needs):.2f} times too large, and {text}"
     calls = {
         _said(call): None for record in evidence.ranks[:1] for call in record.calls
-        if call.step == 0 and not call.backward and call.numel == 1
+        if call.step == 0 and not call.backward and call.numel == 1 and call.op == "all_reduce"
     }  # fmt: skip
-    return text + (f" (a single number was passed to {' and to '.join(list(calls)[:2])})" if calls else "")
+    return text + (
+        f". A single number is summed by {' and by '.join(list(calls)[:2])}: is it a count that is used as this rank's own afterward?"
+        if calls
+        else ""
+    )
 
 
 def _cut_first(found: Difference, evidence: Evidence, tolerance: float) -> str | None:
@@ -220,7 +224,7 @@ def _by(calls: Sequence[CallMade]) -> str:
 
 def _where(found: Difference) -> str:
     line = found.steps[0].line
-    return f" in {line}" if line else ""
+    return f" ({line})" if line else ""
 
 
 def _cut_off(evidence: Evidence) -> str:
