@@ -13,7 +13,7 @@ __all__ = lazy(
         ".compare": "compare",
         ".findings": "Comparison",
         ".marks": "data note",
-        ".notebook": "Same same",
-        ".record": "Record recorded",
+        ".side_by_side": "Same same",
+        ".first_steps": "Record recorded",
     },
 )

@@ -6,10 +6,10 @@ from typing import Sequence
 import torch
 
 from ..format import name_ranks
-from . import reasons
+from . import mistakes
 from .findings import Comparison, Difference, Evidence, Part, Row
+from .first_steps import Record, Step
 from .places import Place, block, places
-from .record import Record, Step
 from .relation import NOISE, TOLERANCES, Relation, clusters, error, relation
 
 LATER = 10  # times the tolerance from the second step on: rounding goes through an optimizer
@@ -63,7 +63,7 @@ class _Comparing(Evidence):
         if self.compared:
             text += f", up to {self.worst:.0e} of each one's norm"
         if self.coarse:
-            text += f"; {reasons.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}"
+            text += f"; {mistakes.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}"
         return text
 
     def _first(self) -> tuple[str, str] | None:
@@ -81,7 +81,7 @@ class _Comparing(Evidence):
                 self._comparable()
                 if k == 0 and (output := self._output()):
                     return output
-                return reasons.of(differences, self)
+                return mistakes.of(differences, self)
         return self._updates()
 
     # Places.
@@ -155,7 +155,7 @@ class _Comparing(Evidence):
                 taken = [p.steps[0].grad for p in held.values() if p.steps and p.steps[0].taken]
                 if len(taken) == len(held) and None not in taken and len(clusters(taken, self.tolerance)) == 1:
                     self.rows[name] = Row(name, "replicas", "different first values")
-                    return name, reasons.never_alike(name, wholes)
+                    return name, mistakes.never_alike(name, wholes)
                 raise _CannotCompare(
                     f"`{name}` has different first values on {name_ranks(wholes)}: divided, or never alike? If these are "
                     "replicas, broadcast rank 0's before the first step; if they are parts of a larger model, pass that "
@@ -190,7 +190,7 @@ class _Comparing(Evidence):
                 if len(words) == len(others) and sum(counted) == 1 and words[counted.index(True)].isdigit():
                     if 1 < len(parts) and _taken(self.one.parameters[other].steps):
                         self.rows[name] = Row(name, "no rank", "missing")
-                        return name, reasons.held_by_none(name, other, [part.rank for part in parts])
+                        return name, mistakes.held_by_none(name, other, [part.rank for part in parts])
         return None
 
     # Gradients.
@@ -226,7 +226,7 @@ class _Comparing(Evidence):
                         self.rows[target] = self.rows[target]._replace(found="gradient equal")
         for found in differences:
             if target_row := self.rows.get(found.target):
-                self.rows[found.target] = target_row._replace(found=reasons.briefly(found, tolerance))
+                self.rows[found.target] = target_row._replace(found=mistakes.briefly(found, tolerance))
         return differences
 
     def _step(self, part: Part, k: int) -> Step | None:
@@ -269,9 +269,9 @@ class _Comparing(Evidence):
                     if float(whole.norm()) and error(change, whole) > allowed:
                         self._comparable()
                         if (settings := self.ranks[part.rank].settings) != self.one.settings:
-                            raise _CannotCompare(reasons.settings(settings, self.one.settings, self.n))
+                            raise _CannotCompare(mistakes.settings(settings, self.one.settings, self.n))
                         self.rows[target] = self.rows[target]._replace(found="its update differs")
-                        return target, reasons.update(target, part.rank, k, bool(change.any()))
+                        return target, mistakes.update(target, part.rank, k, bool(change.any()))
         return None
 
     # Notes and outputs.
@@ -286,7 +286,7 @@ class _Comparing(Evidence):
             if found.letter == "?" or abs(found.factor - 1) > max(10 * self.tolerance, 1e-3):
                 word = "unrelated" if found.letter == "?" else f"{found.factor:.2f} times one process's"
                 self.rows[name] = self.rows[name]._replace(found=word)
-                return name, reasons.noted(name, found, self.ranks)
+                return name, mistakes.noted(name, found, self.ranks)
             self.rows[name] = self.rows[name]._replace(found="equal")
         return None
 
@@ -305,7 +305,7 @@ class _Comparing(Evidence):
                     part: self.ranks[0].parameters[part].first for part in self.one.parameters
                     if part.startswith(f"{name.partition('#')[0]}.") and _last(part) == "bias" and part in self.ranks[0].parameters
                 }  # fmt: skip
-                return said, reasons.output(said, held[0], w, biases, self.tolerance)
+                return said, mistakes.output(said, held[0], w, biases, self.tolerance)
         return None
 
     def _is_whole(self, module: str) -> bool:
@@ -350,7 +350,7 @@ class _Comparing(Evidence):
                 'note("w", w), from collectives.same'
             )
         if missing := [name for name in trained if name not in self.compared]:
-            raise _CannotCompare(reasons.not_compared(missing, bool(self.parts.get(missing[0]))))
+            raise _CannotCompare(mistakes.not_compared(missing, bool(self.parts.get(missing[0]))))
 
 
 def _by_place(

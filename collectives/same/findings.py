@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from .first_steps import Record, Step
 from .places import Place
-from .record import Record, Step
 
 
 class Part(NamedTuple):

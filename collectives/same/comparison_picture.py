@@ -3,8 +3,8 @@
 from textwrap import wrap
 
 from ..draw.canvas import INK, SOFT, Canvas, Picture, text_width
+from .comparison_text import headline, shown, text
 from .findings import Comparison
-from .words import headline, shown, text
 
 ROW, LINE, SIZE, COLUMNS = 22, 19, 12, 110  # pixels, and characters of a line of the reason
 

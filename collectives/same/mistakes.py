@@ -6,7 +6,7 @@ import torch
 
 from ..format import dtype_name, name_ranks
 from .findings import Difference, Evidence
-from .record import CallMade, Record
+from .first_steps import CallMade, Record
 from .relation import Relation, close, clusters, combination, factor
 
 

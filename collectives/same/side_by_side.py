@@ -8,13 +8,13 @@ from ..launch.run import run
 from ..outcome.errors import RunError
 from ..outcome.run import Run
 from .compare import compare
+from .comparison_text import text
 from .findings import Comparison
-from .record import STEPS, Record, recorded
-from .words import text
+from .first_steps import STEPS, Record, recorded
 
 # Modules that a rank would import when it first uses them.
 MODULES = (
-    "collectives.same.record",
+    "collectives.same.first_steps",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
@@ -41,7 +41,7 @@ class Same:
 
     def draw(self) -> Any:
         """The Picture of the verdict and the table.  Raises ModuleNotFoundError without matplotlib."""
-        from .picture import draw
+        from .comparison_picture import draw
 
         return draw(self.comparison)
 
