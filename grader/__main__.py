@@ -8,6 +8,8 @@ from helpers.course import SOLUTIONS
 from helpers.exercise.notebook import exercises
 from helpers.progress import FILE
 
+from .entries import NAMES
+
 NO_EXERCISES = (
     f"There are no notebooks in {SOLUTIONS}, and the grader knows the exercises by those. In a copy of the course without its "
     "solutions, put the exercises there as they were handed out, before anybody works in them: cp exercises/*.ipynb solutions/"
@@ -30,7 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", type=Path, default=Path("report"), help="the report's folder; continues from what is in it")
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
     add("--jobs", type=int, help="submissions at a time (default: one per core)")
-    add("--names", default="", help="how submissions are named: canvas, moodle, or a pattern with (?P<student>...)")
+    add("--list", action="store_true", help="only list who would be graded as whom, and what isn't recognized")
+    add(
+        "--names", default="", help=f"how submissions are named: {', '.join(NAMES)}, or a pattern with (?P<student>...)"
+    )
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
     add(
         "--roster",

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from collectives.format import aligned
 
+from .entries import Entry
 from .folder import ReportFolder, write
 from .gradebook import CheckScore, Grading, Student, students, summary
 from .safe_text import no_formula, printable
@@ -37,6 +38,15 @@ def table(people: list[Student]) -> str:
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
         rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
     return aligned(rows, right=range(1, len(rows[0])))
+
+
+def listing(entries: list[Entry]) -> str:
+    """A table of files and the students they would be graded for, for the terminal."""
+    rows = [["student", "id", "late", "file", "why it can't be graded"]]
+    rows += [[one.student, one.id, "late" * one.late, one.file, one.problem] for one in entries]
+    lost = len({one.student for one in entries} - {one.student for one in entries if not one.problem})
+    count = f"{len({one.student for one in entries})} students, {lost} of them with nothing to grade."
+    return f"{aligned([list(map(printable, row)) for row in rows])}\n\n{count}"
 
 
 def write_all(

@@ -4,13 +4,17 @@ import errno
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, NamedTuple
 
 from helpers.exercise.notebook import exercises
 
-MAX_NOTEBOOK_BYTES = 10_000_000
+MAX_NOTEBOOK_BYTES = 40_000_000  # outputs included, which a loop that prints makes large
+MAX_FILES = 60  # of one student that are graded
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Entry:
     problem: str = ""  # why it cannot be looked into; "" if it can
     id: str = ""  # the student's number in the platform it comes from, if its name has one
     late: bool = False  # according to the platform
+    time: str = ""  # when the platform got it, if its name has that: "2025-11-10 23:59:00"
 
     def read(self) -> tuple[bytes, str]:
         """The file's content, and the reason why it cannot be had; "" if it can. Its bytes also name the record."""
@@ -42,7 +47,8 @@ class Entry:
             return b"", f"{self.file} cannot be read: {error.strerror}."
         if len(content) > MAX_NOTEBOOK_BYTES:
             large = max(status.st_size, len(content)) / 1e6
-            return b"", f"{self.file} has {large:.0f} MB; a notebook has at most {MAX_NOTEBOOK_BYTES / 1e6:.0f}."
+            most = f"a notebook has at most {MAX_NOTEBOOK_BYTES / 1e6:.0f}"
+            return b"", f"{self.file} has {large:.0f} MB; {most}. Clear all outputs, save, and hand it in again."
         return content, ""
 
 
@@ -55,72 +61,162 @@ LITTER = {
     ".git",
     ".gitignore",
     ".ipynb_checkpoints",
+    "Feedback Attachment(s)",  # Sakai's, from an earlier grading
     "__pycache__",
 }
 COURSE = ("exercises", "notebooks", "solutions")  # folders by which a clone of the course is recognized
-NAMES = {  # how learning platforms name their downloads: the names of a student's file or folder, as a pattern
-    "canvas": r"(?P<student>[^_]+)_(?:(?P<late>LATE)_)?(?P<id>\d+)_\d+_(?P<file>.+)",
-    "moodle": r"(?P<student>[^_]+)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)(?:_(?P<file>.*))?",
+GRADESCOPE = "submission_metadata.yml"  # names the students whose folders are beside it
+SIDE = {GRADESCOPE, "index.html", "grades.csv"}  # files about a class that Gradescope, Brightspace and Sakai add
+RECEIPT = re.compile(r".+_attempt_[\d-]+\.txt")  # Blackboard's, beside each file
+# Names of a student's file or folder in the downloads of learning platforms, as patterns. The first that fits counts.
+NAMES = {
+    "canvas": (
+        r"(?:(?P<late>LATE)_)?(?P<student>anon_[^_]+)_\d+_(?P<file>.+)",
+        r"(?P<student>.+?)_(?:(?P<late>LATE)_)?(?P<id>\d+)_\d+_(?P<file>.+)",
+    ),
+    "moodle": (r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)(?:_(?P<file>.*))?",),
+    # Students share the assignment's name, of which a part may be left in theirs.
+    "blackboard": (r"[^_]+_(?P<student>.+)_attempt_(?P<time>\d+(?:-\d+){5})(?:_(?P<file>.+)|\.txt)",),
+    "brightspace": (r"(?P<id>\d+)-\d+ - (?P<student>.+) - (?P<time>\w{3} \d+, \d{4} \d+ [AP]M)",),
+    "sakai": (r"(?P<student>.+)\((?P<id>[^()]+)\)",),
+    "ilias": (r"(?P<student>.+)_(?P<id>[^_]+)_\d+",),
 }
+TIMES = ("%Y-%m-%d-%H-%M-%S", "%b %d, %Y %I%M %p")  # in these names
+
+
+class Owner(NamedTuple):
+    """Whose a file is, and when the platform got it."""
+
+    student: str
+    id: str = ""  # in the roster; a group has its members', with commas
+    late: bool = False
+    time: str = ""  # "2025-11-10 23:59:00"
 
 
 @dataclass(frozen=True)
 class Naming:
     """Whose a first-level name below the submissions is.
 
-    pattern: with the groups student, and maybe id, late and file; None: the name is the student's.
-    student: of whom everything is, "" for several.
+    patterns: with the groups student, and maybe id, late, time and file; (): the name is the student's.
+    student: the owner of everything, "" for several.  known: the owners of some names.
     """
 
-    pattern: re.Pattern | None = None
+    patterns: tuple[re.Pattern, ...] = ()
     student: str = ""
+    known: dict[str, Owner] = field(default_factory=dict)
 
-    def owner(self, name: str) -> tuple[str, str, bool]:
-        """Student, id in the roster, and whether it came late."""
-        if self.student:
-            return self.student, "", False
-        if self.pattern and (match := self.pattern.fullmatch(name)):
-            found = match.groupdict()
-            number = found.get("id") or ""
-            return " ".join(filter(None, [found["student"], number])), number, bool(found.get("late"))
-        return name, "", False
+    def owner(self, name: str) -> Owner | None:
+        """None for a name that doesn't fit."""
+        if self.student or name in self.known:
+            return self.known.get(name, Owner(self.student))
+        for match in filter(None, (pattern.fullmatch(name) for pattern in self.patterns)):
+            group = match.groupdict("")
+            number = group.get("id", "")
+            student = " ".join(filter(None, [group["student"], number]))
+            return Owner(student, number, bool(group.get("late")), _time(group.get("time", "")))
+        return None
+
+
+def _time(text: str) -> str:
+    for form in TIMES:
+        with suppress(ValueError):
+            return str(datetime.strptime(text, form))
+    return ""
 
 
 def naming(pattern: str = "", student: str = "") -> Naming:
-    """The naming by a key of NAMES, or a pattern of one's own. Raises ValueError for none."""
+    """The naming by a key of NAMES, or a pattern of one's own. Raises ValueError for an unusable one."""
     try:
-        compiled = re.compile(NAMES.get(pattern, pattern)) if pattern else None
+        compiled = tuple(map(re.compile, NAMES.get(pattern, [pattern] if pattern else [])))
     except re.error as error:
         raise ValueError(f"--names {pattern} is not a pattern: {error}.") from None
-    if compiled and "student" not in compiled.groupindex:
+    if any("student" not in one.groupindex for one in compiled):
         raise ValueError(f"--names {pattern} is neither {' nor '.join(NAMES)} nor a pattern with (?P<student>...).")
     return Naming(compiled, student)
 
 
 def find(paths: list[Path], names: Naming = Naming()) -> list[Entry]:
-    """An entry for each notebook in files, folders and folders of students, and for each name that gives none."""
+    """An entry for each notebook in files or a folder of students, and for each name in it that gives none."""
     entries = []
     for path in paths:
         # Path.is_dir raises where it may not look
-        entries += _in_folder(path, names) if os.path.isdir(path) else [_entry(path.parent, path, names)]
-    return sorted(entries, key=lambda entry: (entry.student, entry.file))
+        entries += _in_folder(path, names) if os.path.isdir(path) else _at(path, names, _folder_of(path))
+    owners = {entry.student for entry in entries if not RECEIPT.fullmatch(entry.file)}
+    entries = [entry for entry in entries if entry.student not in owners or not RECEIPT.fullmatch(entry.file)]
+    return _few(sorted(entries, key=lambda entry: (entry.student, entry.file)))
+
+
+def remarks(entries: list[Entry], names: Naming) -> list[str]:
+    """Sentences on names that may be misunderstood: some don't fit the pattern, or all fit one that wasn't asked for."""
+    first = list(dict.fromkeys(Path(entry.file).parts[0] for entry in entries))
+    odd = [name for name in first if not names.owner(name) and not names.owner(Path(name).stem)]
+    if names.patterns and odd:
+        return [f"Not named as --names has it, so each is a student of its own: {', '.join(odd)}."]
+    fits = [kind for kind in NAMES if all(naming(kind).owner(name) for name in odd)]
+    return [f"All names look as {fits[0].title()} makes them: try --names {fits[0]} --list."] if odd and fits else []
+
+
+def _few(entries: list[Entry]) -> list[Entry]:
+    """The entries, each student's beyond the first MAX_FILES with a problem."""
+    count, most = Counter(), f"at most {MAX_FILES} files of a student are. Hand in one notebook per exercise."
+    for k, entry in enumerate(entries):
+        count[entry.student] += not entry.problem
+        if count[entry.student] > MAX_FILES and not entry.problem:
+            entries[k] = replace(entry, problem=f"{entry.file} is not graded: {most}")
+    return entries
 
 
 def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
     try:
         first = sorted(entry for entry in os.listdir(root) if entry not in LITTER)
     except OSError as error:
-        yield replace(_entry(root.parent, root, names), problem=f"{root.name} cannot be read: {error.strerror}.")
+        yield _entry(root.parent, root, names, f"{root.name} cannot be read: {error.strerror}.")
         return
-    of_one = any(_is_notebook(name) and Path(name).stem in exercises() for name in first)
+    if set(COURSE) <= set(first) or first and all(_is_notebook(name) and _is_exercise(name) for name in first):
+        yield from _below(root, root, Naming(student=names.student or root.resolve().name))
+        return
+    names = replace(names, known=_submitters(root))
     for name in first:
-        path = root / name
-        found = list(_below(root, path, names)) if os.path.isdir(path) and not path.is_symlink() else []
-        if not os.path.isdir(path) and _is_notebook(name):
-            found = [_entry(root, path, names)]
-        yield from found
-        if not found and not of_one:
-            yield replace(_entry(root, path, names), problem=_nothing(path))
+        if name not in SIDE or names.student or os.path.isdir(root / name):
+            yield from _at(root / name, names)
+
+
+def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
+    """The entries of a name at the top of the submissions, at least one. owner: a student, if it is named like an exercise."""
+    if os.path.isdir(path) and not path.is_symlink():
+        found = list(_below(path.parent, path, names))
+        return found or [_entry(path.parent, path, names, _nothing(path))]
+    if not _is_notebook(path.name):
+        return [_entry(path.parent, path, names, _nothing(path))]
+    if path.is_symlink() or not _is_exercise(path.name) or names.owner(path.name):
+        return [_entry(path.parent, path, names)]
+    if owner:
+        return [_entry(path.parent, path, Naming(student=owner))]
+    unknown = (
+        f"{path.name} is named like an exercise, so its student isn't known. Rename it, or put it into a folder with its "
+        "student's name. If all of this is one student's: --one-student NAME."
+    )
+    return [_entry(path.parent, path, names, unknown)]
+
+
+def _submitters(root: Path) -> dict[str, Owner]:
+    """The owner of each folder of an export from Gradescope, by the file that it adds."""
+    try:
+        text = (root / GRADESCOPE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    owners = {}
+    for part in re.split(r"^(?=\S+:\s*$)", text, flags=re.MULTILINE):
+
+        def values(key: str) -> list[str]:
+            return [value.strip("'\" ") for value in re.findall(rf"^[\s-]*:{key}:(.*)", part, re.MULTILINE)]
+
+        if people := list(zip(values("name"), values("sid"))):
+            student = ", ".join(" ".join(filter(None, person)) for person in people)
+            owners[part.partition(":")[0]] = Owner(
+                student, ",".join(number for _, number in people), time="".join(values("created_at")[:1])[:19]
+            )
+    return owners
 
 
 def _below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
@@ -132,12 +228,20 @@ def _below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
         folders[:] = [n for n in folders if not os.path.exists(Path(here, n, "pyvenv.cfg"))]
         yield from (_entry(root, Path(here, name), names) for name in sorted(files) if _is_notebook(name))
     for error in closed:  # this folder's student should not be missing from the report
-        entry = _entry(root, Path(error.filename), names)
-        yield replace(entry, problem=f"{entry.file} cannot be read: {error.strerror}.")
+        file = Path(error.filename).relative_to(root)
+        yield _entry(root, Path(error.filename), names, f"{file} cannot be read: {error.strerror}.")
 
 
 def _is_notebook(name: str) -> bool:
     return name.lower().endswith(".ipynb") and not name.startswith("._") and name.lower() != ".ipynb"
+
+
+def _is_exercise(name: str) -> bool:
+    return Path(name).stem in exercises()
+
+
+def _folder_of(path: Path) -> str:
+    return path.resolve().parent.name
 
 
 def _nothing(path: Path) -> str:
@@ -148,22 +252,24 @@ def _nothing(path: Path) -> str:
     if path.is_symlink():
         return f"{path.name} is a symbolic link, and is not followed. Hand in the notebook itself."
     if not os.path.isdir(path):
-        return f"{path.name} is not a notebook. {unpack}"
-    files = sorted(
-        str(file.relative_to(path)) for file in path.rglob("*") if file.name not in LITTER and not file.is_dir()
-    )
+        renamed = "Rename it so that it ends in .ipynb." if ".ipynb" in path.name[1:] else unpack
+        return f"{path.name} is not a notebook. {renamed}"
+    files = [Path(here, name) for here, folders, names in os.walk(path) for name in (*names, *_links(here, folders))]
+    files = sorted(str(file.relative_to(path)) for file in files if file.name not in LITTER)
     if not files:
         return f"{path.name} is an empty folder."
     more = f" and {len(files) - 5} more" if len(files) > 5 else ""
     return f"There is no notebook in {path.name}, only {', '.join(files[:5])}{more}. {unpack}"
 
 
-def _entry(root: Path, path: Path, names: Naming) -> Entry:
-    """submissions/ann/06.ipynb and submissions/ann.ipynb are Ann's; a file named like an exercise is its folder's."""
-    parts = path.relative_to(root).parts
-    own = path.stem not in exercises()
-    name = parts[0] if len(parts) > 1 or os.path.isdir(path) else path.stem if own else root.resolve().name
-    if names.pattern and names.pattern.fullmatch(parts[0]):
-        name = parts[0]
-    student, number, late = names.owner(name)
-    return Entry(student, str(Path(*parts)), path, id=number, late=late)
+def _links(here: str, folders: list[str]) -> list[str]:
+    return [name for name in folders if os.path.islink(os.path.join(here, name))]
+
+
+def _entry(root: Path, path: Path, names: Naming, problem: str = "") -> Entry:
+    """submissions/ann/06.ipynb and submissions/ann.ipynb are Ann's."""
+    file = path.relative_to(root)
+    first = file.parts[0]
+    plain = first if len(file.parts) > 1 or os.path.isdir(path) else path.stem
+    owner = names.owner(first) or names.owner(plain) or Owner(plain)
+    return Entry(owner.student, str(file), path, problem, owner.id, owner.late, owner.time)

@@ -49,7 +49,8 @@ class Grading:
     student: str = ""
     file: str = ""  # as it was found, below the folder of submissions
     id: str = ""  # the student's number in the platform it comes from
-    late: bool = False
+    late: bool = False  # according to the platform
+    time: str = ""  # when the platform got it: "2025-11-10 23:59:00"
     seconds: float = 0.0  # that scoring took
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import class_report, roster, walls
-from .entries import Entry, find, naming
+from .entries import Entry, find, naming, remarks
 from .folder import ReportFolder, Unfit, recall, remember, write
 from .gradebook import Grading, Student, students
 from .safe_text import bar, printable, printable_lines
@@ -40,7 +40,7 @@ def grade(
 
     def graded(k: int, grading: Grading) -> Grading:
         entry = entries[k]
-        whose = {"student": entry.student, "file": entry.file, "id": entry.id, "late": entry.late}
+        whose = {"student": entry.student, "file": entry.file, "id": entry.id, "late": entry.late, "time": entry.time}
         gradings[k] = replace(grading, pictures={}, **whose)
         return replace(grading, **whose)
 
@@ -80,11 +80,20 @@ def score(options: argparse.Namespace) -> int:
     try:
         if missing := [path for path in options.paths if not os.path.exists(path)]:
             raise Unfit(f"There is no file or folder {missing[0]}.")
-        if not find(options.paths, naming(options.names, options.one_student)) and not options.watch:
+        if len(options.paths) > 1 and any(map(os.path.isdir, options.paths)) and not options.one_student:
+            within = options.paths[0].resolve().parent
+            raise Unfit(f"Several folders would mix students up. Pass the one that holds all students: {within}")
+        names = naming(options.names, options.one_student)
+        entries = find(options.paths, names)
+        if not entries and not options.watch:
             raise Unfit(f"There is nothing in {', '.join(map(str, options.paths))}.")
         if options.watch and any(private[-1].is_relative_to(path) for path in private[:-1]):
             raise Unfit(f"The report, {options.out}, lies in the watched folder. Name one outside it with --out.")
         listed = roster.read(options.roster) if options.roster else None
+        if options.list:
+            print(class_report.listing(entries))
+            print(*map(printable, [*remarks(entries, names), *_expected(entries, listed)]), sep="\n")
+            return 0
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
         if not options.no_sandbox:
             walls.check(private)
@@ -108,12 +117,19 @@ def score(options: argparse.Namespace) -> int:
     print(class_report.table(people))
     lost = sum(not any(grading.exercise for grading in student.gradings) for student in people)
     print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
+    about = "\n".join(filter(None, [*remarks(entries, names), about]))
     print(*filter(None, [printable_lines(about)]), sep="\n", end="\n" * bool(about))
     print(f"{options.out}: scores.csv, report.json, junit.xml, statistics.html, students/ (a page each)")
     few = [student for student in people if 100 * student.total < options.fail_under * max(1.0, student.most)]
     if few:
         print(f"{len(few)} of {len(people)} have less than {options.fail_under:g}% of the points.", file=sys.stderr)
     return 1 if few else 0
+
+
+def _expected(entries: list[Entry], listed: roster.Roster | None) -> list[str]:
+    """Students on the roster without a file, and strangers to it."""
+    people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
+    return roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
 
 
 def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:

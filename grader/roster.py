@@ -53,8 +53,7 @@ def read(path: Path) -> Roster:
     """The class list in a CSV file, with a line of names of columns. Raises Unfit."""
     try:
         content = path.read_text(encoding="utf-8-sig")
-        dialect = csv.Sniffer().sniff(content.partition("\n")[0], ",;\t") if content.strip() else csv.excel
-        lines = csv.DictReader(io.StringIO(content), dialect=dialect)
+        lines = csv.DictReader(io.StringIO(content), delimiter=max(",;\t", key=content.partition("\n")[0].count))
         rows = [{name: value or "" for name, value in row.items() if name} for row in lines]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Unfit(f"The roster {path} cannot be read as CSV: {error}.") from None

@@ -4,17 +4,20 @@ import codecs
 import csv
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from grader import roster, submission
-from grader.class_report import _csv, _junit
-from grader.entries import find, naming
+from grader.__main__ import main
+from grader.class_report import _csv, _junit, listing
+from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
@@ -102,6 +105,161 @@ def test_platforms_names_tell_whose_a_file_is(tmp_path, kind, names, owner):
     found = find([tmp_path], naming(kind))
     assert {entry.student for entry in found} == {owner[0]} and {entry.id for entry in found} == {owner[1]}
     assert len(found) == 2 and any(entry.late for entry in found) == owner[2]
+
+
+NAMED = [
+    ("canvas", "LATE_anon_B3kz9_678908_02_distributed_mean.ipynb", ("anon_B3kz9", "", True, "")),
+    ("canvas", "anon_x7Yq2_678906_02_distributed_mean.ipynb", ("anon_x7Yq2", "", False, "")),
+    ("canvas", "project_team_12350_678907_02_distributed_mean.ipynb", ("project_team 12350", "12350", False, "")),
+    (
+        "blackboard",
+        "hw2_aa_123_attempt_2025-11-10-23-59-00_02_distributed_mean.ipynb",
+        ("aa_123", "", False, "2025-11-10 23:59:00"),
+    ),
+    (
+        "brightspace",
+        "12345-67890 - Ann Lee - Nov 10, 2025 1159 PM/02_distributed_mean.ipynb",
+        ("Ann Lee 12345", "12345", False, "2025-11-10 23:59:00"),
+    ),
+    ("sakai", "Lee, Bo(blee)/Submission attachment(s)/02_distributed_mean.ipynb", ("Lee, Bo blee", "blee", False, "")),
+    ("ilias", "Roe_Cy_croe_88/Versuch 2/02_distributed_mean.ipynb", ("Roe_Cy croe", "croe", False, "")),
+]
+
+
+@pytest.mark.parametrize("kind, name, owner", NAMED)
+def test_each_platform_has_its_names(tmp_path, kind, name, owner):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(notebook())
+    (one,) = found = find([tmp_path], naming(kind))
+    assert (one.student, one.id, one.late, one.time) == owner and not remarks(found, naming(kind))
+    assert f"--names {kind}" in " ".join(remarks(find([tmp_path]), naming()))
+
+
+def test_an_export_from_gradescope_names_its_students_and_groups(tmp_path):
+    for number in (301, 302):
+        (tmp_path / f"submission_{number}").mkdir()
+        (tmp_path / f"submission_{number}" / f"{MEAN}.ipynb").write_text(notebook())
+    people = [
+        "  - :name: Ann Lee\n    :sid: '12'\n",
+        "  - :name: Bo Ray\n    :sid: '13'\n  - :name: Cy\n    :sid: '14'\n",
+    ]
+    text = "".join(f"submission_{301 + k}:\n  :submitters:\n{person}" for k, person in enumerate(people))
+    (tmp_path / "submission_metadata.yml").write_text(f"---\n{text}  :created_at: 2025-11-10 23:59:00.000000000 Z\n")
+    found = {entry.student: (entry.id, entry.time) for entry in find([tmp_path])}
+    assert found == {"Ann Lee 12": ("12", ""), "Bo Ray 13, Cy 14": ("13,14", "2025-11-10 23:59:00")}
+
+
+def made_up(folder, rng):
+    """A folder of submissions as classes hand them in: the names that must have a row."""
+    kinds = [name for _, name, _ in NAMED]
+    kinds += [
+        "ann",
+        "bob.zip",
+        "carl.py",
+        "emil.html",
+        "._ann.ipynb",
+        "index.html",
+        ".hidden",
+        "02_x.ipynb.json",
+        "02.IPYNB",
+    ]
+    kinds += [
+        f"{MEAN}.ipynb",
+        f"{MEAN}(2).ipynb",
+        "submission_metadata.yml",
+        "Thumbs.db",
+        "two\nlines",
+        "exercises",
+        "x.ipynb",
+    ]
+    names = set()
+    for name in rng.sample(kinds, rng.randrange(1, len(kinds))):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        match rng.choice(["notebook", "text", "empty", "full", "loop", "link"]) if "/" not in name else "notebook":
+            case "notebook" | "text" as kind:
+                path.write_text(notebook() if kind == "notebook" else "x")
+            case "empty" | "full" | "loop" as kind:
+                path.mkdir()
+                if kind == "full":
+                    (path / rng.choice([f"{MEAN}.ipynb", "answer.zip"])).write_text(notebook())
+                elif kind == "loop":
+                    (path / "again").symlink_to(".")
+            case "link":
+                path.symlink_to(rng.choice(["nowhere", "/etc", "/etc/passwd"]))
+        names.add(name.partition("/")[0])
+    side = {name for name in ("index.html", "submission_metadata.yml") if not (folder / name).is_dir()}
+    return names - side - {"Thumbs.db"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nobody_is_lost_whatever_lies_there(tmp_path, seed):
+    rng = random.Random(seed)
+    names, kind = made_up(tmp_path, rng), rng.choice(["", *NAMES])
+    entries = find([tmp_path], naming(kind))
+    rows = defaultdict(list)
+    for entry in entries:
+        rows[Path(entry.file).parts[0]].append(entry)
+    assert set(rows) == names
+    for name, found in rows.items():
+        path = tmp_path / name
+        for entry in found:
+            content, why = entry.read()
+            assert bool(content) != bool(why)
+            assert ("symbolic link" in why) == path.is_symlink()
+            assert ("empty folder" in why) == (path.is_dir() and not path.is_symlink() and not list(path.iterdir()))
+            assert ("is not a notebook" in why) == (
+                path.is_file()
+                and not path.is_symlink()
+                and (not name.lower().endswith(".ipynb") or name.startswith("._"))
+            )
+            assert ("named like an exercise" in why) == (
+                name == f"{MEAN}.ipynb" and path.is_file() and len(names) > 1 and not path.is_symlink()
+            )
+    table = listing(entries)
+    assert len(table.splitlines()) == len(entries) + 3
+
+
+def test_one_students_own_folder_and_a_clone_are_one_students(tmp_path):
+    for name in (MEAN, "05_distributed_argmax"):
+        (tmp_path / "ann").mkdir(exist_ok=True)
+        (tmp_path / "ann" / f"{name}.ipynb").write_text(notebook())
+    assert [(entry.student, entry.problem) for entry in find([tmp_path / "ann"])] == [("ann", "")] * 2
+    for name in ("exercises", "notebooks", "solutions"):
+        (tmp_path / "clone" / name).mkdir(parents=True)
+    (tmp_path / "clone" / "exercises" / f"{MEAN}.ipynb").write_text(notebook())
+    assert [entry.student for entry in find([tmp_path / "clone"])] == ["clone"]
+
+
+def test_a_name_that_does_not_fit_is_told_of(tmp_path):
+    for name in ("leeann_12345_67890_mine.ipynb", "stranger.ipynb"):
+        (tmp_path / name).write_text(notebook())
+    (said,) = remarks(find([tmp_path], naming("canvas")), naming("canvas"))
+    assert said.endswith("a student of its own: stranger.ipynb.")
+
+
+def test_one_student_cannot_hand_in_without_end(tmp_path):
+    (tmp_path / "ann").mkdir()
+    for k in range(MAX_FILES + 5):
+        (tmp_path / "ann" / f"{k:03}.ipynb").write_text(notebook())
+    problems = [entry.problem for entry in find([tmp_path])]
+    assert sum(map(bool, problems)) == 5 and "at most 60 files of a student" in problems[-1]
+
+
+def test_the_list_comes_before_anything_runs_and_several_folders_are_refused(tmp_path, capsys):
+    folder = tmp_path / "class"
+    for name in ("ann", "bob"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "mine.ipynb").write_text(notebook())
+    (folder / "carl.zip").write_text("x")
+    (tmp_path / "class.csv").write_text("name\nann\nbob\ndora\n")
+    out = ["--score", "--out", str(tmp_path / "report")]
+    assert main([*out, "--list", "--roster", str(tmp_path / "class.csv"), str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "carl.zip is not a notebook" in said and "3 students, 1 of them with nothing to grade." in said
+    assert "Nothing from: dora." in said and not (tmp_path / "report").exists()
+    assert main([*out, *map(str, folder.iterdir())]) == 2
+    assert f"Pass the one that holds all students: {folder}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pattern", ["(", "no group"])
