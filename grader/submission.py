@@ -14,9 +14,9 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from helpers.exercise.notebook import SOLUTION, exercises, is_answer, is_check, pristine, released
+from helpers.exercise.notebook import SOLUTION, checks_of, exercises, is_answer, is_check, pristine, released
 
-CELL_MAGIC = re.compile(r"\A\s*%%.*")  # %%time and the like: the lines below it are run as if it were not there
+from .inside.cell import plain
 
 
 class Unusable(Exception):
@@ -41,16 +41,13 @@ class Submission:
 
 def slips(submission: Submission) -> str:
     """The mistake that keeps the answer cells from being run at all, or ""."""
-    from IPython.core.inputtransformer2 import TransformerManager  # %time and the like aren't slips
-
     for wanted in filter(is_answer, pristine(submission.exercise).cells):
         source = submission.answers[wanted.id]
         names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
         try:
-            tree = ast.parse(TransformerManager().transform_cell(CELL_MAGIC.sub("", source)))
+            tree = ast.parse(plain(source))
         except SyntaxError as error:
-            line = (error.text or "").strip()
-            return f"the answer cell is not Python yet. Line {error.lineno}: {error.msg}\n    {line}".rstrip()
+            return error.msg
         except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, a thousand brackets
             return f"the answer cell cannot be read as Python: {error}"
         bound = {name for node in ast.walk(tree) if (name := _bound(node))}
@@ -98,20 +95,56 @@ def read(path: Path) -> Submission:
 def parse(path: Path, content: bytes) -> Submission:
     """The submission in a file's content; the path only names it. Raises Unusable."""
     cells = _cells(path, content)
-    exercise = _which(path, {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))})
-    answers = {}
+    exercise = _which(path, cells)
+    stubs = {cell.id: cell.source for cell in released(pristine(exercise)).cells}
+    answers, used = {}, []
     for wanted in filter(is_answer, pristine(exercise).cells):
         matches = [cell for cell in cells if cell.get("id") == wanted.id]
-        matches = matches or [cell for cell in cells if _grade_id(cell) == wanted.id]
+        matches = matches or [cell for cell in cells if _grade_id(cell) == wanted.id][:1]
+        if [_source(cell).strip() for cell in matches] in ([], [stubs[wanted.id].strip()]):
+            matches = _elsewhere(wanted, cells, matches) or matches
         if flaw := _flaw(exercise, wanted, matches, cells):
             raise Unusable(f"{path}: {flaw}")
-        answers[wanted.id] = _source(matches[0])
-    submission = Submission(path, exercise, answers, _strays(exercise, cells))
-    names = [_function(cell) for cell in pristine(exercise).cells if is_answer(cell)] if submission.untouched else []
+        used += (parts := _parts(wanted, matches[0], cells))
+        answers[wanted.id] = "\n".join(map(_source, parts))
+    others = [cell if cell not in used else {} for cell in cells]
+    submission = Submission(path, exercise, answers, _strays(exercise, others))
+    names = [name for source in stubs.values() for name in _functions(source)] if submission.untouched else []
     if astray := next((name for name in names if name in submission.elsewhere), None):
         what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
         raise Unusable(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
     return submission
+
+
+def _elsewhere(
+    wanted: NotebookNode, cells: list[dict[str, Any]], without: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The one other cell that defines an answer's functions, as where it was typed again, or saved without metadata."""
+    found = [cell for cell in cells if cell not in without and _defines(wanted, _source(cell))]
+    found = [cell for cell in found if cell.get("cell_type") == "code"]
+    return found if len({_source(cell).strip() for cell in found}) == 1 else []
+
+
+def _parts(wanted: NotebookNode, first: dict[str, Any], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answer's cells: those that splitting it has left, if their code makes sense together; not its copies."""
+    name = _grade_id(first) or wanted.id
+    parts = [cell for cell in cells if cell is first or _grade_id(cell) == name and cell.get("cell_type") == "code"]
+    if sum(_defines(wanted, _source(cell)) for cell in parts) > 1:
+        return [first]
+    try:
+        plain("\n".join(map(_source, parts)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [first]
+    return parts
+
+
+def _defines(wanted: NotebookNode, source: str) -> bool:
+    """Whether code defines all functions of an answer cell."""
+    return set() < set(_functions(wanted.source)) <= set(_functions(source))
+
+
+def _functions(source: str) -> list[str]:
+    return re.findall(r"^def (\w+)", source, re.MULTILINE)
 
 
 def _grade_id(cell: dict[str, Any]) -> str:
@@ -149,26 +182,41 @@ def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
         notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
         raise Unusable(
-            f"{path} is not a notebook, or its file is damaged ({error}). Was it saved to the end? "
-            "Does it hold the marks of a git merge (<<<<<<<)? Take a fresh copy of the exercise and paste your answer in."
+            f"{path} is not a notebook, or its file is damaged ({error}). {_merged(content) or 'Was it saved to the end?'} "
+            "Take a fresh copy of the exercise and paste your answer in."
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if isinstance(notebook, dict) and "worksheets" in notebook:
+        raise Unusable(
+            f"{path} is of the old format 3. Open and save it in JupyterLab, or: jupyter nbconvert --to notebook --inplace"
+        )
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise Unusable(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
     return cells
 
 
-def _which(path: Path, ids: set[str]) -> str:
+def _merged(content: bytes) -> str:
+    """A sentence on the first mark of a git merge in a file, or ""."""
+    lines = content.splitlines()
+    number = next((k for k, line in enumerate(lines, 1) if line.lstrip().startswith((b"<<<<<<<", b">>>>>>>"))), 0)
+    return f"Line {number} is the mark of a git merge (<<<<<<<)." if number else ""
+
+
+def _which(path: Path, cells: list[dict[str, Any]]) -> str:
     """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
+    ids = {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))}
     marked = _marked()
+    if not any(own & ids for own in marked.values()):  # Colab and others may drop all metadata
+        ids = {name for cell in cells if cell.get("cell_type") == "code" for name in _functions(_source(cell))}
+        marked = _checked()
     overlap = {name: len(own & ids) for name, own in marked.items()}
     best = max(overlap, key=overlap.__getitem__, default="")
     named = next((name for name in marked if path.stem.startswith(name)), None)
     if not best or not overlap[best]:
         what = f"none of the cells of exercise {named}" if named else "the cells of no exercise of this course"
         raise Unusable(
-            f"{path} holds {what}. Cells are known by their id, or by nbgrader's "
-            "grade_id, and a new notebook has neither: put the answers into the course's own notebook."
+            f"{path} holds {what}. Cells are known by their id, by nbgrader's "
+            "grade_id, or by the function they define: put the answers into the course's own notebook."
         )
     if named and overlap[named] < overlap[best]:
         raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
@@ -181,8 +229,14 @@ def _marked() -> dict[str, frozenset[str]]:
     return {n: frozenset(c.id for c in pristine(n).cells if is_answer(c) or is_check(c)) for n in exercises()}
 
 
+@functools.cache
+def _checked() -> dict[str, frozenset[str]]:
+    """The functions that each exercise asks for."""
+    return {name: frozenset(check.function for check in checks_of(name)) for name in exercises()}
+
+
 def _function(cell: NotebookNode) -> str:
-    return ", ".join(re.findall(r"^def (\w+)", cell.source, re.MULTILINE)) or cell.id
+    return ", ".join(_functions(cell.source)) or cell.id
 
 
 def _defining(name: str, cells: list[dict[str, Any]]) -> int:

@@ -111,6 +111,14 @@ def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypa
     [
         ("def distributed_mean(x)\n    return x", "not Python yet. Line 1: expected ':'"),
         ("def distributed_mean(x):\n    return '\0'", "zero|null bytes"),
+        (
+            f"<<<<<<< local\n{RIGHT}\n=======\n{WRONG}\n>>>>>>> remote",
+            r"line 1 of the answer cell is the mark of a merge",
+        ),
+        (
+            "def distributed_mean(x):\n    return f'{x['a']}'" if sys.version_info < (3, 12) else "def f(",
+            r"\(read by Python 3\.\d+",
+        ),
         ("def mean(x):\n    return x", "must define distributed_mean. It defines mean"),
     ],
 )
@@ -123,6 +131,7 @@ def test_a_slip_is_named_without_running_anything(tmp_path, capsys, answer, word
 def unusable():
     plain, damaged, missing, twice, text = (exercise() for _ in range(5))
     cell(missing, "mean-answer").update(id="0badcafe", metadata={})
+    missing["cells"].append(dict(cell(missing, "0badcafe"), id="1badcafe", source=WRONG))
     twice["cells"].append(copy.deepcopy(cell(twice, "mean-answer")))
     cell(text, "mean-answer")["cell_type"] = "markdown"
     gone = dict(plain, cells=[c for c in plain["cells"] if c["id"] != "mean-answer"])
@@ -133,7 +142,9 @@ def unusable():
     yield "renamed", "mine.ipynb", missing, "There is a distributed_mean in cell 4"
     yield "missing", "mine.ipynb", gone, "answer cell of distributed_mean is missing"
     beside = exercise()
-    beside["cells"].append(dict(copy.deepcopy(cell(beside, "mean-answer")), id="0badcafe"))
+    beside["cells"] += [
+        dict(cell(beside, "mean-answer"), id=f"{k}badcafe", metadata={}, source=s) for k, s in enumerate((RIGHT, WRONG))
+    ]
     yield "beside", "mine.ipynb", beside, "is not the answer cell"
     yield "twice", "mine.ipynb", twice, "2 cells with the id mean-answer"
     yield "text", "mine.ipynb", text, "press Y"

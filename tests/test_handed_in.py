@@ -312,6 +312,54 @@ def test_a_copy_of_the_answer_cell_is_not_taken_for_it():
     assert list(found.answers.values()) == [RIGHT]
 
 
+def edited(change):
+    """The answer's source as it is found in a notebook whose answer cell, and the list of cells, were changed."""
+    made = json.loads(notebook())
+    (cell,) = (cell for cell in made["cells"] if "def distributed_mean" in "".join(cell["source"]))
+    change(cell, made["cells"])
+    (source,) = submission.parse(Path("mine.ipynb"), json.dumps(made).encode()).answers.values()
+    return source
+
+
+def split(cell, cells):
+    first, second = RIGHT[: RIGHT.index("    dist")], RIGHT[RIGHT.index("    dist") :]
+    cells.insert(cells.index(cell) + 1, cell | {"id": "5f1c2d3e", "source": second})
+    cell["source"] = first
+
+
+def in_a_new_cell(cell, cells):
+    cells.append({"cell_type": "code", "id": "5f1c2d3e", "metadata": {}, "source": RIGHT})
+    cell["source"] = next(c.source for c in released(pristine(MEAN)).cells if is_answer(c))
+
+
+def without_anything(cell, cells):
+    for each in cells:
+        each.pop("id")
+        each["metadata"] = {}
+
+
+def below_much_output(cell, cells):
+    cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["x" * 13_000_000]}]
+
+
+@pytest.mark.parametrize("change", [split, in_a_new_cell, without_anything, below_much_output])
+def test_an_answer_counts_where_its_student_put_it(tmp_path, change):
+    assert edited(change).rstrip() in (RIGHT, RIGHT.replace("    dist.all", "\n    dist.all", 1))
+    made = json.loads(notebook())
+    below_much_output(made["cells"][1], [])
+    (tmp_path / "ann.ipynb").write_text(json.dumps(made))
+    assert [entry.read()[1] for entry in find([tmp_path])] == [""]
+
+
+def test_an_old_format_and_a_merge_are_named():
+    for content, words in (
+        ('{"nbformat": 3, "worksheets": []}', "old format 3"),
+        ('{"cells": [\n<<<<<<< HEAD\n]}', "Line 2 is the mark of a git merge"),
+    ):
+        with pytest.raises(submission.Unusable, match=words):
+            submission.parse(Path("mine.ipynb"), content.encode())
+
+
 def test_the_solution_that_comes_with_the_course_is_known_by_its_marks():
     own = submission.read(SOLUTIONS / f"{MEAN}.ipynb")
     assert submission.is_own(own, "distributed_mean")

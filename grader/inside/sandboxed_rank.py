@@ -10,7 +10,6 @@ import importlib.abc
 import io
 import os
 import random
-import re
 import socket
 import sys
 import threading
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 
 from . import seccomp
+from .cell import plain
 from .loop import Policy
 from .process_group import ANSWER, Uplink, join, open_to
 from .protocol import Opened, decode, encode
@@ -125,7 +125,8 @@ def _answer(job: dict[str, Any]) -> Any:
             exec(compile(source, f"<{name}>", "exec"), vars(sys.modules[name]))
             continue
         try:
-            exec(_compiled(source, f"{ANSWER}{name}>"), vars(module))
+            file = f"{ANSWER}{name}>"
+            exec(compile(plain(source, file), file, "exec"), vars(module))
         except BaseException as error:
             trouble = trouble or error
     if job["function"] not in vars(module):
@@ -134,22 +135,6 @@ def _answer(job: dict[str, Any]) -> Any:
         more = f" It defines {', '.join(also[:5])}: keep the name that the statement gives." if also else ""
         raise trouble or NameError(f"the answer cell must define {job['function']}.{more}")
     return vars(module)[job["function"]]
-
-
-def _compiled(source: str, file: str) -> types.CodeType:
-    """The code of a cell, line by line, without a notebook's syntax, such as %%time and !pip."""
-    try:
-        return compile(source, file, "exec")
-    except SyntaxError as error:
-        without = re.sub(r"\A\s*%%.*", "", source)
-        without = re.sub(r"^([ \t]*)%(?:time|timeit|prun)[ \t]+(?=[^-\s])", r"\1", without, flags=re.MULTILINE)
-        without = re.sub(r"^([ \t]*)[%!?].*", r"\1pass", without, flags=re.MULTILINE)
-        if without == source:
-            line = (error.text or "").strip()
-            where = f" Line {error.lineno}:" if error.lineno else ""
-            error.msg = f"the answer cell is not Python yet.{where} {error.msg}\n{line}"
-            raise
-        return compile(without, file, "exec")
 
 
 class Pretended(importlib.abc.MetaPathFinder, importlib.abc.Loader):
