@@ -36,6 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     add(
         "--names", default="", help=f"how submissions are named: {', '.join(NAMES)}, or a pattern with (?P<student>...)"
     )
+    add("--exercises", default="", metavar="02,05", help="the exercises that count (default: what the class handed in)")
+    add(
+        "--assignment",
+        type=Path,
+        metavar="FILE",
+        help="exercises, points, due date, attempt and lateness, see INSTRUCTOR.md",
+    )
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
     add(
         "--roster",

@@ -19,7 +19,7 @@ from collectives.format import aligned
 
 from .entries import Entry
 from .folder import ReportFolder, write
-from .gradebook import CheckScore, Grading, Student, students, summary
+from .gradebook import CheckScore, Grading, Student, summary
 from .safe_text import no_formula, printable
 from .slugs import slug
 
@@ -33,7 +33,7 @@ def table(people: list[Student]) -> str:
     names = list(people[0].of)
     rows = [["student", *(name.partition("_")[0] for name in names), "points", "of", ""]]
     for student in people:
-        cells = [f"{student.points(name):g}" if student.best(name) else "-" for name in names]
+        cells = [f"{student.points(name):g}" if student.counted(name) else "-" for name in names]
         problems = len(student.problems)
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
         rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
@@ -50,10 +50,14 @@ def listing(entries: list[Entry]) -> str:
 
 
 def write_all(
-    report: ReportFolder, gradings: list[Grading], gradescope: bool = False, before: list[Student] = []
+    report: ReportFolder,
+    people: list[Student],
+    gradings: list[Grading],
+    gradescope: bool = False,
+    before: list[Student] = [],
 ) -> None:
     """Writes the files of the report. before: the students whose pages are there, and are left where nothing changed."""
-    people, folder = students(gradings), report.folder
+    folder = report.folder
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
     submissions = [
@@ -83,12 +87,15 @@ def _csv(people: list[Student]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)  # safe wherever ; separates, too
     names = list(people[0].of) if people else []
-    writer.writerow(["student", *names, "points", "of", "late", "page", "problems"])
+    hands = any(student.adjustments for student in people)
+    writer.writerow(["student", *names, "points", "of", "late", "page", "problems", *["by hand", "comments"] * hands])
     for student in people:
-        points = [f"{student.points(name):g}" if student.best(name) else "" for name in names]
+        points = [f"{student.points(name):g}" if student.counted(name) else "" for name in names]
         problems = " ".join(student.problems)
         late = "late" * student.late
         row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]
+        by_hand = f"{sum(one.points for one in student.adjustments):g}" if student.adjustments else ""
+        row += [by_hand, " ".join(filter(None, (one.comment for one in student.adjustments)))] * hands
         writer.writerow([no_formula(printable(cell)) for cell in row])
     return out.getvalue()
 
@@ -126,7 +133,7 @@ def _gradescope(student: Student) -> str:
             "output_format": "text",
         }
         for exercise in student.of
-        if (grading := student.best(exercise))
+        if (grading := student.counted(exercise))
         for check in grading.checks
     ]  # fmt: skip
     result = {

@@ -1,12 +1,13 @@
 """Gradings, the outcome of one submission each, as data to send as JSON; and a class's by student and by exercise."""
 
+import re
 import statistics
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from helpers.exercise.notebook import checks_of, exercises
-
+from .assignment import Adjustment, Assignment
+from .safe_text import no_formula, printable
 from .slugs import slug
 
 
@@ -46,6 +47,7 @@ class Grading:
     problem: str = ""  # why it cannot be graded; "" if it can
     pictures: dict[str, str] = field(default_factory=dict)  # function -> SVG in base64
     undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
+    untouched: bool = False  # all answers are the empty ones, so it isn't handed in
     student: str = ""
     file: str = ""  # as it was found, below the folder of submissions
     id: str = ""  # the student's number in the platform it comes from
@@ -74,20 +76,47 @@ class Grading:
 
 @dataclass
 class Student:
-    """One student's gradings. If there are several files for one exercise, the best counts."""
+    """One student's gradings. If there are several files for one exercise, the assignment has a rule for which counts."""
 
     name: str
-    of: dict[str, float]  # exercise -> points to be had, of all that the class did
+    of: dict[str, float]  # exercise -> points to be had
     gradings: list[Grading] = field(default_factory=list)
+    assignment: Assignment = Assignment()
 
-    def best(self, exercise: str) -> Grading | None:
-        gradings = [grading for grading in self.gradings if grading.exercise == exercise]
-        return max(gradings, key=lambda grading: grading.points, default=None)
+    def attempts(self, exercise: str) -> list[Grading]:
+        """The gradings of one exercise, the first attempt first; untouched notebooks aren't handed in."""
+        gradings = [one for one in self.gradings if one.exercise == exercise and not one.untouched]
+        return sorted(gradings, key=lambda one: (one.time, [int(number) for number in re.findall(r"\d+", one.file)]))
+
+    def counted(self, exercise: str) -> Grading | None:
+        """The attempt at an exercise that counts."""
+        attempts = self.attempts(exercise)
+        if self.assignment.attempt == "best":
+            return max(attempts, key=self.worth, default=None)
+        return attempts[-1 if self.assignment.attempt == "last" else 0] if attempts else None
 
     def others(self, exercise: str) -> list[Grading]:
-        """The gradings of one exercise that do not count, because another one has as many points or more."""
-        counts = self.best(exercise)
-        return [one for one in self.gradings if one.exercise == exercise and one is not counts]
+        """The attempts at one exercise that don't count."""
+        counts = self.counted(exercise)
+        return [one for one in self.attempts(exercise) if one is not counts]
+
+    def worth(self, grading: Grading) -> float:
+        """The points of an attempt in this assignment, less what lateness takes."""
+        kept = 1 - self.assignment.late / 100 * self.is_late(grading)
+        return round(grading.points / (grading.of or 1) * self.of.get(grading.exercise, grading.of) * kept, 2)
+
+    def is_late(self, grading: Grading) -> bool:
+        """According to the platform, or after the due date."""
+        return grading.late or bool(self.assignment.due) and grading.time > self.assignment.due
+
+    @property
+    def adjustments(self) -> list[Adjustment]:
+        """The assignment's rows that name this student."""
+        names = {self.name, no_formula(printable(self.name)), *filter(None, self.id.split(","))}
+        return [one for one in self.assignment.adjustments if one.student in names]
+
+    def by_hand(self, exercise: str) -> float:
+        return sum(one.points for one in self.adjustments if one.exercise == exercise)
 
     @property
     def id(self) -> str:
@@ -95,12 +124,21 @@ class Student:
 
     @property
     def late(self) -> bool:
-        return any(grading.late for grading in self.gradings)
+        return any(map(self.is_late, self.gradings))
 
     @property
     def lacks(self) -> list[str]:
-        """The exercises that others did and this one did not hand in."""
-        return [exercise for exercise in self.of if not self.best(exercise)]
+        """The exercises that count and that this student did not hand in."""
+        return [exercise for exercise in self.of if not self.counted(exercise)]
+
+    @property
+    def untouched(self) -> set[str]:
+        return {grading.exercise for grading in self.gradings if grading.untouched}
+
+    @property
+    def besides(self) -> list[str]:
+        """Files with exercises that don't count."""
+        return [one.file for one in self.gradings if not one.untouched and one.exercise not in ("", *self.of)]
 
     @property
     def page(self) -> str:
@@ -108,12 +146,12 @@ class Student:
         return f"students/{slug(self.name)}.html"
 
     def points(self, exercise: str) -> float:
-        grading = self.best(exercise)
-        return grading.points if grading else 0
+        grading = self.counted(exercise)
+        return (self.worth(grading) if grading else 0) + self.by_hand(exercise)
 
     @property
     def total(self) -> float:
-        return sum(map(self.points, self.of))
+        return round(sum(map(self.points, self.of)) + self.by_hand(""), 2)
 
     @property
     def most(self) -> float:
@@ -126,28 +164,34 @@ class Student:
         return [grading.problem for grading in self.gradings if grading.problem]
 
 
-def students(gradings: list[Grading]) -> list[Student]:
+def students(gradings: list[Grading], assignment: Assignment = Assignment()) -> list[Student]:
     """All students with a submission, in the order of the gradings."""
-    done = {grading.exercise for grading in gradings}
-    of = {name: sum(check.points for check in checks_of(name)) for name in exercises() if name in done}
+    of = assignment.of({grading.exercise for grading in gradings if not grading.untouched})
     people: dict[str, Student] = {}
     for grading in gradings:
-        people.setdefault(grading.student, Student(grading.student, of)).gradings.append(grading)
+        people.setdefault(grading.student, Student(grading.student, of, [], assignment)).gradings.append(grading)
     return list(people.values())
+
+
+def unknown(people: list[Student], assignment: Assignment) -> str:
+    """A sentence on adjustments of students who handed in nothing, or of exercises that don't count; or ""."""
+    known = [one for student in people for one in student.adjustments if one.exercise in ("", *student.of)]
+    lost = [f"{one.student} {one.exercise}".strip() for one in assignment.adjustments if one not in known]
+    return f"Adjusted, but not handed in or not part of the assignment: {', '.join(lost)}." if lost else ""
 
 
 def summary(people: list[Student]) -> dict[str, Any]:
     """Per exercise: the number handed in, mean, median, the number with all points, and each check's passes."""
     rows = {}
     for exercise, of in (people[0].of if people else {}).items():
-        best = [grading for student in people if (grading := student.best(exercise))]
-        points = [grading.points for grading in best]
-        each_check = zip(*(grading.checks for grading in best))
+        having = [student for student in people if student.counted(exercise)]
+        points, counted = [student.points(exercise) for student in having], [one.counted(exercise) for one in having]
+        each_check = zip(*(grading.checks for grading in counted))
         passed = {same[0].what: sum(bool(check.points) for check in same) for same in each_check}
         rows[exercise] = {
-            "of": of, "handed in": len(best), "mean": round(statistics.fmean(points), 2),
-            "median": statistics.median(points), "all points": sum(p == of for p in points), "passed": passed,
-            "reasons": reasons(best),
+            "of": of, "handed in": len(having), "mean": round(statistics.fmean(points or [0]), 2),
+            "median": statistics.median(points or [0]), "all points": sum(p >= of for p in points), "passed": passed,
+            "reasons": reasons(counted),
         }  # fmt: skip
     return rows
 

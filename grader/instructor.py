@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import class_report, roster, walls
+from . import assignment, class_report, roster, walls
+from .assignment import Assignment
 from .entries import Entry, find, naming, remarks
 from .folder import ReportFolder, Unfit, recall, remember, write
-from .gradebook import Grading, Student, students
+from .gradebook import Grading, Student, students, unknown
 from .safe_text import bar, printable, printable_lines
 from .worker_pool import TRIES, NoWorker, Workers, WorkItem
 
@@ -90,11 +91,16 @@ def score(options: argparse.Namespace) -> int:
         if options.watch and any(private[-1].is_relative_to(path) for path in private[:-1]):
             raise Unfit(f"The report, {options.out}, lies in the watched folder. Name one outside it with --out.")
         listed = roster.read(options.roster) if options.roster else None
+        task = assignment.read(options.exercises, options.assignment)
         if options.list:
             print(class_report.listing(entries))
             print(*map(printable, [*remarks(entries, names), *_expected(entries, listed)]), sep="\n")
             return 0
         folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
+        by_hand = options.out / "adjustments.csv"
+        if not by_hand.exists():
+            write(by_hand, ",".join(assignment.COLUMNS) + "\n")
+        task = assignment.adjusted(task, by_hand)
         if not options.no_sandbox:
             walls.check(private)
     except (walls.Unavailable, Unfit, ValueError) as why:
@@ -106,7 +112,7 @@ def score(options: argparse.Namespace) -> int:
     with closing(folder):
         try:
             with closing(_workers(options, private)) as workers:
-                people, about = _scored(options, folder, workers, listed)
+                people, about = _scored(options, folder, workers, listed, task)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)
             return 130
@@ -115,9 +121,9 @@ def score(options: argparse.Namespace) -> int:
             return 2
     bar("", 0, 0)
     print(class_report.table(people))
-    lost = sum(not any(grading.exercise for grading in student.gradings) for student in people)
+    lost = sum(not any(one.exercise and not one.untouched for one in student.gradings) for student in people)
     print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
-    about = "\n".join(filter(None, [*remarks(entries, names), about]))
+    about = "\n".join(filter(None, [*remarks(entries, names), unknown(people, task), about]))
     print(*filter(None, [printable_lines(about)]), sep="\n", end="\n" * bool(about))
     print(f"{options.out}: scores.csv, report.json, junit.xml, statistics.html, students/ (a page each)")
     few = [student for student in people if 100 * student.total < options.fail_under * max(1.0, student.most)]
@@ -139,7 +145,7 @@ def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:
 
 
 def _scored(
-    options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None
+    options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None, task: Assignment
 ) -> tuple[list[Student], str]:
     """The class, its report written, and the message about its roster. With --watch it continues until stopped."""
     names = naming(options.names, options.one_student)
@@ -149,7 +155,7 @@ def _scored(
 
     def each(grading: Grading) -> None:
         latest[grading.student, grading.file] = grading
-        (student,) = students([one for one in latest.values() if one.student == grading.student])
+        (student,) = students([one for one in latest.values() if one.student == grading.student], task)
         class_report.write_student(folder, student, options.gradescope)
 
     while True:
@@ -164,8 +170,8 @@ def _scored(
         else:
             gradings = grade(entries, folder, workers, Progress())
         latest = {(grading.student, grading.file): grading for grading in gradings}
-        before, people = people, students(gradings)
-        class_report.write_all(folder, gradings, options.gradescope, before)
+        before, people = people, students(gradings, task)
+        class_report.write_all(folder, people, gradings, options.gradescope, before)
         about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
         if not options.watch:
             return people, about

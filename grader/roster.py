@@ -18,6 +18,9 @@ from .safe_text import no_formula
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")  # of an exported gradebook
 MOODLE = ("First name", "Last name", "ID number", "Email address", "Username")
+GROUP = re.compile(
+    r"(group|team|pair)([ _]?name)?", re.IGNORECASE
+)  # a column whose rows of one value share a submission
 HEADER_ROWS = ("Points Possible", "Student, Test")  # what Canvas lists among the people
 
 
@@ -31,21 +34,26 @@ class Roster:
     def joined(self, people: list[Student]) -> tuple[list[tuple[dict[str, str], Student | None]], list[Student]]:
         """Each row with its student, None without submissions; and the students that no row or several rows name."""
         by_key: dict[str, set[int]] = {}
+        groups: dict[str, set[int]] = {}
         for k, row in enumerate(self.rows):
             for key in _keys_of(row):
                 by_key.setdefault(key, set()).add(k)
+            for name in (row[column] for column in self.columns if GROUP.fullmatch(column) and row[column].strip()):
+                groups.setdefault(_plain(name), set()).add(k)
         found: dict[int, Student] = {}
         strangers = []
         for student in people:
-            keys = [student.id, student.name, student.name.removesuffix(f" {student.id}")]
-            rows = next(
-                (rows for key in filter(None, map(_plain, keys)) if len(rows := by_key.get(key, set())) == 1), set()
-            )
-            (k,) = rows or (None,)
-            if k is None or k in found:
-                strangers.append(student)
+            names = list(map(_plain, (student.name, student.name.removesuffix(f" {student.id}"))))
+            keys = [*map(_plain, student.id.split(",")), *names]
+            rows = [rows for key in filter(None, keys) if len(rows := by_key.get(key, set())) == 1]
+            rows = rows[: max(1, student.id.count(",") + 1)] or [groups[name] for name in names if name in groups]
+            if free := set().union(*rows) - found.keys():
+                found |= dict.fromkeys(free, student)
             else:
-                found[k] = student
+                strangers.append(student)
+        for rows in groups.values():  # a partner without a submission has the group's
+            if theirs := [found[k] for k in sorted(rows) if k in found]:
+                found = dict.fromkeys(rows, max(theirs, key=lambda student: student.total)) | found
         return [(row, found.get(k)) for k, row in enumerate(self.rows)], strangers
 
 
@@ -73,7 +81,7 @@ def write(roster: Roster, people: list[Student], save: Callable[[str, str], None
     of = people[0].of if people else {}
 
     def points(student: Student | None) -> list[str]:
-        return [f"{student.points(name):g}" if student and student.best(name) else "" for name in of]
+        return [f"{student.points(name):g}" if student and student.counted(name) else "" for name in of]
 
     head = [*roster.columns, *of, "points", "of", "late", "page"]
     rows = []

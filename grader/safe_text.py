@@ -1,5 +1,6 @@
 """Text for a terminal or a spreadsheet: a progress bar, names without control characters, cells without formulas."""
 
+import re
 import sys
 
 WIDTH = 24  # characters of a bar
@@ -25,4 +26,5 @@ def printable(text: str) -> str:
 
 def no_formula(cell: str) -> str:
     """The cell as text, where a spreadsheet would compute it."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) else cell
+    computed = cell.startswith(("=", "+", "-", "@", "\t")) and not re.fullmatch(r"-[\d.]+", cell)
+    return f"'{cell}" if computed else cell

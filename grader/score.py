@@ -50,7 +50,7 @@ def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: b
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
     images, undrawn = drawn({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
-    return Grading(submission.exercise, tuple(scores), pictures=images, undrawn=undrawn)
+    return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched)
 
 
 GRADED_SECONDS = (

@@ -10,16 +10,17 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grader import roster, submission
+from grader import assignment, roster, submission
 from grader.__main__ import main
-from grader.class_report import _csv, _junit, listing
+from grader.class_report import _csv, _junit, feedback, listing
 from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
-from grader.gradebook import CheckScore, Grading, students
+from grader.gradebook import CheckScore, Grading, students, unknown
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, released
 from tests.corpus.cells import MEAN, RIGHT
@@ -447,6 +448,91 @@ def test_a_roster_that_names_nobody_is_refused(tmp_path, text):
     (tmp_path / "class.csv").write_text(text)
     with pytest.raises(Unfit, match="roster"):
         roster.read(tmp_path / "class.csv")
+
+
+ARGMAX = "05_distributed_argmax"
+RULES = """[assignment]
+due = 2026-11-10 23:59
+attempt = {}
+late = 10%
+
+[exercises]
+2 = 10
+05
+"""
+
+
+def attempt(file, points, **more):
+    check = CheckScore("c", "distributed_mean: is it right?", points, 3.0, "")
+    return Grading(MEAN, (check,), student="ann", file=file, **more)
+
+
+@pytest.mark.parametrize("rule, points, file", [("first", 3.33, "1"), ("last", 6, "3"), ("best", 9, "2")])
+def test_an_assignment_says_what_counts_and_for_how_much(tmp_path, rule, points, file):
+    (tmp_path / "hw.ini").write_text(RULES.format(rule))
+    task = assignment.read("", tmp_path / "hw.ini")
+    attempts = [
+        attempt("hw-1.ipynb", 1.0, time="2026-11-10 12:00:00"),
+        attempt("hw-2.ipynb", 3.0, time="2026-11-11 00:00:00"),
+        attempt("hw-3.ipynb", 2.0, late=True),
+    ]
+    (ann,) = students([replace(one, time=one.time or "2026-11-12 00:00:00") for one in reversed(attempts)], task)
+    assert ann.points(MEAN) == points and file in ann.counted(MEAN).file and ann.late
+    assert ann.of == {MEAN: 10, ARGMAX: assignment.worth(ARGMAX)} and ann.lacks == [ARGMAX]
+    if rule == "last":
+        page = feedback("", ann)
+        assert "which takes 10% of its points" in page and "Not handed in: 05_distributed_argmax." in page
+
+
+def test_an_untouched_notebook_is_not_handed_in_and_asks_nothing_of_others():
+    clone = [Grading(MEAN, untouched=True, student="bob"), Grading(ARGMAX, untouched=True, student="bob")]
+    ann, bob = students([graded("ann"), *clone])
+    assert ann.most == 3 and ann.lacks == [] and bob.total == 0 and bob.lacks == [MEAN]
+    assert "Not handed in: 02_distributed_mean (untouched)." in feedback("", bob)
+    (only,) = students([graded("ann")], assignment.read("5", None))
+    assert (
+        only.total == 0
+        and only.of.keys() == {ARGMAX}
+        and "Not part of this assignment: ann.ipynb" in feedback("", only)
+    )
+
+
+def test_changes_by_hand_are_kept_and_shown(tmp_path):
+    (tmp_path / "a.csv").write_text("student;exercise;points;comment\nann;2;-0,5;Why the clone?\nbob;;1;\neve;;1;\n")
+    task = assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
+    ann, bob = people = students([graded("ann"), graded("bob")], task)
+    assert (ann.points(MEAN), ann.total, bob.total) == (2.5, 2.5, 4)
+    assert "02_distributed_mean, by hand: -0.5 points. Why the clone?" in feedback("", ann)
+    row = next(csv.DictReader(_csv(people).splitlines()))
+    assert (row["by hand"], row["comments"]) == ("-0.5", "Why the clone?") and unknown(people, task).endswith(": eve.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[exercises]\n99",
+        "[exercises]\n2 = x",
+        "[assignment]\nattempt = worst",
+        "[more]",
+        "02",
+        "[assignment]\ndue = soon",
+    ],
+)
+def test_an_assignment_that_cannot_be_meant_is_refused(tmp_path, text):
+    (tmp_path / "hw.ini").write_text(text)
+    with pytest.raises(ValueError, match="hw.ini"):
+        assignment.read("", tmp_path / "hw.ini")
+    (tmp_path / "a.csv").write_text("student,exercise,points,comment\nann,2,many,\n")
+    with pytest.raises(ValueError, match="a.csv"):
+        assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
+
+
+def test_a_pair_shares_what_either_hands_in(tmp_path):
+    (tmp_path / "class.csv").write_text("name,id,Team\nAnn,1,red\nBob,2,red\nCyd,3,blue\nDan,4,blue\nEve,5,\nFay,6,\n")
+    people = students([graded("ann"), graded("blue", 0.0), graded("Eve 5, Fay 6", id="5,6")])
+    joined, strangers = roster.read(tmp_path / "class.csv").joined(people)
+    assert [student.name for _, student in joined] == ["ann", "ann", "blue", "blue", "Eve 5, Fay 6", "Eve 5, Fay 6"]
+    assert not strangers
 
 
 @pytest.mark.slow
