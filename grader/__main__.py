@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="CSV",
         help="the class list: who handed in nothing, and what Canvas and Moodle import",
     )
+    add("--minutes", type=float, default=5.0, help="that the answers of one file may take (default: 5)")
     add("--fail-under", type=float, default=0.0, metavar="PERCENT", help="end with 1 if anybody has less of the points")
     add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")
     add("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")

@@ -9,7 +9,7 @@ from collectives.log.calls import Call
 from collectives.log.collectives import COLLECTIVES, of
 from collectives.log.event import Event
 
-from .inside.protocol import Malformed, numel, text
+from .inside.protocol import Malformed, numel, one_line
 
 Room = list[tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tensor to be filled
 
@@ -26,7 +26,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         raise Malformed("a call that does not exist")
     if not all(type(r) is int and 0 <= r < world_size for r in group) or rank not in group:
         raise Malformed("a call in a group that does not exist")
-    event = Event(rank, index, op, tuple(group), group_name=text(header.get("name"), 100))
+    event = Event(rank, index, op, tuple(group), group_name=one_line(header.get("name"), 100))
     if role := {"send": "dst", "recv": "src"}.get(op, collective.root):
         peer = header.get(role)
         if not (type(peer) is int and peer in group or op == "recv" and peer is None):
@@ -39,7 +39,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
     elif collective.reduces:
         event.reduce_op = header.get("reduce_op")
         if not isinstance(event.reduce_op, str) or event.reduce_op not in _PAIRWISE:
-            raise Ungradable(f"{op} by {text(str(event.reduce_op), 40)} cannot be graded here.")
+            raise Ungradable(f"{op} by {one_line(str(event.reduce_op), 40)} cannot be graded here.")
     elif collective.personal and op not in COLLECTIVES:
         splits = header.get("splits")
         if not isinstance(splits, list) or len(splits) != 2 or not all(_is_sizes(s, len(group)) for s in splits):

@@ -34,7 +34,9 @@ class Unfit(Exception):
 class ReportFolder:
     """A report folder; no other grader may use it until it is closed. Raises Unfit."""
 
-    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool = True) -> None:
+    def __init__(
+        self, folder: Path, seed: str | None, walls: bool, pictures: bool = True, minutes: float = 5.0
+    ) -> None:
         self.folder = folder
         try:
             (folder / "graded").mkdir(parents=True, exist_ok=True)
@@ -48,7 +50,7 @@ class ReportFolder:
                 raise Unfit(f"{folder} holds gradings with another seed. {another}")
             self.seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
             self.walls = walls
-            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures}
+            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures, "minutes": minutes}
             write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
         except Unfit:
             self.close()

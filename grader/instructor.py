@@ -54,7 +54,9 @@ def grade(
             elif record := recall(places[k]):
                 graded(k, record)
             else:
-                yield WorkItem(k, entry.file, content, folder.seed, folder.settings["pictures"])
+                yield WorkItem(
+                    k, entry.file, content, folder.seed, folder.settings["pictures"], folder.settings["minutes"]
+                )
 
     progress(0, len(entries), "")
     with closing(workers.scored(work())) as results:
@@ -96,7 +98,9 @@ def score(options: argparse.Namespace) -> int:
             print(class_report.listing(entries))
             print(*map(printable, [*remarks(entries, names), *_expected(entries, listed)]), sep="\n")
             return 0
-        folder = ReportFolder(options.out, options.seed, not options.no_sandbox, not options.no_pictures)
+        folder = ReportFolder(
+            options.out, options.seed, not options.no_sandbox, not options.no_pictures, options.minutes
+        )
         by_hand = options.out / "adjustments.csv"
         if not by_hand.exists():
             write(by_hand, ",".join(assignment.COLUMNS) + "\n")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from math import inf
 from pathlib import Path
 
 from .inside.protocol import FrameReader, frame
@@ -145,10 +146,11 @@ class Crew:
     """The ranks that one submission's answer runs on, to be closed. They stay for the next world unless it is smaller.
 
     loads: whether the answer needs the modules of Sandbox.load. Else each rank would import them, for a second.
+    until: the time at which all that the submission may take is over.
     """
 
-    def __init__(self, sandboxes: SandboxPool, loads: bool = False) -> None:
-        self._sandboxes, self.loads, self._socks = sandboxes, loads, []
+    def __init__(self, sandboxes: SandboxPool, loads: bool = False, until: float = inf) -> None:
+        self._sandboxes, self.loads, self.until, self._socks = sandboxes, loads, until, []
         self._sandbox = sandboxes.sandbox
 
     def world(self, size: int) -> list[socket.socket]:

@@ -8,10 +8,12 @@ import base64
 import importlib.util
 import re
 import sys
+import time
 import traceback
 import warnings
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,20 @@ from .switch import SECONDS, Switch
 from .walls import Unavailable
 
 WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
+MINUTES = 5.0  # for a submission
 UNTOUCHED = "The answer is still the empty one of the exercise."
 OWN = "This is the solution that comes with the course, word for word."
 
 
-def score(submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True) -> Grading:
-    """Points with their reasons.  seed: of the inputs."""
-    trials, scores = {}, []
+def score(
+    submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True, minutes: float = MINUTES
+) -> Grading:
+    """Points with their reasons.  seed: of the inputs.  minutes: that all its answers together may take."""
+    trials, scores, until = {}, [], time.monotonic() + 60 * minutes
     for check in checks_of(submission.exercise):
         name = check.function
         if name not in trials:
-            trials[name] = _trial(TASKS[name], submission, sandboxes, seed)
+            trials[name] = _trial(TASKS[name], submission, sandboxes, seed, until)
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
@@ -73,12 +78,12 @@ class Trial:
     shows: Run | Any = None  # to be drawn
 
 
-def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
     refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
     if refused:
         return Trial(refused, refused)
     try:
-        return tried(task, submission, sandboxes, seed)
+        return tried(task, submission, sandboxes, seed, until)
     except (OSError, EOFError, Unavailable):
         raise  # the machine's fault
     except Exception as error:  # a result odd enough to defeat the judge
@@ -87,9 +92,9 @@ def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, 
         return Trial(reason, reason)
 
 
-def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str) -> Trial:
+def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float = inf) -> Trial:
     loads = any(re.search(ABOVE, source) for source in submission.answers.values())
-    with closing(Crew(sandboxes, loads)) as crew:
+    with closing(Crew(sandboxes, loads, until)) as crew:
         return _tried(task, submission, crew, seed)
 
 
@@ -187,7 +192,13 @@ def _attempts(
     if not cases:
         return []
     switch = Switch(
-        crew.world(cases[0].world_size), submission.answers, task.name, crew.ended, crew.computed, crew.threads
+        crew.world(cases[0].world_size),
+        submission.answers,
+        task.name,
+        crew.ended,
+        crew.computed,
+        crew.threads,
+        crew.until,
     )
     attempts = switch.attempt(cells, cases, inputs)
     crew.loads |= switch.loads

@@ -32,12 +32,13 @@ from helpers.exercise.task import Attempt
 
 from .described_calls import Impossible, Room, Ungradable, described_call, fits, left_with
 from .inside import protocol, seccomp
-from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, text
+from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, one_line, text
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
 # On a busy machine longer, while ranks compute at least this part of the time (each has a limit of processor time).
 LEAST_COMPUTING, LOOK_SECONDS, MOST_PATIENCE = 0.01, 1.0, 6.0  # the third in times of the limit
+OVER = "the time for this submission is over. An exercise takes a right answer seconds."
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
 MAX_THREADS = 1 << 16
@@ -113,15 +114,16 @@ class Switch:
     """Ranks of one worker group, and the calls between them.
 
     socks: one per rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
-    computed: seconds of processor time that they have had.  threads: their number, of all ranks.
+    computed: seconds of processor time that they have had.  threads: their number, of all ranks.  until: the time at
+    which all that their submission may take is over.
     """
 
     def __init__(
         self, socks: list[socket.socket], sources: dict[str, str], function: str, ended: Callable[[], list[int]],
-        computed: Callable[[], float] = lambda: 0.0, threads: Callable[[], int] = lambda: 0,
+        computed: Callable[[], float] = lambda: 0.0, threads: Callable[[], int] = lambda: 0, until: float = inf,
     ) -> None:  # fmt: skip
         self._n, self._function, self._ended, self._computed = len(socks), function, ended, computed
-        self._threads, self._counted = threads, 0.0
+        self._threads, self._counted, self._until_over = threads, 0.0, until
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
         self._begin()
@@ -214,6 +216,8 @@ class Switch:
     def _left(self) -> float:
         """Seconds until time is out. Raises the verdict once it is."""
         left = self._deadline - time.monotonic()
+        if time.monotonic() > self._until_over:
+            raise Ungradable(OVER)
         if left <= 0 and self._gets_longer():
             return LOOK_SECONDS
         if left <= 0:
@@ -292,7 +296,7 @@ class Switch:
             case {"failed": str(kind), "message": str(message), "frames": list(frames)}:
                 lines = [line for line in map(self._line, frames) if line]
                 # Its lines are set off, lest one is taken for a line of the course's.
-                kind, message = text(kind, 60).replace("\n", " "), text(message, 2000).replace("\n", "\n  ")
+                kind, message = one_line(kind, 60), text(message, 2000).replace("\n", "\n  ")
                 peer.failure = Failure(kind, message, lines, True, f"{kind}: {message}")
             case {"ready": True}:
                 peer.ready = True
@@ -371,7 +375,7 @@ class Switch:
         """The place in an answer cell, if there is one."""
         match where:
             case [str(file), int(number), str(function)] if 1 <= number <= len(source := self._lines.get(file, ())):
-                return Line(file.strip("<>"), number, text(function, 60), text(source[number - 1].strip(), 200))
+                return Line(file.strip("<>"), number, one_line(function, 60), one_line(source[number - 1], 200))
         return None
 
     def _match_any_source(self, event: Event) -> None:

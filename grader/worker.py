@@ -1,7 +1,7 @@
 """Scores submissions one after the other, as a process of its own:   python -m grader.worker sandbox|open [private ...]
 
 It prints "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
-"pictures": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
+"pictures": ..., "minutes": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
 its input. private: files and folders hidden from its sandbox.
 """
 
@@ -33,18 +33,18 @@ def main(kind: str, *private: str) -> None:
         for line in sys.stdin.buffer:
             item = json.loads(line)
             content = sys.stdin.buffer.read(item["bytes"])
-            grading = graded(item["file"], content, item["seed"], item["pictures"], sandboxes)
+            grading = graded(item["file"], content, item["seed"], item["pictures"], item["minutes"], sandboxes)
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
 
 
-def graded(file: str, content: bytes, seed: str, pictures: bool, sandboxes: SandboxPool) -> Grading:
+def graded(file: str, content: bytes, seed: str, pictures: bool, minutes: float, sandboxes: SandboxPool) -> Grading:
     """The grading of one file, which may be no notebook."""
     try:
         submitted = submission.parse(Path(file), content)
         began = time.monotonic()
-        grading = score(submitted, sandboxes, seed, pictures)
+        grading = score(submitted, sandboxes, seed, pictures, minutes)
         return replace(grading, seconds=round(time.monotonic() - began, 3))
     except Unusable as problem:
         return Grading(problem=str(problem))

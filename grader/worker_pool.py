@@ -25,7 +25,7 @@ from .gradebook import Grading
 TRIES = 2  # for an item over which a worker ends, and for the last worker to come up
 EXIT_SECONDS = 1.0  # between a process's last word and its exit status
 START_SECONDS = 300.0  # for a worker to come up, on a busy machine
-JOB_SECONDS = 3600.0  # the scorer's own limits add up to half of this for the longest exercise
+JOB_SECONDS = 600.0  # beyond a submission's minutes, to judge and to draw
 
 
 class NoWorker(Exception):
@@ -41,10 +41,12 @@ class WorkItem:
     content: bytes
     seed: str
     pictures: bool
+    minutes: float  # that it may take
     tries: int = 0  # over which a worker ended
 
     def message(self) -> bytes:
-        head = {"file": self.file, "seed": self.seed, "pictures": self.pictures, "bytes": len(self.content)}
+        head = {"file": self.file, "seed": self.seed, "pictures": self.pictures, "minutes": self.minutes}
+        head["bytes"] = len(self.content)
         return json.dumps(head).encode() + b"\n" + self.content
 
 
@@ -65,7 +67,11 @@ class _Worker:
         self.deadline = time.monotonic() + START_SECONDS
 
     def give(self, item: WorkItem) -> None:
-        self.item, self._unsent, self.deadline = item, item.message(), time.monotonic() + JOB_SECONDS
+        self.item, self._unsent, self.deadline = (
+            item,
+            item.message(),
+            time.monotonic() + JOB_SECONDS + 60 * item.minutes,
+        )
 
     def send(self) -> bool:
         """Write as much as the pipe has room for; return whether all of the item is sent."""

@@ -30,7 +30,7 @@ CEILINGS = {
     "collectives/same": 1_880,
     "collectives/train": 2_210,
     "collectives/watch": 6_715,
-    "grader": 4_630,
+    "grader": 4_660,
     "helpers": 4_520,
     "tools": 2_190,
 }

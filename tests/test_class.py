@@ -177,7 +177,7 @@ def graded(entries, out, jobs=2, each=lambda done, student: None):
     with closing(ReportFolder(out, "s", walls=False, pictures=False)) as folder:
         with closing(worker_pool.Workers(jobs, walls=False)) as ours:
             gradings = instructor.grade(entries, folder, ours, lambda done, of, student: each(done, student))
-        report.write_all(folder, gradebook.students(gradings), gradings, gradescope=True)
+        class_report.write_all(folder, gradebook.students(gradings), gradings, gradescope=True)
     return {grading.student: grading for grading in gradings}
 
 

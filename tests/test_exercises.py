@@ -19,7 +19,7 @@ from helpers.exercise import CheckFailed, check_budget, check_cells, check_pract
 from helpers.exercise.cases import WORLD_SIZES, Case
 from helpers.exercise.feedback import explain, in_words
 from helpers.exercise.judgment import judge
-from helpers.exercise.on_rank import perform
+from helpers.exercise.on_rank import File, perform
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
@@ -566,3 +566,8 @@ def test_each_exercise_leads_to_the_next_that_can_be_done():
         assert links[0] == f"{then}.ipynb" and (chapter == now or f"/notebooks/{chapter}_" in links[1]), name
         said = notebook.after(name, notebook.checks_of(name)[-1])
         assert f"({then}.ipynb)" in said and said.endswith(f", after chapter {chapter}.") == (chapter > now)
+
+
+def test_a_file_among_the_arguments_is_shown_by_its_words():
+    words = f"a file of 200 B with mlp.down.weight [4, 6]: {'1 2 3 ' * 60}"
+    assert in_words(File(b"", words)) == words

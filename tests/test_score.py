@@ -416,6 +416,14 @@ def test_who_computes_on_a_busy_machine_has_longer_and_who_sleeps_has_not(sandbo
         assert "out of time after 0.5 s" in late.checks[0].reason
 
 
+def test_a_submission_that_sleeps_has_its_minutes_and_no_more(sandboxes):
+    source = RIGHT.replace("(x):\n", "(x):\n    time.sleep(3)\n", 1)
+    began = time.monotonic()
+    result = score.score(submitted(f"import time\n{source}"), sandboxes, "s", minutes=1 / 30)
+    assert result.points == 0 and all("the time for this submission is over" in one.reason for one in result.checks)
+    assert time.monotonic() - began < 60
+
+
 def test_partial_credit(sandboxes):
     unchunked = next(answer for answer, _ in answers.WRONG["ring_all_reduce"] if answer.__name__ == "unchunked")
     values, budget = checked("ring_all_reduce", unchunked, sandboxes)

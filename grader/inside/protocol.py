@@ -157,6 +157,11 @@ def numel(shape: Any) -> int:
     return count
 
 
+def one_line(value: Any, most: int) -> str:
+    """Printable text on one line: an answer's words must not begin a line of a report."""
+    return " ".join(text(value, most).split())
+
+
 def text(value: Any, most: int = MAX_TEXT_CHARACTERS) -> str:
     """Printable text and line ends only: it goes to terminals, files and pages."""
     if not isinstance(value, str):

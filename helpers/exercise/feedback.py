@@ -249,6 +249,9 @@ class _Line(reprlib.Repr):
 
     repr_Parameter = repr_Tensor
 
+    def repr_File(self, file: Any, level: int) -> str:
+        return str(file)  # all of it: exercise 17 prints what is in it
+
 
 def _dense(value: Any) -> Any:
     """The value; a sparse tensor, whose numbers have no order to be shown in, is replaced by its kind."""

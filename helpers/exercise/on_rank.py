@@ -73,7 +73,7 @@ class File(io.RawIOBase):
     def __reduce__(self):
         return File, (self._data, self.words, tuple(self.reads))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.words
 
 
