@@ -99,7 +99,7 @@ TASK = Task(
         ),
         Suspect(
             lambda args: everywhere(total(args).mean().expand(args[0][0].shape), args),
-            "this is one mean over everything. The task asks for a mean per element, as long as x.",
+            "this is one mean over everything. The task asks for a mean per element, in the shape of x.",
         ),
     ),
     thoughts={

@@ -206,6 +206,10 @@ TASK = Task(
         ),
         mistake("the scores are not divided by the square root of the width.", root=1.0),
         Suspect(
+            lambda args: attention(args, root=len(args[0][0]) ** 0.5),
+            "the scores are divided by the square root of the number of positions. Which size of q is the width?",
+        ),
+        Suspect(
             averaged,
             "every block counts the same. A block with larger scores weighs more: by its sum of exp(score).",
         ),

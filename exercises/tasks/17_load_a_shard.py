@@ -80,6 +80,13 @@ def without_header(args):
     return taken_from(start - header_bytes(args[0][0]), args)
 
 
+def without_first_eight(args):
+    """Columns of what lies where it would without the 8 bytes in front of the header."""
+    data, matrix = content(args[0][0]), tensors(args)[NAME]
+    start = data.find(matrix.contiguous().view(torch.uint8).numpy().tobytes(), header_bytes(args[0][0]))
+    return taken_from(start - 8, args)
+
+
 def taken_from(start, args):
     """Columns of what is in the file from a byte on."""
     data, matrix = content(args[0][0]), tensors(args)[NAME]
@@ -135,6 +142,10 @@ TASK = Task(
         Suspect(
             without_header,
             "these numbers come from a different place in the file: data_offsets count from the end of the header.",
+        ),
+        Suspect(
+            without_first_eight,
+            "these numbers come from 8 bytes too early in the file: the header's length takes 8 bytes in front of the header.",
         ),
         Suspect(
             in_header_order,

@@ -39,6 +39,11 @@ def rest_to_the_last(args):
     return [*shares[:-1], args[0][0][sum(map(len, shares[:-1])) :]]
 
 
+def larger_anywhere(args):
+    (items,), n = args[0], len(args)
+    return [items[rank * len(items) // n : (rank + 1) * len(items) // n] for rank in range(n)]
+
+
 MY_SHARE = Task(
     "my_share",
     CASES,
@@ -54,7 +59,11 @@ MY_SHARE = Task(
             "this deals the items out like cards. A share is a contiguous slice: where does it begin, and where does it end?",
         ),
         Suspect(without_the_rest, "some items belong to nobody. What happens to the remainder of the division?"),
-        Suspect(rest_to_the_last, "the last rank gets the whole remainder. Shares may differ by one at most."),
+        Suspect(rest_to_the_last, "the last rank gets the whole remainder. Shares may differ by at most one."),
+        Suspect(
+            larger_anywhere,
+            "the sizes are right, but not their order: the larger shares come first. How many ranks get one item more?",
+        ),
     ),
     thoughts={
         "values": "how long is each share when the items do not divide evenly, and where does yours begin?",

@@ -101,7 +101,7 @@ FROM_OWNER = Task(
         ),
     ),
     thoughts={
-        "values": "the owner is the source, on every rank.",
+        "values": "which tensor does the owner pass in, and which one do the others pass in?",
         "inputs": "broadcast writes into the tensor that it gets. Pass it a copy of x.",
         "calls": "one broadcast is enough.",
         "Mismatch": "all ranks must name the same source. `owner` is the same on every rank, and a rank's own number isn't.",

@@ -14,13 +14,28 @@ NAN = float("nan")
 
 
 def puzzle(
-    name, reference, thoughts, *, suspects=(), cases=ONE_NUMBER, draw=None, parameters=("x",), calls=1, allowed=None
+    name,
+    reference,
+    thoughts,
+    *,
+    suspects=(),
+    cases=ONE_NUMBER,
+    draw=None,
+    parameters=("x",),
+    calls=1,
+    allowed=None,
+    most=None,
 ):
-    """A Task of one element per rank.  suspects: result -> thought.  calls: per rank at most; None: any number."""
+    """A Task of one element per rank.  suspects: result -> thought.  calls: per rank at most; None: any number.
+
+    most: the bytes that a rank may receive, from the number of ranks; None: any number.
+    """
 
     def budget(case, args):
         words = "any number of calls" if calls is None else f"{calls} call{'s' * (calls != 1)} per rank"
-        return Budget(words, calls=None if calls is None else [calls] * case.world_size)
+        words += ", and no more bytes than its own sum needs" * bool(most)
+        n = case.world_size
+        return Budget(words, calls=None if calls is None else [calls] * n, received=most and [most(n)] * n)
 
     return Task(
         name,
@@ -82,9 +97,21 @@ LAST_WORD = puzzle(
         (
             lambda args: everywhere(args[0][0], args),
             "this is the first rank's number. What's the number of the last rank?",
-        )
+        ),
+        (
+            lambda args: everywhere(max(x for (x,) in args), args),
+            "this is the largest number. The last rank's needn't be.",
+        ),
     ],
 )
+
+
+NANS = {  # a case's kind -> the ranks, of n, that have one
+    "a NaN on the last rank": lambda n: [n - 1],
+    "a NaN on the first rank": lambda n: [0],
+    "a NaN on every rank": range,
+    "a NaN on two ranks": lambda n: [0, n // 2],
+}
 
 
 def broken(args):
@@ -103,11 +130,19 @@ ANYONE_BROKEN = puzzle(
             lambda args: everywhere(all(broken(args)), args),
             "this tells you whether all of them are broken. Which op makes it any?",
         ),
+        (
+            lambda args: everywhere(broken(args)[-1], args),
+            "this is what the last rank knows about itself. What if the NaN is somewhere else?",
+        ),
+        (
+            lambda args: everywhere(sum(broken(args)) % 2 == 1, args),
+            "this is True for an odd number of NaNs only. Two of them cancel out.",
+        ),
         (broken, "every rank knows about itself only. The call must change `broken`, which is what's returned."),
     ],
-    cases=tuple(Case(n, kind, 1) for n in SIZES for kind in ("a NaN on the last rank", "small numbers")),
+    cases=tuple(Case(n, kind, 1) for n in SIZES for kind in ("small numbers", *NANS)),
     draw=lambda d: (
-        torch.full((1,), NAN) if d.case.kind.startswith("a NaN") and d.rank == d.world_size - 1 else d.numbers(1),
+        torch.full((1,), NAN) if d.rank in NANS.get(d.case.kind, lambda n: ())(d.world_size) else d.numbers(1),
     ),
     parameters=("loss",),
 )
@@ -170,6 +205,7 @@ MY_SUM = puzzle(
     lambda args: [column.sum().reshape(1) for column in columns(args)],
     {
         "values": "add up everyone's rows, element by element. Rank r wants element r alone.",
+        "received": "all the sums came to every rank, which wants only one. Which collective scatters them?",
         "RankFailed": "N numbers must become one. Which collective adds up and scatters? If that's the one you called: "
         "`reduce_scatter` takes a list, so which form takes one tensor?",
     },
@@ -183,6 +219,7 @@ MY_SUM = puzzle(
             "this adds up your own row. Nothing came from the others.",
         ),
     ],
+    most=lambda n: 4 * (n - 1),
     draw=rows,
     parameters=("row",),
 )
