@@ -66,7 +66,8 @@ def kind(value: Any) -> str:
         return "None"
     if isinstance(value, torch.Tensor):
         layout = "" if value.layout == torch.strided else f"{str(value.layout).removeprefix('torch.')} "
-        return f"a {layout}{dtype_name(value.dtype)} tensor of shape {list(value.shape)}"
+        name = f"{layout}{dtype_name(value.dtype)}"
+        return f"{'an' if name[0] == 'i' else 'a'} {name} tensor of shape {list(value.shape)}"
     return with_article(value)
 
 

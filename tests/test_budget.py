@@ -31,7 +31,7 @@ CEILINGS = {
     "collectives/train": 2_210,
     "collectives/watch": 6_715,
     "grader": 4_660,
-    "helpers": 4_520,
+    "helpers": 4_625,
     "tools": 2_190,
 }
 

@@ -61,15 +61,21 @@ def check_values(answer: Callable) -> None:
     answer: named as in the exercise.  Prints a line if all is well, raises CheckFailed with the reason otherwise, and
     TypeError or ValueError if it isn't an answer at all.
     """
-    task = task_of(answer)
-    tried = attempt_all(task, answer, budget=False)
+    task, key = task_of(answer), _key(answer)
+    try:
+        tried = attempt_all(task, answer, budget=False)
+    except CheckFailed:
+        _wrong.add(key)
+        raise
     print(wrapped(f"Right: {task.name} does what it should in {_tried(task)}."))
     _earned(task, "values", tried)
 
 
 def check_budget(answer: Callable) -> None:
     """Check values as check_values does, and traffic: it must stay within the exercise's budget."""
-    task = task_of(answer)
+    task, key = task_of(answer), _key(answer)
+    if key is not None and key in _wrong:
+        raise CheckFailed(f"{task.name} isn't right yet, so its budget wasn't checked. See what check_values says.")
     tried = attempt_all(task, answer, budget=True)
     if isinstance(task, Puzzle):
         case, inputs, attempt = tried[-1]
@@ -166,14 +172,15 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
         cases = [case for case in task.cases if case.world_size == world_size]
         if not cases:
             continue
-        inputs, ended = [task.arguments(case) for case in cases], None
+        inputs, ended, attempts = [task.arguments(case) for case in cases], None, []
         try:
             attempts = kept.get(world_size) or attempts_of(_run(answer, cases, inputs), len(cases))
             fine = not any(judge(task, *each, budget) for each in zip(cases, inputs, attempts))
         except RunError as error:
             fine, ended = False, error
         if not fine:
-            _alone(task, answer, list(zip(cases, inputs)), budget, [case for case, *_ in tried])
+            ran = [*tried, *zip(cases, inputs, attempts)]
+            _alone(task, answer, list(zip(cases, inputs)), budget, [case for case, *_ in tried], ran)
             late = isinstance(ended, Stuck) and ended.timed_out
             raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS) if late else not_again(task, world_size))
         tried += zip(cases, inputs, attempts)
@@ -185,6 +192,8 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
         _kept[_key(answer)] = kept
     return tried
 
+
+_wrong: set[Any] = set()  # answers that check_values found wrong, by _key
 
 # The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
 _kept: dict[Any, dict[int, list[Attempt]]] = {}
@@ -228,9 +237,17 @@ def _split(events: list[Event], count: int) -> list[list[Event]]:
 
 
 def _alone(
-    task: Task | Puzzle, answer: Callable, given: list[tuple[Case, list[tuple]]], budget: bool, passed: list[Case]
+    task: Task | Puzzle,
+    answer: Callable,
+    given: list[tuple[Case, list[tuple]]],
+    budget: bool,
+    passed: list[Case],
+    ran: list[Tried],
 ) -> None:
-    """Try each case on its own ranks, show the one that fails and raise.  passed: the cases before these."""
+    """Try each case on its own ranks, show the one that fails and raise.  passed: the cases before these.
+
+    ran: all cases that came to their end.
+    """
     for case, arguments in given:
         try:
             done = _run(answer, [case], [arguments])
@@ -239,13 +256,28 @@ def _alone(
             if kind is CheckFailed:
                 _show(error.run)
             raise kind(broken(task, case.world_size, error, case, arguments, passed)) from None
-        if verdict := judge(task, case, arguments, *attempts_of(done, 1), budget):
+        (attempt,) = attempts_of(done, 1)
+        if verdict := judge(task, case, arguments, attempt, budget):
+            if verdict.aspect == "values" and verdict.thought and isinstance(task, Task):
+                ran = [each for each in (*ran, *_on_more(task, answer, case)) if each[0].uneven <= case.uneven]
+                others = [(inputs, attempt.results) for _, inputs, attempt in ran]
+                verdict = judge(task, case, arguments, attempt, budget, others)
             words, shows = "", verdict.shows
             if verdict.aspect == "values" and isinstance(task, Task) and task.follow:
                 words, shows = task.follow(answer, max(case.world_size, LEAST_RANKS_FOLLOWED)) or (words, shows)
             _show(done, shows)
             raise CheckFailed(explain(task, case, arguments, verdict, passed, words), verdict)
         passed = [*passed, case]
+
+
+def _on_more(task: Task, answer: Callable, failed: Case) -> list[Tried]:
+    """Cases on more ranks than those of one that failed: two ranks' maximum may be their sum."""
+    cases = [case for case in task.cases if case.world_size == WORLD_SIZES[1] != failed.world_size]
+    inputs = [task.arguments(case) for case in cases]
+    try:
+        return list(zip(cases, inputs, attempts_of(_run(answer, cases, inputs), len(cases)))) if cases else []
+    except RunError:
+        return []
 
 
 def _show(done: Run, shows: Any = None) -> None:

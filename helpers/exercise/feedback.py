@@ -1,8 +1,9 @@
 """Verdicts in words: expected above got, traffic next to its budget, one thing to think about."""
 
 import builtins
+import re
 import reprlib
-from typing import Any, Collection, Sequence
+from typing import Any, Callable, Collection, Sequence
 
 import torch
 
@@ -10,7 +11,7 @@ from collectives.format import aligned, dtype_name, kind, name_ranks, number, si
 from collectives.judge.wording import source
 from collectives.log.text import text
 from collectives.log.traffic import Traffic
-from collectives.outcome.errors import RankFailed, RunError
+from collectives.outcome.errors import Mismatch, RankFailed, RunError
 from collectives.outcome.run import Run
 
 from .cases import Case, literal, ranks
@@ -72,7 +73,7 @@ def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
 
 _THOUGHTS = {
     "inputs": "whoever called the function may still need its tensor. Which line writes into it? Work on a copy.",
-    "needs": "which call brings this rank the other ranks' numbers?",
+    "needs": "which call sends this rank the other ranks' numbers?",
     "waits": "until work.wait() returns, nobody knows whether the data has moved. Keep the work, and wait.",
 }
 
@@ -81,8 +82,14 @@ def _thought_of(task: Task | Puzzle, verdict: Finding) -> str:
     what = verdict.limit or verdict.aspect
     if what in ("sent", "received"):
         return task.thoughts.get(what) or task.thoughts.get("traffic", "")
-    allowed = f"what is left is {', '.join(sorted(task.allowed or ()))}." if verdict.aspect == "calls" else ""
-    return task.thoughts.get(what) or allowed
+    return task.thoughts.get(what) or (_allowed(sorted(task.allowed or ())) if verdict.aspect == "calls" else "")
+
+
+def _allowed(ops: list[str]) -> str:
+    if not ops:
+        return "it doesn't need any call of torch.distributed."
+    *first, last = ops
+    return f"only {', '.join(first)}{' and ' * bool(first)}{last} {'are' if first else 'is'} allowed."
 
 
 def broken(
@@ -93,7 +100,7 @@ def broken(
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # a rank that raised had no time to wait
-    thought = _EARLY if early else forgotten or task.thoughts.get(type(error).__name__, "")
+    thought = _EARLY if early else forgotten or _thought_on(task, error)
     if isinstance(task, Puzzle):
         situation = case.kind if case else "one of its cases"
     else:
@@ -102,6 +109,25 @@ def broken(
     if case is None:
         return _joined(said, _think(thought))
     return _joined(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
+
+
+_NONE = "did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
+_SLIP = re.compile("(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|KeyError|ZeroDivisionError)")
+
+
+def _thought_on(task: Task | Puzzle, error: RunError) -> str:
+    """A task's thought on how a run ended, if it is about that: not on a slip of Python, nor on dtypes if it names none."""
+    thought = task.thoughts.get(type(error).__name__, "")
+    if isinstance(error, RankFailed):
+        last = error.traceback.rstrip().rpartition("\n")[2]
+        if _SLIP.match(last):
+            return ""
+        if "can't be cast to the desired output type" in last:
+            return "an integer tensor can't hold a fraction, so it can't be divided in place. Which dtype should the result have?"
+        if "NoneType" in last and "None" not in thought:
+            return "" if _NONE[4:] in str(error) else _NONE
+    dtypes = re.search(r"\bdtypes?\b", str(error).partition("\n")[0])
+    return "" if isinstance(error, Mismatch) and dtypes and "dtype" not in thought else thought
 
 
 def too_slow(task: Task | Puzzle, cases: list[Case], seconds: float) -> str:
@@ -194,13 +220,20 @@ def _differs(difference: Difference, names: tuple[str, ...]) -> str:
         return f"{within}{numbers} of {many} number{'s' * (many != 1)} differ{'s' * (many == 1)}."
     if isinstance(wanted, (tuple, list)):
         several = isinstance(got, (tuple, list)) and len(got) != len(wanted)
-        return f"{within}it must return {len(wanted)} things, not {len(got) if several else kind(got)}."
+        return f"{within}it must return {_items(wanted)}, not {len(got) if several else kind(got)}."
     if isinstance(wanted, torch.Tensor) or type(got) is not type(wanted):
         any_tensor = isinstance(wanted, torch.Tensor) and not isinstance(got, torch.Tensor)
         return f"{within}it must return {'a tensor' if any_tensor else kind(wanted)}, not {kind(got)}."
     if isinstance(wanted, float):
         return f"{within}it returned {got:g}, not {wanted:g}."
     return f"{within}it returned {got}, not {wanted}."
+
+
+def _items(values: tuple | list) -> str:
+    """'a list of 1 item', '2 results'"""
+    if isinstance(values, tuple):
+        return f"{len(values)} result{'s' * (len(values) != 1)}"
+    return f"a list of {len(values)} item{'s' * (len(values) != 1)}"
 
 
 def _other_ranks(wrong: tuple[int, ...], world_size: int) -> str:
@@ -227,7 +260,9 @@ def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
 
 def in_words(value: Any) -> str:
     """A value in a line."""
-    return text(_dense(value)) if isinstance(value, (torch.Tensor, list)) else _Line().repr(value)
+    tensors = value if isinstance(value, list) else [value]
+    all_tensors = bool(tensors) and all(isinstance(each, torch.Tensor) for each in tensors)
+    return text(_dense(value)) if all_tensors else _Line().repr(value)
 
 
 class _Line(reprlib.Repr):
@@ -289,8 +324,8 @@ def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str
     rank, of = verdict.ranks[0], ranks(case.world_size)
     return (
         f"{task.name} has the right result on rank {rank} of {of}, which received {_size(verdict.got)}.\n"
-        f"The task is to get it by calls of torch.distributed, which bring this rank at least {_size(verdict.wanted)}: what it "
-        "knows in any other way doesn't count."
+        f"The task is to get it by calls of torch.distributed, in which this rank receives at least {_size(verdict.wanted)}: what "
+        "it knows in any other way doesn't count."
     )
 
 
@@ -310,7 +345,7 @@ _LIMITS = {  # on what each rank does, in the order of the table's columns: the 
     "reads": ("makes {} read{s} of the file", str),
     "sent": ("sends {}", _size),
     "received": ("receives {}", _size),
-    "messages": ("sends {} messages", str),
+    "messages": ("sends {} message{s}", str),
     "largest": ("has a buffer of {} in one call", _size),
     "calls": ("makes {} call{s}", str),
     "empty": ("makes {} calls that carry no number, and their tags, order and count can say as much as numbers", str),
@@ -323,17 +358,22 @@ def _exceeds(verdict: Finding) -> str:
     if limit == "links":
         return f"rank {got[0]} sends to rank {got[1]}, and may not."
     if limit == "steps":
-        return f"takes {got} steps; {wanted} are enough."
+        return f"takes {got} steps; {wanted} {_is(wanted, str)} enough."
     rank = f"rank {verdict.ranks[0]}"
     if limit == "together":
         first, then = (f"{e.op} #{e.index + 1}" for e in (verdict.before, verdict.event))
         return f"{rank} waits for {first} before it starts {then}."
     if limit in _LIMITS:
         does, written = _LIMITS[limit]
-        are = "is" if limit == "calls" and wanted == 1 else "are"
-        return f"{rank} {does.format(written(got), s='s' * (got != 1))}; {written(wanted)} {are} enough."
+        return (
+            f"{rank} {does.format(written(got), s='s' * (got != 1))}; {written(wanted)} {_is(wanted, written)} enough."
+        )
     has = f"{rank} has {'' if got > wanted else 'never more than '}{number(got)} {limit}"
     return f"{has}; {'the limit is' if got > wanted else 'at one point it should have'} {number(wanted)}."
+
+
+def _is(wanted: float, written: Callable) -> str:
+    return "is" if written is _size or wanted == 1 else "are"
 
 
 def spent(traffic: Traffic) -> str:

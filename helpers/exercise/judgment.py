@@ -22,6 +22,8 @@ from .task import ANY, Attempt, Difference, Finding, Puzzle, Suspect, Task
 # The error allowed in a result, relative to the largest number among the inputs.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
+Others = Collection[tuple[list[tuple], list[Any]]]
+
 NOTHING_RETURNED = Suspect(
     lambda args: [None for _ in args],
     "the function returns nothing on these ranks. Printing a result does not return it.",
@@ -33,24 +35,27 @@ def untouched(argument: int) -> Suspect:
     """The mistake of leaving an argument as it was."""
     return Suspect(
         lambda args: [arguments[argument] for arguments in args],
-        "the tensor hasn't changed. What `x = ...` or `torch.cat` makes is a new one; `x.copy_(...)` or `x[:] = ...` writes into "
+        "the tensor hasn't changed. What `x = ...`, `xs[k] = ...` or `torch.cat` makes is a new one; `x.copy_(...)` or `x[:] = ...` writes into "
         "the one that was passed in.",
         where_wrong=True,
     )
 
 
 def judge(
-    task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True
+    task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True, others: Others = ()
 ) -> Finding | None:
-    """The first fault, or None.  inputs: each rank's arguments.  budget: whether the cost counts."""
+    """The first fault, or None.  inputs: each rank's arguments.  budget: whether the cost counts.
+
+    others: the inputs and results of further cases. A mistake that predicts this result only, and not theirs, isn't named.
+    """
     if isinstance(task, Puzzle):
         return task.verdict(case, inputs[0], attempt.results[0], budget)
     allowed, traffic = task.allowed, attempt.traffic
     return (
         _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
-        or _values(task, inputs, attempt, traffic)
+        or _first("waits", attempt, lambda e: not e.waited)  # it explains any wrong number
+        or _values(task, inputs, attempt, traffic, others)
         or _inputs(task, inputs, attempt, traffic)
-        or _first("waits", attempt, lambda e: not e.waited)
         or (over(task, case, inputs, attempt) if budget else None)
     )
 
@@ -81,13 +86,15 @@ def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> 
     return next((Finding(aspect, (e.rank,), event=e) for e in chain(*attempt.events) if at_fault(e)), None)
 
 
-def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic) -> Finding | None:
+def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic, others: Others) -> Finding | None:
     wanted, got = task.reference(inputs), attempt.results
     if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
     first = next(iter(wrong))
-    thought = _thought(task, inputs, got, wrong, [*task.suspects, NOTHING_RETURNED])
-    thought = thought or _dtype_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong)
+    suspects = [each for each in (*task.suspects, NOTHING_RETURNED) if all(_explains(task, each, *o) for o in others)]
+    thought = _thought(task, inputs, got, wrong, suspects)
+    thought = thought or _dtype_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong, wanted)
+    thought = thought or _nan(wrong[first])
     return Finding(
         "values", tuple(wrong), wanted[first], got[first], difference=wrong[first], traffic=traffic, thought=thought
     )
@@ -137,12 +144,15 @@ def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
             return Difference(wanted, got)
         numbers = int(unequal(wanted, got, scale).sum())
         return Difference(wanted, got, numbers=numbers) if numbers else None
+    value = got
     if isinstance(got, numpy.generic) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
-        got = got.item()
-    if isinstance(wanted, float) and isinstance(got, float):
-        single = (torch.tensor(value, dtype=torch.float32) for value in (wanted, got))
-        return Difference(wanted, got) if unequal(*single, scale) else None
-    return Difference(wanted, got) if type(got) is not type(wanted) or got != wanted else None
+        value = got.item()
+    if isinstance(wanted, float) and isinstance(value, float):
+        single = (torch.tensor(each, dtype=torch.float32) for each in (wanted, value))
+        return Difference(wanted, value) if unequal(*single, scale) else None
+    if type(value) is not type(wanted):
+        return Difference(wanted, got)
+    return Difference(wanted, value) if value != wanted else None
 
 
 def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tensor:
@@ -169,13 +179,19 @@ def largest(inputs: Any) -> float:
 
 def _thought(task: Task, inputs: list[tuple], got: list, wrong: dict[int, Any], suspects: list[Suspect]) -> str:
     """The thought of the first suspect that gives these very results; "" if none does."""
-    scale = _scale(task, inputs)
-    for suspect in suspects:
-        would = suspect.result(inputs)
-        ranks = wrong if suspect.where_wrong else range(len(got))
-        if not any(difference(would[rank], got[rank], scale) for rank in ranks):
-            return suspect.thought
-    return ""
+    found = (suspect.thought for suspect in suspects if _predicts(task, suspect, inputs, got, wrong))
+    return next(found, "")
+
+
+def _predicts(task: Task, suspect: Suspect, inputs: list[tuple], got: list, wrong: Collection[int]) -> bool:
+    scale, would = _scale(task, inputs), suspect.result(inputs)
+    ranks = wrong if suspect.where_wrong else range(len(got))
+    return not any(difference(would[rank], got[rank], scale) for rank in ranks)
+
+
+def _explains(task: Task, suspect: Suspect, inputs: list[tuple], got: list) -> bool:
+    """Whether a mistake gives the results of this case, right or wrong."""
+    return _predicts(task, suspect, inputs, got, _wrong(task, inputs, task.reference(inputs), got))
 
 
 def _dtype_only(difference: Difference, scale: float) -> str:
@@ -190,11 +206,22 @@ def _dtype_only(difference: Difference, scale: float) -> str:
     return f"the numbers are right, but not the dtype. y.to(torch.{name}) gives the same numbers as {name}."
 
 
-def _root_only(attempt: Attempt, wrong: Collection[int]) -> str:
+def _nan(difference: Difference) -> str:
+    """The thought about NaNs where numbers are wanted."""
+    wanted, got, *_ = difference
+    floats = isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor) and difference.numbers
+    if not floats or not got.is_floating_point() or not (got.isnan() & ~wanted.isnan()).any():
+        return ""
+    return "where does the NaN come from? It's inf - inf, 0 / 0, 0 * inf, or memory that nothing was written to."
+
+
+def _root_only(attempt: Attempt, wrong: Collection[int], wanted: list) -> str:
     """The thought about a collective that gives its result to one rank, where that one alone is right."""
     right = set(range(len(attempt.results))) - set(wrong)
     for e in chain(*attempt.events):
         if of(e.op).root == "dst" and right == {e.dst}:
+            if all(wanted[rank] is None for rank in wrong):
+                return f"rank {e.dst} alone should return the result. What do the others return?"
             return f"rank {e.dst} alone gets the result of {e.op}. Which collective gives it to all ranks?"
     return ""
 

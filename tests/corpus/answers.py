@@ -107,7 +107,7 @@ def fixed_world_size(x):
     return y / 4
 
 
-@wrong(MEAN, "are enough")
+@wrong(MEAN, "(?:is|are) enough")
 def gather_and_broadcast(x):
     rank, n = here()
     y = floats(x)
@@ -176,12 +176,12 @@ def reads_before_wait(x):
     return y
 
 
-@wrong(MEAN, "must return a float32 tensor of shape \\[0\\], not a int64")
+@wrong(MEAN, "must return a float32 tensor of shape \\[0\\], not an int64")
 def empty_as_it_is(x):
     return divide_first(x) if len(x) else x
 
 
-@wrong(MEAN, "makes 40 calls that carry no number, [^;]*; 32 are enough")
+@wrong(MEAN, "makes 40 calls that carry no number, [^;]*; 32 (?:is|are) enough")
 def forty_barriers(x):
     for _ in range(40 if dist.get_world_size() == 2 else 0):
         dist.barrier()
@@ -279,7 +279,7 @@ def rebinds(x):
     return before + int(x.argmax()) if len(x) else before
 
 
-@wrong(ARGMAX, "are enough")
+@wrong(ARGMAX, "(?:is|are) enough")
 def gather_the_vector(x):
     lengths = [int(t) for t in gathered(torch.tensor([len(x)]))]
     padded = torch.full((max(lengths),), lowest(x), dtype=x.dtype)
@@ -417,7 +417,7 @@ def no_columns_forgotten(x):
     return (raised / total[:, None]).to(x.dtype)
 
 
-@wrong(SOFTMAX, "are enough")
+@wrong(SOFTMAX, "(?:is|are) enough")
 def gather_the_logits(x):
     widths = [int(t) for t in gathered(torch.tensor([x.shape[1]]))]
     padded = torch.full((len(x), max(widths)), -torch.inf)
@@ -468,7 +468,7 @@ def halving_the_ranks(x, src):
         low, high = (low, middle) if place < middle else (middle, high)
 
 
-@wrong(TREE, "steps; 2 are enough|messages; 2 are enough|sends .* are enough")
+@wrong(TREE, "steps; 2 (?:is|are) enough|messages; 2 (?:is|are) enough|sends .* (?:is|are) enough")
 def root_sends_all(x, src):
     rank, n = here()
     if rank == src:
@@ -479,7 +479,7 @@ def root_sends_all(x, src):
         dist.recv(x, src)
 
 
-@wrong(TREE, "steps; 2 are enough")
+@wrong(TREE, "steps; 2 (?:is|are) enough")
 def along_a_chain(x, src):
     rank, n = here()
     place = (rank - src) % n
@@ -639,7 +639,7 @@ def library_scatter(chunks):
     return mine
 
 
-@wrong(SCATTER, "sends .* are enough")
+@wrong(SCATTER, "sends .* (?:is|are) enough")
 def everything_to_everybody(chunks):
     rank, n = here()
     whole, total = torch.cat(chunks), chunks[rank].clone()
@@ -662,7 +662,7 @@ def partners_by_xor(chunks):
     return total
 
 
-@wrong(SCATTER, "steps; .* are enough")
+@wrong(SCATTER, "steps; .* (?:is|are) enough")
 def one_pair_after_the_other(chunks):
     rank, n = here()
     total = chunks[rank].clone()
@@ -784,7 +784,7 @@ def deadlock(x):
         into += arriving
 
 
-@wrong(RING, r"has a buffer of 8 B in one call; 4 B are enough(.|\n)*how many chunks share")
+@wrong(RING, r"has a buffer of 8 B in one call; 4 B (?:is|are) enough(.|\n)*how many chunks share")
 def last_chunk_takes_the_rest(x):
     """Within all other limits: the other chunks are as much smaller."""
     n = dist.get_world_size()
@@ -792,7 +792,7 @@ def last_chunk_takes_the_rest(x):
     ring(x, [*(x[k * size : (k + 1) * size] for k in range(n - 1)), x[(n - 1) * size :]])
 
 
-@wrong(RING, r"has a buffer of 16 B in one call; 8 B are enough")
+@wrong(RING, r"has a buffer of 16 B in one call; 8 B (?:is|are) enough")
 def two_ranks_exchange_everything(x):
     rank, n = here()
     if n != 2:
@@ -802,7 +802,7 @@ def two_ranks_exchange_everything(x):
     x += arriving
 
 
-@wrong(RING, "steps; .* are enough")
+@wrong(RING, "steps; .* (?:is|are) enough")
 def taking_turns(x):
     rank, n = here()
     chunks = x.tensor_split(n)
@@ -1001,7 +1001,7 @@ def only_the_end(strip):
     return settling(strip, agree=False)
 
 
-@wrong(SETTLE, r"takes \d+ steps; \d+ are enough(?s:.*)one pair of ranks waits for the other")
+@wrong(SETTLE, r"takes \d+ steps; \d+ (?:is|are) enough(?s:.*)one pair of ranks waits for the other")
 def one_rank_after_the_other(strip):
     return settling(strip, in_turns)
 
@@ -1016,7 +1016,7 @@ def not_enough_if_exact(strip):
     return settling(strip, enough=lambda change: change < 0.5)
 
 
-@wrong(SETTLE, "makes .* calls; .* are enough")
+@wrong(SETTLE, "makes .* calls; .* (?:is|are) enough")
 def hottest_in_each_step(strip):
     def enough(change):
         hottest = strip.max()
@@ -1031,7 +1031,7 @@ def fixed_number_of_steps(strip):
     return settling(strip, agree=None, most=10)
 
 
-@wrong(SETTLE, "are enough")
+@wrong(SETTLE, "(?:is|are) enough")
 def rod_on_every_rank(strip):
     lengths = [int(t) for t in gathered(torch.tensor([len(strip)]))]
     padded = torch.zeros(max(lengths))
@@ -1057,7 +1057,7 @@ def settings_by_broadcast(x):
     return y
 
 
-@wrong("same_settings", "are enough")
+@wrong("same_settings", "(?:is|are) enough")
 def settings_by_sum(x):
     if dist.get_rank():
         x.zero_()
@@ -1071,7 +1071,7 @@ def log_by_reduce(x):
     return x if dist.get_rank() == 0 else None
 
 
-@wrong("total_for_log", "are enough")
+@wrong("total_for_log", "(?:is|are) enough")
 def log_by_all_reduce(x):
     dist.all_reduce(x)
     return x
@@ -1084,7 +1084,7 @@ def table_by_single(x):
     return table.reshape(-1, len(x))
 
 
-@wrong("whole_table", "are enough")
+@wrong("whole_table", "(?:is|are) enough")
 def table_by_sum(x):
     rank, n = here()
     table = torch.zeros(n, len(x), dtype=x.dtype)
@@ -1100,7 +1100,7 @@ def head_by_single(heads):
     return mine
 
 
-@wrong("my_head", "are enough")
+@wrong("my_head", "(?:is|are) enough")
 def head_by_all_gather(heads):
     rank, n = here()
     every = heads.new_zeros(n * n, heads.shape[1])
@@ -1115,7 +1115,7 @@ def rows_by_gather(x):
     return torch.stack(rows)
 
 
-@wrong("rows_for_checkpoint", "are enough")
+@wrong("rows_for_checkpoint", "(?:is|are) enough")
 def rows_by_all_gather(x):
     return table_by_single(x)
 
@@ -1126,12 +1126,12 @@ def gradient_by_all_reduce(x):
     return x
 
 
-@wrong("summed_gradient", "are enough")
+@wrong("summed_gradient", "(?:is|are) enough")
 def gradient_by_all_gather(x):
     return table_by_single(x).sum(0).to(x.dtype)
 
 
-@wrong("summed_gradient", "takes 2 steps; 1 are enough")
+@wrong("summed_gradient", "takes 2 steps; 1 (?:is|are) enough")
 def gradient_in_two_calls(x):
     dist.reduce(x, 0)
     dist.broadcast(x, 0)
@@ -1158,7 +1158,7 @@ def part_by_list(rows):
     return mine
 
 
-@wrong("my_part_of_gradient", "are enough")
+@wrong("my_part_of_gradient", "(?:is|are) enough")
 def part_by_all_reduce(rows):
     dist.all_reduce(rows)
     return rows[dist.get_rank()]
@@ -1171,7 +1171,7 @@ def tokens_by_single(rows):
     return arrived
 
 
-@wrong("tokens_to_experts", "are enough")
+@wrong("tokens_to_experts", "(?:is|are) enough")
 def tokens_by_all_gather(rows):
     rank, n = here()
     every = [torch.zeros_like(rows) for _ in range(n)]
@@ -1369,7 +1369,7 @@ def sums_before_relu(x, w1, w2, b, target):
     return y, all_sum(da @ w1.T), x.T @ da, h.T @ dy, dy.sum(0)
 
 
-@wrong(MLP, "are enough")
+@wrong(MLP, "(?:is|are) enough")
 def gathers_addends(x, w1, w2, b, target):
     def added(d):
         parts = [torch.empty_like(d) for _ in range(dist.get_world_size())]
@@ -1379,7 +1379,7 @@ def gathers_addends(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: added(z) + b, dx=added)
 
 
-@wrong(MLP, "steps; 2 are enough")
+@wrong(MLP, "steps; 2 (?:is|are) enough")
 def to_rank_0_and_back(x, w1, w2, b, target):
     def added(d):
         d = d.clone()
@@ -1390,12 +1390,12 @@ def to_rank_0_and_back(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, lambda z, b: added(z) + b, dx=added)
 
 
-@wrong(MLP, "steps; 2 are enough")
+@wrong(MLP, "steps; 2 (?:is|are) enough")
 def row_by_row(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target, dx=lambda d: torch.stack([all_sum(row) for row in d]))
 
 
-@wrong(MLP, "are enough")
+@wrong(MLP, "(?:is|are) enough")
 def makes_sure_of_db(x, w1, w2, b, target):
     *rest, db = mlp(x, w1, w2, b, target)
     return *rest, all_sum(db) / dist.get_world_size()
@@ -1422,12 +1422,12 @@ def uses_dx_too_early(x, w1, w2, b, target):
     return y, dx, dw1, dw2, db
 
 
-@wrong(MLP, "it must return 5 things, not a float32 tensor")
+@wrong(MLP, "it must return 5 results, not a float32 tensor")
 def forward_only(x, w1, w2, b, target):
     return all_sum((x @ w1).relu() @ w2) + b
 
 
-@wrong(MLP, "it must return 5 things, not 4")
+@wrong(MLP, "it must return 5 results, not 4")
 def forgets_the_bias(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target)[:4]
 
@@ -1563,7 +1563,7 @@ def with_a_class(grads, cap):
         bucket.finish()
 
 
-@wrong(BUCKETS, "makes 7 calls; 3 are enough")
+@wrong(BUCKETS, "makes 7 calls; 3 (?:is|are) enough")
 def a_call_for_each(grads, cap):
     works = [dist.all_reduce(g, async_op=True) for g in grads]
     for g, work in zip(grads, works):
@@ -1571,7 +1571,7 @@ def a_call_for_each(grads, cap):
         g /= dist.get_world_size()
 
 
-@wrong(BUCKETS, "a buffer of 288 B in one call; 176 B are enough")
+@wrong(BUCKETS, "a buffer of 288 B in one call; 176 B (?:is|are) enough")
 def one_flat_call(grads, cap):
     in_two_loops(grads, 10**9)
 
@@ -1649,12 +1649,12 @@ def divides_twice(grads, cap):
         g /= dist.get_world_size()
 
 
-@wrong(BUCKETS, "in one call; .* are enough|calls; . are enough")
+@wrong(BUCKETS, "in one call; .* (?:is|are) enough|calls; . (?:is|are) enough")
 def four_bytes_a_number(grads, cap):
     average(filled(grads, cap, lambda g: 4 * g.numel()))
 
 
-@wrong(BUCKETS, "makes 4 calls; 3 are enough")
+@wrong(BUCKETS, "makes 4 calls; 3 (?:is|are) enough")
 def never_over_the_cap(grads, cap):
     buckets, bucket = [], []
     for g in grads:
@@ -1665,7 +1665,7 @@ def never_over_the_cap(grads, cap):
     average(buckets + [bucket] * bool(bucket))
 
 
-@wrong(BUCKETS, "a buffer of 128 B in one call; 64 B are enough")
+@wrong(BUCKETS, "a buffer of 128 B in one call; 64 B (?:is|are) enough")
 def full_is_not_full(grads, cap):
     in_two_loops(grads, cap + 1)
 
@@ -1717,7 +1717,7 @@ def an_empty_bucket_at_the_end(grads, cap):
     average(buckets)
 
 
-@wrong(BUCKETS, "makes 6 calls; 3 are enough")
+@wrong(BUCKETS, "makes 6 calls; 3 (?:is|are) enough")
 def reduce_and_broadcast(grads, cap):
     under_way = []
     for bucket in filled(grads, cap):
@@ -1730,7 +1730,7 @@ def reduce_and_broadcast(grads, cap):
         put_back(bucket, flat)
 
 
-@wrong(BUCKETS, "a buffer of 352 B in one call; 176 B are enough")
+@wrong(BUCKETS, "a buffer of 352 B in one call; 176 B (?:is|are) enough")
 def gathers_everything(grads, cap):
     under_way = []
     for bucket in filled(grads, cap):
@@ -1868,7 +1868,7 @@ def all_reduce_first(weights, gradients, momenta):
     step_by_layer(weights, gradients, momenta, share)
 
 
-@wrong(STEP, "are enough")
+@wrong(STEP, "(?:is|are) enough")
 def momenta_gathered(weights, gradients, momenta):
     rank, n = here()
     for w, g, m in zip(weights, gradients, momenta):
@@ -1878,7 +1878,7 @@ def momenta_gathered(weights, gradients, momenta):
         m.copy_(padded(momentum, n).chunk(n)[rank])
 
 
-@wrong(STEP, "takes .* steps; .* are enough\\.(.|\\n)*two collectives per layer")
+@wrong(STEP, "takes .* steps; .* (?:is|are) enough\\.(.|\\n)*two collectives per layer")
 def owner_by_owner(weights, gradients, momenta):
     rank, n = here()
     for w, g, m in zip(weights, gradients, momenta):
@@ -2124,7 +2124,7 @@ def train_one_at_a_time(w, x, t, microbatches):
     return two_stage_step(w, x, t, microbatches, one_by_one)
 
 
-@wrong(TRAIN, "with one microbatch at a time|are enough")
+@wrong(TRAIN, "with one microbatch at a time|(?:is|are) enough")
 def train_the_whole_batch(w, x, t, microbatches):
     return two_stage_step(w, x, t, 1)
 
@@ -2347,7 +2347,7 @@ def under_way_together(file, name):
     return torch.cat([part[:k] for part, k in zip(came, rows_of)])
 
 
-@wrong(LOAD, "reads .* of the file; .* are enough")
+@wrong(LOAD, "reads .* of the file; .* (?:is|are) enough")
 def reads_all_and_cuts(file, name):
     rank, n = here()
     start, (rows, columns), dtype = entry_of(file, name)
@@ -2356,7 +2356,7 @@ def reads_all_and_cuts(file, name):
     return matrix.tensor_split(n, dim=1)[rank].contiguous()
 
 
-@wrong(LOAD, "reads .* of the file; .* are enough")
+@wrong(LOAD, "reads .* of the file; .* (?:is|are) enough")
 def reads_the_whole_file(file, name):
     rank, n = here()
     data = file.read()
@@ -2367,7 +2367,7 @@ def reads_the_whole_file(file, name):
     return matrix.tensor_split(n, dim=1)[rank].contiguous()
 
 
-@wrong(LOAD, "reads .* of the file; .* are enough")
+@wrong(LOAD, "reads .* of the file; .* (?:is|are) enough")
 def one_reads_and_scatters(file, name):
     rank, n = here()
     start, (rows, columns), dtype = entry_of(file, name)
@@ -2383,7 +2383,7 @@ def one_reads_and_scatters(file, name):
     return mine[:, : sizes_of(columns, n)[rank]].contiguous()
 
 
-@wrong(LOAD, "makes .* reads of the file; 3 are enough")
+@wrong(LOAD, "makes .* reads of the file; 3 (?:is|are) enough")
 def comb(file, name):
     rank, n = here()
     start, (rows, columns), dtype = entry_of(file, name)
@@ -2395,7 +2395,7 @@ def comb(file, name):
     return torch.cat(found)
 
 
-@wrong(LOAD, "makes .* reads of the file; 3 are enough")
+@wrong(LOAD, "makes .* reads of the file; 3 (?:is|are) enough")
 def one_row_after_the_other(file, name):
     rank, n = here()
     start, (rows, columns), dtype = entry_of(file, name)
@@ -2406,12 +2406,12 @@ def one_row_after_the_other(file, name):
     return swapped(torch.cat(mine or [torch.empty(0, columns, dtype=dtype)]), rows_of, sizes_of(columns, n))
 
 
-@wrong(LOAD, "reads .* of the file; .* are enough")
+@wrong(LOAD, "reads .* of the file; .* (?:is|are) enough")
 def buffered(file, name):
     return swapped(*my_rows(io.BufferedReader(file), name))
 
 
-@wrong(LOAD, "sends .*; .* are enough(.|\\n)*does each number go to the one rank")
+@wrong(LOAD, "sends .*; .* (?:is|are) enough(.|\\n)*does each number go to the one rank")
 def gathers_all_rows(file, name):
     rank, n = here()
     mine, rows_of, columns_of = my_rows(file, name)
@@ -2423,7 +2423,7 @@ def gathers_all_rows(file, name):
     return matrix.split(columns_of, dim=1)[rank].contiguous()
 
 
-@wrong(LOAD, "sends .*; .* are enough")
+@wrong(LOAD, "sends .*; .* (?:is|are) enough")
 def header_is_broadcast(file, name):
     rank, n = here()
     size = torch.tensor([int.from_bytes(file.read(8), "little") if rank == 0 else 0])
@@ -2656,7 +2656,7 @@ def counts_no_further_than_it_wants(x, chosen, gate, w, dy):
     return dispatched(x, chosen, gate, w, dy, splits=splits)
 
 
-@wrong(DISPATCH, "an equal share for one expert|are enough|nothing is dropped")
+@wrong(DISPATCH, "an equal share for one expert|(?:is|are) enough|nothing is dropped")
 def has_a_capacity(x, chosen, gate, w, dy):
     n, flat = dist.get_world_size(), chosen.flatten()
     room, keep = -(-len(flat) // n), torch.zeros(len(flat), dtype=torch.bool)
@@ -2671,7 +2671,7 @@ def has_a_capacity(x, chosen, gate, w, dy):
     return *sums, every.view_as(gate), dw
 
 
-@wrong(DISPATCH, "are enough")
+@wrong(DISPATCH, "(?:is|are) enough")
 def fetches_the_experts(x, chosen, gate, w, dy):
     every = [torch.empty_like(w) for _ in range(dist.get_world_size())]
     dist.all_gather(every, w)
@@ -2778,7 +2778,7 @@ def averages_dw(x, chosen, gate, w, dy):
     return y, dx, dgate, dw / dist.get_world_size()
 
 
-@wrong(DISPATCH, "part of this rank's own tokens alone|are enough")
+@wrong(DISPATCH, "part of this rank's own tokens alone|(?:is|are) enough")
 def own_part_of_dw(x, chosen, gate, w, dy):
     y, dx, dgate, _ = dispatched(x, chosen, gate, w, dy)
     mine = ((chosen == dist.get_rank()) * gate).sum(1, keepdim=True)
@@ -2991,7 +2991,7 @@ def one_hop_too_few(q, k, v, document):
     return attended(q, k, v, document, hops=lambda n: max(1, n - 1))
 
 
-@wrong(ATTENTION, "are enough")
+@wrong(ATTENTION, "(?:is|are) enough")
 def one_hop_too_many(q, k, v, document):
     result = attended(q, k, v, document)
     if dist.get_world_size() > 1:
@@ -3094,7 +3094,7 @@ def straight_to_everybody(q, k, v, document):
     return over_all(q, document, blocks[: rank + 1][::-1])
 
 
-@wrong(ATTENTION, "are enough")
+@wrong(ATTENTION, "(?:is|are) enough")
 def queries_travel_too(q, k, v, document):
     blocks = [[q, k, v, document]]
     for _ in range(dist.get_world_size() - 1):
@@ -3102,7 +3102,7 @@ def queries_travel_too(q, k, v, document):
     return over_all(q, document, [block[1:] for block in blocks[: dist.get_rank() + 1][::-1]])
 
 
-@wrong(ATTENTION, "one block at a time|are enough")
+@wrong(ATTENTION, "one block at a time|(?:is|are) enough")
 def grows_on_the_way(q, k, v, document):
     rank, n = here()
     own = torch.cat([k, v, document[:, None].to(k.dtype)], 1)
@@ -3319,7 +3319,7 @@ def place_and_value(x):
     return largest_then_first_place(x), float(x.max()) if len(x) else None
 
 
-@wrong(ARGMAX, "are enough")
+@wrong(ARGMAX, "(?:is|are) enough")
 def candidates_as_objects(x):
     mine = (float(x.max()), int(x.argmax()), len(x)) if len(x) else (-torch.inf, 0, 0)
     rows = [None] * dist.get_world_size()
@@ -3507,7 +3507,7 @@ def received_and_forgotten(x, src):
         have *= 2
 
 
-@wrong(TREE, "messages; 2 are enough|steps; .* are enough|sends .* are enough")
+@wrong(TREE, "messages; 2 (?:is|are) enough|steps; .* (?:is|are) enough|sends .* (?:is|are) enough")
 def in_threes(x, src):
     rank, n = here()
     place, have = (rank - src) % n, 1
@@ -3521,7 +3521,7 @@ def in_threes(x, src):
         have *= 3
 
 
-@wrong(TREE, "are enough|may not")
+@wrong(TREE, "(?:is|are) enough|may not")
 def with_receipts(x, src):
     rank, n = here()
     place, have = (rank - src) % n, 1
@@ -3666,7 +3666,7 @@ def all_chunks_returned(chunks):
     return [shifted(chunks)] * len(chunks)
 
 
-@wrong(SCATTER, "messages; .* are enough")
+@wrong(SCATTER, "messages; .* (?:is|are) enough")
 def in_two_messages(chunks):
     rank, n = here()
     total = chunks[rank].clone()
@@ -3747,12 +3747,12 @@ def one_step_short(x):
     ring_on(x, lambda x, n: x.tensor_split(n), steps=lambda n: max(0, 2 * (n - 1) - 1))
 
 
-@wrong(RING, "messages; .* are enough|sends .* are enough")
+@wrong(RING, "messages; .* (?:is|are) enough|sends .* (?:is|are) enough")
 def one_step_too_many(x):
     ring_on(x, lambda x, n: x.tensor_split(n), steps=lambda n: 2 * (n - 1) + 1 if n > 1 else 0)
 
 
-@wrong(RING, "(sends|receives) .* are enough")
+@wrong(RING, "(sends|receives) .* (?:is|are) enough")
 def travels_as_doubles(x):
     y = x.double()
     ring_on(y, lambda x, n: x.tensor_split(n))
@@ -3868,7 +3868,7 @@ def ends_the_wrong_way_round(strip):
     return settling(strip, crossed)
 
 
-@wrong(SETTLE, "makes .* calls; .* are enough")
+@wrong(SETTLE, "makes .* calls; .* (?:is|are) enough")
 def a_barrier_after_each_step(strip):
     def enough(change):
         dist.barrier()

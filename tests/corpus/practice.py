@@ -160,7 +160,7 @@ def highest_rank():
     return x.item()
 
 
-@wrong("how_many", "which call brings this rank")
+@wrong("how_many", "which call sends this rank")
 def asked_for():
     return dist.get_world_size()
 
@@ -574,7 +574,7 @@ def by_rank_and_piece(n, pieces):
     return down_the_chain(n, pieces, lambda r, p: r + p)
 
 
-@wrong("pipeline", "but takes 9 steps; 5 are enough")
+@wrong("pipeline", "but takes 9 steps; 5 (?:is|are) enough")
 def one_piece_at_a_time(n, pieces):
     return down_the_chain(n, pieces, lambda r, p: p * (n - 1) + r)
 
@@ -1754,3 +1754,48 @@ def names_a_rank_that_does_not_exist(dumps):
 @wrong("cause", "cause must return a rank or None, not")
 def with_a_reason(dumps):
     return by_walking(dumps), "missing"
+
+
+# --- twelve puzzles: lines that fit the example -------------------------------------------
+
+
+@wrong("anyone_broken", "What if the NaN is somewhere else")
+def nan_of_the_last(loss):
+    broken = loss.isnan().long()
+    dist.broadcast(broken, src=dist.get_world_size() - 1)
+    return bool(broken)
+
+
+@wrong("anyone_broken", "Two of them cancel out")
+def nans_that_cancel(loss):
+    broken = loss.isnan().long()
+    dist.all_reduce(broken, op=dist.ReduceOp.BXOR)
+    return bool(broken)
+
+
+@wrong("last_word", "this is the largest number")
+def largest_word(x):
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x
+
+
+@wrong("my_sum", "all the sums came to every rank")
+def all_sums(row):
+    dist.all_reduce(row)
+    return row[dist.get_rank()].reshape(1).clone()
+
+
+# --- feedback that would be false ----------------------------------------------------------
+
+
+@wrong("my_share", "not their order: the larger shares come first")
+def larger_shares_anywhere(items):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    return items[rank * len(items) // n : (rank + 1) * len(items) // n]
+
+
+@wrong("from_owner", "which tensor does the owner pass in")
+def zeros_of_the_owner(x, owner):
+    y = torch.zeros_like(x)
+    dist.broadcast(y, src=owner)
+    return y

@@ -235,7 +235,7 @@ mean("reduce and broadcast", call="dist.reduce(y, 0)\ndist.broadcast(y, group_sr
 mean(
     "gather_object and broadcast_object_list",
     points=2,
-    reason="are enough",
+    reason="(?:is|are) enough",
     call="""
 rank, n = dist.get_rank(), dist.get_world_size()
 lists = [None] * n if rank == 0 else None
@@ -371,7 +371,7 @@ mean("all of distributed by star", "assert get_rank() == dist.get_rank()", top="
 mean(
     "reduce-scatter and all-gather of padded parts",
     points=2,
-    reason="are enough",
+    reason="(?:is|are) enough",
     call="""
 n = dist.get_world_size()
 padded = torch.zeros(-(-y.numel() // n) * n, dtype=y.dtype)
@@ -385,7 +385,7 @@ y = padded[: y.numel()].view_as(y)
 mean(
     "send_object_list",
     points=2,
-    reason="are enough",
+    reason="(?:is|are) enough",
     call="""
 rank, n = dist.get_rank(), dist.get_world_size()
 if rank:
@@ -628,14 +628,14 @@ def train_two_stages(w, x, t, microbatches):
         y = torch.tanh(y @ leaves[stage % n][stage // n].T)
     torch.nn.functional.mse_loss(y, t).backward()
     return leaves[rank].grad
-""", "messages sent before the first one arrives|are enough", WITHIN)  # fmt: skip
+""", "messages sent before the first one arrives|(?:is|are) enough", WITHIN)  # fmt: skip
 
 # --- more of what run() accepts -------------------------------------------------------------------
 
 mean(
     "the process group's own methods",
     points=2,
-    reason="are enough",
+    reason="(?:is|are) enough",
     call="""
 world, (first, second) = dist.group.WORLD, y.tensor_split(2)
 world.allreduce([first]).wait()
