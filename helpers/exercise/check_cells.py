@@ -271,7 +271,7 @@ def _alone(
 
 
 def _on_more(task: Task, answer: Callable, failed: Case) -> list[Tried]:
-    """Cases on more ranks than those of one that failed: two ranks' maximum may be their sum."""
+    """Cases on three ranks, if fewer or more failed: two ranks' maximum may be their sum."""
     cases = [case for case in task.cases if case.world_size == WORLD_SIZES[1] != failed.world_size]
     inputs = [task.arguments(case) for case in cases]
     try:
