@@ -133,8 +133,8 @@ BREAKS = [
     ),
     Break(
         "the gradebook lacks a column", "grader.class_report",
-        '["student", *names, "points", "of", "late", "page", "problems"]',
-        '["student", *names, "points", "late", "page", "problems"]',
+        '["student", *names, "points", "of", "late", "page", "problems", *',
+        '["student", *names, "points", "late", "page", "problems", *',
         "tests/test_class.py -k names_of_any_kind",
     ),
     Break(
