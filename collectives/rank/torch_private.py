@@ -238,6 +238,19 @@ run_backward = IDLING.takes("torch.autograd._engine_run_backward")
 WATCHING.takes("torch.autograd._engine_run_backward")
 
 
+def compiles_itself() -> bool:
+    """Whether the mode that asks is asked for an operator of torch's that compiles itself when it is called."""
+    frame = sys._getframe(2)  # the mode's caller
+    while frame is not None and frame.f_code.co_filename.startswith(_COMPILERS):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_COMPILE_THEMSELVES)
+
+
+def is_higher_order(operator: Any) -> bool:
+    """Whether an operator takes functions of tensors, and so has no schema."""
+    return not hasattr(operator, "_schema")
+
+
 def set_run_backward(function) -> None:
     """Make every backward pass go through this function, which must call `run_backward`."""
     if IDLING:
@@ -256,11 +269,22 @@ _DispatchMode = OBSERVING.takes("torch.utils._python_dispatch.TorchDispatchMode"
 WATCHING.takes("torch.utils._python_dispatch.TorchDispatchMode")
 
 
+_COMPILE_THEMSELVES = FOLDER + "_higher_order_ops" + os.sep, os.path.join(FOLDER, "nn", "attention", "")
+_COMPILERS = FOLDER + "_dynamo" + os.sep, os.path.join(FOLDER, "utils", "_python_dispatch.py")
+
+
 class DispatchMode(_DispatchMode):
-    """A TorchDispatchMode that is never compiled.
+    """A TorchDispatchMode that is never compiled, and keeps nothing from being compiled.
 
     torch would wrap its __torch_dispatch__ with torch._dynamo.disable, whose import costs every rank a second.
+    FlexAttention and torch.cond compile themselves, and are higher-order operators, which a mode sees only if it says so.
     """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

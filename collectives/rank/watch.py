@@ -67,7 +67,8 @@ class Watch(DispatchMode):
     """The guards of all calls under way, and the mode that checks every use of a tensor against them.
 
     guards: by the call's index.
-    report: called with the call's index and "written", "read" or "viewed", once per call and kind, from within the use.
+    report: called with the call's index and "written", "read", "viewed" or "returned", once per call and kind, from
+        within the use.
     """
 
     def __init__(self, report: Callable[[int, str], None]) -> None:
@@ -149,19 +150,20 @@ class Watch(DispatchMode):
 
     @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if self.guards and (used := _used(func)):
+        higher_order = torch_private.is_higher_order(func)
+        if self.guards and not higher_order and (used := _used(func)):
             if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
                 return NotImplemented  # they come here again, with the tensors that they wrap
             for place, name, how in used:
                 value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
                 for tensor in each(value):
                     if isinstance(tensor, torch.Tensor):  # rather than a number
-                        self._check(tensor, how)
+                        self.check(tensor, how)
         # While a mode handles an operator it is off the stack, and returns to it by itself.
         self._thread.dispatching = True
         try:
             # func itself would first look for torch.compile's fake tensors, of which there are none.
-            call = torch_private.operation(func)
+            call = func if higher_order else torch_private.operation(func)
             return call(*args, **kwargs) if kwargs else call(*args)
         finally:
             self._thread.dispatching = False
@@ -173,12 +175,12 @@ class Watch(DispatchMode):
         @partial(never_compiled, callees=False)
         def method(tensor, *args, **kwargs):
             if self.guards:
-                self._check(tensor, how)
+                self.check(tensor, how)
             return original(tensor, *args, **kwargs)
 
         return method
 
-    def _check(self, tensor: torch.Tensor, how: str) -> None:
+    def check(self, tensor: torch.Tensor, how: str) -> None:
         first, last = extent(tensor)
         for guard in list(self.guards.values()):  # another thread may be adding one
             for start, end, at_all in guard.extents:

@@ -148,6 +148,11 @@ class _Observer(DispatchMode):
             stack.enter_context(self)
         return stack
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether to let torch.compile work: hooks that see a model layer by layer aren't for compiling."""
+        return torch_private.compiles_itself()
+
     # The program's place.
 
     def _in_backward(self) -> bool:
@@ -254,6 +259,8 @@ class _Observer(DispatchMode):
         elif self._last == "backward" and not self._sampled_update:
             self._sampled_update = True
             self._sample("update", "")
+        if torch_private.is_higher_order(func):
+            return func(*args, **kwargs)
         namespace, _, name = torch_private.schema(func).name.partition("::")
         if name not in CALLS.get(namespace, ()):
             return func(*args, **kwargs)
