@@ -11,7 +11,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_200
+MOST_OF_SPINE = 2_220
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_890,
@@ -20,15 +20,15 @@ CEILINGS = {
     "collectives/draw": 1_590,
     "collectives/figures": 680,
     "collectives/judge": 2_610,
-    "collectives/launch": 2_470,
+    "collectives/launch": 2_500,
     "collectives/log": 1_450,
     "collectives/machines": 940,
     "collectives/outcome": 240,
     "collectives/planner": 1_890,
-    "collectives/rank": 2_600,
+    "collectives/rank": 2_645,
     "collectives/remote": 1_320,
     "collectives/same": 1_880,
-    "collectives/train": 2_210,
+    "collectives/train": 2_215,
     "collectives/watch": 6_715,
     "grader": 4_660,
     "helpers": 4_625,

@@ -54,6 +54,17 @@ def test_a_bad_argument_shows_our_words_and_no_launcher(kernel):
         assert kind == "error" and error["traceback"][0].startswith(said) and len(error["traceback"]) == 1
 
 
+def test_a_function_that_was_called_instead_of_passed_is_noticed(kernel):
+    kernel.run("def train(): dist.all_reduce(torch.ones(1))")
+    (kind, error), (_, said) = kernel.run("run(train())")
+    assert (
+        kind == "error"
+        and error["ename"] == "ValueError"
+        and "Pass the function without calling it: run(train)" in said
+    )
+    assert len(kernel.run("train()")) == 1  # not about run()
+
+
 LONG = """
 def until(end):
     dist.barrier()

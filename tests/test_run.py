@@ -195,7 +195,10 @@ def test_no_communication_and_world_size_one():
         return x.tolist()
 
     assert run(alone, world_size=1).results == [[1.0, 1.0]]
-    assert repr(run(lambda: None, world_size=2)) == "2 ranks ran <lambda>: no communication, nothing returned"
+    silent = run(lambda: None, world_size=2)
+    with pytest.raises(IndexError, match="made no calls, so there's nothing to draw"):
+        silent.draw(0)
+    assert repr(silent) == "2 ranks ran <lambda>: no communication, nothing returned"
     assert repr(run(lambda: "hi", world_size=2)) == "  rank   <lambda> returned\n     0   'hi'\n     1   'hi'"
 
 
@@ -220,7 +223,7 @@ def test_one_or_two_more_calls_are_shown_and_many_counted_with_what_came_back():
     "args, kwargs, error, words",
     [
         (["share"], {}, TypeError, "not a str"),
-        ([None], {}, TypeError, "not a NoneType"),
+        ([None], {}, TypeError, r"not None. Pass the function without calling it: run\(share\)"),
         ([share, 1], {"world_size": 0}, ValueError, "from 1 to 256"),
         ([share, 1], {"world_size": 2.0}, TypeError, "whole number"),
         ([share, 1], {"world_size": True}, TypeError, "whole number"),
@@ -403,6 +406,62 @@ def test_ranks_of_one_machine_are_not_said_to_have_a_cable_between_them():
     together, apart = (wording.words(monitor.out_of_time(20.0, distant)) for distant in (False, True))
     assert "a cable, a firewall" in apart and "cable" not in together
     assert "their calls fit together. Give it longer with run(..., timeout=seconds)" in together
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: dist.send(torch.ones(2), -1), "no rank -1 to send to. Ranks are 0 to 1"),
+        (lambda: dist.isend(torch.ones(2), 2), "no rank 2 to send to"),
+        (lambda: dist.recv(torch.ones(2), -1), "no rank -1 to receive from"),
+        (lambda: dist.recv(torch.ones(2), group_src=2), "no rank 2 to receive from"),
+        (lambda: dist.recv_object_list([None], src=-1), "no rank -1 to receive from"),
+        (lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(2), 2)]), "no rank 2 to receive from"),
+    ],
+)
+def test_a_rank_that_does_not_exist_is_named_at_once(call, words):
+    with pytest.raises(RankFailed, match=words):
+        run(call, world_size=2)
+
+
+@pytest.mark.parametrize("way", ["plain", "in a dict", "a view", "a parameter", "received"])
+def test_a_result_that_nobody_waited_for_is_named_before_its_numbers_are_judged(way):
+    def returned():
+        x = torch.ones(2, 2)
+        if way == "received":
+            peer = 1 - dist.get_rank()
+            works = [dist.isend(torch.ones(2, 2), peer), dist.irecv(x, peer)]
+            dist.barrier()
+            return x if works else None
+        dist.all_reduce(x, async_op=True)
+        return {"in a dict": [{"x": x}], "a view": x[1], "a parameter": torch.nn.Parameter(x)}.get(way, x)
+
+    with pytest.raises(Mismatch, match=r"ranks? .* returns? the tensor of (all_reduce #1|recv #2) without waiting"):
+        run(returned, world_size=2)
+
+
+def test_a_result_that_was_waited_for_in_any_way_is_returned_in_peace():
+    def returned():
+        xs = [torch.ones(1) for _ in range(4)]
+        works = [dist.all_reduce(x, async_op=True) for x in xs]
+        works[0].wait()
+        works[1].get_future().wait()
+        while not works[2].is_completed():
+            pass
+        thread = threading.Thread(target=works[3].wait)
+        thread.start()
+        thread.join()
+        given, unread = torch.ones(1), torch.ones(1)
+        if dist.get_rank() == 0:  # what a call only sends may be read meanwhile
+            works += [dist.isend(given, 1), dist.broadcast(given, 0, async_op=True)]
+        else:
+            dist.recv(given, 0)
+            dist.broadcast(given, 0)
+        works.append(dist.all_reduce(unread, async_op=True))
+        dist.barrier()
+        return xs, given
+
+    assert run(returned, world_size=2).results == [([2.0] * 4, 1.0)] * 2
 
 
 def test_only_the_root_reduces():

@@ -21,7 +21,7 @@ LOOK_BACK = 128  # calls, for the one in which ranks parted
 # Flaws of calls whose parts do not match, the gravest first.
 _GRAVITY = (
     "collective", "root", "reduce op", "dtype", "shape", "size", "aliased", "gaps", "remainder", "split sizes", "read",
-    "written", "layout",
+    "returned", "written", "layout",
 )  # fmt: skip
 OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # that two different calls may have, too, if their lines differ
 

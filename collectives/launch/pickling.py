@@ -30,8 +30,9 @@ class _Packer(cloudpickle.Pickler):
 
     dispatch_table = ChainMap({}, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, buffer: io.BytesIO) -> None:
+    def __init__(self, buffer: io.BytesIO, on_tensor: Callable[[torch.Tensor], None] | None) -> None:
         super().__init__(buffer)
+        self._on_tensor = on_tensor
         self.definitions: dict[str, Any] = {}  # by the name that pickle finds them by
 
     def reducer_override(self, value: Any) -> Any:
@@ -39,6 +40,8 @@ class _Packer(cloudpickle.Pickler):
             with suppress(Exception):  # a local name, or one that is gone; a class may raise anything
                 if attrgetter(value.__qualname__)(sys.modules["__main__"]) is value:
                     self.definitions[value.__qualname__] = value
+        elif self._on_tensor and isinstance(value, torch.Tensor):
+            self._on_tensor(value)
         return super().reducer_override(value)
 
 
@@ -57,10 +60,11 @@ _packing = threading.Lock()
 _cloudpickles_own = cloudpickle.cloudpickle._find_imported_submodules
 
 
-def pack(value: Any, definitions: bool = False) -> bytes:
+def pack(value: Any, definitions: bool = False, on_tensor: Callable[[torch.Tensor], None] | None = None) -> bytes:
     """Functions, classes and objects of a notebook as bytes, by value where they must be.
 
     definitions: also pack the names of the notebook's own functions and classes, for unpack_with_definitions.
+    on_tensor: called with each tensor in the value before it is read.
     """
     buffer = io.BytesIO()
     with _packing:
@@ -70,7 +74,7 @@ def pack(value: Any, definitions: bool = False) -> bytes:
         # thousand: that takes most of the time. Others in this process keep theirs.
         cloudpickle.cloudpickle._find_imported_submodules = _submodules
         try:
-            packer = _Packer(buffer)
+            packer = _Packer(buffer, on_tensor)
             packer.dump(value)
             if definitions:
                 packer.dump(packer.definitions)

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
+from . import called_here
 from .forkserver import ForkServer, LocalWorkers
 from .interrupts import Interrupts
 from .wire import Place, ProcessContext
@@ -48,6 +49,7 @@ def start_early(world_size: int = 4) -> None:
     Nowhere else: a script may never call run, and the server imports this package too.
     """
     if _server is None and _in_kernel():
+        sys.modules["IPython"].get_ipython().events.register("post_run_cell", called_here.advise)
         with suppress(OSError):  # the first run tries again, and reports the error
             server().prepare(world_size, Patience())
 

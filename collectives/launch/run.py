@@ -110,8 +110,8 @@ def check_arguments(fn: Any, world_size: Any, timeout: Any) -> None:
         raise RuntimeError("run() was called inside a rank: ranks cannot start ranks of their own.")
     if not callable(fn):
         raise TypeError(
-            f"run() needs a function to run on every rank, not {with_article(fn)}. Pass the function itself: run(share), "
-            "not run(share()) or run('share')."
+            f"run() needs a function to run on every rank, not {'None' if fn is None else with_article(fn)}. Pass the function "
+            "without calling it: run(share), not run(share()) or run('share')."
         )
     if isinstance(world_size, bool) or not isinstance(world_size, int):
         raise TypeError(f"world_size is a number of processes, a whole number like 4, not {world_size!r}.")

@@ -5,7 +5,9 @@ import sys
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Callable
+
+import torch
 
 from ..log.messages import Failed, Joining, Returned
 from ..rank import threads
@@ -58,7 +60,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
             threads.join_all()
-            result = _packed(result)  # which waits for the results of functional collectives
+            result = _packed(result, tracer.returns if job.record else None)  # waits for functional collectives
             tracer.finish()
             _flush()
             new = list(islice(reversed(sys.modules), len(sys.modules) - known))
@@ -83,9 +85,9 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def _packed(result: Any) -> bytes:
+def _packed(result: Any, on_tensor: Callable[[torch.Tensor], None] | None) -> bytes:
     try:
-        return pack(result)
+        return pack(result, on_tensor=on_tensor)
     except Exception as error:
         raise TypeError(
             f"it returned a {type(result).__name__}, which cannot travel back to the notebook ({error}). "

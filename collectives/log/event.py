@@ -118,7 +118,7 @@ class Event:
     group_name: str = ""  # distinguishes groups of the same ranks
     non_dense: tuple[str, ...] = ()  # "in", "out": whether its input or output is a view with gaps
     strides: tuple[int, ...] | None = None  # strides of a tensor that is not contiguous
-    misuse: str | None = None  # this rank's misuse of its tensors: "aliased", "read", "written"
+    misuse: str | None = None  # this rank's misuse of its tensors: "aliased", "read", "returned", "written"
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited

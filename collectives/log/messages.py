@@ -51,7 +51,7 @@ class Misused(NamedTuple):
     """The rank used a tensor of a call that it had not waited for."""
 
     index: int
-    how: str  # "read", "written" or "viewed": a view was taken, which may be read at any later time
+    how: str  # "read", "returned", "written" or "viewed": a view was taken, which may be read at any later time
     line: Line | None
 
 

@@ -107,6 +107,8 @@ def _chosen(calls: list[Call], which: int | slice | None) -> list[Call]:
         return calls
     if isinstance(which, slice):
         return calls[which]
+    if not calls:
+        raise IndexError("this run made no calls, so there's nothing to draw")
     if not -len(calls) <= which < len(calls):
         made = f"this run made {len(calls)}, the first is call 0" if calls else "this run made none"
         raise IndexError(f"there is no call {which}: {made}")

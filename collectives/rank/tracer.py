@@ -124,6 +124,11 @@ class Tracer:
         for traced in [*self.open.values(), *self.messages.works()]:
             self.done(traced, waited=False, complete=traced.complete)
 
+    def returns(self, tensor: torch.Tensor) -> None:
+        """The function returns this tensor, which somebody will read."""
+        if self.watch.guards:
+            self.watch.check(tensor, "returned")
+
     # --- a call -------------------------------------------------------------------------
 
     def _called(self, op, name: str, keys, args: tuple, kwargs: dict):
@@ -279,7 +284,8 @@ class Tracer:
                     self.done(traced, waited=False)
 
     def _touched(self, index: int, how: str) -> None:
-        self.emit(Misused(index, how, learners_call(threads.here.given_at)[0]))
+        line = None if how == "returned" else learners_call(threads.here.given_at)[0]
+        self.emit(Misused(index, how, line))
 
     def now(self) -> float:
         return time.perf_counter() - self._began

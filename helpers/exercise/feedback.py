@@ -98,7 +98,7 @@ def broken(
     """The message about a run of `n_ranks` that raised.  case, inputs, passed: of the one case known to fail."""
     if unwritten(error):
         return to_write(task, "The hints below open one at a time.")
-    early = any(e.misuse in ("read", "written") for events in error.run.events for e in events)
+    early = any(e.misuse in ("read", "returned", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # a rank that raised had no time to wait
     thought = _EARLY if early else forgotten or _thought_on(task, error)
     if isinstance(task, Puzzle):

@@ -67,7 +67,7 @@ FINGERPRINT = re.compile(  # which torch prints with more detail than a row can 
     re.DOTALL,
 )
 # Whether the old or the new value is seen is a matter of time.
-RACES = {"read_before_wait", "write_before_wait", "reuse_before_wait", "use_before_received"}
+RACES = {"returned_before_wait", "read_before_wait", "write_before_wait", "reuse_before_wait", "use_before_received"}
 
 
 class Outcome(NamedTuple):

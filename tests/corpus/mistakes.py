@@ -383,6 +383,13 @@ def read_before_wait(r, n):
     return total
 
 
+@mistake("a result that nobody waits for is returned", Mismatch, "return the tensor of all_reduce #1 without waiting")
+def returned_before_wait(r, n):
+    x = ones(2)
+    dist.all_reduce(x, async_op=True)
+    return x
+
+
 @mistake("the tensor changed before wait", Mismatch, "rank 1 writes to the tensor of all_reduce #1 before")
 def write_before_wait(r, n):
     x = ones(1)

@@ -166,6 +166,7 @@ _MISUSES = {
     "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
     "remainder": "{ranks} give{s} {op} #{k} a number of rows that the number of ranks does not divide.",
     "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
+    "returned": "{ranks} return{s} the tensor of {op} #{k} without waiting for it.",
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
 }
 _PAIRS = "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank."
@@ -198,5 +199,6 @@ CONSEQUENCES = {
     "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
     "remainder": "gloo divides the bytes, and may cut through a number without an error; NCCL refuses. Pad, or pass both split sizes.",
     "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
+    "returned": "Until work.wait() returns, it may hold the old value, the new one, or half of each. Wait for it before the return.",
     "written": "Until work.wait() returns, the tensor is being sent or filled: others may get either value, or half of each.",
 }
