@@ -117,7 +117,9 @@ def size(nbytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """'1.5 s', '20 ms', '3.25 µs'"""
+    """'1,800 s', '1.5 s', '20 ms', '3.25 µs'"""
+    if seconds >= 999.5:
+        return f"{seconds:,.0f} s"
     for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
         if seconds * factor >= 0.9995:  # is written as 1
             break

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from collectives.format import wrapped
 from collectives.judge.verdict import Cause
 from collectives.watch.explain import dump, evidence, words
 from collectives.watch.explain.command import explain
@@ -211,6 +212,64 @@ def test_ranks_that_send_first_wait_for_each_other():
     assert "hold up" not in said.splitlines()[0] or "Ranks 0 and 1" in said
 
 
+def test_the_call_that_the_culprit_would_make_next_is_named():
+    """A pipeline's receives are posted early: the next call is the one that its tensor-parallel peers made."""
+    groups, programs = dumps.mesh(2, 2, 4), dumps.training(2, 2, 4, steps=3)
+    at = [k for k, step in enumerate(programs[9]) if step != SYNC and step.line == 22][1]
+    programs[9].insert(at, STOP)
+    said = told(job_of(Played(groups, programs)))
+    assert said.startswith("Rank 9 holds up the other 15: it has not made all_reduce #6 of group mesh_tp (8-11).\n"), (
+        said
+    )
+    sends = [k for k, step in enumerate(programs[9]) if step not in (SYNC, STOP) and step.line == 40]
+    programs[9] = [step for step in programs[9][: sends[1]] if step != STOP] + [STOP]
+    said = told(job_of(Played(groups, programs)))
+    assert said.startswith("Rank 9 holds up the other 15: it has not made send #2 to 1.\n"), said
+
+
+def test_a_host_without_dumps_is_named_as_one():
+    groups, programs = dumps.mesh(2, 2, 4), dumps.training(2, 2, 4)
+    for rank in range(4, 8):
+        programs[rank].insert(3, STOP)
+    said = told(job_of(Played(groups, programs), missing=range(4, 8)))
+    assert said.startswith("Ranks 4, 5, 6 and 7 may hold up the other 12: there is no dump of them, and "), said
+    assert "They are 4 in a row: one host, probably." in said and "died" not in said
+
+
+def test_few_dumps_accuse_nobody():
+    said = told(
+        job_of(Played(dumps.mesh(2, 4, 8), dumps.training(2, 4, 8, steps=1)[:63] + [[STOP]]), missing=range(1, 64))
+    )
+    first, second, *_ = said.splitlines()
+    assert first == "There are dumps of 1 of 64 ranks: which rank isn't in the call can't be known.", said
+    assert (
+        second.startswith(
+            "Rank 0 is waiting in reduce_scatter_single #1 of group mesh_dp (0, 8, 16, 24), for at least "
+        )
+        and "hold up" not in said
+    )
+    whole = job_of(Played({WORLD: (0, 1, 2)}, [[*STEP, SYNC]] * 3), missing=[2])
+    assert "none is known to be waiting; but of rank 2 nothing is known." in told(whole)
+
+
+def test_a_dump_without_entries_is_no_rank_without_calls(tmp_path):
+    Played({WORLD: (0, 1, 2, 3)}, [STEP, STEP, STEP[:2], STEP]).write(tmp_path)
+    (tmp_path / "nccl_trace_rank_3").write_bytes(pickle.dumps({"version": "2.9", "pg_config": {}, "pg_status": {}}))
+    said = explain(tmp_path)
+    assert said.startswith("Rank 2 holds up 2 of the other 3: it has not made all_reduce #3."), said
+    assert "nccl_trace_rank_3 holds no entries, so it reports nothing about its rank: left out." in said
+
+
+def test_512_ranks_in_a_hundred_columns():
+    groups, programs = dumps.mesh(4, 16, 8), dumps.training(4, 16, 8, steps=1)
+    programs[300].insert(1, STOP)
+    for missing in ((), range(296, 304)):
+        said = wrapped(told(job_of(Played(groups, programs), missing=missing)))
+        assert max(map(len, said.splitlines())) <= 100, said
+        assert said.index("rank 300" if not missing else "ranks 296-303") < said.index("ranks 0-"), said
+        assert "each waits in recv" in said and "from rank + 128" in said and len(said.splitlines()) < 60, said
+
+
 def test_a_ring_that_overflowed_is_read_from_where_all_have_it():
     programs = [[Do("all_reduce", WORLD, line=n % 5) for n in range(60)] + [SYNC] for _ in range(3)]
     programs[1] = programs[1][:57] + [STOP]
@@ -374,6 +433,13 @@ def test_a_record_of_watch_is_told_with_its_verdict(tmp_path):
     assert "hung is a record of collectives.watch.\nStuck: ranks 0 and 1 wait.\n" in hung
     assert "Nothing was found wrong" in well and f'collectives.jobs.load("{tmp_path / "well"}")' in well
     assert hung in explain(tmp_path) and well in explain(tmp_path)  # with whatever else is there
+
+
+def test_a_reader_that_ends_first_is_no_error(tmp_path):
+    Played({WORLD: (0, 1)}, [STEP, STEP[:2]]).write(tmp_path)
+    command = f"set -o pipefail; {sys.executable} -m collectives explain {tmp_path} | true"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == ""
 
 
 def test_a_path_that_is_not_there():

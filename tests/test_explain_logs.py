@@ -26,6 +26,7 @@ def lines(rank: int, seq: int, queued: int, op: str = "ALLREDUCE", n: int = 1) -
 
 
 def said(tmp_path, *texts: str) -> str:
+    tmp_path.mkdir(exist_ok=True)
     for number, text in enumerate(texts):
         (tmp_path / f"stderr-{number}.log").write_text(f"Epoch 3: loss 1.2\n{text}\n")
     return explain(tmp_path)
@@ -100,6 +101,51 @@ def test_the_form_of_torch_2_1_and_a_stack(tmp_path):
     told = said(tmp_path, old, "[rank1]: nothing of the watchdog's")
     assert "reduce_scatter_single #7753 of group 1" in told.splitlines()[0]
     assert "544,997,376 elements, at backward, train.py:33" in told
+
+
+@pytest.mark.parametrize("group", ["1", "0"])
+def test_a_rank_that_is_heard_of_alone_is_waiting(group, tmp_path):
+    """It has timed out: never is nobody known to be waiting, and nobody is accused for being left out of the files."""
+    status = f"[rank0]:[E1206 18:44:12 ProcessGroupNCCL.cpp:1664] [PG {group} Rank 0] Exception (either an error or timeout) detected by watchdog at work: 7753, last enqueued NCCL work: 7755, last completed NCCL work: 7752."
+    told = said(tmp_path, f"{WORK.format(r=0, seq=7753, op='_REDUCE_SCATTER_BASE', n=8)}\n{status}")
+    where = " of group 1" * (group == "1")
+    assert told.startswith(
+        f"Rank 0 timed out in reduce_scatter_single #7753{where} after 600 s, with 8 elements; #7752 had completed.\n"
+    ), told
+    assert (
+        "Only rank 0 is heard of in these logs, and the job has more ranks" in told
+        and 'grep -h "ProcessGroupNCCL"' in told
+    )
+    for wrong in ("none is known to be waiting", "hold up", "died", "No rank lacks"):
+        assert wrong not in told, told
+
+
+def test_logs_of_few_ranks_accuse_none_of_those_between(tmp_path):
+    told = said(tmp_path, lines(0, 78, 79), lines(3, 78, 79))
+    assert told.startswith(
+        "Ranks 0 and 3 timed out in all_reduce #78 after 600 s, with 1 element; #77 had completed."
+    ), told
+    assert "hold up" not in told and "No file reports how many ranks the job has: there may be more than 4." in told
+
+
+def test_numbers_that_cannot_belong_to_one_call(tmp_path):
+    told = said(
+        tmp_path, lines(0, 420, 426, "_REDUCE_SCATTER_BASE", 8208384), lines(1, 423, 424, "_REDUCE_SCATTER_BASE", 64)
+    )
+    first = "The calls of ranks 0 and 1 don't belong together: rank 0 is waiting in reduce_scatter_single #420, while rank 1 is already in reduce_scatter_single #423."
+    assert told.startswith(first), told
+    assert (
+        "so the sequences parted earlier" in told
+        and "look below the program" not in told
+        and "fits together" not in told
+    )
+    # A root may be ahead of the ranks that it sends to.
+    assert "parted" not in said(tmp_path / "rooted", lines(0, 420, 426, "BROADCAST"), lines(1, 423, 424, "BROADCAST"))
+
+
+def test_what_is_passed_fits_only_if_it_is_known(tmp_path):
+    told = said(tmp_path, *(STATUS.format(r=r, seq=9, queued=9, done=8) for r in range(3)))
+    assert "Whether what they pass fits together isn't known" in told, told
 
 
 def test_logs_fill_in_for_dumps_that_are_missing(tmp_path):

@@ -148,6 +148,15 @@ def test_steps_of_traces_are_their_profilers_and_count_what_is_exposed(tmp_path)
     assert kind.busbw == pytest.approx(2 * 2 / 3 * 2**26 / 500e-6, rel=1e-2) and kind.model > 0
 
 
+def test_the_bandwidth_of_a_gather_counts_the_parts_of_all_ranks(tmp_path):
+    for kind in ("allgather", "gather"):
+        for rank, waits in enumerate(WAITS):
+            data = json.dumps(trace(rank, waits)).replace('"allreduce"', f'"{kind}"')
+            (tmp_path / f"rank{rank}.json").write_text(data)
+        row = next(line.split() for line in explain(tmp_path).splitlines() if "MiB" in line)
+        assert row[3:5] == ["192", "MiB"], row
+
+
 def test_traces_that_cannot_be_used_are_named(tmp_path):
     written(tmp_path)
     whole = (tmp_path / "rank-1.pt.trace.json.gz").read_bytes()

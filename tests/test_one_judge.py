@@ -9,7 +9,7 @@ import torch
 from collectives.judge import wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Cause, Disagreement
-from collectives.log.event import Event, Line
+from collectives.log.event import MAIN, Event, Line
 from collectives.log.messages import Began, Called, Completed, Issued, Waiting, WorkBegan
 from collectives.watch.explain import evidence, ops
 from collectives.watch.explain.command import explain
@@ -117,7 +117,7 @@ def test_two_faults_in_groups_apart_are_both_named(kinds, tmp_path):
 def test_both_say_who_holds_up_whom_in_the_same_words(tmp_path):
     groups, programs = dumps.mesh(2, 2, 4), dumps.training(2, 2, 4, steps=1)
     for rank in (2, 5):
-        programs[rank].insert(3, STOP)
+        programs[rank].insert(4, STOP)
     played = Played(groups, programs)
     played.write(tmp_path)
     who = "Ranks 2 and 5 hold up the other 14: rank 2 has not made all_reduce"
@@ -180,6 +180,17 @@ def test_a_rank_that_waits_for_another_one_holds_up_nobody():
     for waiting in (limited, thread):
         (cause,) = told(*waiting, *late)
         assert (cause.kind, cause.ranks) == ("absent", (2,)), cause
+
+
+def test_a_rank_in_a_call_with_a_time_limit_is_not_in_your_code():
+    monitor = Monitor(3, check=False)
+    for rank in (1, 2):
+        for message in (a_call(rank, 0), (rank, Waiting(0, 0.5, True, MAIN))):
+            monitor.feed(*message)
+        monitor.locate(rank, Line("train.py", 6, "step"), ["all_reduce", "step"])
+    monitor.feed(0, Began())
+    said = wording.headline(monitor.standstill(4.0))
+    assert "ranks 1 and 2  waiting in all_reduce #1, for a limited time" in said, said
 
 
 def test_what_is_not_waited_for_accuses_nobody():

@@ -7,7 +7,7 @@ is below the program: a kernel, a GPU, a link. There may be several such causes 
 """
 
 from itertools import chain
-from typing import Callable, Collection, Iterable, Mapping, Sequence, TypeVar
+from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
 from ..log.calls import Call
 from ..log.event import Event
@@ -16,25 +16,43 @@ from .verdict import Cause, Slip, Wait
 
 FEW = 3  # calls by which a rank may have slipped against the others
 ENOUGH = 2  # consecutive calls that must agree before a slip is reported
+ONE_WAY = ("broadcast", "scatter", "reduce", "gather")  # a rank may end these before others have come to them
 
 T = TypeVar("T")
 FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a collective
 
 
-def of(waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> tuple[Cause, ...]:
+class Step(NamedTuple):
+    """A call of a rank's program.  number: of a collective on its group.  peer: of a message."""
+
+    op: str
+    name: str  # of the group
+    group: tuple[int, ...]
+    number: int
+    peer: int | None = None
+
+
+History = Callable[[int], Sequence[Step]]  # of a rank: its calls, as far as they are known, in order
+
+
+def of(
+    waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip, history: History = lambda rank: ()
+) -> tuple[Cause, ...]:
     """The causes of these waits that are independent of each other.
 
     waits: as a Standstill's.  calls: all that have not ended everywhere.
     """
-    return tuple(_Graph(waits, calls, slip).causes())
+    return tuple(_Graph(waits, calls, slip, history).causes())
 
 
 class _Graph:
     """The wait-for graph of ranks: an edge from each rank to the ranks that keep one of its calls from proceeding."""
 
-    def __init__(self, waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip) -> None:
+    def __init__(
+        self, waits: Sequence[Sequence[Wait]], calls: Iterable[Call], slip: FindSlip, history: History
+    ) -> None:
         self._waits = {rank: mine for rank, mine in enumerate(waits) if mine}
-        self._calls, self._slip = calls, slip
+        self._calls, self._slip, self._history = calls, slip, history
         # The first call that a rank waits in keeps it from all calls queued behind.
         self._firsts = {rank: mine[0] for rank, mine in self._waits.items()}
         self._edges = {
@@ -105,19 +123,44 @@ class _Graph:
     # --- causes ---------------------------------------------------------------------------
 
     def _absent(self) -> Iterable[Cause]:
-        """Ranks that calls lack and that wait in no call; the ranks first lacked by the same call are one cause."""
+        """Ranks that calls lack and that wait in no call; the ranks that are due in the same call are one cause."""
         lacking = sorted((w for w in chain(*self._waits.values()) if w.lacks), key=lambda wait: wait.event.start)
         absent = frozenset().union(*(wait.lacks for wait in lacking)) - self._waits.keys()
         sure = frozenset().union(*(wait.lacks - wait.unsure for wait in lacking)) & absent
-        left = set(sure or absent)
-        for wait in lacking:
-            if missing := wait.lacks & left:
-                left -= missing
-                slip = self._slip(min(missing), wait.call) if len(missing) == 1 and not wait.event.is_message else None
-                ranks = tuple(sorted(missing))
-                yield Cause(
-                    kind="absent", ranks=ranks, held=self._held(ranks), waits=self._in_call(wait.call), slip=slip
-                )
+        firsts = {id(wait.call): wait for wait in reversed(lacking)}  # the earliest in each call
+        due: dict[int, tuple[Wait, list[int]]] = {}
+        for rank in sorted(sure or absent):
+            wait = self._due(rank, [wait for wait in firsts.values() if rank in wait.lacks])
+            due.setdefault(id(wait.call), (wait, []))[1].append(rank)
+        for wait, ranks in due.values():
+            slip = self._slip(ranks[0], wait.call) if len(ranks) == 1 and not wait.event.is_message else None
+            held = self._held(ranks)
+            yield Cause(kind="absent", ranks=tuple(ranks), held=held, waits=self._in_call(wait.call), slip=slip)
+
+    def _due(self, rank: int, waits: Sequence[Wait]) -> Wait:
+        """Of the waits for a rank, the one in the call that it would make next.
+
+        It is the call that a peer made, after the last collective that both have made. A peer's own messages go to other
+        ranks than this one's, just as far away. If nothing is known: a receive may have been posted early, a collective not.
+        """
+        if len(waits) > 1:
+            mine = self._history(rank)
+            last = next(
+                (k for k in reversed(range(len(mine))) if mine[k].peer is None and len(mine[k].group) > 1), None
+            )
+            after = [_role(step, rank, rank) for step in mine[0 if last is None else last + 1 :]]
+            by_role = {_role(_wanted(wait), rank, rank): wait for wait in reversed(waits)}
+            for peer in mine[last].group if last is not None else ():
+                theirs = self._history(peer) if peer != rank else ()
+                at = next((k for k in reversed(range(len(theirs))) if theirs[k][1:] == mine[last][1:]), None)
+                made = list(after)
+                for step in theirs[at + 1 :] if at is not None else ():
+                    role = _role(step, peer, rank)
+                    if role in made:
+                        made.remove(role)
+                    elif role in by_role:
+                        return by_role[role]
+        return min(waits, key=lambda wait: (wait.event.is_message, wait.event.start))
 
     def _mismatches(self) -> list[Cause]:
         """The first collective of each group whose members pass arguments that do not match."""
@@ -150,29 +193,42 @@ class _Graph:
         stuck = [w for w in firsts.values() if not w.event.is_from_anyone and not self._behind(w, firsts)]
         calls = {id(wait.call): wait for wait in sorted(stuck, key=lambda wait: wait.event.start, reverse=True)}
         firsts = [wait for wait in reversed(calls.values()) if id(wait.call) not in known]
-        return sorted([*self._silent(firsts), *(self._joined(w.call) for w in firsts if not w.silent)], key=_made)
+        below = [*self._silent(firsts), *(self._joined(wait.call) for wait in firsts if not wait.silent)]
+        return sorted(below, key=lambda cause: (cause.kind != "parted", _made(cause)))
 
     def _silent(self, firsts: Iterable[Wait]) -> Iterable[Cause]:
-        """Needed ranks that have reported nothing; the ranks first needed by the same call are one cause."""
-        named: set[int] = set()
-        needing = [wait for wait in firsts if wait.silent]
-        for wait in needing:
-            if ranks := wait.silent - named:
-                named |= ranks
-                calls = (other.call for other in needing if other.silent & ranks)
-                inside = {each.event.rank for call in calls for each in self._in_call(call)}
-                held = self._held(inside) | inside
-                yield Cause(kind="silent", ranks=tuple(sorted(ranks)), held=held, waits=self._in_call(wait.call))
+        """The ranks that have reported nothing, if some call needs them: they may have ended together, as on one host."""
+        if needing := [wait for wait in firsts if wait.silent]:
+            ranks = frozenset().union(*(wait.silent for wait in chain(*self._waits.values())))
+            inside = {each.event.rank for wait in needing for each in self._in_call(wait.call)}
+            first = min(needing, key=lambda wait: (wait.event.is_message, wait.event.start))
+            held = self._held(inside) | inside
+            yield Cause(kind="silent", ranks=tuple(sorted(ranks)), held=held, waits=self._in_call(first.call))
 
     def _joined(self, call: Call) -> Cause:
         waits = self._in_call(call)
         inside = {wait.event.rank for wait in waits}
         held = self._held(inside) | inside
         ended = tuple(sorted(set(call.ranks) - inside))
+        if ahead := self._ahead(call):
+            ranks = tuple(sorted(inside | {wait.event.rank for wait in ahead}))
+            return Cause(kind="parted", ranks=ranks, held=held - set(ranks), waits=(waits[0], *ahead))
         queued = tuple(sorted(wait.event.rank for wait in waits if not wait.started))
         if queued and len(queued) < len(inside):
             return Cause(kind="not started", ranks=queued, held=held - set(queued), waits=waits, ended=ended)
         return Cause(kind="joined", held=held, waits=waits, ended=ended)
+
+    def _ahead(self, call: Call) -> tuple[Wait, ...]:
+        """The waits of ranks that have ended later collectives of this one's group, which they can't without the others."""
+
+        def is_ahead(wait: Wait) -> bool:
+            e = wait.event
+            return wait.call.index > call.index + 1 and e.lane.shared == lane and e.op not in ONE_WAY
+
+        lane = call.events[0].lane.shared
+        if call.is_message or call.op in ONE_WAY:
+            return ()
+        return tuple(wait for mine in self._waits.values() for wait in mine if is_ahead(wait))
 
     def _cycle(self, explained: Collection[int]) -> Cause | None:
         """Ranks that wait for each other, starting with the earliest; without ranks that are held up otherwise."""
@@ -199,6 +255,28 @@ class _Graph:
                 held = self._held([other])
                 return Cause(kind="absent", ranks=(other,), held=held, waits=self._in_call(wait.call), slip=slip)
         return Cause(kind="cycle", ranks=tuple(cycle), held=self._held(cycle), waits=waits)
+
+
+def step(e: Event, number: int) -> Step:
+    """A call as a step of its rank's program."""
+    return Step(e.op, e.group_name, e.group, number, (e.src if e.op == "recv" else e.dst) if e.is_message else None)
+
+
+def _wanted(wait: Wait) -> Step:
+    """The call that a wait's event lacks, as the rank that it lacks would make it."""
+    e, number = wait.event, wait.call.index
+    if not e.is_message:
+        return step(e, number)
+    return Step("recv" if e.op == "send" else "send", e.group_name, e.group, number, e.rank)
+
+
+def _role(step: Step, rank: int, other: int) -> tuple:
+    """The part of a step that is the same for ranks that do the same on different data.  other: a rank that may share the group."""
+    if step.peer is not None:
+        return step.op, step.peer - rank
+    if other in step.group:
+        return step.name, step.group
+    return (tuple(member - rank for member in step.group),)
 
 
 def _is_early(cycle: Cause) -> bool:

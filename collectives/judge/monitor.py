@@ -315,10 +315,12 @@ class Monitor(State):
         fits = self.mismatch() is None
         return TimeUp(**self._everybody, ranks=busy, seconds=seconds, fits=fits, distant=distant)
 
-    def standstill(self, seconds: float, slip: causes.FindSlip | None = None) -> Standstill | None:
+    def standstill(
+        self, seconds: float, slip: causes.FindSlip | None = None, history: causes.History | None = None
+    ) -> Standstill | None:
         """The verdict on ranks that have reported nothing for these seconds; None if they wait for nothing.
 
-        slip: finds how a rank's calls have slipped; by default by the calls that are remembered.
+        slip: finds how a rank's calls have slipped.  history: a rank's calls.  By default by those that are remembered.
         """
         calls = list(self._matcher.of.values())
         lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
@@ -331,8 +333,12 @@ class Monitor(State):
         open_ = {self.call_of(e): None for rank in range(self.world_size) for e in self._open_events(rank)}
         return Standstill(
             **self._everybody, ranks=blocked, calls=tuple(lacking), lacking=lacks, in_flight=in_flight, seconds=seconds,
-            waits=waits, causes=causes.of(waits, open_, slip or self._slip),
+            waits=waits, causes=causes.of(waits, open_, slip or self._slip, history or self._history),
         )  # fmt: skip
+
+    def _history(self, rank: int) -> list[causes.Step]:
+        made = (e for e in self._events[rank].values() if not e.is_from_anyone)
+        return [causes.step(e, self.call_of(e).index) for e in made]
 
     def _slip(self, rank: int, call: Call) -> Slip | None:
         """How a rank's calls have slipped, in a collective's group, against the calls of a rank that has made it."""

@@ -35,6 +35,14 @@ class Standing:
         return None if self.event or self.returned else next((name for name in ENTRIES if name in self.inside), None)
 
     @property
+    def limited(self) -> Event | None:
+        """The call in which its main thread waits until a time limit, as its stack shows."""
+        last = self.last
+        if self.event or self.returned or last is None or last.waiting is None or last.end is not None:
+            return None
+        return last if {"wait", last.op} & set(self.inside) else None
+
+    @property
     def absent(self) -> set[int]:
         """Members of the group that have not made the collective it waits in, whether this wait needs them or not."""
         if self.event is None or self.event.is_message:
@@ -130,10 +138,11 @@ class Cause:
 
     kind: absent, the ranks have not made a call that others wait in, and wait in no call, or have slipped; silent, they
     have reported nothing; mismatch, their arguments differ; not started, their device has not reached the call; joined,
-    all have made it, and no rank is to blame; cycle, the ranks wait for each other.
+    all have made it, and no rank is to blame; parted, some have ended calls after one that others wait in, so their
+    numbers don't belong together; cycle, the ranks wait for each other.
     """
 
-    kind: Literal["absent", "silent", "mismatch", "not started", "joined", "cycle"]
+    kind: Literal["absent", "silent", "mismatch", "not started", "joined", "parted", "cycle"]
     ranks: tuple[int, ...] = ()
     held: frozenset[int] = frozenset()  # that wait for them, directly or indirectly
     waits: tuple[Wait, ...] = ()  # in the call that it is about; for a cycle, one of each rank

@@ -9,6 +9,7 @@ printed, its picture is written into a folder.  A cell that fails on purpose pri
 
 import argparse
 import ast
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -74,9 +75,11 @@ def main() -> None:
     parser.add_argument("--device", help="on which its ranks make tensors, as run() takes it (cpu)")
     options = parser.parse_args()
     try:
-        print(export(options.notebook, options.backend, options.device))
+        program = export(options.notebook, options.backend, options.device)
     except (OSError, ValueError, ImportError) as error:
         sys.exit(str(error))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of a pipe, such as head, may end first
+    print(program)
 
 
 if __name__ == "__main__":

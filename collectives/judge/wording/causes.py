@@ -60,6 +60,8 @@ def headline(causes: Sequence[Cause], names: Names, first: bool = True) -> str:
     why = "; ".join(clauses) + more
     if causes[0].kind == "joined":
         return f"No rank lacks a call: {why}." if first else f"Besides, {why}."
+    if causes[0].kind == "parted":
+        return f"{'' if first else 'Besides, '}{why if not first else why[0].upper() + why[1:]}."
     who = _who(causes, names.world_size)
     return f"{who if first else f'Besides, {who[0].lower()}{who[1:]}'}: {why}."
 
@@ -119,6 +121,14 @@ def _joined(cause: Cause, names: Names, named: bool) -> str:
     return f"{who} have made {names.call(first)}, and it has not ended{there}"
 
 
+def _parted(cause: Cause, names: Names, named: bool) -> str:
+    behind, *ahead = cause.waits
+    inside = sorted(set(cause.ranks) - {wait.event.rank for wait in ahead})
+    those = few(wait.event.rank for wait in ahead)
+    call, later = names.call(behind.event), names.call(ahead[0].event)
+    return f"the calls of {few(cause.ranks)} don't belong together: {few(inside)} {'is' if len(inside) == 1 else 'are'} waiting in {call}, while {those} {'is' if len(ahead) == 1 else 'are'} already in {later}"
+
+
 def _cycle(cause: Cause, names: Names, named: bool) -> str:
     following = [*cause.ranks[1:], cause.ranks[0]]
     links = [
@@ -135,6 +145,7 @@ _WHY: dict[str, Callable[[Cause, Names, bool], str]] = {
     "mismatch": _mismatch,
     "not started": _not_started,
     "joined": _joined,
+    "parted": _parted,
     "cycle": _cycle,
 }
 

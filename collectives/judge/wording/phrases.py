@@ -9,6 +9,7 @@ from ...log.text import dropped as dropped
 from ...log.text import source as source
 from ..verdict import Standing
 
+MOST_RUNS = 8  # of ranks in a row, in a sentence
 CALLS_SHOWN = 3  # of those that ranks made from different lines
 
 EVERY_RANK_MAKES_IT = (
@@ -17,9 +18,18 @@ EVERY_RANK_MAKES_IT = (
 
 
 def few(ranks: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023'"""
+    """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023', '64 ranks (0, 8, 16, ..., 504)'"""
     ranks = sorted(ranks)
-    return name_ranks(ranks) if len(ranks) <= 4 else f"ranks {span(ranks)}"
+    if len(ranks) <= 4:
+        return name_ranks(ranks)
+    brief = runs(ranks)
+    return f"ranks {brief}" if brief == span(ranks) else f"{len(ranks):,} ranks ({brief})"
+
+
+def runs(ranks: Sequence[int]) -> str:
+    """The ranks as format.span has them; without the middle ones of a long list."""
+    parts = span(ranks).split(", ")
+    return ", ".join(parts if len(parts) <= MOST_RUNS else [*parts[:3], "...", parts[-1]])
 
 
 def verb(word: str, ranks: list[int]) -> str:
@@ -46,7 +56,7 @@ def named(e: Event, world_size: int) -> str:
 
 def of_group(e: Event, world_size: int) -> str:
     """' of group 0-3'; nothing for the group of all ranks."""
-    return "" if len(e.group) == world_size else f" of group {span(e.group)}"
+    return "" if len(e.group) == world_size else f" of group {runs(e.group)}"
 
 
 def handled(events: Iterable[Event | None]) -> list[str]:

@@ -5,7 +5,19 @@ from typing import Iterable, Sequence
 from ...format import name_ranks
 from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
 from . import causes
-from .phrases import EVERY_RANK_MAKES_IT, after, alike, apart, call_waited_in, dropped, handled, rows, source, verb
+from .phrases import (
+    EVERY_RANK_MAKES_IT,
+    after,
+    alike,
+    apart,
+    call_waited_in,
+    dropped,
+    handled,
+    named,
+    rows,
+    source,
+    verb,
+)
 
 _BETWEEN = "look at what is between them, an address, a port, a firewall."
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
@@ -22,6 +34,8 @@ def stands(each: Standing, world_size: int) -> str:
         return f"returned {after(each.made)}"
     if each.event:
         return f"waiting in {call_waited_in(each, world_size)}"
+    if each.limited:
+        return f"waiting in {named(each.limited, world_size)}, for a limited time"
     return f"{'waiting' if each.entering else 'running'} {_at(each)}, {after(each.made)}"
 
 

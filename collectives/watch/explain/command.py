@@ -1,13 +1,14 @@
 """Explains other tools' records of a job: which ranks hold up which others, or the calls it made."""
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
+from ...format import wrapped
 from . import traces, words
 from .evidence import gather
 from .messages import Judged
-from .waits import Job
 
 EPILOG = """
 examples:
@@ -31,9 +32,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     try:
-        print(explain(*options.paths, machine=options.machine))
+        said = explain(*options.paths, machine=options.machine)
     except (OSError, ValueError) as error:
-        sys.exit(str(error))
+        sys.exit(wrapped(str(error)))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of a pipe, such as head, may end first
+    print(wrapped(said))
 
 
 def explain(*paths: str | Path, machine: str | None = None) -> str:
@@ -46,7 +49,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
         raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
     parts = []
     if found.dumps:
-        job = Job({each.rank: each for each in found.dumps})
+        job = found.job
         parts.append("\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job)]))
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))

@@ -78,6 +78,7 @@ class Launch(NamedTuple):
     ended: int | None  # nanoseconds, when that was noticed
     seconds: float | None  # it took, by the device's own clock
     place: Place | None
+    limit: float | None = None  # seconds, after which a log reports that it timed out
 
 
 @dataclass
@@ -117,6 +118,8 @@ def read(data: Any, path: str, known: dict) -> Dump:
     if version.split(".")[0] != VERSIONS:
         raise Unusable(f"has format {version or 'of no version'}, and versions {VERSIONS}.x are read")
     rank = data.get("rank", rank_of(path))
+    if "entries" not in data and not data.get("pg_config"):
+        raise Unusable("holds no entries, so it reports nothing about its rank: left out")
     if not isinstance(rank, int):
         raise Unusable("does not say of which rank it is: its name should end with the rank, as rank_3 does")
     try:

@@ -14,6 +14,7 @@ from .measured import Measured
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .traces import Trace
+from .waits import Job
 from .watchdog import Log
 
 
@@ -29,6 +30,11 @@ class Evidence:
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
     others: list[Path] = field(default_factory=list)  # files of folders that hold nothing known
+
+    @property
+    def job(self) -> Job:
+        """The dumps, put together."""
+        return Job({each.rank: each for each in self.dumps}, seen=1 + max(self.watchdog.seen, default=-1))
 
     @property
     def is_empty(self) -> bool:
@@ -61,6 +67,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     _check_together(found)
     dumped = {each.rank for each in found.dumps}
     found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
+    found.dumps.sort(key=lambda each: each.rank)
     if found.others:
         names = ", ".join(file.name for file in found.others[:3]) + ", ..." * (len(found.others) > 3)
         found.said.append(f"Nothing is recognized in {names}.")

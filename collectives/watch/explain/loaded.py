@@ -28,7 +28,7 @@ def load(*paths: str | Path) -> Record:
         return of_traces(found.traces, "\n".join([*traces.words(found.traces), *found.said]), str(paths[0]))
     if not found.dumps:
         raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
-    job = Job({each.rank: each for each in found.dumps})
+    job = found.job
     verdict = "\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job), *found.said])
     return of_job(job, verdict, str(paths[0]))
 

@@ -39,7 +39,7 @@ class Judged:
         for rank in job.dumps:
             for message in self._messages(rank, begin):
                 monitor.feed(rank, message)
-        still = monitor.standstill(0.0, self._slip)
+        still = monitor.standstill(0.0, self._slip, self._history)
         self.waits: tuple[tuple[Wait, ...], ...] = still.waits if still else ((),) * job.world_size
         self.causes: tuple[Cause, ...] = still.causes if still else ()
 
@@ -159,6 +159,19 @@ class Judged:
         event = Event(other if by > 0 else rank, -1 - launch.index, _op(launch.what), self.job.needed(group))
         self._note(event, launch, launch.number)
         return Slip(rank, by, event)
+
+    def _history(self, rank: int) -> list[causes.Step]:
+        """As a Monitor's, of all that its dump holds."""
+        steps: list[causes.Step] = []
+        for launch in self.job.dumps[rank].launches if rank in self.job.dumps else ():
+            group = self.job.same[launch.group]
+            about = group.name, self.job.members[group], launch.number
+            if launch.number >= 0:
+                steps.append(causes.Step(_op(launch.what), *about))
+            for part in launch.what.messages if launch.number < 0 else ():
+                if part.ends:
+                    steps.append(causes.Step(part.op, *about, part.ends[part.op == "send"]))
+        return steps
 
     def _note(self, event: Event, launch: Launch, number: int) -> None:
         self._launches[event.rank, event.index], self._numbers[event.rank, event.index] = launch, number

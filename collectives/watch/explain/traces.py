@@ -289,7 +289,7 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
     for (op, group, ranks, dtype, into), times in sorted(kinds.items(), key=lambda item: -sum(map(sum, item[1])))[:25]:
         n = len(ranks) if ranks else world
         seconds = median(min(together) for together in zip(*times)) if times else 0.0
-        nbytes = into * ops.bytes_of(dtype) * (n if ops.family(op) == "all_gather" else 1) if into else 0
+        nbytes = into * ops.bytes_of(dtype) * (n if _collects(op) else 1) if into else 0
         busbw = least(op, n) * nbytes / seconds / 1e9 if nbytes and seconds and of(op).least else 0.0
         rows.append(
             (op, "all" if group in ("default_pg", "") else group, str(n), size(nbytes) if nbytes else "?",
@@ -299,6 +299,12 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
     name = getattr(model, "name", "")
     note = f"\n  seconds: {whose}." + (f" model: NCCL on {name}." if name else "")
     return aligned(rows, right=(2, 3, 4, 5, 6, 7), indent="  ") + note
+
+
+def _collects(op: str) -> bool:
+    """Whether the call's buffer holds a part from each rank: all_gather, gather."""
+    collective = of(ops.family(op))
+    return (collective.gives, collective.gets) == ("own", "all")
 
 
 def _model(traces: list[Trace], machine: str | None, world: int):

@@ -28,15 +28,22 @@ class Lane(NamedTuple):
 
 @dataclass
 class Job:
-    """The dumps of a job, put together."""
+    """The dumps of a job, put together.
+
+    size: the number of ranks that a file reports, 0 if none does.  seen: the number of ranks that the files show at least.
+    """
 
     dumps: dict[int, Dump]  # by rank
+    size: int = 0
+    seen: int = 0
     members: dict[ProcessGroup, tuple[int, ...]] = field(default_factory=dict)
     inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are the ranks that called it
     lanes: dict[int, dict[LaneKey, Lane]] = field(default_factory=dict)  # by rank
     same: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)  # a group as dumps have it -> as it is meant
     open: dict[int, dict[LaneKey, int]] = field(default_factory=dict)  # by rank, its first call that has not ended
     world_size: int = 0
+    shown: int = 0  # ranks, of the files: all, or the ones that are known to exist
+    is_stated: bool = False  # whether the files state the world size: else there may be more ranks
 
     def __post_init__(self) -> None:
         self._find_members()
@@ -50,8 +57,13 @@ class Job:
 
     @property
     def missing(self) -> list[int]:
-        """Ranks of which there is no dump."""
-        return [rank for rank in range(self.world_size) if rank not in self.dumps]
+        """Ranks that the files show, and of which there is no dump."""
+        return [rank for rank in range(self.shown) if rank not in self.dumps]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether so few ranks are heard of that the others can't be accused for their silence."""
+        return self.world_size >= 2 * len(self.dumps)
 
     def latest(self, rank: int) -> Launch | None:
         """The last call of a rank."""
@@ -73,7 +85,11 @@ class Job:
             if group.ranks:
                 by_name[group.name].add(group)
         known = [group for groups in by_name.values() for group in groups]
-        self.world_size = 1 + max(chain(self.dumps, *(group.ranks for group in known)), default=-1)
+        last = max(chain(self.dumps, *(group.ranks for group in known)), default=-1)
+        self.shown = max(1 + last, self.size, self.seen)
+        self.is_stated = bool(self.size) or any(not dump.from_log for dump in self.dumps.values())
+        # A rank that waits isn't alone, whoever the others are.
+        self.world_size = self.shown if self.is_stated else max(self.shown, 2)
         for group in chain(known, callers):
             like = by_name[group.name]
             self.same[group] = next(iter(like)) if not group.ranks and len(like) == 1 else group
@@ -85,7 +101,7 @@ class Job:
             elif group not in self.members:
                 alone = len(callers[group]) == 1  # no group of one rank ever waits: it has others, whoever they are
                 self.members[group] = tuple(range(self.world_size)) if alone else tuple(sorted(callers[group]))
-                self.inferred.append(group)
+                self.inferred += [group] * (not alone)
 
     def _lanes_of(self, dump: Dump) -> dict[LaneKey, Lane]:
         lanes: dict[LaneKey, Lane] = {}

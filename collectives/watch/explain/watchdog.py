@@ -32,6 +32,7 @@ _ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
 _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
 _SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
 DIFFERENT_SIZES = "Usually ranks pass different sizes: the flight recorder's files say in which call"
+ONLY_LOG = "The watchdog's lines alone are known, no dump: they number the last calls, and lack the lines of code"
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
@@ -46,6 +47,7 @@ class Told:
     when: int = 0  # nanoseconds since the epoch, of the first line about it
     last: int = 0  # and of the last one
     since: int = 0  # when the call that timed out was made
+    limit: float | None = None  # seconds, after which it did
 
 
 @dataclass
@@ -121,8 +123,8 @@ class Log:
             if told is None:  # an old log, or one that is cut: the group is unknown
                 told = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Told(when=stamp))
             told.failed[number] = what
-            told.since, told.last = stamp - ran * 1_000_000, max(told.last, stamp)
-        return [self._dump(rank) for rank in sorted(self.seen)]
+            told.since, told.last, told.limit = stamp - ran * 1_000_000, max(told.last, stamp), ran / 1e3
+        return [self._dump(rank) for rank in sorted(self.told)]
 
     def failures(self) -> list[str]:
         """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
@@ -147,10 +149,11 @@ class Log:
                     began = over or number <= told.started
                     made = (told.since or told.when) - 1 if over else told.since if failed and told.since else told.when
                     place = self.places.get(rank) if failed else None
-                    launches.append(Launch(0, group, number, what, made, over, began, None, None, place))
+                    limit = told.limit if failed else None
+                    launches.append(Launch(0, group, number, what, made, over, began, None, None, place, limit))
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
-        unknown = ["more than the watchdog's numbers: the log was read, there is no dump"]
+        unknown = [ONLY_LOG]
         return Dump(
             rank,
             "log",

@@ -1,21 +1,30 @@
 """A report on a job's dumps: ranks that hold others up, the call with its sizes, the table of ranks, the unknowns."""
 
+import re
+import textwrap
 from functools import cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from math import prod
-from typing import Callable, Hashable, Iterable, Sequence
+from typing import Callable, Hashable, Iterable, Iterator, Sequence
 
-from ...format import aligned, duration, size, span
+from ...format import COLUMNS, aligned, duration, size, span
 from ...judge.verdict import Cause, Wait
 from ...judge.wording import causes as wording
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import few, runs
 from ...log.event import Event
 from . import messages, ops
 from .dump import Launch, Place, ProcessGroup, Signature
 from .messages import Judged
 from .waits import Job
+from .watchdog import ONLY_LOG
 
 MOST_ROWS = 40  # of the table
+MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which that is said before anything else
+MOST_LINES = 4  # of a list of ranks in it
+COLLECT = {
+    "dumps": "each rank writes its own, often to a disk of its host",
+    "logs": "torchrun's --local-ranks-filter or a log of rank 0 alone hides them; grep -h \"ProcessGroupNCCL\" in each host's log",
+}
 NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 
@@ -27,25 +36,67 @@ def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
     """
     names = Names(judged)
     kinds = wording.grouped(judged.causes)
-    if failures and not any(cause.ranks for cause in judged.causes):
+    if judged.job.is_partial and any(judged.waits):
+        kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
+        known = list(chain(*(_about(names, alike, first=True) for alike in kinds)))
+        few_first = not known or names.job.shown > MOST_UNHEARD * len(names.job.dumps)
+        lines = [*_of_few(names), *known] if few_first else [*known, *_of_few(names)]
+        lines += failures
+    elif failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
     elif not kinds:
         lines = [f"No rank lacks a call: {_nothing(judged.job)}.", *failures]
     else:
-        lines = []
-        for alike in kinds:
-            lines.append(wording.headline(alike, names, first=alike is kinds[0]))
-            told = alike[: wording.MOST]
-            lines += chain(*(_SENTENCES[cause.kind](names, cause, len(told) > 1) for cause in told))
-            lines += _ADVICE[alike[0].kind](told)
+        lines = list(chain(*(_about(names, alike, first=alike is kinds[0]) for alike in kinds)))
         lines += failures
     return "\n".join([*lines, "", table(names)])
+
+
+def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
+    """The sentences on the causes of one kind."""
+    told = alike[: wording.MOST]
+    sentences = chain(*(_SENTENCES[cause.kind](names, cause, len(told) > 1) for cause in told))
+    return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, told)]
 
 
 def _nothing(job: Job) -> str:
     if not any(dump.launches for dump in job.dumps.values()):
         return "these files hold no calls at all"
-    return "each call in these files was made by all the ranks that it needs, and none is known to be waiting"
+    made = "each call in these files was made by all the ranks that it needs"
+    unknown = f"; but of {few(job.missing)} nothing is known" if job.missing else ""
+    return f"{made}, and none is known to be waiting{unknown}"
+
+
+def _of_few(names: "Names") -> list[str]:
+    """The sentences on the waits of a few ranks, when most of the job's ranks are not heard of."""
+    job, kind = names.job, "logs" if names.is_from_log else "dumps"
+    heard = sorted(job.dumps)
+    lines = []
+    alike: dict[tuple, list[Wait]] = {}
+    for waits in names.judged.waits:
+        for wait in waits[:1]:
+            alike.setdefault((names.call(wait.event), names.done(wait.event)), []).append(wait)
+    for (call, done), waits in [*alike.items()][: wording.MOST]:
+        ranks, e = [wait.event.rank for wait in waits], waits[0].event
+        if (limit := names.judged.launch(e).limit) is not None:
+            did = f"timed out in {call} after {duration(limit)}"
+        else:
+            did = f"{'is' if len(ranks) == 1 else 'are'} waiting in {call}{names.since(e)}"
+        passed = f", with {names.sizes(e)}" if names.sizes(e) else ""
+        lines.append(f"{few(ranks).capitalize()} {did}{passed}{names.at(e)}{done}.")
+    if len(alike) > wording.MOST:
+        lines.append(f"({len(alike) - wording.MOST:,} more calls are waited in: see the table.)")
+    if job.is_stated:
+        lines.insert(
+            0,
+            f"There are {kind} of {len(heard):,} of {job.world_size:,} ranks: which rank isn't in the call can't be known.",
+        )
+    else:
+        lines.append(
+            f"Only {few(heard)} {'is' if len(heard) == 1 else 'are'} heard of in these {kind}, and the job has more ranks: which of them isn't in the call can't be known."
+        )
+    what = "the lines of all ranks" if names.is_from_log else "the dumps of all ranks"
+    return [*lines, f"Collect {what}: {COLLECT[kind]}."]
 
 
 class Names(wording.Names):
@@ -66,14 +117,14 @@ class Names(wording.Names):
 
     def message(self, e: Event) -> str:
         """'send #2 to 1'"""
-        return f"{e.op}{self._nth(e)} {f'to {e.dst}' if e.op == 'send' else f'from {e.src}'}"
+        return f"{e.op}{self.nth(e)} {f'to {e.dst}' if e.op == 'send' else f'from {e.src}'}"
 
     def counterpart(self, e: Event) -> str:
         if not e.is_message:
             return self.call(e)
-        return f"recv{self._nth(e)} from {e.rank}" if e.op == "send" else f"send{self._nth(e)} to {e.rank}"
+        return f"recv{self.nth(e)} from {e.rank}" if e.op == "send" else f"send{self.nth(e)} to {e.rank}"
 
-    def _nth(self, e: Event) -> str:
+    def nth(self, e: Event) -> str:
         """The message's number between its two ranks; nothing where the first are lost."""
         number = self.judged.number(e)
         return f" #{number}" if number > 0 else ""
@@ -97,15 +148,30 @@ class Names(wording.Names):
         elements = messages.elements(what)
         return sizes(what) if elements is None else f"{elements:,} element{'s' * (elements != 1)}"
 
+    def is_known(self, e: Event) -> bool:
+        """Whether the sizes that all ranks pass to a call are known, from dumps."""
+        ranks = e.ends if e.is_message else e.group
+        return all(rank in self.job.dumps and not self.job.dumps[rank].from_log for rank in ranks)
+
     def at(self, e: Event) -> str:
         return _at(self.judged.launch(e).place)
 
     def silence(self, ranks: Sequence[int]) -> str:
         of = "it" if len(ranks) == 1 else "them"
-        from_log = any(dump.from_log for dump in self.job.dumps.values())
-        return f"there is no dump of {of}" + (", and no watchdog message in a log" if from_log else "")
+        return f"there is no dump of {of}" + (", and no watchdog message in a log" if self.is_from_log else "")
 
     # --- in addition to the judge's -------------------------------------------------------
+
+    @cached_property
+    def is_from_log(self) -> bool:
+        """Whether some ranks are known from log lines alone."""
+        return any(dump.from_log for dump in self.job.dumps.values())
+
+    def done(self, e: Event) -> str:
+        """'; #7752 had completed': the call before it on that group, where a log says so."""
+        lane = self.job.lanes[e.rank].get(self.judged.lane(e))
+        before = lane and lane.at(self.number(e) - 1)
+        return f"; #{before.number} had completed" if before and before.over is True and not e.is_message else ""
 
     def sizes(self, e: Event) -> str:
         """The sizes passed; if several messages were started at once, this one's."""
@@ -165,7 +231,7 @@ def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
     return lines
 
 
-def _to_absent(causes: Sequence[Cause]) -> list[str]:
+def _to_absent(names: Names, causes: Sequence[Cause]) -> list[str]:
     elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
     their = "Its program is" if len(elsewhere) == 1 else "Their programs are"
     return [f"{their} elsewhere, in no recorded call: {PYSPY}."] if elsewhere else []
@@ -180,7 +246,7 @@ def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
     return lines + wording.slipped(cause, names)
 
 
-def _to_mismatch(causes: Sequence[Cause]) -> list[str]:
+def _to_mismatch(names: Names, causes: Sequence[Cause]) -> list[str]:
     return ["Every member of a group must make the same calls in the same order, with sizes that fit together."]
 
 
@@ -189,14 +255,19 @@ def _of_joined(names: Names, cause: Cause, named: bool) -> list[str]:
     return [_about_call(names, cause, named), *ended]
 
 
-def _to_joined(causes: Sequence[Cause]) -> list[str]:
-    return [
-        "What they pass fits together, as far as dumps tell (not the root, not the reduce op). So look below the program: a "
-        "kernel that does not end, a card, a link, the network between the hosts of these ranks."
-    ]
+def _to_joined(names: Names, causes: Sequence[Cause]) -> list[str]:
+    known = [names.is_known(cause.waits[0].event) for cause in causes]
+    if all(known):
+        fits = "What they pass fits together, as far as dumps tell (not the root, not the reduce op)."
+    elif any(known):
+        fits = "What they pass fits together where dumps tell, and isn't known of all ranks."
+    else:
+        fits = "Whether what they pass fits together isn't known: there are no dumps of all these ranks."
+    below = "look below the program: a kernel that does not end, a GPU, a link, the network between the hosts of these ranks."
+    return [f"{fits} {'So' if all(known) else 'If it does,'} {below}"]
 
 
-def _to_not_started(causes: Sequence[Cause]) -> list[str]:
+def _to_not_started(names: Names, causes: Sequence[Cause]) -> list[str]:
     ranks = [rank for cause in causes for rank in cause.ranks]
     return [
         f"On {few(ranks)} the call is queued behind something else on the device, on the others it runs: look for a kernel "
@@ -208,9 +279,35 @@ def _of_silent(names: Names, cause: Cause, named: bool) -> list[str]:
     return [_about_call(names, cause, named)]
 
 
-def _to_silent(causes: Sequence[Cause]) -> list[str]:
-    its = "Its process" if sum(len(cause.ranks) for cause in causes) == 1 else "Their processes"
-    return [f"{its} died, or could not write: look for the log, the exit code and the host first."]
+def _to_silent(names: Names, causes: Sequence[Cause]) -> list[str]:
+    ranks = sorted(chain(*(cause.ranks for cause in causes)))
+    whose = "Its file" if len(ranks) == 1 else "Their files"
+    row = len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1
+    lines = (
+        [f"They are {len(ranks):,} in a row: one host, probably."] if row and len(ranks) < names.world_size / 2 else []
+    )
+    ended = "It may have ended" if len(ranks) == 1 else "They may have ended"
+    return [
+        *lines,
+        f"{ended}, or be unable to write, or {whose.lower()} weren't collected: look for the log, the exit code and the host first.".replace(
+            "file weren't", "file wasn't"
+        ),
+    ]
+
+
+def _of_parted(names: Names, cause: Cause, named: bool) -> list[str]:
+    return [
+        f"{few([wait.event.rank]).capitalize()}: {names.call(wait.event)}{', with ' * bool(names.sizes(wait.event))}{names.sizes(wait.event)}{names.at(wait.event)}."
+        for wait in cause.waits[:4]
+    ]
+
+
+def _to_parted(names: Names, causes: Sequence[Cause]) -> list[str]:
+    return [
+        "A collective can't end on one rank while another is waiting in an earlier one of that group: so the sequences parted "
+        "earlier, and no rank can be accused by its count. Look for the first call that ranks made differently: a branch, a "
+        "loop of different length, a handled error. The flight recorder's dumps of these ranks show it."
+    ]
 
 
 def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
@@ -230,49 +327,106 @@ _SENTENCES: dict[str, Callable[[Names, Cause, bool], list[str]]] = {
     "not started": _of_joined,
     "silent": _of_silent,
     "joined": _of_joined,
+    "parted": _of_parted,
     "cycle": _of_cycle,
 }
-_ADVICE: dict[str, Callable[[Sequence[Cause]], list[str]]] = {
+_ADVICE: dict[str, Callable[[Names, Sequence[Cause]], list[str]]] = {
     "absent": _to_absent,
     "mismatch": _to_mismatch,
     "not started": _to_not_started,
     "silent": _to_silent,
     "joined": _to_joined,
-    "cycle": lambda causes: [],
+    "parted": _to_parted,
+    "cycle": lambda names, causes: [],
 }
 
 # --- the table ----------------------------------------------------------------------------
 
 
 def table(names: Names) -> str:
-    """The table of what each rank was doing; ranks that did the same share a line."""
+    """The table of what each rank was doing; ranks that did the same share a line, and the odd ones come first."""
     alike: dict[Hashable, list[int]] = {}
-    for rank, waits in enumerate(names.judged.waits):
+    for rank, waits in enumerate(names.judged.waits[: names.job.shown]):
         alike.setdefault(_row(names, rank, waits), []).append(rank)
-    rows = [(f"rank{'s' * (len(ranks) > 1)} {span(ranks)}", *row) for row, ranks in alike.items()]
-    lines = aligned([("", "calls", "doing", "passing", "line"), *rows[:MOST_ROWS]], right=(1,), indent="  ")
-    return lines + (f"\n  ... and {len(rows) - MOST_ROWS:,} more lines" if len(rows) > MOST_ROWS else "")
+    blamed = set(chain(*(cause.ranks for cause in names.judged.causes)))
+    odd_first = sorted(alike.items(), key=lambda row: (blamed.isdisjoint(row[1]), len(row[1]), row[1]))
+    rows = [("", "calls", "doing", "passing", "line"), *(_cells(row, ranks) for row, ranks in odd_first[:MOST_ROWS])]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    while sum(widths) > COLUMNS - len("  ") * len(widths):
+        widths[widths.index(max(widths))] -= 1
+    broken = (line for row in rows for line in _broken(row, widths))
+    lines = aligned(broken, right=(1,), indent="  ")
+    return lines + (f"\n  ... and {len(alike) - MOST_ROWS:,} more rows" if len(alike) > MOST_ROWS else "")
 
 
-def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple[str, str, str, str]:
+def _cells(row: tuple, ranks: Sequence[int]) -> tuple[str, ...]:
+    calls, doing, passing, place = row
+    doing = doing(None if len(ranks) > 1 else ranks[0]) if isinstance(doing, _Doing) else doing
+    return f"rank{'s' * (len(ranks) > 1)} {span(ranks)}", calls, doing, passing, place
+
+
+def _broken(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """A row's lines, each cell broken between words; a rank and its number stay together."""
+    cells = [
+        textwrap.wrap(re.sub(r"(lacks )?(ranks?) (?=\d+\b)", _joined_words, cell), w) for cell, w in zip(row, widths)
+    ]
+    if len(cells[0]) > MOST_LINES:
+        cells[0] = [*cells[0][: MOST_LINES - 1], "..."]
+    for line in zip_longest(*cells, fillvalue=""):
+        yield tuple(cell.replace("\xa0", " ") for cell in line)
+
+
+def _joined_words(found: re.Match) -> str:
+    return found[0].replace(" ", "\xa0")
+
+
+def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple:
     job = names.job
     if rank not in job.dumps:
-        return "?", "no dump", "", ""
+        return "?", "nothing is known" if names.is_from_log else "no dump", "", ""
     dump = job.dumps[rank]
     made = "" if dump.from_log else f"{dump.dropped + len(dump.launches):,}"
     if waits:
         wait, *_ = waits
-        lacks = f", which lacks {few(wait.lacks)}" if wait.lacks else ""
         place = names.judged.launch(wait.event).place
-        return made, f"waits in {_brief(names, wait.event)}{lacks}", names.sizes(wait.event), str(place or "")
+        return made, _Doing(names, wait), names.sizes(wait.event), str(place or "")
     if launch := job.latest(rank):
         return made, f"after {_named(job, launch, short=True)}", sizes(launch.what), str(launch.place or "")
     return made, "no call", "", ""
 
 
+class _Doing:
+    """A rank's wait in words; of ranks that each wait for a message of one just as far away, the same words."""
+
+    def __init__(self, names: Names, wait: Wait) -> None:
+        self._names, self._wait, e = names, wait, wait.event
+        lacks = "" if e.is_message else f", which lacks {few(wait.lacks)}" if wait.lacks else ""
+        peer = (e.src if e.op == "recv" else e.dst) if e.is_message and not e.is_from_anyone else None
+        self._offset = None if peer is None else peer - e.rank
+        self._words = _brief(names, e) + lacks if peer is None else f"{e.op}{names.nth(e)}"
+        self._key = self._words, self._offset, e.is_message and bool(wait.lacks)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Doing) and self._key == other._key
+
+    def __call__(self, rank: int | None) -> str:
+        """rank: if it is one."""
+        if self._offset is None:
+            return f"{'each waits' if rank is None else 'waits'} in {self._words}".replace("each waits", "wait")
+        e = self._wait.event
+        lacks = ", which has not made its part" if self._wait.lacks else ""
+        toward = "to" if e.op == "send" else "from"
+        if rank is not None:
+            return f"waits in {self._words} {toward} {rank + self._offset}{lacks}"
+        return (
+            f"each waits in {self._words} {toward} rank {'+' if self._offset > 0 else '-'} {abs(self._offset)}{lacks}"
+        )
+
+
 def _brief(names: Names, e: Event) -> str:
-    if e.is_message and not e.is_from_anyone:
-        return names.message(e)
     launch = names.judged.launch(e)
     number = "" if e.is_message else f" #{launch.number}"
     return f"{_op(launch.what)}{number}{_group_name(names.job.same[launch.group])}"
@@ -307,7 +461,7 @@ def of_group(job: Job, group: ProcessGroup) -> str:
     members = job.members.get(group, group.ranks or ())
     if len(members) == job.world_size:
         return _group_name(group)
-    return f"{_group_name(group) or f' of group {group.name[:NAME_LENGTH]}'} ({span(members)})"
+    return f"{_group_name(group) or f' of group {group.name[:NAME_LENGTH]}'} ({runs(members)})"
 
 
 def _group_name(group: ProcessGroup) -> str:
@@ -344,7 +498,10 @@ def limits(job: Job) -> list[str]:
     """Sentences on the limits of these dumps."""
     lines = []
     if job.missing:
-        lines.append(f"There is no dump of {few(job.missing)}.")
+        nothing = "Nothing is known of" if all(dump.from_log for dump in job.dumps.values()) else "There is no dump of"
+        lines.append(f"{nothing} {few(job.missing)}.")
+    if not job.is_stated:
+        lines.append(f"No file reports how many ranks the job has: there may be more than {job.shown:,}.")
     if dropped := [rank for rank, dump in job.dumps.items() if dump.dropped]:
         lines.append(f"The dumps of {few(dropped)} hold the last calls alone; earlier ones were overwritten.")
     untold: dict[str, list[int]] = {}
@@ -352,6 +509,10 @@ def limits(job: Job) -> list[str]:
         for what in dump.unknown:
             untold.setdefault(what, []).append(rank)
     for what, ranks in untold.items():
+        if what == ONLY_LOG:
+            of = "" if len(ranks) == len(job.dumps) else f"Of {few(ranks)}: "
+            lines.append(f"{of}{what[0].lower() if of else what[0]}{what[1:]}.")
+            continue
         whose = "The dumps" if len(ranks) == len(job.dumps) else f"The dump{'s' * (len(ranks) > 1)} of {few(ranks)}"
         lines.append(f"{whose} do{'es' * (len(ranks) == 1 < len(job.dumps))}n't say {what}.")
     if job.inferred:
