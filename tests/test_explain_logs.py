@@ -193,7 +193,7 @@ def test_a_good_start_of_nccl(tmp_path):
         ("[1]mlx5_1:1/IB ", "", "Hosts have different numbers of cards: 2 on node1; 1 on node2."),
         ("rank 1 nranks 2 cudaDev", "rank 1 nranks 3 cudaDev", "Of the communicator of 3 ranks, 2 never said Init COMPLETE: 0, 2."),
         ("Using network IB", "NET/IB : No device found.\nnode2:100:200 [0] NCCL INFO Using network Socket", "node2 uses TCP (NET/Socket), since NET/IB found no device there"),
-        ("Using network IB", "Using network IB\nnode2:100:200 [0] NCCL INFO GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)", "GPUDirect RDMA is off for HCA 1 'mlx5_1' (no module) (1 times)."),
+        ("Using network IB", "Using network IB\nnode2:100:200 [0] NCCL INFO GPU Direct RDMA Disabled for HCA 1 'mlx5_1' (no module)", "GPUDirect RDMA is off for HCA 1 'mlx5_1' (no module) (1 time)."),
         ("Using network IB", "Using network IB\nnode2:100:222 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.216.210.236<54862> with status=12 opcode=0 len=0 vendor err 129 (Recv)", "(no answer after all retries: a link, a card or the peer's process)"),
     ],
 )  # fmt: skip

@@ -52,7 +52,7 @@ TAKEN_FOR_DENSE = {
 # --- failed -------------------------------------------------------------------------------
 
 _BACKENDS_ERRORS = ("RuntimeError", "DistBackendError", "DistNetworkError")
-_LOST = (
+LOST = (  # words of errors that another rank's end explains
     "Connection closed by peer",
     "Connection reset by peer",
     "pair closure",
@@ -70,4 +70,4 @@ def may_follow(failure: Failure) -> bool:
 
 def is_consequence(failure: Failure) -> bool:
     """Whether this error only means that another rank is gone."""
-    return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in _LOST)
+    return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in LOST)

@@ -1,4 +1,9 @@
-"""Explains other tools' records of a job: which ranks hold up which others, or the calls it made."""
+"""Explains other tools' records of a job: which ranks hold up which others, how they ended, or the calls they made.
+
+It reads dumps of the flight recorder, watchdog and desync reports, tracebacks, torchrun's summary and error files, logs
+of NCCL, RAS (text and JSON), NCCL Inspector, reports of nccl-tests, stacks of py-spy and faulthandler, kernel logs,
+events of Kubernetes and Slurm, traces of torch.profiler; with any launcher's or log shipper's prefixes.
+"""
 
 import argparse
 import signal
@@ -6,14 +11,15 @@ import sys
 from pathlib import Path
 
 from ...format import wrapped
-from . import traces, words
+from . import story, traces
 from .evidence import gather
-from .messages import Judged
 
 EPILOG = """
 examples:
   python -m collectives explain fr/          the flight recorder's dumps of all ranks
-  python -m collectives explain fr/ logs/    with the logs
+  python -m collectives explain fr/ logs/    with the logs: of the job, of NCCL, of hosts and schedulers
+  python -m collectives explain stacks/      stacks of py-spy or faulthandler, rank3.txt and so on, of one moment or two
+  echo "verbose status" | nc localhost 28028 | python -m collectives explain -
   python -m collectives explain traces/      torch.profiler's traces, one of each rank
   python -m collectives explain record/      what collectives.watch said of a job that it recorded
 """
@@ -26,7 +32,7 @@ def main() -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: dumps, traces, logs")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files and folders; - reads standard input")
     parser.add_argument(
         "--machine", metavar="NAME", help="of machines.csv: what collectives in traces are compared with"
     )
@@ -47,13 +53,10 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     found = gather(paths)
     if found.is_empty:
         raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
-    parts = []
-    if found.dumps:
-        job = found.job
-        parts.append("\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job)]))
+    parts = story.told(found)
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))
-    if found.nccl.processes or found.nccl.versions and not found.dumps:
+    if found.nccl.processes or found.nccl.versions and not parts:
         parts.append("\n".join(found.nccl.words()))
     if found.measured.rows or found.measured.faults:
         parts.append("\n".join(found.measured.words()))

@@ -1,52 +1,76 @@
-"""Finds the evidence in folders and files, by its content: dumps, traces, logs and reports."""
+"""Finds the evidence in folders and files, by its content: dumps, traces, stacks, logs and reports.
+
+Files that are one piece of data (a pickle, JSON) are read whole; text is read line by line, each line normalized once
+and given to the readers whose marks it has.
+"""
 
 import gc
+import gzip
+import io
 import re
+import sys
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable, Iterator
+from typing import Any, BinaryIO, Iterable, Iterator
 
 from ..record import is_record
 from . import dump, plain, traces
 from .dump import Dump
+from .failures import Failures
+from .hosts import Hosts
 from .measured import Measured
 from .nccl_log import NcclLog
 from .plain import Unusable
+from .ras import Ras
+from .stacks import Stacks, rank_in
+from .text import Line, Text, host_in, stamp, unpacked
 from .traces import Trace
 from .waits import Job
 from .watchdog import Log
 
+STDIN = "-"
+
 
 @dataclass
 class Evidence:
-    """The evidence found in files.  said: sentences on files that were left out, or that don't fit together."""
+    """The evidence found in files.  notes: sentences on files that were left out, or that don't fit together."""
 
     dumps: list[Dump] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     watchdog: Log = field(default_factory=Log)
+    failures: Failures = field(default_factory=Failures)
+    hosts: Hosts = field(default_factory=Hosts)
+    ras: Ras = field(default_factory=Ras)
+    stacks: Stacks = field(default_factory=Stacks)
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measured = field(default_factory=Measured)
+    where: dict[int, str] = field(default_factory=dict)  # by rank, its host
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
-    others: list[Path] = field(default_factory=list)  # files of folders that hold nothing known
+    others: list[str] = field(default_factory=list)  # files that hold nothing known
 
     @property
     def job(self) -> Job:
         """The dumps, put together."""
-        return Job({each.rank: each for each in self.dumps}, seen=1 + max(self.watchdog.seen, default=-1))
+        size = max(self.failures.world, self.ras.gpus)
+        seen = 1 + max([*self.watchdog.seen, *(end.rank or 0 for end in self.failures.ends)], default=-1)
+        return Job({each.rank: each for each in self.dumps}, size=size, seen=seen)
 
     @property
     def is_empty(self) -> bool:
         return not (
-            self.dumps
-            or self.traces
-            or self.nccl.processes
-            or self.nccl.versions
-            or self.measured.rows
-            or self.measured.faults
-            or self.records
-        )
+            self.dumps or self.traces or self.nccl.processes or self.nccl.versions or self.measured.rows or self.measured.faults
+            or self.records or self.tells_of_ends
+        )  # fmt: skip
+
+    @property
+    def tells_of_ends(self) -> bool:
+        """Whether there is evidence on how processes ended, or where they are, besides calls."""
+        failures = self.failures
+        met = failures.joined or failures.unreached or failures.barrier or failures.parts
+        return bool(failures.ends or failures.follow or met or self.hosts.events or self.ras.is_ras or self.stacks.all)
 
 
 def gather(paths: Iterable[str | Path]) -> Evidence:
@@ -56,12 +80,20 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in found.records), key=_in_order):
             try:
-                if not _take(file, plain.data_of(file), found, known):
-                    found.others.append(file)
+                if not _take(file, found, known):
+                    found.others.append(file.name)
             except Unusable as error:
                 found.said.append(f"{file} {error}.")
             except OSError as error:
                 found.said.append(f"{file} could not be read: {error.strerror or error}.")
+        if STDIN in map(str, paths):
+            if not _read_text(sys.stdin.buffer, "standard input", found):
+                found.others.append("standard input")
+    found.where |= found.ras.hosts | found.nccl.host_of
+    found.where |= {end.rank: end.host for end in found.failures.ends if end.rank is not None and end.host}
+    found.where |= {
+        each.rank: host for each in found.dumps if (host := host_in(each.path)) and each.rank not in found.where
+    }
     found.traces.sort(key=lambda trace: trace.rank)
     found.dumps = _one_of_each_rank(found)
     _check_together(found)
@@ -69,7 +101,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
     found.dumps.sort(key=lambda each: each.rank)
     if found.others:
-        names = ", ".join(file.name for file in found.others[:3]) + ", ..." * (len(found.others) > 3)
+        names = ", ".join(found.others[:3]) + ", ..." * (len(found.others) > 3)
         found.said.append(f"Nothing is recognized in {names}.")
     return found
 
@@ -92,30 +124,83 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield from (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         elif path.exists():
             yield path
-        else:
+        elif str(path) != STDIN:
             raise FileNotFoundError(f"there is no {path}.")
 
 
 def _in_order(file: Path) -> tuple:
     """rank_2 before rank_10"""
     rank = dump.rank_of(str(file))
-    return str(file.parent), -1 if rank is None else rank, file.name
+    return str(file.parent), re.sub(r"\d+", "", file.name), -1 if rank is None else rank, file.name
 
 
-def _take(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
+# --- one file -----------------------------------------------------------------------------
+
+
+def _take(file: Path, found: Evidence, known: dict) -> bool:
     """Read a file, whatever it is. Returns whether its content is of a known kind."""
-    if data[:1] == b"\x80":
-        content = plain.unpickled(data)
-        if not dump.is_dump(content):
-            raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
-        found.dumps.append(dump.read(content, str(file), known))
-        return True
-    if b"\0" in data[:4096]:
+    with file.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        source: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        try:
+            head = source.read(1 << 16)
+            source.seek(0)
+            if not head.strip():
+                raise Unusable("is empty: its process was ended before it wrote anything")
+            if head[:1] == b"\x80":
+                content = plain.unpickled(plain.data_of(file))
+                if not dump.is_dump(content):
+                    raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
+                found.dumps.append(dump.read(content, str(file), known))
+                return True
+            if b"\0" in head[:4096]:
+                return False
+            if re.match(rb"\s*(\{|\[\s*[{\[])", head) and not _is_lines_of_json(head):
+                return _take_json(file, plain.data_of(file), found, known)
+            return _read_text(source, str(file), found)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise Unusable(f"is compressed and cut short or damaged ({error})") from None
+
+
+def _is_lines_of_json(head: bytes) -> bool:
+    """Whether each line is a log shipper's record."""
+    first, newline, _ = head.lstrip().partition(b"\n")
+    try:
+        return bool(newline or len(head) < 1 << 16) and unpacked(plain.unjsoned(first)) is not None
+    except Unusable:
         return False
-    if re.match(rb"\s*(\{|\[\s*[{\[])", data):
-        return _take_json(file, data, found, known)
-    text = data.decode(errors="replace")
-    return any([found.watchdog.read(text), found.nccl.read(text), found.measured.read_report(text, str(file))])
+
+
+def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
+    """Give the lines of a text to the readers that know them. Returns whether any did."""
+    rank = rank_in(path)
+    readers: list[Any] = [
+        found.watchdog, found.nccl, found.measured, found.failures, found.hosts, found.ras, found.stacks
+    ]  # fmt: skip
+    for reader in readers:
+        reader.begin(path, rank)
+    text = Text(file, tuple(dict.fromkeys(mark for reader in readers for mark in reader.marks)))
+    known = _given(text, readers, found.where)
+    name = path.rpartition("/")[2]
+    if text.cut:
+        found.said.append(
+            f"The lines of {name} are cut off at {text.width} columns: give the whole ones, from the job's own log."
+        )
+    elif text.width:
+        found.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
+    return known
+
+
+def _given(lines: Iterable[Line], readers: list[Any], where: dict[int, str]) -> bool:
+    known = False
+    for each in lines:
+        if each.rank is not None and each.host:
+            where[each.rank] = each.host
+        for reader in readers:
+            if reader.read(each):
+                known = True
+    return any([reader.end() for reader in readers if hasattr(reader, "end")]) or known
 
 
 def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
@@ -133,6 +218,12 @@ def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
             raise Unusable(f"is of rank {trace.rank}, which another trace has already: left out")
         found.traces.append(trace)
         return True
+    if found.ras.read_json(content) or found.failures.read_error_file(content, str(file)):
+        return True
+    if isinstance(content, list) and content and unpacked(content[0]):
+        records = (unpacked(each) for each in content)
+        text = "\n".join(f"{stamp(at)}{words}" for words, at, _, _ in filter(None, records))
+        return _read_text(io.BytesIO(text.encode()), str(file), found)
     return False
 
 

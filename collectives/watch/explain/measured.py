@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...format import aligned, duration, size
 from . import ops
+from .text import Line
 
 _TESTED = re.compile(r"#\s+(?:nccl-tests|nThread)|# Using devices")
 _ROW = re.compile(
@@ -44,46 +45,65 @@ class Measurement(NamedTuple):
 
 
 @dataclass
+class _Report:
+    """A report of nccl-tests that is being read.  best: (bytes, GB/s, microseconds) of its rows."""
+
+    path: str
+    is_one: bool = False
+    op: str = ""
+    devices: list[tuple[str, str]] = field(default_factory=list)  # (rank, host)
+    best: list[tuple[int, float, float]] = field(default_factory=list)
+    wrong: int = 0
+    tables: int = 0
+
+    def __post_init__(self) -> None:
+        self.op = next((name for name in re.findall(r"(\w+?)_perf\b", self.path) if name in _NAMES), "")
+
+
+@dataclass
 class Measured:
     """Measurements of files."""
 
+    marks = (b"nccl-tests", b"nThread", b"# Using devices", b"_perf", b"#  Rank", b"# Rank", b"     ")
     rows: list[Measurement] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    _report: _Report = field(default_factory=lambda: _Report(""))
 
-    def read_report(self, text: str, path: str) -> bool:
-        """Add a report of nccl-tests. Returns whether it was one."""
-        if not _TESTED.search(text):
+    def begin(self, path: str, rank: int | None) -> None:
+        """A file follows."""
+        self._report = _Report(path)
+
+    def read(self, line: Line) -> bool:
+        """Add a line of a report of nccl-tests. Returns whether the file is one, so far."""
+        report, text = self._report, line.text
+        report.tables += "# Using devices" in text
+        report.is_one = report.is_one or bool(_TESTED.search(text))
+        report.op = report.op or next((name for name in re.findall(r"(\w+?)_perf\b", text) if name in _NAMES), "")
+        if device := _RANK.match(text):
+            report.devices.append((device[1], device[2]))
+        elif report.is_one and (row := _ROW.match(text)):
+            out, into = (float(row[8]), float(row[6])), (float(row[12]), float(row[10]))
+            report.best.append((int(row[1]), *max(out, into)))
+            report.wrong += sum(row[k] not in ("0", "N/A") for k in (9, 13))
+        return report.is_one
+
+    def end(self) -> bool:
+        """The file has ended. Returns whether it was a report."""
+        report = self._report
+        if not report.is_one:
             return False
-        devices = [found for line in text.splitlines() if (found := _RANK.match(line))]
-        hosts = {found[2] for found in devices}
-        op = next((name for name in re.findall(r"(\w+?)_perf\b", f"{path} {text}") if name in _NAMES), "")
-        wrong, found = 0, 0
-        for line in text.splitlines():
-            if row := _ROW.match(line):
-                out, into = (float(row[8]), float(row[6])), (float(row[12]), float(row[10]))
-                busbw, microseconds = max(out, into)
-                wrong += sum(row[k] not in ("0", "N/A") for k in (9, 13))
-                self.rows.append(
-                    Measurement(
-                        ops.op_of(op) or "collective",
-                        int(row[1 - 0]),
-                        len(devices),
-                        len(hosts),
-                        microseconds / 1e6,
-                        busbw * 1e9,
-                        None,
-                        "",
-                    )
-                )
-                found += 1
-        name = path.rpartition("/")[2]
-        if devices and len(devices) != len({d[1] for d in devices}) or text.count("# Using devices") > 1:
+        ranks, nodes = len(report.devices), len({host for _, host in report.devices})
+        for nbytes, busbw, microseconds in report.best:
+            op = ops.op_of(report.op) or "collective"
+            self.rows.append(Measurement(op, nbytes, ranks, nodes, microseconds / 1e6, busbw * 1e9, None, ""))
+        name = report.path.rpartition("/")[2]
+        if report.devices and ranks != len({rank for rank, _ in report.devices}) or report.tables > 1:
             self.faults.append(
-                f"{name} has several tables, or rank {devices[0][1]} several times: each process believed to be alone (--mpi=pmix, or a build without MPI=1)."
+                f"{name} has several tables, or rank {report.devices[0][0]} several times: each process believed to be alone (--mpi=pmix, or a build without MPI=1)."
             )
-        if wrong:
-            self.faults.append(f"{name} has wrong results in {wrong} rows.")
-        if not found:
+        if report.wrong:
+            self.faults.append(f"{name} has wrong results in {report.wrong} rows.")
+        if not report.best:
             self.faults.append(
                 f"{name} is a report of nccl-tests without a row: it ended before its first measurement."
             )

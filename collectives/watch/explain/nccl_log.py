@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from ...format import aligned
+from .text import Line, clock
 
 _HEAD = re.compile(
     r"(?:^|\s|\])(?P<host>[\w.\-]+):(?P<pid>\d+):(?P<thread>\d+) (?:\[(?P<gpu>\d+)\] )?(?:\S+:\d+ )?NCCL (?P<level>INFO|WARN) (?P<said>.*)"
@@ -25,12 +26,30 @@ _STATUS = {
     4: "access control (ACS) on the PCIe switches against GPUDirect RDMA, usually",
     13: "the peer was not ready to receive, after all retries",
 }
+# "NET/IB : Got completion from peer 10.3.0.48<4791> with status=12", "NET/IB: Got async event", "from peer" of sockets
+_PEER = re.compile(
+    r"(?:[Cc]ompletion from peer|remote peer|from peer|to peer|connection closed by remote peer|[Cc]onnect to) ([\w.\-:]+(?:<\d+>)?)"
+)
+_PORT = re.compile(r"(?i)port (?:error|down|inactive)|async (?:fatal )?event|device (?:fatal|removed)|IBV_EVENT")
+_OWN = re.compile(r"OOB \S+?:([\w.:\-]+)<\d+>")
 FEW_CHANNELS = 2
+
+
+@dataclass
+class Accused:
+    """A peer that others have lost.  by: the hosts that report it.  statuses: their warnings without its name."""
+
+    by: set[str] = field(default_factory=set)
+    times: int = 0
+    first: float | None = None
+    statuses: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
 class NcclLog:
     """NCCL's log lines from one or more files."""
+
+    marks = (b"NCCL",)
 
     processes: set[tuple[str, int]] = field(default_factory=set)  # (host, process)
     versions: Counter[str] = field(default_factory=Counter)
@@ -49,23 +68,41 @@ class NcclLog:
     warnings: Counter[str] = field(default_factory=Counter)
     warned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the hosts of each warning
     no_device: set[str] = field(default_factory=set)  # hosts on which NET/IB found nothing
+    host_of: dict[int, str] = field(default_factory=dict)  # by rank
+    address_of: dict[str, str] = field(default_factory=dict)  # by address, the host whose interface has it
+    accused: dict[str, Accused] = field(default_factory=dict)  # by a peer's address
+    ports: dict[str, list[tuple[str, float | None]]] = field(default_factory=dict)  # by host, errors of its own ports
 
-    def read(self, text: str) -> bool:
-        """Add the lines of a file. Returns whether any was NCCL's."""
-        before = len(self.processes), sum(self.versions.values())
-        for line in text.splitlines():
-            if "NCCL" not in line:
-                continue
-            if version := _VERSION.search(line):
-                self.versions[version[1]] += 1
-            if head := _HEAD.search(line):
-                self.processes.add((head["host"], int(head["pid"])))
-                self._take(head["host"], int(head["pid"]), head["level"], head["said"].strip())
-        return (len(self.processes), sum(self.versions.values())) != before
+    def begin(self, path: str, rank: int | None) -> None:
+        """A file follows."""
 
-    def _take(self, host: str, pid: int, level: str, said: str) -> None:
+    def read(self, line: Line) -> bool:
+        """Add a line. Returns whether it is NCCL's."""
+        if "NCCL" not in line.text:
+            return False
+        if head := _HEAD.search(line.text):
+            self.processes.add((head["host"], int(head["pid"])))
+            self._take(head["host"], int(head["pid"]), head["level"], head["said"].strip(), line.at)
+            if line.rank is not None:
+                self.host_of[line.rank] = head["host"]
+        version = _VERSION.search(line.text)
+        if version and (head or "compiled with" not in line.text):  # RAS begins its answer with the latter
+            self.versions[version[1]] += 1
+        return bool(head or version and "compiled with" not in line.text)
+
+    def _take(self, host: str, pid: int, level: str, said: str, at: float | None) -> None:
         if level == "WARN":
-            plain = re.sub(r"0x[0-9a-f]+|<\d+>|(?<=peer )\S+", "...", said)
+            plain = re.sub(r"0x[0-9a-f]+|<\d+>", "...", said)
+            if peer := _PEER.search(said):
+                plain = plain.replace(peer[1], "...")
+                accused = self.accused.setdefault(peer[1].split("<")[0], Accused())
+                accused.by.add(host)
+                accused.times += 1
+                accused.first = min(filter(None, (accused.first, at)), default=None)
+                accused.statuses[plain] += 1
+                return
+            if _PORT.search(said):
+                self.ports.setdefault(host, []).append((said, at))
             self.warnings[plain] += 1
             self.warned[plain].add(host)
         elif way := _WAY.search(said):
@@ -77,6 +114,8 @@ class NcclLog:
         elif said.startswith("Using network "):
             self.networks[host].add(said.removeprefix("Using network ").strip())
         elif using := _USING.search(said):
+            if own := _OWN.search(said):
+                self.address_of[own[1]] = host
             self.devices[host] |= {
                 f"{using[1]} {name}" for name in re.findall(r"\[\d+\]([\w.]+(?::\d+/\w+)?)", using[2])
             }
@@ -137,7 +176,9 @@ class NcclLog:
             lines.append(
                 f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {', '.join(hosts[:4])}{', ...' * (len(hosts) > 4)}."
             )
-        lines += [f"GPUDirect RDMA is off for {why} ({n} times)." for why, n in self.refused.most_common(3)]
+        lines += [
+            f"GPUDirect RDMA is off for {why} ({n} time{'s' * (n != 1)})." for why, n in self.refused.most_common(3)
+        ]
         if shm := sum(n for way, n in self.ways.items() if way.startswith("SHM")):
             lines.append(
                 f"{shm:,} connections inside a node go through the CPU's memory (SHM), not from GPU to GPU (P2P)."
@@ -153,13 +194,41 @@ class NcclLog:
                 lines.append(
                     f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {_some(missing)}."
                 )
+        lines = self._lost_peers() + lines
         for warning, n in self.warnings.most_common(6):
             codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", warning))
             meaning = next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")
             where = sorted(self.warned[warning])
+            times = "Once" if n == 1 else f"{n:,} times"
             lines.append(
-                f"{n} times, from {', '.join(where[:3])}{', ...' * (len(where) > 3)}: NCCL WARN {warning}{meaning}"
+                f"{times}, from {', '.join(where[:3])}{', ...' * (len(where) > 3)}: NCCL WARN {warning}{meaning}"
             )
+        return lines
+
+    def _lost_peers(self) -> list[str]:
+        """A sentence for each peer that others have lost, the one with most accusers first, joined with its own errors."""
+        lines = []
+        ordered = sorted(self.accused.items(), key=lambda item: (-len(item[1].by), item[1].first or 0.0))
+        for address, accused in ordered[:4]:
+            host = self.address_of.get(address) or next((h for h in self.hosts if h == address), "")
+            name = f"{host} ({address})" if host and host != address else address
+            by = sorted(accused.by)
+            what, n = accused.statuses.most_common(1)[0]
+            codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", what))
+            meaning = next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")
+            flushed = sum(k for words, k in accused.statuses.items() if re.search(r"status=\D*5\b", words))
+            fold = (
+                f"; {flushed:,} of the lines are flush errors (status 5), its consequences"
+                if flushed and flushed < accused.times
+                else ""
+            )
+            who = f"{len(by):,} host{'s' * (len(by) != 1)} ({', '.join(by[:3])}{', ...' * (len(by) > 3)})"
+            lines.append(
+                f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{meaning}{fold}."
+            )
+        for host, errors in self.ports.items():
+            said, at = errors[0]
+            lines.insert(0, f"{host} itself reports{clock(at)}: {said}. Take that host out first.")
         return lines
 
 

@@ -6,14 +6,12 @@ with the two or three calls that each rank is known to have made, so logs are ju
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from ...format import name_ranks
 from . import ops
 from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
+from .text import Line
 
-_RANK = re.compile(r"\[rank(\d+)\]:")
-_STAMP = re.compile(r"\[[EWIF](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?")
 _GROUP = re.compile(
     r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s()\]]*)(?:\((?P<desc>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
 )
@@ -29,6 +27,15 @@ _FAILED = re.compile(r"detected by watchdog at work(?: sequence id)?: (\d+)")
 _QUEUED = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+)")
 _STARTED = re.compile(r"last started (?:NCCL )?work: (-?\d+)")
 _ENDED = re.compile(r"last completed (?:NCCL )?work: (-?\d+)")
+# The desync report of a job with TORCH_NCCL_DESYNC_DEBUG=1
+_DESYNC = re.compile(
+    r"\[(?P<ranks>[\d, ]+)\] (?:joined but didn't finish collective #(?P<joined>\d+)|finished collective #(?P<finished>\d+), but didn't join)"
+)
+_NEVER = re.compile(
+    r"ranks \[([\d, ]+)\] are the lagging ranks that caused this timeout. They never joined any collectives"
+)
+_STARTED_OP = re.compile(r"\[([\d, ]+)\] started (\w+)\s*$")
+_TIMED_OUT = re.compile(r"- \[(\d+)\] Timeout at collective: (\w+), #(\d+)")
 _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
 _SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
 DIFFERENT_SIZES = "Usually ranks pass different sizes: the flight recorder's files say in which call"
@@ -54,6 +61,8 @@ class Told:
 class Log:
     """The watchdog's reports in one or more files, by rank and group."""
 
+    marks = (b"ProcessGroupNCCL", b"atchdog", b"NCCL work", b"[rank", b"message truncated", b" from ", b"collective #", b"started ", b"lagging ranks", b"Timeout at collective")  # fmt: skip
+
     told: dict[int, dict[ProcessGroup, Told]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
     works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
@@ -61,30 +70,66 @@ class Log:
     )  # (rank, number) -> signature, ms, stamp
     places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
     _failing: int | None = None  # the rank whose error NCCL's own words follow
+    _stack_of: int | None = None  # the rank whose stack follows
+    _rank: int | None = None
     errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
 
-    def read(self, text: str) -> bool:
-        """Add the lines of a file. Returns whether any was the watchdog's."""
-        before, stack_of = len(self.works) + len(self.told), None
-        self._failing = None
-        for line in text.splitlines():
-            if stack_of is not None and (frame := _FRAME.search(line)):
-                if stack_of not in self.places and not in_torch(frame[2]):
-                    self.places[stack_of] = Place(frame[2], int(frame[3]), frame[1])
-                continue
-            if self._failing is not None and (sizes := _SIZES.search(line)):
-                self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"
-            prefix = _RANK.search(line)
-            if prefix:
-                self.seen.add(int(prefix[1]))
-            if "ProcessGroupNCCL" not in line and "atchdog" not in line and "NCCL work" not in line:
-                continue
-            stack_of = int(prefix[1]) if prefix and "Stack trace of the failed collective:" in line else None
-            self._take(line, int(prefix[1]) if prefix else None)
-        return len(self.works) + len(self.told) > before
+    def begin(self, path: str, rank: int | None) -> None:
+        """A file follows.  rank: that its name shows."""
+        self._failing = self._stack_of = None
+        self._rank = rank
 
-    def _take(self, line: str, rank: int | None) -> None:
-        stamp = _stamp(line)
+    def read(self, line: Line) -> bool:
+        """Add a line. Returns whether it is the watchdog's."""
+        text = line.text
+        if self._stack_of is not None and (frame := _FRAME.search(text)):
+            if self._stack_of not in self.places and not in_torch(frame[2]):
+                self.places[self._stack_of] = Place(frame[2], int(frame[3]), frame[1])
+            return True
+        if self._failing is not None and (sizes := _SIZES.search(text)):
+            self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"
+        rank = self._rank if line.rank is None else line.rank
+        if line.rank is not None:
+            self.seen.add(line.rank)
+        self._desync(text)
+        if "ProcessGroupNCCL" not in text and "atchdog" not in text and "NCCL work" not in text:
+            return False
+        self._stack_of = rank if "Stack trace of the failed collective:" in text else None
+        before = len(self.works), len(self.told)
+        self._take(text, rank, line.at)
+        return (len(self.works), len(self.told)) != before
+
+    def _desync(self, text: str) -> None:
+        """Take a line of the desync report, which numbers the collectives of the default group (TraceUtils.h)."""
+        if found := _DESYNC.search(text):
+            for rank in map(int, re.findall(r"\d+", found["ranks"])):
+                told = self.told.setdefault(rank, {}).setdefault(DEFAULT, Told())
+                self.seen.add(rank)
+                number = int(found["joined"] or found["finished"])
+                told.queued = max(told.queued, number)
+                if found["joined"]:
+                    told.failed.setdefault(number, Signature(ops.UNTOLD))
+                    told.ended = max(told.ended, number - 1)
+                else:
+                    told.ended = max(told.ended, number)
+        elif found := _NEVER.search(text):
+            for rank in map(int, re.findall(r"\d+", found[1])):
+                self.told.setdefault(rank, {}).setdefault(DEFAULT, Told()).ended = 0
+                self.seen.add(rank)
+        elif found := _STARTED_OP.search(text):
+            for rank in map(int, re.findall(r"\d+", found[1])):
+                for told in self.told.get(rank, {}).values():
+                    for number, what in told.failed.items():
+                        if what.op == ops.UNTOLD:
+                            told.failed[number] = what._replace(op=ops.op_of(found[2]))
+        elif found := _TIMED_OUT.search(text):
+            told = self.told.setdefault(int(found[1]), {}).setdefault(DEFAULT, Told())
+            told.failed[int(found[3])] = Signature(ops.op_of(found[2]))
+            told.queued, told.ended = max(told.queued, int(found[3])), max(told.ended, int(found[3]) - 1)
+            self.seen.add(int(found[1]))
+
+    def _take(self, line: str, rank: int | None, at: float | None) -> None:
+        stamp = int((at or 0.0) * 1e9)
         if work := _WORK.search(line):
             rank = int(work["rank"]) if rank is None else rank
             what = Signature(ops.op_of(work["op"]), (), ((int(work["into"]),),), ((int(work["out"]),),))
@@ -168,16 +213,3 @@ class Log:
             from_log=True,
             written=max((told.last for told in groups.values()), default=0),
         )
-
-
-def _stamp(line: str) -> int:
-    """Nanoseconds since the epoch of a line's time, in this year: the log has no year."""
-    found = _STAMP.search(line)
-    if not found:
-        return 0
-    month, day, hour, minute, second = map(int, found.groups()[:5])
-    try:
-        at = datetime(datetime.now().year, month, day, hour, minute, second).timestamp()
-    except ValueError:
-        return 0
-    return int(at) * 1_000_000_000 + int((found[6] or "0").ljust(9, "0")[:9])

@@ -21,6 +21,9 @@ from .watchdog import ONLY_LOG
 MOST_ROWS = 40  # of the table
 MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which that is said before anything else
 MOST_LINES = 4  # of a list of ranks in it
+BELOW = (
+    "look below the program: a kernel that does not end, a GPU, a link, the network between the hosts of these ranks"
+)
 COLLECT = {
     "dumps": "each rank writes its own, often to a disk of its host",
     "logs": "torchrun's --local-ranks-filter or a log of rank 0 alone hides them; grep -h \"ProcessGroupNCCL\" in each host's log",
@@ -29,10 +32,11 @@ NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 
 
-def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
+def explained(judged: Judged, failures: Sequence[str] = (), all_run: bool = False) -> str:
     """The first line, the sentences after it and the table of ranks.
 
     failures: sentences on faults that the network's library itself reported, the cause if no rank is.
+    all_run: whether all ranks are known to run, and to have made equally many calls.
     """
     names = Names(judged)
     kinds = wording.grouped(judged.causes)
@@ -40,7 +44,7 @@ def explained(judged: Judged, failures: Sequence[str] = ()) -> str:
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
         known = list(chain(*(_about(names, alike, first=True) for alike in kinds)))
         few_first = not known or names.job.shown > MOST_UNHEARD * len(names.job.dumps)
-        lines = [*_of_few(names), *known] if few_first else [*known, *_of_few(names)]
+        lines = [*_of_few(names, all_run), *known] if few_first else [*known, *_of_few(names, all_run)]
         lines += failures
     elif failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
@@ -67,17 +71,15 @@ def _nothing(job: Job) -> str:
     return f"{made}, and none is known to be waiting{unknown}"
 
 
-def _of_few(names: "Names") -> list[str]:
-    """The sentences on the waits of a few ranks, when most of the job's ranks are not heard of."""
-    job, kind = names.job, "logs" if names.is_from_log else "dumps"
-    heard = sorted(job.dumps)
-    lines = []
+def waits(names: "Names") -> list[str]:
+    """A sentence for each call that ranks wait in first, of the first few."""
     alike: dict[tuple, list[Wait]] = {}
-    for waits in names.judged.waits:
-        for wait in waits[:1]:
+    for mine in names.judged.waits:
+        for wait in mine[:1]:
             alike.setdefault((names.call(wait.event), names.done(wait.event)), []).append(wait)
-    for (call, done), waits in [*alike.items()][: wording.MOST]:
-        ranks, e = [wait.event.rank for wait in waits], waits[0].event
+    lines = []
+    for (call, done), those in [*alike.items()][: wording.MOST]:
+        ranks, e = [wait.event.rank for wait in those], those[0].event
         if (limit := names.judged.launch(e).limit) is not None:
             did = f"timed out in {call} after {duration(limit)}"
         else:
@@ -86,15 +88,21 @@ def _of_few(names: "Names") -> list[str]:
         lines.append(f"{few(ranks).capitalize()} {did}{passed}{names.at(e)}{done}.")
     if len(alike) > wording.MOST:
         lines.append(f"({len(alike) - wording.MOST:,} more calls are waited in: see the table.)")
+    return lines
+
+
+def _of_few(names: "Names", all_run: bool) -> list[str]:
+    """The sentences on the waits of a few ranks, when most of the job's ranks are not heard of."""
+    job, kind = names.job, "logs" if names.is_from_log else "dumps"
+    heard, lines = sorted(job.dumps), waits(names)
+    if all_run:
+        return [*lines, f"So {BELOW}."]
     if job.is_stated:
-        lines.insert(
-            0,
-            f"There are {kind} of {len(heard):,} of {job.world_size:,} ranks: which rank isn't in the call can't be known.",
-        )
+        there = f"There are {kind} of {len(heard):,} of {job.world_size:,} ranks"
+        lines.insert(0, f"{there}: which rank isn't in the call can't be known.")
     else:
-        lines.append(
-            f"Only {few(heard)} {'is' if len(heard) == 1 else 'are'} heard of in these {kind}, and the job has more ranks: which of them isn't in the call can't be known."
-        )
+        only = f"Only {few(heard)} {'is' if len(heard) == 1 else 'are'} heard of in these {kind}"
+        lines.append(f"{only}, and the job has more ranks: which of them isn't in the call can't be known.")
     what = "the lines of all ranks" if names.is_from_log else "the dumps of all ranks"
     return [*lines, f"Collect {what}: {COLLECT[kind]}."]
 
@@ -263,8 +271,7 @@ def _to_joined(names: Names, causes: Sequence[Cause]) -> list[str]:
         fits = "What they pass fits together where dumps tell, and isn't known of all ranks."
     else:
         fits = "Whether what they pass fits together isn't known: there are no dumps of all these ranks."
-    below = "look below the program: a kernel that does not end, a GPU, a link, the network between the hosts of these ranks."
-    return [f"{fits} {'So' if all(known) else 'If it does,'} {below}"]
+    return [f"{fits} {'So' if all(known) else 'If it does,'} {BELOW}."]
 
 
 def _to_not_started(names: Names, causes: Sequence[Cause]) -> list[str]:

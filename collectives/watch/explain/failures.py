@@ -1,0 +1,344 @@
+"""How ranks ended: Python's tracebacks, torchrun's summary and error files, the errors of gloo, of the store, of DETAIL.
+
+Formats: traceback.py of Python 3.11; torch 2.13's torch/distributed/elastic/multiprocessing/errors/__init__.py (the
+summary, error.json) and api.py ("failed (exitcode: -9)"); c10d's TCPStore.cpp, socket.cpp, ProcessGroupWrapper.cpp
+(fingerprints) and ProcessGroupGloo.cpp (monitoredBarrier); gloo's transport/tcp/pair.cc.
+"""
+
+import re
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+from ...format import duration
+from ...judge.gloo import LOST
+from ...judge.wording.phrases import few
+from . import ops
+from .dump import Place, in_torch
+from .text import Line, clock
+
+_FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
+_RAISED = re.compile(r"(?:\w+\.)*(?P<kind>[A-Z]\w*|[\w.]*(?:Error|Exception))(?:: (?P<message>.*)|:?$)")
+_BETWEEN = re.compile(r"(During handling of the above|The above) exception")
+_FINGERPRINT = re.compile(
+    r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"(?:, TensorShape=\[(?P<shape>[^\]]*)\])?(?:, TensorDtypes=(?P<dtype>\w+))?"
+)
+_JOINED = re.compile(r"Timed out after (\d+) seconds waiting for clients\. (\d+)/(\d+) clients joined")
+_UNREACHED = re.compile(
+    r"(?:trying to|failed to) connect to(?: any network address of)? [\[(]+([^\])\s,]+)[\])]*[:,] ?(\d+)"
+)
+_BARRIER = re.compile(r"[Rr]anks? ([\d, ]+) failed to pass monitoredBarrier")
+_ITEM = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)")
+_EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_OF_STORE = ("should dump", "sendBytes failed", "recvValue failed", "shut down too early")
+_LOST_WORDS = (
+    *_OF_STORE, *LOST, "remote process exited", "communicator was aborted", "Socket Timeout", "waiting for recv operation to complete", "waiting for send operation to complete", "ncclRemoteError",
+    "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
+)  # fmt: skip
+_SUMMARY = ("ChildFailedError", "SignalException")  # raised by torchrun itself
+DOCKER = re.compile(r"172\.1[7-9]\.|172\.[23]\d\.")  # addresses that Docker gives to a bridge of one host
+
+
+@dataclass
+class End:
+    """How a rank, or a writer whose rank is unknown, ended.
+
+    kind: "raised"; "killed", by a signal; "exited".  what: in words.  follows: whether it only follows from another end.
+    """
+
+    kind: str
+    what: str
+    rank: int | None = None
+    at: float | None = None
+    host: str = ""
+    place: Place | None = None
+    follows: bool = False
+    who: str = ""
+    signal: int = 0
+    pid: int | None = None
+    caller: Place | None = None  # of the place
+    in_backward: bool = False
+
+    def words(self) -> str:
+        who = f"rank {self.rank}" if self.rank is not None else self.who or "a process"
+        on = f" on {self.host}" if self.host else ""
+        place = f", {self.where}" if self.place else ""
+        verb = {"raised": "raised ", "killed": "was killed by ", "exited": "ended with "}[self.kind]
+        return f"{who[0].upper()}{who[1:]}{on} {verb}{self.what}{clock(self.at)}{place}."
+
+    @property
+    def where(self) -> str:
+        """'at broadcast_object, checkpoints.py:12, called by save_if_best, checkpoints.py:41'"""
+        caller = f", called by {self.caller}" if self.caller else ""
+        return f"at {self.place}{caller}{' (in backward)' * self.in_backward}"
+
+
+@dataclass
+class _Open:
+    """A traceback that is being read."""
+
+    frames: list[Place] = field(default_factory=list)
+    at: float | None = None
+    chained: bool = False
+
+
+@dataclass
+class Failures:
+    """The ends of ranks, from any number of files."""
+
+    marks = (
+        b"Traceback", b"File ", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
+        b"time  ", b"host  ", b"rank  ", b"traceback :", b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
+        b"Exception raised from", b"frame #", b"should dump", b"closing signal", b"onnection",
+    )  # fmt: skip
+    ends: list[End] = field(default_factory=list)
+    follow: Counter = field(default_factory=Counter)  # kind of consequence -> lines
+    parts: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, (number, call) of DETAIL's fingerprints
+    joined: tuple[int, int, int] | None = None  # (that joined the store, that should, seconds)
+    unreached: Counter = field(default_factory=Counter)  # addresses of a store that ranks didn't reach
+    barrier: set[int] = field(default_factory=set)  # ranks that did not pass a monitored barrier
+    world: int = 0  # as a file reports it
+    named: int | None = None  # the rank that torchrun names as the root cause
+    _open: dict[str, _Open] = field(default_factory=dict)
+    _item: dict[str, str] | None = None
+    _is_root: bool = False
+    _file: str = ""
+    _rank: int | None = None
+
+    def begin(self, path: str, rank: int | None) -> None:
+        """A file follows.  rank: that its name shows."""
+        self._open, self._item, self._file, self._rank = {}, None, path, rank
+
+    def read(self, line: Line) -> bool:
+        text = line.text
+        if "is running collective: CollectiveFingerPrint" in text:
+            for part in _FINGERPRINT.finditer(text):
+                passed = (
+                    f" [{part['shape']}] {ops.dtype_of(part['dtype'] or '')}".rstrip()
+                    if part["shape"] is not None
+                    else ""
+                )
+                self.parts[int(part["rank"])] = part["seq"] or "", f"{ops.op_of(part['op'])}{passed}"
+        if found := _JOINED.search(text):
+            self.joined, self.world = (int(found[2]), int(found[3]), int(found[1])), int(found[3])
+        if found := _UNREACHED.search(text):
+            self.unreached[f"{found[1]}:{found[2]}"] += 1
+        if found := _BARRIER.search(text):
+            self.barrier |= {int(rank) for rank in re.findall(r"\d+", found[1])}
+        return self._summary(line) or self._traceback(line) or self._consequence(text)
+
+    # --- tracebacks -----------------------------------------------------------------------
+
+    def _traceback(self, line: Line) -> bool:
+        rank = self._rank if line.rank is None else line.rank
+        key = f"{rank} {line.host} {line.stream}"
+        text = line.text
+        if "Traceback (most recent call last)" in text:
+            self._open[key] = _Open(at=line.at, chained=bool(self._open.get(key) and self._open[key].chained))
+            return True
+        if _BETWEEN.match(text):
+            self._open[key] = _Open(chained=True)
+            return True
+        open_ = self._open.get(key)
+        if frame := _FRAME.match(text):
+            if open_:
+                open_.frames.append(Place(frame[1], int(frame[2]), frame[3]))
+            return bool(open_)
+        if text[:1].isspace() or not (raised := _RAISED.fullmatch(text)):
+            return False
+        if not open_ and not raised["kind"].endswith(("Error", "Exception", "Interrupt")):
+            return False
+        self._open.pop(key, None)
+        if raised["kind"] in _SUMMARY or raised["kind"] == "SystemExit":
+            return True
+        message = (raised["message"] or "").strip()
+        if (
+            "monitoredBarrier" in message
+            or "is running collective" in message
+            or self.joined
+            or _UNREACHED.search(message)
+        ):
+            message = message[:160]
+        follows = is_consequence(raised["kind"], message)
+        what = f"{raised['kind']}: {message}"[:200].rstrip(": ") if message else raised["kind"]
+        frames = open_.frames if open_ else []
+        own = [place for place in frames if not in_torch(place.file)]
+        at = open_.at if open_ and open_.at is not None else line.at
+        *outer, place = _own(own) or [None]
+        end = End("raised", what, rank, at, line.host, place, follows, line.stream or self._file.rpartition("/")[2])
+        end.caller = outer[-1] if outer and outer[-1].function != "<module>" else None
+        end.in_backward = any(place.function in ("backward", "_engine_run_backward") for place in frames)
+        if open_ and open_.chained and self.ends and self.ends[-1].rank == rank and not self.ends[-1].follows:
+            return True  # it was raised while the first was handled
+        self.ends.append(end)
+        return True
+
+    def _consequence(self, text: str) -> bool:
+        """Count a line that another rank's end explains."""
+        if any(words in text for words in _LOST_WORDS):
+            self.follow[_kind_of(text)] += 1
+            return True
+        if "closing signal SIG" in text:
+            self.follow["torchrun's closing signals"] += 1
+            return True
+        if text.startswith(("Exception raised from", "frame #")):
+            self.follow["C++ stack frames"] += 1
+            return True
+        return False
+
+    # --- torchrun -------------------------------------------------------------------------
+
+    def _summary(self, line: Line) -> bool:
+        """A line of torchrun's summary, whose items have a line for each field."""
+        if found := _EXITED.search(line.text):
+            if int(found[1]) < 0 and not any(end.kind == "killed" for end in self.ends):
+                self._ended({"exitcode": found[1], "local": found[2], "host": line.host}, line)
+            return True
+        if line.text.strip() in ("Failures:", "Root Cause (first observed failure):"):
+            self._item, self._is_root = {}, line.text.strip() != "Failures:"
+            return True
+        if self._item is None or not (found := _ITEM.match(line.text)):
+            return False
+        if found[1] in self._item:
+            self._item = {}
+        self._item[found[1]] = found[2].strip()
+        if found[1] == "exitcode":
+            self._ended(self._item, line)
+        return True
+
+    def _ended(self, item: dict[str, str], line: Line) -> None:
+        rank = int(item["rank"].split()[0]) if "rank" in item else None
+        if self._is_root and rank is not None:
+            self.named = rank
+        pid = re.search(r"pid: (\d+)", item["exitcode"])
+        status = int(item["exitcode"].split()[0])
+        at = line.at
+        if "time" in item:
+            from .text import line as parsed
+
+            at = parsed(item["time"] + " .").at
+        known = next((end for end in self.ends if end.rank == rank and rank is not None), None)
+        if status >= 0:
+            if known:
+                known.host = known.host or item.get("host", "")
+            else:
+                self.ends.append(End("exited", f"exit code {status}", rank, at, item.get("host", ""), follows=False))
+            return
+        self.ends = [end for end in self.ends if end.kind != "killed" or end.rank is not None]
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        who = f"local rank {item['local']}" if "local" in item else ""
+        follows = -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)  # c10d aborts at a timeout
+        self.ends.append(
+            End(
+                "killed",
+                name,
+                rank,
+                at,
+                item.get("host", ""),
+                follows=follows,
+                who=who,
+                signal=-status,
+                pid=int(pid[1]) if pid else None,
+            )
+        )
+
+    def read_error_file(self, data: Any, path: str) -> bool:
+        """Add the error file of a rank that torchrun started. Returns whether it is one."""
+        message = data.get("message") if isinstance(data, dict) else None
+        if isinstance(message, dict) and "message" in message:
+            extra = message.get("extraInfo") or {}
+            self.begin(path, None)
+            local = re.search(r"(\d+)/[^/]*$", path)
+            stamp = str(extra.get("timestamp", ""))
+            at = float(stamp) if stamp.isdigit() else None
+            stream = f"local rank {local[1]}" if local else path
+            for text in str(extra.get("py_callstack") or message["message"]).splitlines():
+                self._traceback(Line(text, at, None, "", stream))
+            return True
+        return False
+
+    # --- conclusions ----------------------------------------------------------------------
+
+    def roots(self) -> list[End]:
+        """The ends that follow from no other, the first in time first; of each rank, one."""
+        ends = [end for end in self.ends if not end.follows]
+        raised = {(end.rank, end.who if end.rank is None else "") for end in ends if end.kind == "raised"}
+        ranks = {rank for rank, _ in raised}
+        own = [end for end in ends if end.kind != "exited" or end.rank not in ranks]
+        if any(end.kind != "exited" for end in own):  # an exit code alone may be any rank's consequence
+            own = [end for end in own if end.kind != "exited"]
+        latest: dict[tuple, End] = {}
+        for end in own:  # the last of a rank is the one that ended it
+            latest[end.rank, end.who if end.rank is None else "", end.kind] = end
+        return sorted(latest.values(), key=lambda end: (end.at is None, end.at or 0.0))
+
+    def consequences(self) -> list[str]:
+        """A sentence on what follows from other ends."""
+        lines = sum(self.follow.values())
+        ends = [end for end in self.ends if end.follows and end.rank not in self.parts]
+        ranks = sorted({end.rank for end in ends if end.rank is not None})
+        kinds = ", ".join(f"{kind} ({n:,})" for kind, n in self.follow.most_common(3))
+        parts = [f"{lines:,} {'line' if lines == 1 else 'lines'}: {kinds}"] if lines else []
+        if ends:
+            whose = few(ranks) if ranks else f"{len(ends):,} processes"
+            parts.append(f'the error{"s" * (len(ends) > 1)} of {whose}, "{ends[0].what[:80]}"')
+        return [f"Consequences: {'; '.join(parts)}."] if parts else []
+
+    @property
+    def lost_store(self) -> bool:
+        """Whether ranks have lost the store."""
+        return any(words in kind for kind in self.follow for words in _OF_STORE)
+
+    def sentences(self) -> list[str]:
+        """The sentences on ranks that never met: at a store, in a barrier, or in one call."""
+        lines = list(self._mismatch())
+        if self.barrier:
+            ranks = sorted(self.barrier)
+            lines.append(f"{few(ranks).capitalize()} did not come to a monitored barrier, which the others reached.")
+        if self.joined:
+            came, needed, seconds = self.joined
+            lines.append(
+                f"{came:,} of {needed:,} ranks joined the store within {duration(seconds)}: the other {needed - came:,} never reached it."
+            )
+        if self.unreached:
+            address, n = self.unreached.most_common(1)[0]
+            lines.append(f"Ranks tried to connect to {', '.join(sorted(self.unreached))}, and nothing answered there.")
+            if docker := [at for at in self.unreached if DOCKER.match(at)]:
+                lines.append(
+                    f"{docker[0].split(':')[0]} is an address inside a container (Docker's bridge), which other hosts can't reach: "
+                    "give MASTER_ADDR an address of the host, or run the container with --network=host."
+                )
+        return lines
+
+    def _mismatch(self) -> Iterator[str]:
+        if not self.parts:
+            return
+        alike: dict[str, list[int]] = {}
+        for rank, (_, call) in sorted(self.parts.items()):
+            alike.setdefault(call, []).append(rank)
+        number = next((seq for seq, _ in self.parts.values() if seq), "")
+        parts = sorted(alike.items(), key=lambda part: len(part[1]))
+        calls = ", and ".join(f"{few(ranks)} call{'s' * (len(ranks) == 1)} {call}" for call, ranks in parts)
+        yield f"Ranks call different collectives{f' as #{number}' if number else ''}: {calls}."
+        for end in self.ends:
+            if end.rank in self.parts and end.place:
+                yield f"Rank {end.rank} does so {end.where}."
+
+
+def is_consequence(kind: str, message: str) -> bool:
+    """Whether an error only means that another rank is gone, or that one never came."""
+    if kind in ("DistStoreError", "DistNetworkError", "KeyboardInterrupt", "BrokenPipeError", "ConnectionResetError"):
+        return True
+    waited = ("Watchdog caught", "Detected mismatch between collectives", "monitoredBarrier", "Timed out waiting")
+    return kind in ("RuntimeError", "DistBackendError") and any(words in message for words in (*_LOST_WORDS, *waited))
+
+
+def _own(frames: list[Place]) -> list[Place | None]:
+    """The frames of the program itself, outermost first."""
+    return [place for place in frames if "-packages/" not in place.file] or list(frames)
+
+
+def _kind_of(text: str) -> str:
+    return next((f'"{words}"' for words in _LOST_WORDS if words in text), "others")

@@ -1,0 +1,212 @@
+"""Stacks of processes: py-spy's dumps, faulthandler's, and torch's debug server's, of one moment or of two.
+
+Formats: py-spy 0.4 ("Process 1: ...", 'Thread 1 (idle): "MainThread"', "    function (file.py:3)", innermost first);
+faulthandler of Python 3.11 ("Current thread 0x... (most recent call first):", '  File "x", line 3 in f'), which is what
+torch 2.13's debug server calls for /stacks, under "=== Rank 0: address ===".
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+from ...judge.wording.phrases import few
+from ...log.collectives import COLLECTIVES
+from .dump import Place, in_torch
+from .text import Line, host_in
+
+_PROCESS = re.compile(r"Process (\d+): (.*)")
+_THREAD = re.compile(
+    r'Thread (?:0x[0-9a-f]+|\d+)(?: \((?P<state>[^)]*)\))?(?:: "(?P<name>[^"]*)"| \[(?P<thread>[^\]]*)\])?'
+)
+_CURRENT = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):")
+_SPY_FRAME = re.compile(r"\s{2,}(\S+) \((.+?)(?::(\d+))?\)$")
+_FAULT_FRAME = re.compile(r'\s+File "(.+)", line (\d+) in (\S+)')
+_HEAD = re.compile(r"=+ Rank (\d+): (\S*) =+")
+_IN_NAME = re.compile(r"rank[_\-.]?(\d+)")
+WAITS = {name for row in COLLECTIVES.values() for name in (row.op, *row.also)} | {
+    "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_gather_object", "broadcast_object_list", "gather_object",
+    "all_gather_into_tensor", "reduce_scatter_tensor", "monitored_barrier", "synchronize", "_all_gather_base",
+}  # fmt: skip
+ENTRIES = ("init_process_group", "new_group", "_new_process_group_helper", "destroy_process_group", "rendezvous")
+IDLE = ("MainThread",)
+
+
+@dataclass
+class Stack:
+    """A process's main thread at one moment, innermost frame first."""
+
+    rank: int | None
+    path: str
+    host: str = ""
+    pid: int | None = None
+    command: str = ""
+    frames: list[Place] = field(default_factory=list)
+    is_rank: bool = True
+
+    @property
+    def inside(self) -> str:
+        """The collective, or the entry to a group, that it is in; "" for neither."""
+        names = [place.function.rpartition(".")[2] for place in self.frames if "distributed" in place.file]
+        calls = [name for name in names if name in WAITS or name in ENTRIES]
+        if calls:
+            return calls[-1]
+        if any(
+            place.function.rpartition(".")[2] in ("wait", "synchronize") and "torch/cuda" in place.file
+            for place in self.frames
+        ):
+            return "synchronize"
+        return ""
+
+    @property
+    def place(self) -> Place | None:
+        """The program's own line."""
+        own = [place for place in self.frames if not in_torch(place.file) and _is_own(place.file)]
+        return own[0] if own else self.frames[0] if self.frames else None
+
+    @property
+    def doing(self) -> str:
+        """The innermost function with a name that helps, where it is in no collective."""
+        for place in self.frames:
+            name = Path(place.file).name
+            if name not in ("threading.py", "queue.py", "selectors.py", "connection.py", "socket.py", "ssl.py"):
+                return f"{place.function}, {name}:{place.number}"
+        return str(self.frames[0]) if self.frames else ""
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is the program's: py-spy gives the standard library's without a folder."""
+    return (
+        "-packages/" not in file
+        and file not in ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
+        and "multiprocessing/" not in file
+        and "/python3" not in file
+    )
+
+
+@dataclass
+class Stacks:
+    """Stacks, from any number of files."""
+
+    marks = (b"Process ", b"Thread ", b"thread ", b".py", b"=== Rank", b"  File ", b" (")
+    all: list[Stack] = field(default_factory=list)
+    _path: str = ""
+    _rank: int | None = None
+    _stack: Stack | None = None
+    _reading: bool = False
+
+    def begin(self, path: str, rank: int | None) -> None:
+        self._path, self._rank, self._stack, self._reading = path, rank, None, False
+
+    def read(self, line: Line) -> bool:
+        text = line.text
+        if head := _HEAD.match(text):
+            self._rank, self._stack, self._reading = int(head[1]), None, False
+            return False
+        if process := _PROCESS.match(text):
+            rank = line.rank if line.rank is not None else self._rank
+            self._stack, self._reading = self._new(rank, int(process[1]), process[2], line.host), False
+            self._stack.is_rank = not re.search(
+                r"torchrun|torch\.distributed\.(?:run|launch)|multiprocessing|py-spy", process[2]
+            )
+            return True
+        if _CURRENT.match(text):
+            # The main thread is the last one that faulthandler writes.
+            rank = line.rank if line.rank is not None else self._rank
+            if self._stack is None or self._stack.pid is not None or self._stack.rank != rank:
+                self._stack = self._new(rank, None, "", line.host)
+            self._stack.frames, self._reading = [], True
+            return True
+        if self._stack is None:
+            return False
+        if frame := _FAULT_FRAME.match(text):
+            if self._reading:
+                self._stack.frames.append(Place(frame[1], int(frame[2]), frame[3]))
+            return self._reading
+        if thread := _THREAD.match(text):
+            self._reading = (thread["name"] or "") in IDLE or not self._stack.frames and thread["name"] is None
+            if self._reading:
+                self._stack.frames = []
+            return True
+        if self._reading and (frame := _SPY_FRAME.match(text)):
+            file = f"/{frame[2]}" if frame[2].startswith("torch/") else frame[2]  # py-spy shortens it
+            self._stack.frames.append(Place(file, int(frame[3] or 0), frame[1]))
+            return True
+        return False
+
+    def _new(self, rank: int | None, pid: int | None, command: str, host: str) -> Stack:
+        stack = Stack(rank, self._path, host or host_in(self._path), pid, command)
+        self.all.append(stack)
+        return stack
+
+    # --- conclusions ----------------------------------------------------------------------
+
+    def by_rank(self) -> dict[int, list[Stack]]:
+        """By rank, its stacks in the order of the files; without a rank in any, numbered as they come."""
+        found: dict[int, list[Stack]] = defaultdict(list)
+        known = [stack for stack in self.all if stack.frames and stack.is_rank]
+        for stack in known:
+            if stack.rank is not None:
+                found[stack.rank].append(stack)
+        return dict(sorted(found.items()))
+
+    def sentences(self, world: int = 0) -> Iterator[str]:
+        """The ranks that are in no collective first, then the ones that wait."""
+        ranks = self.by_rank()
+        unknown = [stack for stack in self.all if stack.frames and stack.is_rank and stack.rank is None]
+        if not ranks:
+            yield from self._without_ranks(unknown)
+            return
+        last = {rank: stacks[-1] for rank, stacks in ranks.items()}
+        twice = {rank for rank, stacks in ranks.items() if len(stacks) > 1}
+        still = {rank for rank in twice if ranks[rank][0].frames == ranks[rank][-1].frames}
+        elsewhere = sorted(rank for rank, stack in last.items() if not stack.inside)
+        waiting = sorted(set(last) - set(elsewhere))
+        alike: dict[tuple, list[int]] = {}
+        for rank in elsewhere:
+            alike.setdefault((last[rank].doing, str(last[rank].place), rank in still), []).append(rank)
+        if waiting:
+            for (doing, place, stood), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
+                at = f", called at {place}" if place != "None" and place != doing else ""
+                moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
+                yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} in no collective: in {doing}{at}{f', {moved}' if moved else ''}."
+        for call, place, those in self._calls(last, waiting):
+            it = f" for {few(elsewhere)}, it seems" if 0 < len(elsewhere) <= len(waiting) else ""
+            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{it}."
+        if waiting and not elsewhere:
+            calls = {last[rank].inside for rank in waiting}
+            if len(calls) > 1:
+                yield "All of them wait, in different calls: each for the others."
+            elif len(last) < world or not world:
+                yield f"All {len(last):,} of these wait: the rank that they wait for isn't among these stacks, or has no Python frame that shows it."
+            else:
+                yield "All ranks are in the call: look below the program, or ask again to see whether they move."
+        elif not waiting:
+            yield "None of these stacks is in a collective."
+        if not twice and len(last) > 1:
+            yield "These are stacks of one moment. Ask again ten seconds later and give both: who hasn't moved is the one to look at."
+        if len(last) < world:
+            yield f"There are stacks of {len(last):,} of {world:,} ranks."
+
+    def _calls(self, last: dict[int, Stack], waiting: list[int]) -> Iterator[tuple[str, Place | None, list[int]]]:
+        alike: dict[tuple, list[int]] = {}
+        for rank in waiting:
+            alike.setdefault((last[rank].inside, last[rank].place), []).append(rank)
+        for (call, place), those in sorted(alike.items(), key=lambda item: len(item[1]))[:4]:
+            yield call, place, those
+
+    def _without_ranks(self, stacks: list[Stack]) -> Iterator[str]:
+        alike: dict[tuple, int] = defaultdict(int)
+        for stack in stacks:
+            alike[stack.inside or f"no collective: {stack.doing}", str(stack.place)] += 1
+        for (call, place), n in sorted(alike.items(), key=lambda item: (item[0][0] in WAITS, item[1]))[:6]:
+            yield f"{n:,} process{'es' * (n != 1)} {'is' if n == 1 else 'are'} in {call}, at {place}."
+        if stacks:
+            yield "No file's name shows a rank: name each stacks/rank_N.txt to have the ranks named."
+
+
+def rank_in(path: str) -> int | None:
+    """The rank that a file's name shows, as rank3.txt and stderr_rank_3.log do."""
+    found = _IN_NAME.search(Path(path).name)
+    return int(found[1]) if found else None

@@ -1,0 +1,154 @@
+"""One verdict on all evidence: the first cause first, its consequences counted, and at the end what isn't known.
+
+The judge decides who holds up whom; here its sentences are joined with how ranks ended and what their hosts report.
+"""
+
+import signal
+from itertools import chain
+
+from ...format import duration
+from ...judge.wording.phrases import few
+from . import words
+from .evidence import Evidence
+from .failures import End
+from .hosts import Event
+from .messages import Judged
+
+MOST_ENDS = 4  # that are written out
+NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which their clocks aren't compared
+KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
+
+
+def told(found: Evidence) -> list[str]:
+    """The paragraphs of the verdict."""
+    job = found.job if found.dumps else None
+    judged = Judged(job) if job else None
+    first = _Firsts(found, judged)
+    lines = [*first.ends()]
+    if judged and job:
+        failures = found.watchdog.failures()
+        text = words.explained(judged, failures, found.ras.is_whole)
+        headline, newline, rest = text.partition("\n")
+        if found.ras.is_whole and job.is_partial:
+            lines += found.ras.sentences()
+        lines += [headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
+    others = [*found.failures.sentences()]
+    if not (judged and job and found.ras.is_whole and job.is_partial):
+        others += found.ras.sentences()
+    others += found.stacks.sentences(job.world_size if job and job.is_stated else 0)
+    others += [*first.hosts(), *found.failures.consequences()]
+    paragraphs = []
+    if judged and job:
+        paragraphs = ["\n".join(lines)]
+        if others:
+            paragraphs.append("\n".join(others))
+        if unknown := words.limits(job):
+            paragraphs.append("\n".join(unknown).strip())
+    elif lines or others:
+        paragraphs = ["\n".join([*lines, *others])]
+    if missing := first.missing():
+        paragraphs.append("\n".join(missing))
+    return paragraphs
+
+
+class _Firsts:
+    """The ends of ranks and the events of hosts that come first, and those that are written about already."""
+
+    def __init__(self, found: Evidence, judged: Judged | None) -> None:
+        self._found, self._judged = found, judged
+        self._roots = found.failures.roots()
+        self._done: list[Event] = []
+
+    def ends(self) -> list[str]:
+        """A sentence for each rank that ended by itself, or was killed, the first in time first."""
+        lines = list(chain(*map(self._end, self._roots[:MOST_ENDS])))
+        if len(self._roots) > MOST_ENDS:
+            lines.append(f"({len(self._roots) - MOST_ENDS:,} more ended by themselves.)")
+        failures = self._found.failures
+        ranks = {end.rank for end in self._roots}
+        if self._roots and failures.named is not None and None not in ranks and failures.named not in ranks:
+            lines.append(
+                f"torchrun names rank {failures.named} as the root cause: that is the one whose end it noticed first."
+            )
+        if 0 in ranks and failures.lost_store:
+            lines.append("The store ran in rank 0's process, and ended with it.")
+        return lines
+
+    def _end(self, end: End) -> list[str]:
+        lines = [end.words()]
+        if end.kind != "killed":
+            return lines
+        hosts = {end.host, self._found.where.get(end.rank, "") if end.rank is not None else ""} - {""}
+        for event in self._found.hosts.ordered(["kill", "fault"]):
+            if event.pid is not None and event.pid == end.pid or event.host in hosts:
+                self._done.append(event)
+                lines.append(f"{event.words()[0].upper()}{event.words()[1:]}.")
+        if end.signal == signal.SIGKILL and len(lines) == 1:
+            where = f" on {end.host}" if end.host else " on its host"
+            lines.append(
+                f"It was killed from outside, most likely because its host or container ran out of memory: the kernel's log says so ({KERNEL}{where})."
+            )
+        return lines
+
+    def hosts_of_culprits(self) -> list[str]:
+        """The events of the hosts of the ranks that hold up others."""
+        culprits = {rank for cause in self._judged.causes for rank in cause.ranks} if self._judged else set()
+        where = self._found.where
+        lines = []
+        for event in self._found.hosts.ordered(["fault", "kill"]):
+            ranks = sorted(rank for rank in culprits if where.get(rank) == event.host)
+            if event in self._done or not ranks:
+                continue
+            self._done.append(event)
+            whose = "Its" if len(culprits) == 1 else f"The host of {few(ranks)},"
+            name = f"host {event.host}" if len(culprits) == 1 else f"{event.host},"
+            what = event.words().removeprefix(f"{event.host} ")
+            lines.append(f"{whose} {name} {what}{self._before(event)}.")
+        return lines
+
+    def _before(self, event: Event) -> str:
+        """', 12 s before the first wait'"""
+        if not self._judged or event.at is None:
+            return ""
+        made = (self._judged.launch(wait.event).made / 1e9 for mine in self._judged.waits for wait in mine[:1])
+        first = min((at for at in made if at > 1e9), default=None)
+        if first is None or abs(first - event.at) > NEAR_SECONDS:
+            return ""
+        return f", {duration(abs(first - event.at))} {'before' if event.at <= first else 'after'} the first wait"
+
+    def hosts(self) -> list[str]:
+        """The other events of hosts."""
+        left = [event for event in self._found.hosts.ordered(["fault", "kill", "program"]) if event not in self._done]
+        lines = [f"{event.words()[0].upper()}{event.words()[1:]}{self._before(event)}." for event in left[:6]]
+        if len(left) > 6:
+            lines.append(f"({len(left) - 6:,} more events of hosts.)")
+        faulty = {event.host for event in left if event.kind == "fault"}
+        if self._judged and faulty and not any(host in faulty for host in self._found.where.values()):
+            lines.append(
+                f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
+            )
+        return lines
+
+    def missing(self) -> list[str]:
+        """Sentences on evidence that would decide, and how to get it."""
+        found, lines = self._found, []
+        if (
+            found.failures.ends
+            and not self._roots
+            and not found.failures.parts
+            and not found.dumps
+            and not found.failures.joined
+        ):
+            lines.append(
+                "All these errors only mean that another process was gone: the first cause isn't in these files. "
+                "Look for the rank without such an error, in the logs of all hosts."
+            )
+        if found.ras.groups and found.ras.asked == 1:
+            lines.append(
+                "RAS was asked once, and a job that runs differs by an operation or two: ask again ten seconds later, and give both answers."
+            )
+        if found.hosts.events and not (found.dumps or found.failures.ends or found.stacks.all or found.ras.is_ras):
+            lines.append(
+                "These lines are of hosts alone: the log of the job, its stacks or dumps show which ranks that concerns."
+            )
+        return lines

@@ -1,0 +1,246 @@
+"""Lines of logs, read one after the other, without the prefixes that launchers and log shippers put before them.
+
+A file may have gigabytes: no more than a block of it is in memory, and a block without a mark is not split.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Iterable, Iterator, NamedTuple
+
+BLOCK = 4 << 20
+LONGEST = 1 << 16  # bytes of a line that are read
+SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
+
+
+class Line(NamedTuple):
+    """A line without its prefixes.
+
+    at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: whatever tells this
+    writer from others in the same file.
+    """
+
+    text: str
+    at: float | None = None
+    rank: int | None = None
+    host: str = ""
+    stream: str = ""
+
+
+# --- blocks -------------------------------------------------------------------------------
+
+
+def blocks(file: BinaryIO) -> Iterator[bytes]:
+    """The file in blocks of whole lines."""
+    rest = b""
+    while block := file.read(BLOCK):
+        block = rest + block
+        end = block.rfind(b"\n") + 1
+        if end == 0 and len(block) < LONGEST:
+            rest = block
+            continue
+        end = end or len(block)
+        yield block[:end]
+        rest = block[end:]
+    if rest:
+        yield rest
+
+
+@dataclass
+class Text:
+    """A file's lines.  marks: each line that matters has one of these, so that others are passed over.
+
+    width: of the terminal that broke its lines, once they have been read; 0: unbroken.  cut: whether the rest is lost.
+    """
+
+    file: BinaryIO
+    marks: tuple[bytes, ...]
+    width: int = 0
+    cut: bool = False
+
+    def __iter__(self) -> Iterator[Line]:
+        first = True
+        for block in blocks(self.file):
+            if first:
+                self._find_width(block[:SAMPLE])
+                first = False
+            if self.width and not self.cut:
+                block = self._joined(block)
+            marks = [mark for mark in self.marks if mark in block]
+            if not marks:
+                continue
+            for raw in block.splitlines():
+                for mark in marks:
+                    if mark in raw:
+                        yield line(raw[:LONGEST].decode(errors="replace"))
+                        break
+
+    def _find_width(self, sample: bytes) -> None:
+        """A terminal's width is the length of many lines, and no line is longer."""
+        lines = [raw for raw in sample.replace(b"\r", b"").split(b"\n")]
+        longest = max(map(len, lines))
+        full = [k for k, raw in enumerate(lines[:-1]) if len(raw) == longest]
+        ends = {lines[k][-8:] for k in full}  # a message that is repeated ends alike
+        if 60 <= longest <= 512 and len(full) >= 3 and len(full) * 8 >= len(lines) and len(ends) > 1:
+            self.width = longest
+            self.cut = sum(_is_fresh(lines[k + 1]) for k in full) * 2 > len(full)
+
+    def _joined(self, block: bytes) -> bytes:
+        joined: list[bytes] = []
+        is_full = False
+        for raw in block.replace(b"\r", b"").split(b"\n"):
+            if is_full and not _is_fresh(raw):
+                joined[-1] += raw
+            else:
+                joined.append(raw)
+            is_full = len(raw) == self.width
+        return b"\n".join(joined)
+
+
+def _is_fresh(raw: bytes) -> bool:
+    """Whether a line begins as a logger's does."""
+    return bool(
+        re.match(
+            rb"(\x1b\[\d+m)?(\[(rank|default|pod/|E|W|I|\d{4}-)|\(\w+ pid=|\d{4}-\d\d-\d\d|[EWIF]\d{4} |\d+: |\S+:\d+:\d+ \[)",
+            raw,
+        )
+    )
+
+
+# --- prefixes -----------------------------------------------------------------------------
+
+_COLOR = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\[\d{1,2}m(?=\(|\[|\s)")
+_RANK = re.compile(r"\[rank(\d+)\]:\s?")  # torch's c10d logger, and torchrun's exceptions, since 2.2
+_PREFIXES = (
+    re.compile(r"\[pod/(?P<host>[\w.\-]+)/(?P<stream>[\w.\-]+)\] "),  # kubectl logs --prefix
+    re.compile(
+        r"\((?P<stream>[\w.:<>]+ pid=\d+)(?:, ip=(?P<host>[\w.\-:]+))?\) ?(?:\[repeated \d+x[^\]]*\] ?)?"
+    ),  # Ray
+    re.compile(r"\[(?!rank)(?P<stream>[a-z_]+\d+)\]: ?"),  # torchrun --tee: a role and a local rank
+    re.compile(r"(?P<stream>\d{1,5}): "),  # srun --label: a task
+    re.compile(r"(?P<stream>stdout|stderr) [FP] "),  # containerd's and CRI-O's files
+)
+_STAMPS = (
+    re.compile(
+        r"\[?(?P<date>\d{4}-\d\d-\d\d)[T _](?P<time>\d\d:\d\d(?::\d\d)?)(?P<part>[.,]\d+)?(?P<zone>Z|[+\-]\d\d:?\d\d)?\]?[:,]? *-? *"
+    ),
+    re.compile(r"\[\w{3} (?P<month>\w{3}) +(?P<day>\d+) (?P<time>\d\d:\d\d:\d\d) (?P<year>\d{4})\] *"),  # dmesg -T
+    re.compile(
+        r"(?P<month>[A-Z][a-z]{2}) +(?P<day>\d+) (?P<time>\d\d:\d\d:\d\d) (?P<host>[\w.\-]+) (?=[\w.\-/]+(?:\[\d+\])?: )"
+    ),  # syslog
+)
+# glog, as c10d ([E510 03:01:02.864467604 file:line]) and torch's Python (W0909 09:36:50.000000 pid file:line]) use it
+_GLOG = re.compile(r"\[?[EWIF](?P<month>\d\d?)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<part>\.\d+)?")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TEXT = ("log", "message", "msg", "textPayload", "text", "MESSAGE", "body", "line")
+_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
+_HOST = ("host", "hostname", "node", "node_name", "_HOSTNAME")
+
+
+def line(text: str) -> Line:
+    """A line of a log: its text, and what its prefixes report."""
+    text = _COLOR.sub("", text).rstrip()
+    at, rank, host, stream = None, None, "", ""
+    if text.startswith("{"):
+        text, at, host, stream = _unpacked(text)
+    seen = True
+    while seen and text:
+        seen = False
+        for pattern in _STAMPS:
+            if found := pattern.match(text):
+                at, text, seen = _seconds(**found.groupdict()) or at, text[found.end() :], True
+                host = found.groupdict().get("host") or host
+        for pattern in _PREFIXES:
+            if found := pattern.match(text):
+                about = found.groupdict()
+                host, stream = about.get("host") or host, about.get("stream") or stream
+                text, seen = text[found.end() :], True
+        if found := _RANK.match(text):
+            rank, text, seen = int(found[1]), text[found.end() :], True
+    if found := _GLOG.match(text):  # more precise than the time at which a shipper took it
+        at = _seconds(**found.groupdict(), near=at) or at
+    return Line(text, at, rank, host, stream)
+
+
+def _unpacked(text: str) -> tuple[str, float | None, str, str]:
+    """The text of a log shipper's JSON, with its time, host and stream; other JSON stays as it is."""
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return text, None, "", ""
+    return unpacked(data) or (text, None, "", "")
+
+
+def unpacked(data: object) -> tuple[str, float | None, str, str] | None:
+    """(text, time, host, stream) of a log shipper's record; None for something else."""
+    if not isinstance(data, dict):
+        return None
+    about = {
+        **data,
+        **{k: v for name in ("jsonPayload", "kubernetes", "resource", "labels") for k, v in _items(data.get(name))},
+    }
+    about |= dict(_items(_first(about, ("labels",))))
+    text = _first(about, _TEXT)
+    if not isinstance(text, str):
+        return None
+    stamp = _first(about, _TIME)
+    at = _STAMPS[0].match(stamp) if isinstance(stamp, str) else None
+    seconds = _seconds(**at.groupdict()) if at else float(stamp) if isinstance(stamp, (int, float)) else None
+    while seconds and seconds > 1e11:  # milliseconds, or less
+        seconds /= 1e3
+    names = (_first(about, _HOST), _first(about, ("pod_name", "pod", "container_id", "stream")))
+    host, stream = (name if isinstance(name, str) else "" for name in names)
+    return text.rstrip("\n"), seconds, host, stream
+
+
+def _items(value: object) -> Iterable:
+    return value.items() if isinstance(value, dict) else ()
+
+
+def _first(about: dict, names: Iterable[str]) -> object:
+    return next((about[name] for name in names if name in about), None)
+
+
+@lru_cache(4096)
+def _day(year: int, month: int, day: int, hour: int, minute: int, second: int) -> float | None:
+    try:
+        return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None
+
+
+def _seconds(
+    time: str, date: str | None = None, part: str | None = None, zone: str | None = None, month: str | None = None,
+    day: str | None = None, year: str | None = None, host: str | None = None, near: float | None = None,
+) -> float | None:  # fmt: skip
+    """Seconds since the epoch, as if all clocks had one time zone; without a year, in the year of `near`, or this one."""
+    if date:
+        y, mo, d = map(int, date.split("-"))
+    else:
+        mo = _MONTHS.index(month) + 1 if month in _MONTHS else int(month) if month and month.isdigit() else 0
+        y = int(year) if year else (datetime.fromtimestamp(near, timezone.utc) if near else datetime.now()).year
+        d = int(day or 0)
+    at = _day(y, mo, d, *map(int, (time + ":00")[:8].split(":")))
+    return None if at is None else at + float(f"0.{part[1:]}" if part else 0)
+
+
+def clock(at: float | None) -> str:
+    """' at 03:01:57'; nothing for an unknown time."""
+    return "" if at is None else f" at {datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
+
+
+def stamp(at: float | None) -> str:
+    """A time as a prefix of a line."""
+    return "" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ} "
+
+
+def host_in(path: str) -> str:
+    """The host that a file's name shows: node37 for "dmesg_node37.txt"; nothing where there is none."""
+    name = Path(path).name
+    found = re.search(
+        r"(?<![a-zA-Z0-9])((?:node|host|gpu|worker|nid|ip|dgx|compute|cn|n)[\-]?[a-z\-]*\d[\w\-]*?)(?=[._]|$)", name
+    )
+    return found[1] if found else ""
