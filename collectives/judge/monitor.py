@@ -71,7 +71,7 @@ class Monitor(State):
         self._wrong: diagnose.Wrong | None = None  # the first call that is
         self._unlike: int | None = None  # the first call of new_group, 0-based, in which ranks name different ranks
         self._trouble_since: float | None = None
-        self.patience: float | None = None  # as wait_for_more last returned it
+        self._patience: float | None = None
         # By (rank, index of its recv), the time.monotonic() since which it is known to wait for a message that may be lost.
         self._lost_since: dict[tuple[int, int], float] = {}
 
@@ -116,6 +116,11 @@ class Monitor(State):
     def _is_in_trouble(self) -> bool:
         return bool(self._failures or self._wrong or self.unlike() or self.dead or self._deadlocked)
 
+    @property
+    def patience(self) -> float | None:
+        """The time.monotonic() until which relevant messages may still arrive, as wait_for_more last returned it."""
+        return self._patience
+
     def wait_for_more(self) -> float | None:
         """The time.monotonic() until which relevant messages may still arrive; None as long as all is well."""
         lacking, now = self._lacking_messages, time.monotonic()
@@ -123,13 +128,13 @@ class Monitor(State):
         self._lost_since = {key: self._lost_since.get(key, now) for key in keys}
         if not self._is_in_trouble:
             self._trouble_since = None
-            self.patience = min(self._lost_since.values()) + LOST_SECONDS if lacking else None
-            return self.patience
+            self._patience = min(self._lost_since.values()) + LOST_SECONDS if lacking else None
+            return self._patience
         dead = self.dead
         self._trouble_since = self._trouble_since or time.monotonic()
         grace = min(FAILURE_GRACE_SECONDS, self._grace) if self._failures or dead else self._grace
-        self.patience = self._trouble_since + (EXIT_STATUS_SECONDS if dead - self._exited else grace)
-        return self.patience
+        self._patience = self._trouble_since + (EXIT_STATUS_SECONDS if dead - self._exited else grace)
+        return self._patience
 
     @property
     def is_certain(self) -> bool:
@@ -174,9 +179,10 @@ class Monitor(State):
 
     def unlike(self) -> UnlikeGroups | UnlikeNames | None:
         """The verdict on ranks that new_group does not bring together, before any other call is wrong."""
-        made, index = self._unlike_names(), self._unlike
-        if index is not None:
-            made = self._nth_groups(index)
+        index = self._unlike
+        if index is None and not self._alone:
+            return None
+        made = self._unlike_names() if index is None else self._nth_groups(index)
         before = {rank: grouping.after for rank, grouping in made.items()}
         if not made or self._wrong and any(e.index < before.get(e.rank, 0) for e in self._wrong.calls[-1]):
             return None
@@ -240,7 +246,7 @@ class Monitor(State):
         if lacking := self._lacking_messages:
             return self._stuck(lacking)
         if early := [rank for rank in self._lost if rank in dead and self._lost[rank] < first + AT_ONCE_SECONDS]:
-            return self._died(min(early, key=self._may_follow))
+            return self._died(min(early, key=lambda rank: self.exits.get(rank) in FROM_OUTSIDE))
         if failures and (absent := frozenset().union(*waits.values()) - failures.keys() - dead):
             ranks = tuple(sorted(rank for rank in waits if waits[rank] & absent))
             calls = tuple(dict.fromkeys(self.call_of(self._blocked[rank]) for rank in ranks))
@@ -293,9 +299,6 @@ class Monitor(State):
         """Whether the end of a rank that died follows from no other rank's, according to its exit status."""
         status, _ = self._exits.get(rank, (None, ""))
         return isinstance(status, int) and status not in FOLLOWING and status not in FROM_OUTSIDE
-
-    def _may_follow(self, rank: int) -> bool:
-        return self._exits.get(rank, (None, ""))[0] in FROM_OUTSIDE
 
     def _raised(self, failures: Mapping[int, Failure]) -> Verdict:
         ranks = tuple(sorted(failures))

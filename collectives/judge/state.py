@@ -20,7 +20,7 @@ class State:
     """
 
     def __init__(self, world_size: int, with_text: Callable[[Line | None], Line | None], keep: int | None) -> None:
-        self.world_size, self._with_text, self._keep = world_size, with_text, keep
+        self._world_size, self._with_text, self._keep = world_size, with_text, keep
         self._events: list[dict[int, Event]] = [{} for _ in range(world_size)]  # by index, those not forgotten
         self._last: list[Event | None] = [None] * world_size
         self._matcher = Matcher()
@@ -118,21 +118,18 @@ class State:
                 if is_consequence(failure):
                     self._left_in_call(rank)
             case _:
-                return self._take_rare(rank, message)
+                return self._take_rare(rank, message, known)
         return None
 
-    def _take_rare(self, rank: int, message: messages.Message) -> Call | None:
+    def _take_rare(self, rank: int, message: messages.Message, known: dict[int, Event]) -> Call | None:
         """Process a message that few programs cause, as _take does: of devices, threads, new groups and mistakes."""
-        known = self._events[rank]
         match message:
-            case messages.Issued() if event := known.get(message.index):
+            case messages.Issued(index) | messages.NotFinite(index) if event := known.get(index):
                 note(event, message)
                 if event.captured:  # its end will not be reported
                     self._completes(event)
             case messages.Resumed():
                 self._blocked.pop(rank, None)
-            case messages.NotFinite(index) if event := known.get(index):
-                note(event, message)
             case messages.Misused(index, how, line) if event := known.get(index):
                 note(event, message._replace(line=self._with_text(line)))
                 return None if how == "viewed" else self._matcher.of[id(event)]
@@ -148,12 +145,10 @@ class State:
                     self._partly_counted.add(rank)
             case messages.Joining(threads):
                 self._joined[rank] = threads
-                waiting = [e for work, e in self._beside[rank].items() if e is not None and work in threads]
-                if waiting:
+                if waiting := [e for work, e in self._beside[rank].items() if e is not None and work in threads]:
                     self._blocked[rank] = waiting[0]
             case messages.Grouped(index, ranks, line, name, groups):
-                made = Grouping(ranks, self._with_text(line), self.made(rank), name, groups)
-                self._last_group[rank] = made
+                made = self._last_group[rank] = Grouping(ranks, self._with_text(line), self.made(rank), name, groups)
                 if name is None:
                     self._groups[rank][index] = made
                 else:
@@ -237,6 +232,10 @@ class State:
                 self._started.discard((e.rank, e.index))
 
     # --- where the ranks are --------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        return self._world_size
 
     @property
     def events(self) -> list[list[Event]]:

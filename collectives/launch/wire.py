@@ -236,7 +236,10 @@ class Channel:
 
     def receive(self) -> Message:
         """The next message. Raises EOFError once the kernel is gone."""
-        return receive_with_descriptors(self._sock, 0)[0]
+        try:
+            return receive_with_descriptors(self._sock, 0)[0]
+        except ConnectionResetError:  # it had not read all that this rank has sent
+            raise EOFError from None
 
 
 def receive_with_descriptors(sock: socket.socket, most: int) -> tuple[Message, list[int]]:

@@ -151,15 +151,11 @@ for _name in ("is_success", "exception", "result", "get_future_result", "_get_op
     setattr(TracedWork, _name, _passed_on(_name))
 
 
-def in_their_own_words(run_backward: Callable) -> Callable:
+@partial(never_compiled, callees=False)
+def in_their_own_words(run_backward: Callable, *args, **kwargs):
     """autograd's entry, with errors that read as if they had not passed through TracedWork._note."""
-
-    @partial(never_compiled, callees=False)
-    def entered(*args, **kwargs):
-        try:
-            return run_backward(*args, **kwargs)
-        except RuntimeError as error:
-            error.args = tuple(_MARKED.sub(r"\1", words) if isinstance(words, str) else words for words in error.args)
-            raise
-
-    return entered
+    try:
+        return run_backward(*args, **kwargs)
+    except RuntimeError as error:
+        error.args = tuple(_MARKED.sub(r"\1", words) if isinstance(words, str) else words for words in error.args)
+        raise

@@ -103,7 +103,7 @@ class Tracer:
         torch_private.set_repeated((self.callsites or self.messages).methods())
         self.watch.start()
         self.steps.start()
-        torch_private.set_run_backward(in_their_own_words(self.watch.run_backward))
+        torch_private.set_run_backward(functools.partial(in_their_own_words, self.watch.run_backward))
         self._threads.start()
         return self
 
