@@ -14,7 +14,7 @@ import pytest
 from collectives.jobs import load
 from collectives.log.messages import Called
 from collectives.watch import client
-from collectives.watch.decoder import Hearer
+from collectives.watch.message_decoder import Hearer
 from collectives.watch.pipe import Pipe
 from collectives.watch.ring import RingReader
 from collectives.watch.sockets import FOLDER, Listener, Untrusted, connect, same_user
