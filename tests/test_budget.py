@@ -26,7 +26,7 @@ CEILINGS = {
     "collectives/planner": 1_890,
     "collectives/rank": 2_645,
     "collectives/remote": 1_320,
-    "collectives/same": 1_880,
+    "collectives/same": 2_080,
     "collectives/train": 2_215,
     "collectives/watch": 8_500,
     "grader": 4_660,

@@ -1,10 +1,15 @@
 """A parallel job next to one process: right ones are the same, and of wrong ones the first tensor that differs is named."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from collectives.draw.canvas import Words
 from collectives.same import data, note, same
+from tests import ROOT
 from tests.corpus.same import CANNOT, RIGHT, WRONG
 
 
@@ -59,3 +64,65 @@ def test_marks_do_nothing_outside():
 def test_at_least_one_step():
     with pytest.raises(ValueError, match="steps must be 1 or more"):
         same(print, steps=0)
+
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+from tests.corpus.same import Rows, mlp
+
+dist.init_process_group("gloo")
+model = mlp()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+rows = Rows()
+for epoch in range(1000):
+    for batch in DataLoader(rows, batch_size=8, sampler=DistributedSampler(rows, seed=7), collate_fn=rows.batch):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()
+        for name, p in model.named_parameters():
+            if name not in sys.argv:
+                dist.all_reduce(p.grad)
+                p.grad /= dist.get_world_size()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", ["none", "2.weight"])
+def test_a_script_under_torchrun_is_compared_and_stopped(left_out, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives.watch"]
+    command += ["--same", "train.py", left_out]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    if left_out == "none":
+        assert (
+            done.returncode == 0 and "Same: the gradients of 6 tensors in 3 steps are one process's" in done.stderr
+        ), done
+    else:
+        assert "Differs: `2.weight`: its gradient is each rank's own on ranks 0 and 1" in done.stderr, done
+        assert done.returncode
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_on_a_rank_fails(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('no such layer')\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "collectives.watch",
+        "--same",
+        "train.py",
+    ]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode and "ValueError: no such layer" in done.stderr, done

@@ -5,6 +5,7 @@ sees its gradient as backward made it, before any reduction.  Two modes see draw
 and each torch.distributed call.
 """
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
@@ -24,6 +25,7 @@ from ..rank.torch_private import DispatchMode, local
 from . import marks
 from .replay import Feed, batches_through
 
+SEED = 1000  # of rank 0
 STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
 WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"}  # parts of names
 DRAWS = {torch.randn, torch.rand, torch.randint, torch.normal}
@@ -75,7 +77,6 @@ class Parameter:
 class Record:
     """The first steps of one rank, as plain data."""
 
-    result: Any = None
     parameters: dict[str, Parameter] = field(default_factory=dict)  # in the order of the modules
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # of modules in the first step, in forward order
     notes: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -97,31 +98,40 @@ class recorded:
     """A function that calls `fn`, and returns a Record of it.
 
     others: the feeds of the ranks whose data it gets, for one process that does the work of all.
-    steps: how many to record.  seed: of rank 0; an unseeded rank draws other numbers than its neighbors.
+    steps: how many to record.  stop: end `fn` at the first forward after them.
     """
 
-    def __init__(self, fn: Callable, others: list[Feed] | None = None, steps: int = STEPS, seed: int = 1000) -> None:
-        self.fn, self.others, self.steps, self.seed = fn, others, steps, seed
+    def __init__(self, fn: Callable, others: list[Feed] | None = None, steps: int = STEPS, stop: bool = False) -> None:
+        self.fn, self.others, self.steps, self.stop = fn, others, steps, stop
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Record:
-        torch.manual_seed(self.seed + dist.get_rank())
-        recorder = Recorder(self.others, self.steps)
+        torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
+        recorder = Recorder(self.others, self.steps, self.stop)
         for value in (*args, *kwargs.values()):
             if isinstance(value, nn.Module):
                 recorder.register(value, passed=True)
         with recorder.hooks():
-            result = self.fn(*args, **kwargs)
+            try:
+                self.fn(*args, **kwargs)
+            except Enough:
+                pass
+            except Exception as error:
+                if not (self.stop and recorder.has_all):  # a neighbor has stopped
+                    raise error
         recorder.finish()
-        recorder.record.result = result if self.others is None else None
         return recorder.record
+
+
+class Enough(BaseException):
+    """All steps are recorded; past handlers of Exception."""
 
 
 class Recorder:
     """Fills a Record."""
 
-    def __init__(self, others: list[Feed] | None, steps: int) -> None:
-        self.record, self.steps, self.busy = Record(), steps, False
+    def __init__(self, others: list[Feed] | None, steps: int, stop: bool = False) -> None:
+        self.record, self.steps, self.stop, self.busy = Record(), steps, stop, False
         self.others = others
         self._names: dict[int, str] = {}  # of modules
         self._modules: list[nn.Module] = []  # kept alive: an id is a name
@@ -209,6 +219,8 @@ class Recorder:
     def _enter(self, module: nn.Module, args: tuple) -> None:
         if self.busy or self._unwinding():
             return
+        if self.stop and self.has_all and not self._stack:
+            raise Enough
         with self._aside():
             if id(module) not in self._names:
                 if self._stack:  # made on the way
@@ -356,6 +368,10 @@ class Recorder:
         if address in self._outputs:
             return f"output of {self._outputs[address] or 'the model'}", not tensor.requires_grad
         return None, False
+
+    @property
+    def has_all(self) -> bool:
+        return self._made >= self.steps
 
     def position(self) -> tuple[int, bool]:
         return self._made, self._backward or self._unwinding()

@@ -1,5 +1,6 @@
 """The data that ranks were fed, and the same rows for one process."""
 
+import pickle
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
@@ -14,7 +15,7 @@ class Feed:
     """The data of one rank, in order: draws of random numbers, batches of a DataLoader, rows that the program marked."""
 
     draws: list[torch.Tensor] = field(default_factory=list)
-    batches: list[Any] = field(default_factory=list)
+    batches: list[bytes | None] = field(default_factory=list)  # pickled: their classes may be the program's
     rows: list[torch.Tensor] = field(default_factory=list)
     weights: set[int] = field(default_factory=set)  # the draws that became parameters
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # draws, batches and rows that were asked for
@@ -32,13 +33,16 @@ class Feed:
         return made
 
     def batch(self, batch: Any, others: list["Feed"] | None) -> Any:
+        """A batch of a DataLoader; with the feeds of other ranks, all of their rows."""
         k = self._next(1)
         if others is None:
-            self.batches.append(batch)
+            try:
+                self.batches.append(pickle.dumps(batch))
+            except Exception:  # whatever a class raises: such a batch isn't given to one process
+                self.batches.append(None)
             return batch
-        return (
-            _joined_batches([feed.batches[k] for feed in others]) if all(k < len(f.batches) for f in others) else batch
-        )
+        packed = [feed.batches[k] if k < len(feed.batches) else None for feed in others]
+        return batch if None in packed else _joined_batches([pickle.loads(each) for each in packed])
 
     def given(self, rows: torch.Tensor, dim: int, others: list["Feed"] | None) -> torch.Tensor:
         k = self._next(2)

@@ -23,9 +23,14 @@ def main() -> None:
     script = options.script[0]
     if not options.module and not os.path.exists(script):
         sys.exit(f"there is no script {script} in {os.getcwd()}.")
+    start = partial(runner.start, options.script, options.module)
     try:
+        if options.same:
+            from ..same.job import compared
+
+            sys.exit(compared(start, options.record))
         with recorder.recording(options):
-            runner.start(options.script, options.module)
+            start()
     except BaseException:
         sys.excepthook = partial(runner.show_error, sys.excepthook)
         raise
@@ -45,6 +50,9 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--patience", type=float, default=60.0, metavar="SECONDS", help="without any call, until the ranks' stacks are shown (%(default)s)")  # fmt: skip
     parser.add_argument("--nan", action="store_true", help="name the first rank that passes on a NaN or an infinity")
     parser.add_argument("--replicas", type=int, default=0, metavar="STEPS", help="compare ranks' parameters every so many steps of an optimizer")  # fmt: skip
+    parser.add_argument(
+        "--same", action="store_true", help="run only the first steps, and compare them with one process's"
+    )
     parser.add_argument("--alarm", metavar="COMMAND", help="that a shell starts when there is a verdict, which it reads from its input")  # fmt: skip
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a script")
     parser.add_argument("script", metavar="SCRIPT")

@@ -102,6 +102,23 @@ class Exchange(torch.autograd.Function):
         return Exchange.apply(gradient)
 
 
+class Rows(torch.utils.data.Dataset):
+    """A data set with its own kind of batch."""
+
+    def __init__(self):
+        self.x, self.y = batch(64)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, k):
+        return self.x[k], int(self.y[k])
+
+    @staticmethod
+    def batch(rows):
+        return {"x": torch.stack([x for x, _ in rows]), "y": torch.tensor([y for _, y in rows])}
+
+
 # --- data parallel ------------------------------------------------------------------------
 
 

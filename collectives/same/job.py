@@ -1,0 +1,111 @@
+"""A job under torchrun next to one process: each rank records its first steps, and rank 0 starts the same script alone.
+
+torchrun --nproc-per-node 4 -m collectives.watch --same train.py
+"""
+
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable
+
+from .compare import compare
+from .comparison_text import text
+from .findings import Comparison
+from .first_steps import Record, recorded
+
+ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
+PATIENCE = 120.0  # seconds, from the end of a rank's first steps to that of the last rank's
+
+
+def compared(start: Callable[[], None], folder: str | None) -> int:
+    """Run the script of this rank for its first steps; on rank 0, also compare.  Returns the exit status.
+
+    start: runs the script.  folder: where ranks leave their records, which ranks on several hosts must share.
+    The status is 0 unless rank 0 finds a difference, or can't compare.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if ALONE in os.environ:
+        return _alone(start, Path(os.environ[ALONE]))
+    if folder is None and int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1:
+        sys.exit("on several hosts, --same needs --record FOLDER, on a file system that they share.")
+    where = Path(folder or _own_folder())
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    failure = None
+    try:
+        found: Record | str = recorded(start, stop=True)()
+    except BaseException as error:
+        found, failure = f"{type(error).__name__}: {error}".split("\n")[0], error
+    _save(where / str(rank), found)
+    if failure is not None and not isinstance(failure, SystemExit):
+        raise failure
+    files = [where / str(k) for k in range(size)]
+    last = time.monotonic() + PATIENCE
+    while not all(file.exists() for file in files) and time.monotonic() < last:
+        time.sleep(0.05)  # ranks that still run may need this one's connections
+    if rank:
+        return 0
+    comparison = _compared(where, files)
+    print(text(comparison), file=sys.stderr, flush=True)
+    if folder is None:
+        shutil.rmtree(where, ignore_errors=True)
+    return 0 if comparison.verdict == "same" else 1
+
+
+def _compared(where: Path, files: list[Path]) -> Comparison:
+    if missing := [file.name for file in files if not file.exists()]:
+        reason = f"ranks {', '.join(missing)} haven't made their first steps {PATIENCE:.0f} s after rank 0"
+        return Comparison("cannot compare", reason, len(files))
+    records = [_loaded(file) for file in files]
+    for rank, record in enumerate(records):
+        if isinstance(record, str):
+            return Comparison("cannot compare", f"rank {rank} ended before its first steps: {record}", len(files))
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "GROUP_", "ROLE_"))}
+    environ |= dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
+    environ |= {"MASTER_PORT": str(_free_port()), ALONE: str(where.absolute())}
+    done = subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environ, capture_output=True, text=True)
+    one = _loaded(where / "one") if (where / "one").exists() else "it wrote no record"
+    if isinstance(one, str):
+        print(done.stderr[-2000:], file=sys.stderr)
+        reason = f"the script fails in one process: {one}. It has to run with a world size of 1"
+        return Comparison("cannot compare", reason, len(files))
+    return compare(records, one)
+
+
+def _alone(start: Callable[[], None], where: Path) -> int:
+    """Run the script as one process that gets the data of all ranks."""
+    ranks = sorted((file for file in where.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
+    feeds = [_loaded(file).feed for file in ranks]
+    try:
+        _save(where / "one", recorded(start, feeds, stop=True)())
+    except BaseException as error:
+        _save(where / "one", f"{type(error).__name__}: {error}".split("\n")[0])
+        raise
+    return 0
+
+
+def _own_folder() -> str:
+    """A folder of this job's ranks on this host: all have the same parent."""
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return os.path.join(tempfile.gettempdir(), f"collectives-same-{os.getuid()}-{os.getppid()}-{restarts}")
+
+
+def _save(file: Path, value: Record | str) -> None:
+    partly = file.with_suffix(".part")
+    partly.write_bytes(pickle.dumps(value))
+    partly.rename(file)
+
+
+def _loaded(file: Path) -> Record | str:
+    return pickle.loads(file.read_bytes())
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
