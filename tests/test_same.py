@@ -9,8 +9,9 @@ import torch
 
 from collectives.draw.canvas import Words
 from collectives.same import data, note, same
+from collectives.same.naming import renamed
 from tests import ROOT
-from tests.corpus.same import CANNOT, RIGHT, WRONG
+from tests.corpus.same import CANNOT, RIGHT, WRONG, one_stage, two_stages
 
 
 def quickly(jobs):
@@ -53,6 +54,26 @@ def test_a_verdict_is_drawn_and_has_the_same_words():
     words = {artist.words: artist for artist in picture.get_children() if isinstance(artist, Words)}
     assert picture.text == repr(seen) and words[first].bold and not words["1.q.weight"].bold
     assert {"Differs", "≠", "gradient a partial sum"} <= set(words)
+
+
+def test_one_processs_program_may_be_a_different_one():
+    seen = same(two_stages, world_size=2, reference=one_stage)
+    assert seen.verdict == "same" and seen.comparison.tensors == 16, seen
+
+
+@pytest.mark.parametrize(
+    "name, pairs, of",
+    [
+        ("layers.0.norm.weight", [("layers.0.q.weight", "layers.2.q.weight")], "layers.2.norm.weight"),
+        ("1.weight", [("0.weight", "2.weight"), ("2.weight", "4.weight")], "3.weight"),
+        ("layer2.0.weight", [("layer.1.weight", "layers.2.1.weight"), ("layer2.1.weight", "layers.3.1.weight")], "layers.3.0.weight"),
+        ("norm.weight", [("q.weight", "block.q.weight")], "block.norm.weight"),
+        ("norm.weight", [("q.weight", "q.weight")], "norm.weight"),
+        ("norm.weight", [], "norm.weight"),
+    ],
+)  # fmt: skip
+def test_a_norms_name_follows_its_neighbors(name, pairs, of):
+    assert renamed(name, pairs)[0] == of
 
 
 def test_marks_do_nothing_outside():
@@ -100,7 +121,7 @@ def test_a_script_under_torchrun_is_compared_and_stopped(left_out, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
     if left_out == "none":
         assert (
-            done.returncode == 0 and "Same: the gradients of 6 tensors in 3 steps are one process's" in done.stderr
+            done.returncode == 0 and "Same: the gradients of 6 tensors in 3 steps agree with one process" in done.stderr
         ), done
     else:
         assert "Differs: `2.weight`: its gradient is each rank's own on ranks 0 and 1" in done.stderr, done

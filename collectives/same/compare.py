@@ -1,6 +1,6 @@
 """The first tensor that ranks and one process don't have in common, from their records."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Sequence
 
 import torch
@@ -9,6 +9,7 @@ from ..format import name_ranks
 from . import mistakes
 from .findings import Comparison, Difference, Evidence, Part, Row
 from .first_steps import Record, Step
+from .naming import Pair, renamed
 from .places import Place, block, places
 from .relation import NOISE, TOLERANCES, Relation, clusters, error, relation
 
@@ -34,6 +35,7 @@ class _Comparing(Evidence):
         self.lost: list[tuple[int, str]] = []  # (rank, name) whose first values are nowhere in one process
         self.rows: dict[str, Row] = {}
         self.compared: set[str] = set()
+        self.updated: set[str] = set()  # those of which only the values after steps could be compared
         self.steps, self.worst = 0, 0.0
         self.remarks = sorted({change for record in ranks for change in record.changes})
 
@@ -55,13 +57,22 @@ class _Comparing(Evidence):
 
     def _counts(self) -> str:
         notes = [name for name in self.one.notes if name in self.rows]
-        counted = [f"the gradients of {_count(len(self.compared), 'tensor')} in {_count(self.steps, 'step')}"] * bool(
-            self.compared
-        )
-        counted += [f"{_count(len(notes), 'noted tensor')}"] * bool(notes)
-        text = f"{' and '.join(counted)} {'are' if len(self.compared) + len(notes) > 1 or self.compared else 'is'} one process's"
+        counted = [
+            (
+                len(self.compared),
+                f"the gradients of {_count(len(self.compared), 'tensor')} in {_count(self.steps, 'step')}",
+            ),
+            (
+                len(self.updated),
+                f"the updates of {_count(len(self.updated), 'tensor')} in {_count(self.steps, 'step')}",
+            ),
+            (len(notes), _count(len(notes), "noted tensor")),
+        ]
+        text = f"{' and '.join(words for k, words in counted if k)} agree with one process"
         if self.compared:
             text += f", up to {self.worst:.0e} of each one's norm"
+        if self.updated:
+            text += "; where only updates were compared, Adam hides a wrong factor"
         if self.coarse:
             text += f"; {mistakes.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}"
         return text
@@ -82,23 +93,23 @@ class _Comparing(Evidence):
                 if k == 0 and (output := self._output()):
                     return output
                 return mistakes.of(differences, self)
-        return self._updates()
+            if found := self._updates(k):
+                return found
+        return None
 
     # Places.
 
     def _place(self) -> None:
-        votes: dict[tuple[int, int, tuple[str, ...]], Counter[int]] = defaultdict(Counter)
         constant: list[tuple[int, str]] = []
+        pairs: dict[int, list[Pair]] = defaultdict(list)
         for rank, record in enumerate(self.ranks):
             for name, p in record.parameters.items():
                 if p.first is not None and p.first.numel() > 1 and bool((p.first == p.first.flatten()[0]).all()):
                     constant.append((rank, name))
                 elif target := self._located(rank, name, [name]) or self._located(rank, name, self._like(name)):
-                    if shift := _shift(name, target):
-                        votes[(rank, *shift[:2])][shift[2]] += 1
+                    pairs[rank].append((name, target))
         for rank, name in constant:
-            renamed = [self._shifted(name, k, before, count) for (r, k, before), count in votes.items() if r == rank]
-            self._located(rank, name, [*filter(None, renamed), name])
+            self._located(rank, name, renamed(name, pairs[rank]))
         held = {(part.rank, part.name) for parts in self.parts.values() for part in parts}
         self.lost = [
             (rank, name) for rank, record in enumerate(self.ranks) for name, p in record.parameters.items()
@@ -107,14 +118,6 @@ class _Comparing(Evidence):
 
     def _like(self, name: str) -> list[str]:
         return [other for other in self.one.parameters if other != name and _last(other) == _last(name)]
-
-    @staticmethod
-    def _shifted(name: str, k: int, before: tuple[str, ...], count: Counter[int]) -> str | None:
-        """The name with its k-th part counted from elsewhere, as most of its rank's names are."""
-        words = name.split(".")
-        if tuple(words[:k]) != before or len(words) <= k or not words[k].isdigit():
-            return None
-        return ".".join([*before, str(int(words[k]) + count.most_common(1)[0][0]), *words[k + 1 :]])
 
     def _located(self, rank: int, name: str, targets: list[str]) -> str | None:
         """The first of these names of one process that has the values of this rank's part; notes where."""
@@ -250,28 +253,32 @@ class _Comparing(Evidence):
 
     # Updates.
 
-    def _updates(self) -> tuple[str, str] | None:
-        """A parameter that changes otherwise although gradients agree."""
+    def _updates(self, k: int) -> tuple[str, str] | None:
+        """A parameter that has changed otherwise after step k, although gradients agree."""
         allowed = min(UPDATES * self.tolerance / 1e-4, 0.3) if self.coarse else UPDATES
-        largest = max(
-            (_rms(s.grad) for p in self.one.parameters.values() for s in p.steps[:1] if s.grad is not None), default=0.0
-        )
+        firsts = [s.local if s.grad is None else s.grad for p in self.one.parameters.values() for s in p.steps[:1]]
+        largest = max((_rms(g) for g in firsts if g is not None), default=0.0)
         for target, w in self.one.parameters.items():
-            for k, step in enumerate(w.steps):
-                if step.after is None or w.first is None or step.grad is None or _rms(step.grad) < 1e-3 * largest:
+            step = w.steps[k] if len(w.steps) > k else None
+            gradient = step and (step.local if step.grad is None else step.grad)
+            if gradient is None or step.after is None or w.first is None or _rms(gradient) < 1e-3 * largest:
+                continue
+            for part in self.parts.get(target, ()):
+                own = self.ranks[part.rank].parameters[part.name]
+                values = own.steps[k].after if len(own.steps) > k else None
+                if values is None or own.first is None or len(part.places) > 1:
                     continue
-                for part in self.parts.get(target, ()):
-                    own = self.ranks[part.rank].parameters[part.name]
-                    values = own.steps[k].after if len(own.steps) > k else None
-                    if values is None or own.first is None or len(part.places) > 1:
-                        continue
-                    change, whole = values - own.first, part.places[0].of(step.after - w.first)
-                    if float(whole.norm()) and error(change, whole) > allowed:
-                        self._comparable()
-                        if (settings := self.ranks[part.rank].settings) != self.one.settings:
-                            raise _CannotCompare(mistakes.settings(settings, self.one.settings, self.n))
-                        self.rows[target] = self.rows[target]._replace(found="its update differs")
-                        return target, mistakes.update(target, part.rank, k, bool(change.any()))
+                change, whole = values - own.first, part.places[0].of(step.after - w.first)
+                if float(whole.norm()) and error(change, whole) > allowed:
+                    self._comparable()
+                    if (settings := self.ranks[part.rank].settings) != self.one.settings:
+                        raise _CannotCompare(mistakes.settings(settings, self.one.settings, self.n))
+                    self.rows[target] = self.rows[target]._replace(found="its update differs")
+                    return target, mistakes.update(target, part.rank, k, change, whole, step.unseen)
+                if step.unseen and float(whole.norm()):
+                    self.updated.add(target)
+                    self.steps = max(self.steps, k + 1)
+                    self.rows[target] = self.rows[target]._replace(found="update equal")
         return None
 
     # Notes and outputs.
@@ -342,14 +349,14 @@ class _Comparing(Evidence):
         """Raise _CannotCompare if agreement means little: nothing was seen, or not all that was trained."""
         trained = [
             name for name, p in self.one.parameters.items()
-            if any(step.taken and step.grad is not None and bool(step.grad.any()) for step in p.steps)
+            if any(step.unseen or step.taken and step.grad is not None and bool(step.grad.any()) for step in p.steps)
         ]  # fmt: skip
         if not trained and not (self.one.notes and self.rows):
             raise _CannotCompare(
                 "no gradient of a parameter was seen, in a module or an optimizer. Mark the tensors to compare: "
                 'note("w", w), from collectives.same'
             )
-        if missing := [name for name in trained if name not in self.compared]:
+        if missing := [name for name in trained if name not in self.compared | self.updated]:
             raise _CannotCompare(mistakes.not_compared(missing, bool(self.parts.get(missing[0]))))
 
 
@@ -375,19 +382,6 @@ def _held(parts: list[Part], shape: tuple[int, ...], n: int) -> str:
     dims = sorted({d for place in different for d, positions in enumerate(place.index) if positions is not None})
     along = f" along dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}" if dims else ""
     return f"sharded in {len(different)}{along}"
-
-
-def _shift(name: str, target: str) -> tuple[int, tuple[str, ...], int] | None:
-    """(k, the parts before, difference): the names differ in their k-th part alone, a number."""
-    a, b = name.split("."), target.split(".")
-    if len(a) != len(b):
-        return None
-    k = next((k for k in range(len(a)) if a[k] != b[k]), None)
-    if k is None:
-        k = next((k for k in range(len(a)) if a[k].isdigit()), None)
-    if k is None or a[k + 1 :] != b[k + 1 :] or not (a[k].isdigit() and b[k].isdigit()):
-        return None
-    return k, tuple(a[:k]), int(b[k]) - int(a[k])
 
 
 def _last(name: str) -> str:

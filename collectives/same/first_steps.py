@@ -60,6 +60,8 @@ class Step:
     by_hand: bool = False  # "optimizer" is the program's own arithmetic, or nothing took it before the function's end
     line: Line | None = None  # where it was taken
     after: torch.Tensor | None = None  # the parameter, at the next forward
+    unseen: bool = False  # the step is over, though nothing was seen to take the gradient: ZeRO by hand
+    opened: int = 0  # steps that optimizers had made
 
 
 @dataclass
@@ -276,10 +278,10 @@ class Recorder:
     def _open(self, name: str) -> Step | None:
         """The parameter's step that hasn't been taken; None when enough are recorded."""
         steps = self.record.parameters[name].steps
-        if not steps or steps[-1].taken:
+        if not steps or steps[-1].taken or steps[-1].unseen:
             if len(steps) >= self.steps:
                 return None
-            steps.append(Step())
+            steps.append(Step(opened=self._made))
         return steps[-1]
 
     def _step(self, optimizer: torch.optim.Optimizer, *_) -> None:
@@ -325,11 +327,16 @@ class Recorder:
                             self._made, self._backward = self._made + 1, False
 
     def _after(self) -> None:
-        """Note the values of parameters that were taken."""
+        """Note the values of parameters that have been updated."""
         for name, p in self._live.items():
-            for step in self.record.parameters[name].steps[-1:]:
-                if step.taken and step.after is None:
-                    step.after = _plain(p) if _has_memory(p) else None
+            parameter = self.record.parameters[name]
+            for step in parameter.steps[-1:]:
+                if step.after is None and (step.taken or step.local is not None) and _has_memory(p):
+                    before = parameter.steps[-2].after if len(parameter.steps) > 1 else parameter.first
+                    value = _plain(p)
+                    moved = before is not None and not torch.equal(value, before)
+                    step.unseen = not step.taken and (moved or self._made > step.opened)
+                    step.after = value if step.taken or step.unseen else None
 
     # Marks and data.
 
@@ -379,9 +386,10 @@ class Recorder:
     def finish(self) -> None:
         """Take what no optimizer took; to be called when the function has returned."""
         with self._aside():
-            taken = any(step.taken for p in self.record.parameters.values() for step in p.steps)
+            self._after()
+            taken = any(step.taken or step.unseen for p in self.record.parameters.values() for step in p.steps)
             for name, p in self._live.items():
-                if not taken and self.record.parameters[name].steps:
+                if not taken and (self.record.parameters[name].steps or p.grad is not None):
                     self._take(name, p.grad, None, by_hand=True)
             self._after()
             weights = {_address(p) for p in self._live.values() if _has_memory(p)}

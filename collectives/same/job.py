@@ -20,7 +20,7 @@ from .findings import Comparison
 from .first_steps import Record, recorded
 
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
-PATIENCE = 120.0  # seconds, from the end of a rank's first steps to that of the last rank's
+PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
 
 
 def compared(start: Callable[[], None], folder: str | None) -> int:

@@ -257,10 +257,22 @@ def held_by_none(name: str, other: str, ranks: list[int]) -> str:
     )
 
 
-def update(name: str, rank: int, step: int, changed: bool) -> str:
-    what = "changes otherwise" if changed else "doesn't change"
+def update(name: str, rank: int, step: int, change: torch.Tensor, whole: torch.Tensor, unseen: bool) -> str:
+    """unseen: no optimizer was seen to take its gradient."""
+    k, residual = factor(change, whole)
+    how = (
+        f"changes {k:.2f} times as much"
+        if residual < 5e-2 and k
+        else "changes otherwise"
+        if change.any()
+        else "doesn't change"
+    )
+    if unseen:
+        return (
+            f"`{name}`: on rank {rank} it {how} in step {step + 1}: compare the gradients from which its update is made"
+        )
     return (
-        f"`{name}`: it {what} on rank {rank} in step {step + 1}, although its gradient is one process's: compare the "
+        f"`{name}`: on rank {rank} it {how} in step {step + 1}, although its gradient is one process's: compare the "
         "optimizers' settings, and pass updated parts around after the step"
     )
 

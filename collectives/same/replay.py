@@ -17,6 +17,7 @@ class Feed:
     draws: list[torch.Tensor] = field(default_factory=list)
     batches: list[bytes | None] = field(default_factory=list)  # pickled: their classes may be the program's
     rows: list[torch.Tensor] = field(default_factory=list)
+    originals: list[torch.Tensor] = field(default_factory=list)  # the program's, of draws
     weights: set[int] = field(default_factory=set)  # the draws that became parameters
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # draws, batches and rows that were asked for
 
@@ -24,7 +25,9 @@ class Feed:
         """A draw of random numbers; with the feeds of other ranks, all of their rows instead."""
         k = self._next(0)
         if others is None:
-            self.draws.append(made if made.numel() <= LARGEST else made[:0])
+            kept = made if made.numel() <= LARGEST else made[:0]
+            self.draws.append(kept.detach().clone())  # the program may write into its own
+            self.originals.append(made)
             return made
         if all(k < len(feed.draws) for feed in others):
             if any(k in feed.weights for feed in others):
@@ -52,9 +55,9 @@ class Feed:
         return joined([feed.rows[k] for feed in others], dim) if all(k < len(f.rows) for f in others) else rows
 
     def finish(self, is_weight: Callable[[torch.Tensor], bool]) -> None:
-        """Detach the draws; those that have become parameters aren't data."""
-        self.weights = {k for k, draw in enumerate(self.draws) if draw.numel() and is_weight(draw)}
-        self.draws = [draw.detach().clone() for draw in self.draws]
+        """Note the draws that have become parameters, which aren't data."""
+        self.weights = {k for k, made in enumerate(self.originals) if made.numel() and is_weight(made)}
+        self.originals.clear()
 
     def _next(self, kind: int) -> int:
         self.counts[kind] += 1

@@ -320,6 +320,16 @@ def fully_sharded():
         optimizer.step()
 
 
+@right(2)
+def fully_sharded_without_a_step():
+    from torch.distributed.fsdp import fully_shard
+
+    model = mlp()
+    x, y = map(pieces, batch())
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+    F.cross_entropy(model(x), y).backward()
+
+
 @right(2, 3)
 def zero_by_hand():
     """Each rank updates its slice of all parameters, flattened."""
@@ -344,6 +354,46 @@ def zero_by_hand():
         for p in model.parameters():
             p.data.copy_(whole[start : start + p.numel()].view_as(p))
             start += p.numel()
+
+
+@right(2, broken=False)
+@wrong("0.weight", "2.00 times as much", broken=True)
+def flat_by_hand(broken):
+    """SGD on one flat buffer, from which parameters are filled."""
+    model = mlp()
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    x, y = map(pieces, batch())
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
+        dist.all_reduce(gradients)
+        flat -= 0.1 * (gradients if broken else gradients / dist.get_world_size())
+        start = 0
+        for p in model.parameters():
+            p.data.copy_(flat[start : start + p.numel()].view_as(p))
+            start += p.numel()
+
+
+@right(2, passed=True)
+@wrong("0.weight", "on rank 1 it doesn't change", passed=False)
+def parts_of_updates(passed):
+    """Each rank updates its own parameters, and passes them to the others."""
+    model = mlp()
+    rank, n = where()
+    own = [p for k, p in enumerate(model.parameters()) if k % n == rank]
+    optimizer = torch.optim.SGD(own, lr=0.1)
+    x, y = map(pieces, batch())
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= n
+        optimizer.step()
+        for k, p in enumerate(model.parameters()):
+            if passed:
+                dist.broadcast(p.data, k % n)
 
 
 # --- tensor parallel ----------------------------------------------------------------------
@@ -600,6 +650,37 @@ def names_of_a_stage(counted):
         y.square().mean().backward()
     if rank:
         dist.send(x.grad, rank - 1)
+    optimizer.step()
+
+
+def two_stages():
+    """A pipeline for two ranks alone; its REFERENCE is one process's program."""
+    torch.manual_seed(0)
+    stage = Stage(0, 4).layers[2 * dist.get_rank() :][:2]
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    if dist.get_rank():
+        dist.recv(x, 0)
+        x.requires_grad_()
+    y = x
+    for layer in stage:
+        y = layer(y).tanh()
+    if dist.get_rank():
+        y.square().mean().backward()
+        dist.send(x.grad, 0)
+    else:
+        dist.send(y.detach(), 1)
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, 1)
+        y.backward(gradient)
+    optimizer.step()
+
+
+def one_stage():
+    torch.manual_seed(0)
+    model = Stage(0, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8, generator=torch.Generator().manual_seed(1))).square().mean().backward()
     optimizer.step()
 
 
