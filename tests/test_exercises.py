@@ -569,5 +569,5 @@ def test_each_exercise_leads_to_the_next_that_can_be_done():
 
 
 def test_a_file_among_the_arguments_is_shown_by_its_words():
-    words = f"a file of 200 B with mlp.down.weight [4, 6]: {'1 2 3 ' * 60}"
+    words = f"a file of 200 B with mlp.down.weight [4, 6]: {'1 2 3 ' * 50}"
     assert in_words(File(b"", words)) == words
