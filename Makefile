@@ -22,7 +22,7 @@ BROWSER ?= tests/browser tests/test_site.py
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
-.PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade slides hosts bench bench-grade site check env clean
+.PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade tour slides hosts bench bench-grade site check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ exercises: env ## make exercises/ from solutions/
 
 grade: env ## grade your exercises (NB=exercises/... for one, ARGS=--watch to go on)
 	@$(IN_ENV) -m helpers.grade $(ARGS) $(or $(NB),exercises)
+
+tour: env ## make notebooks/tour.ipynb from the chapters' cells
+	@$(IN_ENV) -m tools.tour
 
 slides: env ## slides of a chapter (NB=notebooks/...), in slides/
 	@$(IN_ENV) -m tools.slides $(NB)

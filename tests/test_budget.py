@@ -31,7 +31,7 @@ CEILINGS = {
     "collectives/watch": 8_500,
     "grader": 4_660,
     "helpers": 4_625,
-    "tools": 2_190,
+    "tools": 2_300,
 }
 
 

@@ -1,5 +1,7 @@
 """`make notebooks`: what it saves, and which notebooks it and `make test` refuse."""
 
+import ast
+import builtins
 import json
 import re
 from html import unescape
@@ -10,7 +12,8 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.course import EXERCISES
-from tools import notebooks
+from tests.minutes import minutes
+from tools import notebooks, tour
 
 
 def write(path, *sources, **metadata):
@@ -123,6 +126,30 @@ def test_folded_in_both_ways_of_saying_it():
     for cell in (folded, unfolded):
         notebooks.fold(cell)
     assert folded.metadata["collapsed"] is True and "collapsed" not in unfolded.metadata
+
+
+# --- the tour -----------------------------------------------------------------------------
+
+
+def test_the_tour_is_what_the_chapters_say():
+    """If this fails: make tour."""
+    stored = nbformat.read(tour.TOUR, 4)
+    assert [(cell.id, cell.source) for cell in stored.cells] == [(c.id, c.source) for c in tour.tour().cells]
+
+
+def test_the_tour_defines_all_that_it_uses_and_takes_90_minutes():
+    cells = nbformat.read(tour.TOUR, 4).cells
+    known, missing = {*dir(builtins)}, []
+    for cell in (cell for cell in cells if cell.cell_type == "code"):
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        known |= {node.name.split(".")[0] for node in nodes if isinstance(node, (ast.FunctionDef, ast.alias))}
+        known |= {node.asname for node in nodes if isinstance(node, ast.alias)}
+        known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        missing += [(cell.id, node.id) for node in names if node.id not in known]
+    assert missing == []
+    assert 70 <= sum(minutes(cells)) <= 95
 
 
 # --- code that fits its cell --------------------------------------------------------------
