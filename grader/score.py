@@ -45,7 +45,7 @@ OWN = "This is the solution that comes with the course, word for word."
 def score(
     submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True, minutes: float = MINUTES
 ) -> Grading:
-    """Points with their reasons.  seed: of the inputs.  minutes: that all its answers together may take."""
+    """Points with their reasons.  seed: the inputs'. minutes: the limit for all its answers together."""
     trials, scores, until = {}, [], time.monotonic() + 60 * minutes
     for check in checks_of(submission.exercise):
         name = check.function

@@ -66,7 +66,7 @@ def _opening(path: Path, page: NotebookNode) -> str:
 
 
 def _imports(pages: list[NotebookNode]) -> NotebookNode:
-    """What the chapters import in their first cell of code, once, and the number of ranks."""
+    """The chapters' imports, from their first cell of code, once, and the number of ranks."""
     names: dict[str | None, set[str]] = {}
     for page in pages:
         first = next(cell.source for cell in page.cells if cell.cell_type == "code")

@@ -23,7 +23,7 @@ FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a c
 
 
 class Step(NamedTuple):
-    """A call of a rank's program.  number: of a collective on its group.  peer: of a message."""
+    """A call of a rank's program.  number: the collective's on its group. peer: the message's."""
 
     op: str
     name: str  # of the group
@@ -138,7 +138,7 @@ class _Graph:
             yield Cause(kind="absent", ranks=tuple(ranks), held=held, waits=self._in_call(wait.call), slip=slip)
 
     def _due(self, rank: int, waits: Sequence[Wait]) -> Wait:
-        """Of the waits for a rank, the one in the call that it would make next.
+        """The wait for a rank in the call that it would make next.
 
         It is the call that a peer made, after the last collective that both have made. A peer's own messages go to other
         ranks than this one's, just as far away. If nothing is known: a receive may have been posted early, a collective not.

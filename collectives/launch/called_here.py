@@ -3,12 +3,12 @@
 import re
 from typing import Any
 
-_NO_GROUP = "Default process group has not been initialized"  # as torch says
+_NO_GROUP = "Default process group has not been initialized"  # torch's words
 _RUN_OF_A_CALL = re.compile(r"\brun\(\s*([A-Za-z_][\w.]*)\(")
 
 
 def advise(result: Any) -> None:
-    """After a cell: say what to do if it called the function that it meant to hand to run().  result: IPython's."""
+    """After a cell: advise if it called the function that it meant to hand to run().  result: IPython's."""
     error, cell = result.error_in_exec, result.info.raw_cell or ""
     if isinstance(error, ValueError) and str(error).startswith(_NO_GROUP) and (found := _RUN_OF_A_CALL.search(cell)):
         name = found[1]

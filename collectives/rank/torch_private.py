@@ -277,7 +277,7 @@ class DispatchMode(_DispatchMode):
     """A TorchDispatchMode that is never compiled, and keeps nothing from being compiled.
 
     torch would wrap its __torch_dispatch__ with torch._dynamo.disable, whose import costs every rank a second.
-    FlexAttention and torch.cond compile themselves, and are higher-order operators, which a mode sees only if it says so.
+    FlexAttention and torch.cond compile themselves, and are higher-order operators, which a mode sees only if it declares support.
     """
 
     supports_higher_order_operators = True

@@ -33,7 +33,7 @@ def _passed_on(name: str) -> Callable:
 
 
 class TracedWork(HasSource, Work):
-    """parts: one, or the calls of a batch.  device: of the call's tensors.  streams: device.Streams, if one carries it out.
+    """parts: one, or the calls of a batch.  device: the call's tensors'.  streams: device.Streams, if one carries it out.
     by_torch: whether torch made the call: then its C++ may be the only holder of the Work."""
 
     event: Event | None = None  # its only call's, if others may repeat that

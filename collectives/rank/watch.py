@@ -55,7 +55,7 @@ class Guard:
 
     @classmethod
     def of(cls, call: Reading, caller: FrameType | None) -> "Guard":
-        """That of a call; caller: the frame that called into C++."""
+        """A call's; caller: the frame that called into C++."""
         event = call.event
         only_sent = event.op == "send" or event.op == "broadcast" and event.rank == event.src
         starts_pass = caller is not None and caller.f_code is torch_private.run_backward.__code__

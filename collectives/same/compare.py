@@ -35,7 +35,7 @@ class _Comparing(Evidence):
         self.lost: list[tuple[int, str]] = []  # (rank, name) whose first values are nowhere in one process
         self.rows: dict[str, Row] = {}
         self.compared: set[str] = set()
-        self.updated: set[str] = set()  # those of which only the values after steps could be compared
+        self.updated: set[str] = set()  # parameters with only their values after steps to compare
         self.steps, self.worst = 0, 0.0
         self.remarks = sorted({change for record in ranks for change in record.changes})
 

@@ -9,7 +9,7 @@ Pair = tuple[str, str]  # a parameter's name on a rank, and in one process
 def renamed(name: str, pairs: Sequence[Pair]) -> list[str]:
     """Likely names in one process, best first, for a parameter whose values are found at several names.
 
-    pairs: of the same rank.  A stage may be called "layer.0" where one process has "model.layers.2": the longest known
+    pairs: the names of one rank.  A stage may be called "layer.0" where one process has "model.layers.2": the longest known
     prefix is replaced.  A stage that counts from 0 differs in one number: the same is added to it.
     """
     words = name.split(".")

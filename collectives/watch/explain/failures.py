@@ -262,7 +262,7 @@ class Failures:
     # --- conclusions ----------------------------------------------------------------------
 
     def roots(self) -> list[End]:
-        """The ends that follow from no other, the first in time first; of each rank, one."""
+        """The ends that follow from no other, the first in time first; one per rank."""
         ends = [end for end in self.ends if not end.follows]
         raised = {(end.rank, end.who if end.rank is None else "") for end in ends if end.kind == "raised"}
         ranks = {rank for rank, _ in raised}

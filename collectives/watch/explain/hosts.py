@@ -1,4 +1,4 @@
-"""What hosts and schedulers report: the kernel's log, Kubernetes' events and states, Slurm's messages.
+"""The reports of hosts and schedulers: the kernel's log, Kubernetes' events and states, Slurm's messages.
 
 Formats: NVIDIA's catalog of Xids and its driver's "NVRM: Xid (PCI:...): number, ..."; mm/oom_kill.c; mlx5_core's events.c
 ("Port module event"); kubectl get events, get pods and describe; slurmstepd's and srun's messages.
@@ -11,7 +11,7 @@ from typing import Callable, Iterable
 
 from .text import Line, clock, host_in
 
-# Xids by NVIDIA's catalog; those of PROGRAMS come from the program usually, the others from the GPU or its links.
+# Xids by NVIDIA's catalog; the ones in PROGRAMS come from the program usually, the others from the GPU or its links.
 XIDS = {
     13: "a kernel's exception", 31: "a kernel's access to memory that isn't there", 32: "a corrupt push buffer",
     43: "the GPU stopped a program's work", 45: "cleanup after another error", 48: "an uncorrectable memory error",
@@ -28,7 +28,7 @@ NOTES = (63, 92)
 
 @dataclass
 class Event:
-    """A host's event.  kind: "fault"; "kill", for want of memory or by a scheduler; "program", of a program; "note"."""
+    """A host's event.  kind: "fault"; "kill", out of memory or by a scheduler; "program", of a program; "note"."""
 
     host: str
     at: float | None

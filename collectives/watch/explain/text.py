@@ -19,8 +19,7 @@ SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
 class Line(NamedTuple):
     """A line without its prefixes.
 
-    at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: whatever tells this
-    writer from others in the same file.
+    at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: the writer, where several share a file.
     """
 
     text: str
@@ -53,7 +52,7 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
 class Text:
     """A file's lines.  marks: each line that matters has one of these, so that others are passed over.
 
-    width: of the terminal that broke its lines, once they have been read; 0: unbroken.  cut: whether the rest is lost.
+    width: the columns of the terminal that broke its lines, once they have been read; 0: unbroken.  cut: whether the rest is lost.
     """
 
     file: BinaryIO
@@ -238,7 +237,7 @@ def stamp(at: float | None) -> str:
 
 
 def host_in(path: str) -> str:
-    """The host that a file's name shows: node37 for "dmesg_node37.txt"; nothing where there is none."""
+    """The host that a file's name shows: node37 for "dmesg_node37.txt"; empty without one."""
     name = Path(path).name
     found = re.search(
         r"(?<![a-zA-Z0-9])((?:node|host|gpu|worker|nid|ip|dgx|compute|cn|n)[\-]?[a-z\-]*\d[\w\-]*?)(?=[._]|$)", name
