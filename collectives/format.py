@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 COLUMNS = 100  # the longest line that is shown unbroken, in a notebook next to its outline too
 
 
-def aligned(
+def align(
     rows: Iterable[Sequence[str]],
     right: Iterable[int] = (),
     *,
@@ -38,7 +38,7 @@ def aligned(
     return "\n".join(lines)
 
 
-def wrapped(text: str) -> str:
+def wrap(text: str) -> str:
     """Lines; longer ones than COLUMNS characters are broken between words."""
     lines = [textwrap.wrap(line, COLUMNS, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")]
     return "\n".join("\n".join(parts) for parts in lines)

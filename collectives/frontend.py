@@ -19,7 +19,7 @@ def show(picture: Any, words: str, recording: dict | None = None) -> None:
     """
     from IPython.display import display
 
-    if picture is not None and watched():
+    if picture is not None and has_viewer():
         return display(twin(words, image_html(picture.image())), raw=True)
     outputs = [] if picture is None else [(picture, False)]
     outputs.append(({"text/plain": words} if picture is None else twin(words), True))
@@ -94,7 +94,7 @@ def attended() -> bool:
     return request.get("content", {}).get("allow_stdin", True)
 
 
-def watched() -> bool:
+def has_viewer() -> bool:
     """Whether this is a notebook's kernel, and somebody may be looking at its output now."""
     return hasattr(shell(), "kernel") and attended()
 
@@ -146,10 +146,10 @@ class StatusLine:
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
-AGAIN = "Run this cell again for its controls."
+RUN_AGAIN = "Run this cell again for its controls."
 # In JupyterLab, the still is hidden by a live figure before it, and otherwise hides the empty output of a missing one.
 # It appears late, so that the figure can be drawn first.
-STILL = """<style>
+STILL_STYLE = """<style>
 .jp-OutputArea-child:has(.collectives) + .jp-OutputArea-child:has(.collectives-still) { display: none }
 .jp-OutputArea-child:has(+ .jp-OutputArea-child .collectives-still) .jupyter-widgets:not(:has(*)) { display: none }
 .collectives-still { animation: collectives-wait 1s steps(1) backwards }
@@ -200,7 +200,7 @@ class Interactive:
             }
         picture = self.preview()
         image = "" if picture is None else image_html(picture.image())
-        yield twin(repr(self), f"{STILL}<p>{AGAIN}</p>{image}", "still", fold=picture is not None)
+        yield twin(repr(self), f"{STILL_STYLE}<p>{RUN_AGAIN}</p>{image}", "still", fold=picture is not None)
 
     def recording(self) -> dict | None:
         """The data that the website plays instead of the picture, as JSON; used after `unattended`. None: nothing."""

@@ -3,7 +3,7 @@
 from typing import Iterable
 
 
-def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def merge(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Intervals (start, end) in order, those that touch or overlap as one; empty ones are left out."""
     apart: list[tuple[float, float]] = []
     for start, end in sorted((start, end) for start, end in intervals if start < end):

@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from collectives.format import aligned
+from collectives.format import align
 
 from .entries import Entry
 from .folder import ReportFolder, write
@@ -37,7 +37,7 @@ def table(people: list[Student]) -> str:
         problems = len(student.problems)
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
         rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
-    return aligned(rows, right=range(1, len(rows[0])))
+    return align(rows, right=range(1, len(rows[0])))
 
 
 def listing(entries: list[Entry]) -> str:
@@ -46,7 +46,7 @@ def listing(entries: list[Entry]) -> str:
     rows += [[one.student, one.id, "late" * one.late, one.file, one.problem] for one in entries]
     lost = len({one.student for one in entries} - {one.student for one in entries if not one.problem})
     count = f"{len({one.student for one in entries})} students, {lost} of them with nothing to grade."
-    return f"{aligned([list(map(printable, row)) for row in rows])}\n\n{count}"
+    return f"{align([list(map(printable, row)) for row in rows])}\n\n{count}"
 
 
 def write_all(

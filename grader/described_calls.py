@@ -72,7 +72,7 @@ class Impossible(Exception):
     """The tensors do not fit the call. The message names them."""
 
 
-def left_with(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:
+def result_on_ranks(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:
     """New tensors, in the shapes there is room for, of what each rank passed in. Raises Impossible where none fit."""
     try:
         collective = of(event.op)

@@ -173,7 +173,7 @@ def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
         yield _entry(root.parent, root, names, f"{root.name} cannot be read: {error.strerror}.")
         return
     if set(COURSE) <= set(first) or first and all(_is_notebook(name) and _is_exercise(name) for name in first):
-        yield from _below(root, root, Naming(student=names.student or root.resolve().name))
+        yield from _entries_below(root, root, Naming(student=names.student or root.resolve().name))
         return
     names = replace(names, known=_submitters(root))
     for name in first:
@@ -184,10 +184,10 @@ def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
 def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
     """The entries of a name at the top of the submissions, at least one. owner: a student, if it is named like an exercise."""
     if os.path.isdir(path) and not path.is_symlink():
-        found = list(_below(path.parent, path, names))
-        return found or [_entry(path.parent, path, names, _nothing(path))]
+        found = list(_entries_below(path.parent, path, names))
+        return found or [_entry(path.parent, path, names, _no_submissions(path))]
     if not _is_notebook(path.name):
-        return [_entry(path.parent, path, names, _nothing(path))]
+        return [_entry(path.parent, path, names, _no_submissions(path))]
     if path.is_symlink() or not _is_exercise(path.name) or names.owner(path.name):
         return [_entry(path.parent, path, names)]
     if owner:
@@ -219,7 +219,7 @@ def _submitters(root: Path) -> dict[str, Owner]:
     return owners
 
 
-def _below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
+def _entries_below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
     closed: list[OSError] = []
     for here, folders, files in os.walk(top, onerror=closed.append):
         clone = set(COURSE) <= set(folders)
@@ -244,7 +244,7 @@ def _folder_of(path: Path) -> str:
     return path.resolve().parent.name
 
 
-def _nothing(path: Path) -> str:
+def _no_submissions(path: Path) -> str:
     """Why a name below the submissions gives no notebook."""
     unpack = (
         "Only notebooks (.ipynb) are graded: unpack archives, and hand in the notebook itself, not what was made of it."

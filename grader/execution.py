@@ -40,11 +40,11 @@ class Feedback(Grading):
 
 def untried(submission: Submission, reason: str) -> Feedback:
     """The feedback without a point, of answers that are not run."""
-    checks = tuple(_scored(cell, reason) for cell in graft(submission).cells if is_check(cell))
+    checks = tuple(_check_score(cell, reason) for cell in graft(submission).cells if is_check(cell))
     return Feedback(submission.exercise, checks, reason=reason)
 
 
-def tried(submission: Submission, progress: Callable[[int, int], None], kernel: "Kernel | None" = None) -> Feedback:
+def execute(submission: Submission, progress: Callable[[int, int], None], kernel: "Kernel | None" = None) -> Feedback:
     """The feedback of answers that are run.
 
     progress: called with the cells done, and their total.  kernel: one that is up already; it is closed.
@@ -56,7 +56,7 @@ def tried(submission: Submission, progress: Callable[[int, int], None], kernel: 
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     with closing(kernel or Kernel()) as kernel:
         outcomes = kernel.run(cells, lambda done: progress(done, len(cells)))
-    checks = tuple(_scored(cell, outcome) for cell, outcome in zip(cells, outcomes) if is_check(cell))
+    checks = tuple(_check_score(cell, outcome) for cell, outcome in zip(cells, outcomes) if is_check(cell))
     reason = next(filter(None, outcomes), "")  # the others may only follow from it
     failed = next((check.name for check in checks if check.reason), None)
     below = dropwhile(lambda cell: cell.id != failed, notebook.cells)
@@ -64,7 +64,7 @@ def tried(submission: Submission, progress: Callable[[int, int], None], kernel: 
     return Feedback(submission.exercise, checks, reason=reason, hints=hints)
 
 
-def _scored(cell: NotebookNode, reason: str) -> CheckScore:
+def _check_score(cell: NotebookNode, reason: str) -> CheckScore:
     points = cell.metadata.nbgrader.points
     return CheckScore(cell.id, cell.source, 0 if reason else points, points, reason)
 

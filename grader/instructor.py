@@ -116,7 +116,7 @@ def score(options: argparse.Namespace) -> int:
     with closing(folder):
         try:
             with closing(_workers(options, private)) as workers:
-                people, about = _scored(options, folder, workers, listed, task)
+                people, about = _score_all(options, folder, workers, listed, task)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)
             return 130
@@ -148,7 +148,7 @@ def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:
     return Workers(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
 
 
-def _scored(
+def _score_all(
     options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None, task: Assignment
 ) -> tuple[list[Student], str]:
     """The class, its report written, and the message about its roster. With --watch it continues until stopped."""
@@ -163,7 +163,7 @@ def _scored(
         class_report.write_student(folder, student, options.gradescope)
 
     while True:
-        now = _saved(options.paths)
+        now = _saved_times(options.paths)
         if options.watch and now == seen:
             time.sleep(LOOK_SECONDS)
             continue
@@ -182,7 +182,7 @@ def _scored(
         seen = now
 
 
-def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+def _saved_times(paths: list[Path]) -> dict[Path, tuple[int, int]]:
     """Each file's time of last writing and its size; without files that may still be being written."""
     files = [path for path in paths if not os.path.isdir(path)]
     files += [Path(here, name) for path in paths for here, _, names in os.walk(path) for name in names]

@@ -10,7 +10,7 @@ from pathlib import Path
 from helpers.progress import remember
 
 from . import submission
-from .execution import Feedback, Kernel, tried, untried
+from .execution import Feedback, Kernel, execute, untried
 from .safe_text import bar
 from .submission import Unusable
 
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.3  # between two looks whether a notebook was saved
 def grade(options: argparse.Namespace) -> int:
     """Grades exercises. 0: all is graded, whatever came out. 2: a file cannot be graded. 130: stopped."""
     try:
-        seen = _saved(options.paths)  # before grading: a save meanwhile must not be missed
+        seen = _saved_times(options.paths)  # before grading: a save meanwhile must not be missed
         notebooks = _notebooks(options.paths)
         if not notebooks:
             print(f"There are no notebooks in {', '.join(map(str, options.paths))}.", file=sys.stderr)
@@ -61,7 +61,7 @@ def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback
     if submitted.untouched:
         return untried(submitted, NOT_BEGUN)
     try:
-        feedback = tried(submitted, lambda done, of: bar(submitted.exercise, done, of), kernel)
+        feedback = execute(submitted, lambda done, of: bar(submitted.exercise, done, of), kernel)
     except OSError as error:  # no process, no memory, no space in the temporary folder
         print(f"{submitted.exercise} could not be graded: {error}.\n", file=sys.stderr)
         return None
@@ -114,7 +114,7 @@ def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]])
     try:
         print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
         while True:
-            now = _saved(paths)
+            now = _saved_times(paths)
             for path in (path for path in now if now[path] != seen.get(path)):
                 if feedback := _grade(path, progress, kernel):
                     print(_report(feedback), end="\n\n", flush=True)
@@ -125,7 +125,7 @@ def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]])
         kernel.close()
 
 
-def _saved(paths: list[Path]) -> dict[Path, tuple[int, int]]:
+def _saved_times(paths: list[Path]) -> dict[Path, tuple[int, int]]:
     """When each notebook was last saved, and its size."""
     times = {}
     for notebook in _notebooks(paths):

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 
 from .inside.protocol import FrameReader, frame
-from .walls import INSIDE, Unavailable, around, processors
+from .walls import INSIDE, Unavailable, bwrap, processors
 
 START = (
     "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -33,7 +33,7 @@ class Sandbox:
         self._walls, self._has_loaded = walls, False
         self._ours, theirs = socket.socketpair()
         with theirs, processors() if walls else nullcontext() as file:
-            outside, course = ([*around(file, private), "--"], "/course") if walls else ([], str(INSIDE.parent))
+            outside, course = ([*bwrap(file, private), "--"], "/course") if walls else ([], str(INSIDE.parent))
             there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
             self._process = subprocess.Popen(
                 [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in],

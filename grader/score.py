@@ -21,8 +21,8 @@ from collectives.judge.wording.waits import LONGER
 from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 from helpers.exercise.cases import WORLD_SIZES, Case, ranks
-from helpers.exercise.feedback import broken, explain, spent
-from helpers.exercise.judgment import judge, over, unheard
+from helpers.exercise.feedback import broken_words, explain, traffic_words
+from helpers.exercise.judgment import budget_finding, judge, unheard
 from helpers.exercise.notebook import checks_of, is_check
 from helpers.exercise.task import Attempt, Puzzle, Task
 from helpers.exercise.tasks import TASKS
@@ -36,10 +36,10 @@ from .submission import Submission, graft, is_own
 from .switch import SECONDS, Switch
 from .walls import Unavailable
 
-WHAT = {"values": "is it right?", "budget": "is it right, and within its budget?"}
+QUESTIONS = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 MINUTES = 5.0  # for a submission
 UNTOUCHED = "The answer is still the empty one of the exercise."
-OWN = "This is the solution that comes with the course, word for word."
+COURSE_SOLUTION = "This is the solution that comes with the course, word for word."
 
 
 def score(
@@ -53,8 +53,8 @@ def score(
             trials[name] = _trial(TASKS[name], submission, sandboxes, seed, until)
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
-        scores.append(CheckScore(check.name, f"{name}: {WHAT[check.aspect]}", points, check.points, reason, cost))
-    images, undrawn = drawn({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
+        scores.append(CheckScore(check.name, f"{name}: {QUESTIONS[check.aspect]}", points, check.points, reason, cost))
+    images, undrawn = draw_runs({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
     return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched)
 
 
@@ -63,7 +63,7 @@ GRADED_SECONDS = (
     "of processor time. Look for a loop that does not end."
 )
 # Names that import torch._dynamo, which takes a second. Any other that does is noticed after the first world.
-ABOVE = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b|\btorch(\.| import )(func|optim)\b"
+HIGH_LEVEL = r"\b_functional_collectives\b|\bdistributed(\.| import )_?tensor\b|\btorch(\.| import )(func|optim)\b"
 DRAWN_RANKS = 4  # in the picture of an answer that is right
 MAX_PRINTED_LINES = 20  # of an answer that are shown
 
@@ -79,11 +79,11 @@ class Trial:
 
 
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
-    refused = UNTOUCHED if submission.untouched else OWN if is_own(submission, task.name) else ""
+    refused = UNTOUCHED if submission.untouched else COURSE_SOLUTION if is_own(submission, task.name) else ""
     if refused:
         return Trial(refused, refused)
     try:
-        return tried(task, submission, sandboxes, seed, until)
+        return trial(task, submission, sandboxes, seed, until)
     except (OSError, EOFError, Unavailable):
         raise  # the machine's fault
     except Exception as error:  # a result odd enough to defeat the judge
@@ -92,13 +92,13 @@ def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, 
         return Trial(reason, reason)
 
 
-def tried(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float = inf) -> Trial:
-    loads = any(re.search(ABOVE, source) for source in submission.answers.values())
+def trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float = inf) -> Trial:
+    loads = any(re.search(HIGH_LEVEL, source) for source in submission.answers.values())
     with closing(Crew(sandboxes, loads, until)) as crew:
-        return _tried(task, submission, crew, seed)
+        return _run_trial(task, submission, crew, seed)
 
 
-def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
+def _run_trial(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
     trial, passed, cheat = Trial(), [], ""
     cells = _cells(task, submission)
     for world_size in WORLD_SIZES:
@@ -107,7 +107,7 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
         try:
             attempts = _attempts(task, submission, cells, crew, cases, inputs)
         except RunError as error:
-            reason = broken(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
+            reason = broken_words(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
             reason += _output(error.run.stdout)
             return Trial(reason, reason, shows=error.run)
         except Ungradable as error:
@@ -124,7 +124,7 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
                 cheat = cheat or explain(task, case, arguments, verdict)
             if trial.budget:
                 continue
-            if verdict := over(task, case, arguments, attempt):
+            if verdict := budget_finding(task, case, arguments, attempt):
                 trial.budget = explain(task, case, arguments, verdict) + _output(printed)
                 trial.shows = verdict.shows or done
             elif isinstance(task, Puzzle):
@@ -134,7 +134,7 @@ def _tried(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -
                 if world_size == DRAWN_RANKS and case.size:
                     trial.shows = trial.shows or done
                 if world_size == max(WORLD_SIZES):
-                    trial.cost = f"With {ranks(world_size)}, {spent(attempt.traffic)}."
+                    trial.cost = f"With {ranks(world_size)}, {traffic_words(attempt.traffic)}."
         if isinstance(task, Task) and task.large and task.large.world_size == world_size and not trial.budget + cheat:
             trial.budget = _only_small(task, submission, cells, crew, seed)
     return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
@@ -152,7 +152,7 @@ def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]]
         verdict = judge(task, case, arguments, attempt) or unheard(task, case, arguments, attempt)
         reason = verdict and explain(task, case, arguments, verdict) + _output(printed)
     except RunError as error:
-        reason = broken(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
+        reason = broken_words(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
     except Ungradable as error:
         reason = f"{task.name} with {ranks(case.world_size)}: {error}"
     return (
@@ -214,7 +214,7 @@ def _output(printed: list[str]) -> str:
     return "".join(f"\n{line}" for line in lines[:MAX_PRINTED_LINES] + more)
 
 
-def drawn(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
+def draw_runs(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, str]]:
     """By function, an SVG in base64, "" if there is nothing to draw; and the errors where drawing failed."""
     pictures, undrawn = {}, {}
     for name, what in shown.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from helpers.exercise.notebook import SOLUTION, checks_of, exercises, is_answer, is_check, pristine, released
+from helpers.exercise.notebook import SOLUTION, checks_of, exercises, is_answer, is_check, pristine, without_solution
 
 from .inside.cell import plain
 
@@ -35,7 +35,7 @@ class Submission:
     @property
     def untouched(self) -> bool:
         """Whether every answer is still the stub."""
-        stubs = {c.id: c.source for c in released(pristine(self.exercise)).cells if is_answer(c)}
+        stubs = {c.id: c.source for c in without_solution(pristine(self.exercise)).cells if is_answer(c)}
         return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
 
 
@@ -50,7 +50,7 @@ def slips(submission: Submission) -> str:
             return error.msg
         except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, a thousand brackets
             return f"the answer cell cannot be read as Python: {error}"
-        bound = {name for node in ast.walk(tree) if (name := _bound(node))}
+        bound = {name for node in ast.walk(tree) if (name := _bound_name(node))}
         if missing := [name for name in names if name not in bound]:
             defined = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
             also = f" It defines {defined}: keep the name that the statement gives." if defined else ""
@@ -73,7 +73,7 @@ def is_own(submission: Submission, function: str) -> bool:
     )
 
 
-def _bound(node: ast.AST) -> str | None:
+def _bound_name(node: ast.AST) -> str | None:
     """The name that a statement binds, in any of the usual ways."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return node.name
@@ -95,8 +95,8 @@ def read(path: Path) -> Submission:
 def parse(path: Path, content: bytes) -> Submission:
     """The submission in a file's content; the path only names it. Raises Unusable."""
     cells = _cells(path, content)
-    exercise = _which(path, cells)
-    stubs = {cell.id: cell.source for cell in released(pristine(exercise)).cells}
+    exercise = _exercise_of(path, cells)
+    stubs = {cell.id: cell.source for cell in without_solution(pristine(exercise)).cells}
     answers, used = {}, []
     for wanted in filter(is_answer, pristine(exercise).cells):
         matches = [cell for cell in cells if cell.get("id") == wanted.id]
@@ -202,10 +202,10 @@ def _merged(content: bytes) -> str:
     return f"Line {number} is the mark of a git merge (<<<<<<<)." if number else ""
 
 
-def _which(path: Path, cells: list[dict[str, Any]]) -> str:
+def _exercise_of(path: Path, cells: list[dict[str, Any]]) -> str:
     """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
     ids = {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))}
-    marked = _marked()
+    marked = _marked_names()
     if not any(own & ids for own in marked.values()):  # Colab and others may drop all metadata
         ids = {name for cell in cells if cell.get("cell_type") == "code" for name in _functions(_source(cell))}
         marked = _checked()
@@ -224,7 +224,7 @@ def _which(path: Path, cells: list[dict[str, Any]]) -> str:
 
 
 @functools.cache
-def _marked() -> dict[str, frozenset[str]]:
+def _marked_names() -> dict[str, frozenset[str]]:
     """The ids of answer and check cells of each exercise."""
     return {n: frozenset(c.id for c in pristine(n).cells if is_answer(c) or is_check(c)) for n in exercises()}
 

@@ -21,7 +21,7 @@ from collectives.judge import diagnose, gloo
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Verdict
 from collectives.log.collectives import COLLECTIVES, of
-from collectives.log.event import MAIN, Event, Failure, Line, each
+from collectives.log.event import MAIN, Event, Failure, Line, as_list
 from collectives.log.messages import Began, Called, Completed, Failed, Grouped, Misused, Returned, Waiting
 from collectives.outcome.errors import error
 from collectives.outcome.run import Run
@@ -30,9 +30,9 @@ from helpers.exercise.cases import Case
 from helpers.exercise.on_rank import File, content
 from helpers.exercise.task import Attempt
 
-from .described_calls import Impossible, Room, Ungradable, described_call, fits, left_with
+from .described_calls import Impossible, Room, Ungradable, described_call, fits, result_on_ranks
 from .inside import protocol, seccomp
-from .inside.protocol import FrameReader, Malformed, Opened, decode, described, encode, frame, numel, one_line, text
+from .inside.protocol import FrameReader, Malformed, OpenedFile, decode, encode, frame, layout, numel, one_line, text
 
 SECONDS = 10.0  # an answer may take for the cases of one world size
 START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
@@ -55,7 +55,7 @@ TICK = 1e-6  # seconds in the record between two things that happen to a rank
 
 
 @dataclass
-class Asked:
+class Request:
     """A call as the wire sees it."""
 
     event: Event
@@ -66,7 +66,7 @@ class Asked:
 class Wait(NamedTuple):
     """A thread of a rank that waits for a call."""
 
-    asked: Asked
+    asked: Request
     ticket: int  # by which the thread knows its answer
     limit: float  # seconds that it is willing to wait; inf: any time
 
@@ -84,7 +84,7 @@ class Peer:
     messages: int = 0
     nbytes: int = 0
     ticks: int = 0
-    calls: dict[int, Asked] = field(default_factory=dict)  # of this case, by the rank's own count
+    calls: dict[int, Request] = field(default_factory=dict)  # of this case, by the rank's own count
     files: dict[int, File] = field(default_factory=dict)  # among its arguments, by their place
     reads: list[int] = field(default_factory=list)  # bytes that each read of them got
     waits: list[Wait] = field(default_factory=list)
@@ -153,7 +153,7 @@ class Switch:
 
     def _begin(self) -> None:
         self._monitor = Monitor(self._n)
-        self._asked: dict[int, Asked] = {}  # id(event) -> the call
+        self._asked: dict[int, Request] = {}  # id(event) -> the call
         # By group, target and tag: recvs from anyone that have no send; by source too: sends, received or not.
         self._from_anyone: dict[tuple, deque[Event]] = defaultdict(deque)
         self._sent: dict[tuple, deque[Event]] = defaultdict(deque)
@@ -165,7 +165,7 @@ class Switch:
             peer.waits.clear()
             peer.returned, peer.busy, peer.ticks, peer.printed = None, 0, 0, ""
             peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
-            opened = {k: Opened(k, len(content(file))) for k, file in peer.files.items()}
+            opened = {k: OpenedFile(k, len(content(file))) for k, file in peer.files.items()}
             header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
             peer.say({"case": header, "late": case.late == peer.rank}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
@@ -303,7 +303,7 @@ class Switch:
             case _:
                 raise Malformed("a message that says nothing")
 
-    def _waits(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+    def _waits(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         self._complain_if_written(peer, asked, header)
         ticket, limit, peer.busy = _ticket(header), header.get("limit", 0.0), header.get("busy", 0)
         if not isinstance(limit, (int, float)) or type(peer.busy) is not int or not 0 <= peer.busy < MAX_THREADS:
@@ -317,14 +317,14 @@ class Switch:
         self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, limit > 0, thread))
         self._answer_all()
 
-    def _tests(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+    def _tests(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         self._complain_if_written(peer, asked, header)
         ticket, busy = _ticket(header), peer.busy
         if asked.event.end is not None or not self._answer(peer, asked, ticket):
             self._tell(peer, ticket, done=asked.event.end is not None)
         peer.busy = busy  # it was not waiting
 
-    def _complain_if_written(self, peer: Peer, asked: Asked, header: dict[str, Any]) -> None:
+    def _complain_if_written(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         """Raises the verdict on a rank that wrote to a tensor of a call in flight."""
         if header.get("written") is True:
             self._monitor.feed(peer.rank, Misused(asked.event.index, "written", None))
@@ -343,14 +343,14 @@ class Switch:
         room = header.get("out")
         if not isinstance(room, list) or len(room) > self._n:
             raise Malformed("a call that says nothing of its result")
-        asked = Asked(event, given, [described(r) for r in room])
+        asked = Request(event, given, [layout(r) for r in room])
         if _nbytes(asked.room) > (most := protocol.MAX_BODY_BYTES):
             raise Ungradable(f"{op} would leave rank {peer.rank} with more than {most >> 20} MiB.")
         self._keep(given, CALL_BYTES)
-        if tensors := [(t.dtype, tuple(t.shape)) for t in each(given)] or asked.room:
+        if tensors := [(t.dtype, tuple(t.shape)) for t in as_list(given)] or asked.room:
             event.dtype, event.shape = tensors[0]
             event.nbytes = _nbytes(tensors)
-        event.before = _kept(given)
+        event.before = _copy(given)
         event.line = self._line(header.get("line"))
         event.async_op = event.is_message
         event.start = peer.tick()
@@ -414,7 +414,7 @@ class Switch:
                 if self._answer(peer, wait.asked, wait.ticket):
                     peer.waits.remove(wait)
 
-    def _answer(self, peer: Peer, asked: Asked, ticket: int) -> bool:
+    def _answer(self, peer: Peer, asked: Request, ticket: int) -> bool:
         """Send a thread its rank's result of a call, if the call is complete."""
         event, call = asked.event, self._monitor.call_of(asked.event)
         everybody = not of(event.op).personal or len(call.events) == len(event.group)  # even ranks that send nothing
@@ -424,12 +424,12 @@ class Switch:
             self._tell(peer, ticket, done=True)
             return True
         try:
-            came = left_with(event, call, {e.rank: self._asked[id(e)].given for e in call}, asked.room)
+            came = result_on_ranks(event, call, {e.rank: self._asked[id(e)].given for e in call}, asked.room)
         except Impossible as why:
             peer.failure = Failure("RuntimeError", str(why), [event.line] if event.line else [], True, str(why))
             return False
         single = event.op not in COLLECTIVES or of(event.op).gets != "all"  # the others fill a list
-        after = (_kept(came[0]) if single else _kept(came)) if came else None
+        after = (_copy(came[0]) if single else _copy(came)) if came else None
         self._keep(after)
         self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
         event.waiting = None
@@ -486,10 +486,10 @@ def _nbytes(room: Room) -> int:
     return sum(dtype.itemsize * numel(shape) for dtype, shape in room)
 
 
-def _kept(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """As the record keeps it: large tensors are summarised."""
     if isinstance(value, list):
-        return [_kept(v) for v in value]
+        return [_copy(v) for v in value]
     return summarise(value) if isinstance(value, torch.Tensor) and value.numel() > LARGE else value
 
 

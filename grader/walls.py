@@ -20,7 +20,7 @@ from .inside import seccomp
 
 INSIDE = Path(__file__).parent / "inside"
 TRIAL_SECONDS = 120.0  # for the trial, on a busy machine
-SEEN = 4  # the exit code of the trial where it sees a file that it must not
+VISIBLE_STATUS = 4  # the exit code of the trial where it sees a file that it must not
 TRIAL = f"""
 import os, sys
 sys.path.insert(0, "/course")
@@ -37,7 +37,7 @@ while folders:
             folders.append(entry.path)
         elif entry.inode() in inodes and (entry.inode(), os.lstat(entry.path).st_dev) in secret:
             print(entry.path, flush=True)
-            os._exit({SEEN})
+            os._exit({VISIBLE_STATUS})
 from inside import seccomp
 
 def rank():
@@ -70,19 +70,19 @@ def check(private: Iterable[Path] = ()) -> None:
         raise Unavailable("sandboxes need Linux (bubblewrap). Grade in a Linux container or virtual machine.")
     if not shutil.which("bwrap"):
         raise Unavailable("bubblewrap is not installed (apt-get install bubblewrap, dnf install bubblewrap).")
-    if not seccomp.known():
+    if not seccomp.is_supported():
         lacking = "there is no filter for system calls on this kind of processor yet"
         raise Unavailable(f"{lacking}, see grader/inside/seccomp.py.")
     program = [sys.executable, "-I", "-B", "-c", TRIAL]
-    secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hidden(private)))
+    secret = "".join(f"{inode} {device}\n" for inode, device in _inodes(_hiding_options(private)))
     options = {"capture_output": True, "text": True, "errors": "replace", "cwd": "/", "timeout": TRIAL_SECONDS}
     try:
         with processors() as file:
-            command = [*around(file, private), "--", *program]
+            command = [*bwrap(file, private), "--", *program]
             tried = subprocess.run(command, input=secret, pass_fds=[file.fileno()], **options)
     except subprocess.TimeoutExpired as late:  # where bubblewrap fails halfway, its second process may wait forever
         tried = subprocess.CompletedProcess(program, 1, "", (late.stderr or b"no answer").decode(errors="replace"))
-    if tried.returncode == SEEN:
+    if tried.returncode == VISIBLE_STATUS:
         seen = tried.stdout.strip()
         raise Exposed(
             f"submitted code could see {seen}, which lies where Python or a library of the system does. Move the course, "
@@ -101,7 +101,7 @@ def processors() -> BinaryIO:
     return open("/proc/cpuinfo", "rb")
 
 
-def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
+def bwrap(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     """The beginning of a command whose rest runs inside the walls.
 
     processors: that file, which the command must inherit. Inside is a copy, as clock rates vary with other ranks' work.
@@ -112,7 +112,7 @@ def around(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     options += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and needs a folder to write to
     seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}
-    within = [path for path in _hidden(private) if any(_is_below(path, shown) for shown in seen)]
+    within = [path for path in _hiding_options(private) if any(_is_below(path, shown) for shown in seen)]
     # The inner of two folders is mounted after the outer one, and so decides.
     for path in sorted({*seen, *within}, key=lambda path: (path.count("/"), path)):
         if path in within:
@@ -139,7 +139,7 @@ def _visible() -> Iterator[str]:
     yield from ("/sys/devices/system/cpu/possible", "/sys/devices/system/cpu/present")
 
 
-def _hidden(private: Iterable[Path]) -> list[str]:
+def _hiding_options(private: Iterable[Path]) -> list[str]:
     """The files and folders to hide inside, including the course, and the library wherever it is installed."""
     library = Path(importlib.util.find_spec("collectives").origin).parent
     return list(dict.fromkeys(map(os.path.realpath, (ROOT, library, *private))))

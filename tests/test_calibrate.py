@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from collectives.calibrate.calibrate import Row, error, fitted, own, price_on, priced, slow
+from collectives.calibrate.calibrate import Row, error, fitted, own_network, price_on, priced, slow
 from collectives.calibrate.reports import Measured, measured
 from collectives.cost import nccl
 from collectives.machines import machine, network, rails, sweeps
@@ -40,7 +40,7 @@ def test_the_figures_of_a_network_are_those_that_fit(name):
             [Measured(s.collective, tuple(range(s.gpus)), b, t * 1e-6, s.sweep) for b, t in s.figures], s.machine
         )
     ]
-    better = own(rows[0].price.network, fitted(rows), rows, "a test")
+    better = own_network(rows[0].price.network, fitted(rows), rows, "a test")
     as_fitted = [Row(row.measured, price_on(row, better), row.version) for row in rows]
     assert error(rows) < error(as_fitted) + 0.03
 

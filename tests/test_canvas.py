@@ -13,8 +13,8 @@ from PIL import Image
 
 from collectives.draw.canvas import FAINT, INK, PALETTE, REDUCED, SOFT, TRAY, Canvas, Picture, Words, font, ink_on
 from collectives.draw.grid import Places
-from collectives.draw.png import encoded
-from collectives.format import aligned
+from collectives.draw.png import encode_png
+from collectives.format import align
 
 
 def pixels(picture: Picture) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_every_colour_is_exactly_what_was_drawn_with(tints):
 def test_no_shade_takes_the_place_of_a_colour_beside_it():
     tints = "#297360", "#93bfb3"  # half the way from the first to white is next to the second
     drawn = np.array([[[int(tint[i : i + 2], 16) for i in (1, 3, 5)] + [255] for tint in tints]], dtype=np.uint8)
-    image = Image.open(io.BytesIO(encoded(drawn, frozenset(tints), frozenset())))
+    image = Image.open(io.BytesIO(encode_png(drawn, frozenset(tints), frozenset())))
     assert (np.asarray(image.convert("RGB")) == drawn[..., :3]).all()
 
 
@@ -103,9 +103,9 @@ def test_the_same_sketches_give_the_same_bytes():
 
 def test_words_in_columns():
     rows = [("", "sent", "note"), ("ring", "9"), ("tree", "12", "more")]
-    assert aligned(rows, right=(1,)) == "      sent  note\nring     9\ntree    12  more"
-    assert aligned(rows[1:], indent="> ", gap="|", least=(6, 1)) == "> ring  |9 |\n> tree  |12|more"
-    assert aligned(rows[1:], rule=True).splitlines() == ["ring  9", "-" * 14, "-" * 14, "tree  12  more"]
+    assert align(rows, right=(1,)) == "      sent  note\nring     9\ntree    12  more"
+    assert align(rows[1:], indent="> ", gap="|", least=(6, 1)) == "> ring  |9 |\n> tree  |12|more"
+    assert align(rows[1:], rule=True).splitlines() == ["ring  9", "-" * 14, "-" * 14, "tree  12  more"]
 
 
 def test_a_cell_of_a_grid_is_where_its_row_and_its_column_are():

@@ -36,7 +36,7 @@ GRADER = "import sys; sys.executable = sys.argv.pop(1); from grader.__main__ imp
 
 def answered(source):
     """A submission; None: untouched, which is graded without running anything."""
-    made = notebook.released(notebook.pristine(MEAN))
+    made = notebook.without_solution(notebook.pristine(MEAN))
     for cell in filter(notebook.is_answer, made.cells):
         cell.source = cell.source if source is None else source
     return release.text(made)
@@ -379,7 +379,7 @@ class Undrawable:
 
 
 def test_a_picture_that_cannot_be_drawn_is_told_of(capsys):
-    images, undrawn = score.drawn({"f": Undrawable()})
+    images, undrawn = score.draw_runs({"f": Undrawable()})
     assert (images, undrawn) == ({}, {"f": "ValueError: no <artist>"})
     said = capsys.readouterr().err
     assert "The picture of f could not be drawn" in said and "in draw" in said

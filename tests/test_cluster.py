@@ -31,7 +31,7 @@ from collectives.log.messages import (
 )
 from collectives.machines import rails
 from collectives.watch.job_judge import ENDING_SECONDS, KEPT_CALLS, Judge
-from collectives.watch.lines import RETURNED, Reader, decoded
+from collectives.watch.lines import RETURN_MESSAGE, Reader, decode_line
 from collectives.watch.message_decoder import Hearer
 from collectives.watch.message_encoder import Teller
 from collectives.watch.ring import RingReader, RingWriter
@@ -488,17 +488,19 @@ def test_a_rank_that_the_launcher_ends_after_a_failure_is_not_the_cause():
     assert wording.words(judge.conclude()).startswith("rank 0 raised ValueError")
 
 
-@pytest.mark.parametrize("end", [RETURNED, Failed(Failure("RuntimeError", "Connection closed by peer", [], True))])
+@pytest.mark.parametrize(
+    "end", [RETURN_MESSAGE, Failed(Failure("RuntimeError", "Connection closed by peer", [], True))]
+)
 def test_a_job_that_goes_on_without_the_rank_that_left_is_said_to_have_ended_well(end):
     """As under torchft: the others catch the error, and form a group without it."""
     judge = Judge(2, patience=60)
     judge.take(0, Called(Event(0, 0, "all_reduce", (0, 1), group_name="0")))
     judge.take(0, Waiting(0, 0.0, False, "main"))
-    judge.take(1, RETURNED)
+    judge.take(1, RETURN_MESSAGE)
     assert "This can never finish" in wording.words(judge.conclude()) and judge.notes() == []
     judge.take(0, end)
     judge.nothing_more()
-    assert [note.startswith("all ranks have returned") for note in judge.notes()] == [True] * (end is RETURNED)
+    assert [note.startswith("all ranks have returned") for note in judge.notes()] == [True] * (end is RETURN_MESSAGE)
     assert judge.notes() == []
 
 
@@ -506,7 +508,7 @@ def test_an_error_after_a_stuck_that_the_program_caught_is_told_too():
     judge = Judge(2, patience=60)
     judge.take(0, Called(Event(0, 0, "all_reduce", (0, 1), group_name="0")))
     judge.take(0, Waiting(0, 0.0, False, "main"))
-    judge.take(1, RETURNED)
+    judge.take(1, RETURN_MESSAGE)
     assert "This can never finish" in wording.words(judge.conclude())
     judge.take(0, Failed(Failure("ValueError", "no such layer", [Line("train.py", 7, "save", "f()")], True)))
     assert judge.notes() == ["after that, rank 0 raised ValueError: no such layer, save, line 7:  f()"]
@@ -523,7 +525,7 @@ def test_a_stuck_after_one_that_the_program_caught_is_told_too():
     judge = Judge(3, patience=60)
     waits(judge, 0, 0, "0")
     waits(judge, 2, 0, "0")
-    judge.take(1, RETURNED)
+    judge.take(1, RETURN_MESSAGE)
     assert "ranks 0 and 2 wait in all_reduce #1" in wording.words(judge.conclude())
     judge.take(2, Resumed())
     waits(judge, 2, 1, "1")
@@ -634,7 +636,7 @@ def test_what_is_told_is_heard_and_read_again(value, values):
     ((piece, lost),) = RingReader(ring.descriptor).read()
     heard = list(hearer.hear(piece, lost))
     reader = Reader(1)
-    read = [m for line in [hearer.clock(), *(line for line, _ in heard)] for m in reader.read(*decoded(line)[1:])]
+    read = [m for line in [hearer.clock(), *(line for line, _ in heard)] for m in reader.read(*decode_line(line)[1:])]
     for messages in ([message for _, message in heard if message], read):
         assert list(map(type, messages)) == list(map(type, told))
         e = messages[0].event
@@ -650,7 +652,7 @@ NO_LINES = [b"[0]", b"{}", b'[0, "exec"]', b"not json", b'[0, "call", 1, "x", 0.
 @pytest.mark.parametrize("line", NO_LINES)
 def test_what_is_no_line_is_refused(line):
     with pytest.raises(ValueError):
-        Reader(0).read(*decoded(line)[1:])
+        Reader(0).read(*decode_line(line)[1:])
 
 
 OLD = """{"before": {"made": [], "totals": [], "calls": [0, 0]}}

@@ -14,7 +14,7 @@ from collectives.draw.canvas import AMOUNT, ANYBODYS, FAINT, IDLE, PALETTE, REDU
 from collectives.draw.palette import NIGHT
 from collectives.planner.plan_charts import MEMORY, SECONDS
 from collectives.train.letters import TINTS as LETTERS
-from collectives.train.overlap import BARE, HIDDEN
+from collectives.train.overlap import BARE, HIDDEN_FILL
 from helpers.views.web import script
 
 # Linear RGB as dichromats see it: Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of
@@ -117,7 +117,7 @@ NO_RANKS = {
     "seconds": [*SECONDS.values()],
     "NCCL's algorithms": [*NCCL.values()],
     "groups of figures": [*PLACES.values()],
-    "what travels beside computing": [HIDDEN, BARE],
+    "what travels beside computing": [HIDDEN_FILL, BARE],
 }
 
 

@@ -141,7 +141,7 @@ def test_a_right_answer_passes(name, answer, capsys, monkeypatch, few_sizes):
     for kind in ("slow", "nightly"):
         if (name, answer) in TOGETHER[FILE_OF[name], kind]:
             monkeypatch.setattr(
-                check_cells, "_kept", {check_cells._key(function): together(FILE_OF[name], kind)[name, answer]}
+                check_cells, "_last_attempts", {check_cells._key(function): together(FILE_OF[name], kind)[name, answer]}
             )
     check_budget(function)
     said = capsys.readouterr()
@@ -365,7 +365,9 @@ def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task,
     assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
     exec(answer, names)
     if task is not PRACTICE[chapter][0]:
-        monkeypatch.setattr(check_cells, "_kept", {check_cells._key(names[task.name]): folded(chapter)[task.name]})
+        monkeypatch.setattr(
+            check_cells, "_last_attempts", {check_cells._key(names[task.name]): folded(chapter)[task.name]}
+        )
     exec(checked, names)
     assert capsys.readouterr().out.startswith("Right, in")
 
@@ -534,7 +536,7 @@ def test_what_is_no_answer_is_refused():
 
 @pytest.mark.parametrize("path", sorted(course.SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.name)
 def test_exercises_are_made_from_solutions(path):
-    wanted = notebook.released(nbformat.read(path, as_version=4))
+    wanted = notebook.without_solution(nbformat.read(path, as_version=4))
     exercise = course.EXERCISES / path.name
     if not os.environ.get("CI") and release.is_worked_in(exercise, wanted):
         pytest.skip("somebody works on this exercise here")
@@ -548,7 +550,7 @@ def test_a_solution_carries_what_graders_need(path):
     assert any(map(notebook.is_answer, marked)) and any(map(notebook.is_check, marked))
     for cell in marked:
         assert cell.metadata.nbgrader.grade_id == cell.id and cell.metadata.nbgrader.schema_version == 3
-    for cell in notebook.released(solution).cells:
+    for cell in notebook.without_solution(solution).cells:
         assert "BEGIN" not in cell.source and (cell.cell_type != "code" or not cell.outputs)
     links = re.findall(
         r"\]\(([^)#]+)\)", "".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collectives.format import wrapped
+from collectives.format import wrap
 from collectives.judge.verdict import Cause
 from collectives.watch.explain import dump, evidence, words
 from collectives.watch.explain.command import explain
@@ -264,7 +264,7 @@ def test_512_ranks_in_a_hundred_columns():
     groups, programs = dumps.mesh(4, 16, 8), dumps.training(4, 16, 8, steps=1)
     programs[300].insert(1, STOP)
     for missing in ((), range(296, 304)):
-        said = wrapped(told(job_of(Played(groups, programs), missing=missing)))
+        said = wrap(told(job_of(Played(groups, programs), missing=missing)))
         assert max(map(len, said.splitlines())) <= 100, said
         assert said.index("rank 300" if not missing else "ranks 296-303") < said.index("ranks 0-"), said
         assert "each waits in recv" in said and "from rank + 128" in said and len(said.splitlines()) < 60, said

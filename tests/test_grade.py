@@ -16,7 +16,7 @@ from grader import __main__ as grade
 from grader import execution
 from helpers import progress
 from helpers.course import ROOT, SOLUTIONS
-from helpers.exercise.notebook import released
+from helpers.exercise.notebook import without_solution
 from tests.corpus.cells import MEAN, RIGHT, WRONG
 from tools import release
 
@@ -24,7 +24,7 @@ from tools import release
 def exercise(name=MEAN):
     """As a learner gets it, also where somebody has solved it in exercises/."""
     solution = nbformat.read(SOLUTIONS / f"{name}.ipynb", as_version=4)
-    return json.loads(release.text(released(solution)))
+    return json.loads(release.text(without_solution(solution)))
 
 
 def cell(notebook, name):

@@ -22,13 +22,13 @@ from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students, unknown
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
-from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.corpus.cells import MEAN, RIGHT
 from tools import release
 
 
 def notebook(source=RIGHT):
-    made = released(pristine(MEAN))
+    made = without_solution(pristine(MEAN))
     for cell in filter(is_answer, made.cells):
         cell.source = source
     return release.text(made)
@@ -301,7 +301,7 @@ def test_an_answer_is_found_however_its_notebook_was_saved(saved):
 
 
 def test_an_untouched_notebook_without_ids_is_untouched():
-    content = without_ids(release.text(released(pristine(MEAN))))
+    content = without_ids(release.text(without_solution(pristine(MEAN))))
     assert submission.parse(Path("mine.ipynb"), content.encode()).untouched
 
 
@@ -330,7 +330,7 @@ def split(cell, cells):
 
 def in_a_new_cell(cell, cells):
     cells.append({"cell_type": "code", "id": "5f1c2d3e", "metadata": {}, "source": RIGHT})
-    cell["source"] = next(c.source for c in released(pristine(MEAN)).cells if is_answer(c))
+    cell["source"] = next(c.source for c in without_solution(pristine(MEAN)).cells if is_answer(c))
 
 
 def without_anything(cell, cells):

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from collectives.cost import compute_seconds, nccl
-from collectives.machines import data_sheets, gpus, machine, machines, networks, nvlink_node, rails, records, sweeps
+from collectives.machines import gpus, machine, machines, networks, nvlink_node, rails, records, sweeps
+from collectives.machines.data_sheets import FOLDER
 from collectives.machines.gpu import FIGURES, FILE
 from collectives.planner import ALLOCATED, RUNS, Division, cluster, shape, step
 from collectives.planner.software import PROGRAMS
@@ -133,7 +134,7 @@ def test_a_mistake_in_a_file_of_records_names_file_and_line(tmp_path, row, reaso
 
 
 def test_a_sweep_without_figures_and_figures_without_a_sweep_are_refused(tmp_path):
-    rows = (data_sheets.HERE / "measurements.csv").read_text(encoding="utf-8").splitlines()
+    rows = (FOLDER / "measurements.csv").read_text(encoding="utf-8").splitlines()
     last = rows[-1].split(",")[0]
     fewer = [row for row in rows if not row.startswith(last)]
     for name, kept, reason in (
@@ -148,7 +149,7 @@ def test_a_sweep_without_figures_and_figures_without_a_sweep_are_refused(tmp_pat
 def test_a_sweep_on_a_machine_that_nobody_described_is_refused(tmp_path):
     file = tmp_path / "sweeps.csv"
     file.write_text(
-        (data_sheets.HERE / "sweeps.csv").read_text(encoding="utf-8").replace("DGX H100", "abacus", 1), encoding="utf-8"
+        (FOLDER / "sweeps.csv").read_text(encoding="utf-8").replace("DGX H100", "abacus", 1), encoding="utf-8"
     )
     with pytest.raises(ValueError, match="/sweeps.csv, line 2: no machine is called 'abacus'"):
         sweeps(file)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from helpers.course import ROOT
-from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.bench.beside_nbgrader import Course, NotInstalled, environment
 from tests.corpus.cells import MEAN, RIGHT
 from tools import release
@@ -21,7 +21,7 @@ UNCHUNKED = """def distributed_mean(x):
 
 def answered(source):
     """Our own exercise, not nbgrader's version of it, with an answer in it."""
-    exercise = released(pristine(MEAN))
+    exercise = without_solution(pristine(MEAN))
     for cell in exercise.cells:
         if is_answer(cell):
             cell.source = source
@@ -40,7 +40,7 @@ def python(tmp_path_factory):
 def test_nbgrader_generates_and_grades_our_exercises(python, tmp_path):
     course = Course(tmp_path / "course", python, MEAN)
     generated = course.generate()
-    ours = released(pristine(MEAN))
+    ours = without_solution(pristine(MEAN))
     assert [cell.id for cell in generated.cells] == [cell.id for cell in ours.cells]
     (answer,) = filter(is_answer, generated.cells)
     assert "NotImplementedError" in answer.source and "SOLUTION" not in answer.source

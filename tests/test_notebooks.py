@@ -79,7 +79,7 @@ SHOWN = [*notebooks.every(), *sorted(EXERCISES.glob("*.ipynb"))]
 def test_a_folded_output_shows_a_question_or_a_heading_and_no_answer(path):
     told = []
     for cell in nbformat.read(path, 4).cells:
-        if cell.cell_type == "code" and notebooks.hidden(cell):
+        if cell.cell_type == "code" and notebooks.is_hidden(cell):
             line = notebooks.first_line(cell)
             if not (line.endswith("?") or "?  " in line or "? (" in line or line in cell.source):
                 told.append(line)

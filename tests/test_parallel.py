@@ -19,8 +19,8 @@ from collectives.format import span
 from collectives.train import Activations, Calls, Film, Owns, causal_work, compare, nbytes, overlap, watch
 from collectives.train.layout import Layout, _by_layer
 from collectives.train.observer import FilmFrame, Piece
-from collectives.train.overlap import BARE, HIDDEN
-from collectives.train.placement import cut
+from collectives.train.overlap import BARE, HIDDEN_FILL
+from collectives.train.placement import cut_words
 from collectives.train.watched import locate
 from helpers import run
 from helpers.model import adam, batch, book, decode, decoder, difference, initialise, loss_of, one_process, sgd, write
@@ -501,7 +501,9 @@ def test_parameters_that_are_views_of_a_returned_tensor_are_shown_as_that():
 
 def test_partial_gradients_are_named():
     held = [(rank, Piece("gradients", "w", (4,), (0,), (4,), 16, partial=True)) for rank in range(2)]
-    assert cut(held, 2) == cut(held + held, 2) == "partial sums on 0, 1"  # an optimizer has two states of a name
+    assert (
+        cut_words(held, 2) == cut_words(held + held, 2) == "partial sums on 0, 1"
+    )  # an optimizer has two states of a name
 
 
 def piece(start, shape, whole=(8, 6), kind="parameters", name="layer.w"):
@@ -525,7 +527,7 @@ def piece(start, shape, whole=(8, 6), kind="parameters", name="layer.w"):
     ],
 )  # fmt: skip
 def test_a_cut_in_words(pieces, words):
-    assert cut([(rank, p) for rank, p in enumerate(pieces) if p], 4) == words
+    assert cut_words([(rank, p) for rank, p in enumerate(pieces) if p], 4) == words
 
 
 def test_a_piece_is_located_by_its_values():
@@ -678,7 +680,7 @@ def test_what_travels_while_nothing_is_computed_is_not_hidden():
     tints = [to_hex(a.get_facecolor()) for a in picture.artists if hasattr(a, "get_path")]
     # "two": its first is hidden, its last half hidden; "between": both before and after, and between two backwards
     # and the legend has each once
-    assert tints.count(HIDDEN) == 2 + 1 + 3 + 1 and tints.count(BARE) == 1 + 1 + 2 + 1
+    assert tints.count(HIDDEN_FILL) == 2 + 1 + 3 + 1 and tints.count(BARE) == 1 + 1 + 2 + 1
     assert picture.pixels[0] <= WIDTH + 40
 
 

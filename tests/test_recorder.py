@@ -29,7 +29,7 @@ from collectives.draw.panels import draw_calls
 from collectives.judge import diagnose
 from collectives.launch import pickling
 from collectives.log.calls import pair
-from collectives.log.event import each
+from collectives.log.event import as_list
 from collectives.log.traffic import count
 from collectives.rank.callsites import Callsites
 from collectives.rank.finite import all_finite
@@ -109,7 +109,9 @@ class Max:
 )  # fmt: skip
 def test_arguments_of_an_operator_are_read_without_a_process_group(operator, given, fields, inputs, outputs):
     def same(read, passed):  # the very tensors
-        return [t.data_ptr() for t in each(read)] == [t.data_ptr() for t in each(passed)] and type(read) is type(passed)
+        return [t.data_ptr() for t in as_list(read)] == [t.data_ptr() for t in as_list(passed)] and type(read) is type(
+            passed
+        )
 
     reading = read(operator, given, RANKS, rank=5)
     event = reading.event

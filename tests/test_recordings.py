@@ -12,14 +12,14 @@ from collectives.draw.canvas import PALETTE
 from collectives.figures.web import module
 from collectives.machines import rails
 from helpers import network_prices
-from helpers.views.explore import PLAYED, _grid, code, execute, setting
+from helpers.views.explore import PLAYS, _grid, code, execute, setting
 from helpers.views.prices import NETWORKS
-from helpers.views.web import FIGURES, RECORDED, script
+from helpers.views.web import FIGURES, RECORDED_FILE, script
 from tools import recordings
 
 MOST = 60_000  # bytes of a figure's data
 MODULE = 20_000  # bytes of what plays a figure in JupyterLab
-STORED = json.loads(RECORDED.read_text(encoding="utf-8"))
+STORED = json.loads(RECORDED_FILE.read_text(encoding="utf-8"))
 
 
 def as_stored(made):
@@ -55,8 +55,8 @@ def unpacked():
 
 def test_explore_on_the_website_has_a_run_of_every_setting_of_its_controls():
     offered = {control["name"]: control["options"] for control in STORED["explore"]["controls"]}
-    assert offered == {name: [*map(str, options)] for name, options in PLAYED.items()}
-    settings = product(*(PLAYED[name] for name in ("op", "world_size", "root", "reduce_op", "size")))
+    assert offered == {name: [*map(str, options)] for name, options in PLAYS.items()}
+    settings = product(*(PLAYS[name] for name in ("op", "world_size", "root", "reduce_op", "size")))
     assert {setting(*each) for each in settings if each[2] < each[1]} == set(unpacked()["runs"])
 
 

@@ -16,7 +16,7 @@ from collectives.log.messages import Called, Completed, Issued, Returned, Skippe
 from collectives.watch import ring as rings
 from collectives.watch.collector import Collector
 from collectives.watch.job_judge import Judge
-from collectives.watch.lines import Reader, decoded
+from collectives.watch.lines import Reader, decode_line
 from collectives.watch.message_decoder import Hearer
 from collectives.watch.message_encoder import CALL, LINE, Teller
 from collectives.watch.pipe import Pipe
@@ -213,7 +213,7 @@ def test_what_a_stream_has_is_told_in_numbers_once_it_is_known_what_is_left():
     assert issued == [Issued(k, left if k else None, k + 0.25) for k in range(40)]
     assert sum(b'"leaves"' in line for line, _ in heard) == 2  # of 40 calls
     again = Reader(0)
-    read = [m for line in (line for line, _ in heard) for m in again.read(*decoded(line)[1:])]
+    read = [m for line in (line for line, _ in heard) for m in again.read(*decode_line(line)[1:])]
     assert [m for m in read if type(m) is Issued] == issued  # as a record is read
 
 

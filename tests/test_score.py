@@ -21,7 +21,7 @@ from collectives.log.collectives import COLLECTIVES
 from grader import sandbox, score, submission, switch, walls
 from grader.entries import MAX_NOTEBOOK_BYTES
 from helpers.course import ROOT, SOLUTIONS
-from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.exercise.notebook import is_answer, pristine, without_solution
 from helpers.exercise.tasks import EXERCISES
 from tests.corpus import answers, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
@@ -75,7 +75,7 @@ def scored(source, sandboxes, exercise=MEAN):
 
 
 def notebook(source, exercise=MEAN):
-    made = released(pristine(exercise))
+    made = without_solution(pristine(exercise))
     for cell in made.cells:
         if is_answer(cell) and source is not None:
             cell.source = source
@@ -124,7 +124,7 @@ def test_what_lies_where_python_does_is_hidden_and_grading_refused_where_it_is_s
 
     def seen(*private):
         with walls.processors() as file:
-            command = [*walls.around(file, private), "--", sys.executable, "-I", "-c", looks, folder]
+            command = [*walls.bwrap(file, private), "--", sys.executable, "-I", "-c", looks, folder]
             return subprocess.run(
                 command, capture_output=True, text=True, cwd="/", pass_fds=[file.fileno()]
             ).stdout.strip()

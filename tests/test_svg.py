@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from collectives.draw.canvas import PALETTE, REDUCED, Canvas, Picture, Words, ink_on
 from collectives.draw.palette import NIGHT, SERIES
-from collectives.draw.svg import at_night, is_coloured, turned
+from collectives.draw.svg import at_night, dark_color, is_coloured
 from helpers import costs, run
 
 LUMINANCE = (0.2126, 0.7152, 0.0722)
@@ -52,7 +52,7 @@ def test_in_the_dark_words_can_be_read_on_what_they_are_written_on(fill, turns):
     assert words.text == "<7>" and ink == (ink_on(fill) if fill else "#000000")
     assert bool(words.get("class")) == turns
     if turns:
-        assert dark[words.get("class")] == turned(ink)
+        assert dark[words.get("class")] == dark_color(ink)
     if fill:
         (box,) = root.iter(f"{SVG}path")
         assert box.get("fill") == (None if turns else fill)
@@ -60,22 +60,22 @@ def test_in_the_dark_words_can_be_read_on_what_they_are_written_on(fill, turns):
 
 def test_greys_are_turned_over_and_colours_are_none():
     assert not any(map(is_coloured, ("#ffffff", REDUCED, "#6b7177"))) and all(map(is_coloured, PALETTE))
-    assert turned("#ffffff") < turned("#6b7177") < turned("#000000")
+    assert dark_color("#ffffff") < dark_color("#6b7177") < dark_color("#000000")
 
 
 def test_a_chart_is_dark_in_the_dark_too_and_the_same_each_time():
     drawn = costs().draw().svg()
     assert drawn == costs().draw().svg() and "1,024 ranks" in drawn
     dark = drawn.partition("@media(prefers-color-scheme:dark)")[2].partition("</style>")[0]
-    assert f'[style*="fill: #ffffff"]{{fill:{turned("#ffffff")}!important}}' in dark and "#8cb43c" not in dark
+    assert f'[style*="fill: #ffffff"]{{fill:{dark_color("#ffffff")}!important}}' in dark and "#8cb43c" not in dark
     for tint, night in NIGHT.items():
-        assert contrast(night, turned("#ffffff")) > 3 > contrast("#1414a0", turned("#ffffff"))
+        assert contrast(night, dark_color("#ffffff")) > 3 > contrast("#1414a0", dark_color("#ffffff"))
         assert f'[style*="stroke: {tint}"]{{stroke:{night}!important}}' in dark or tint not in drawn
     assert "#1414a0" in drawn
 
 
 def test_a_line_is_seen_in_the_dark():
-    faint = [tint for tint in (*PALETTE, *SERIES) if contrast(at_night("stroke", tint), turned("#ffffff")) <= 3]
+    faint = [tint for tint in (*PALETTE, *SERIES) if contrast(at_night("stroke", tint), dark_color("#ffffff")) <= 3]
     assert faint == ["#6e131b", "#146464"]  # lighter ones would be too near others for some colour vision
 
 

@@ -12,8 +12,8 @@ import pytest
 from collectives.algorithms import ALGORITHMS
 from collectives.cost import cost
 from collectives.cost.message_cost import seconds
-from collectives.figures.web.panel import described
-from collectives.figures.written import GIVEN, written
+from collectives.figures.web.panel import describe_panel
+from collectives.figures.written import BUILTINS, evaluate
 from collectives.machines import Level, Machine, Port, fat_tree, gpu_nodes, pcie_node, rails
 from collectives.planner import Division, shape
 from collectives.play import step
@@ -32,12 +32,12 @@ class Blocked:
             raise ImportError(f"{name} is not in the standard library")
 
 sys.meta_path.insert(0, Blocked())
-from collectives.figures.written import written
+from collectives.figures.written import evaluate
 
-from collectives.figures.planning import planned
+from collectives.figures.planning import plan_data
 
 given, division = json.load(sys.stdin)
-print(json.dumps([*(written(source, task) for source, task in given), planned(*division)]))
+print(json.dumps([*(evaluate(source, task) for source, task in given), plan_data(*division)]))
 """
 RING = inspect.cleandoc(
     """
@@ -55,7 +55,7 @@ ANSWERS = {"faster_all_reduce": puzzles, "schedule_within": puzzles, "pipeline":
 
 def test_it_runs_with_the_standard_library_alone():
     model = planner(shape("Mixtral 8x7B"), Division(data=16, experts=8), 64)
-    was = {control["name"]: control["at"] for control in described(model)["controls"]}
+    was = {control["name"]: control["at"] for control in describe_panel(model)["controls"]}
     division = [model.recording()["asked"], was, was | {"tensor": 2}]  # a place: of 1, 2, 4, 8
     given = [(RING, TASKS["my_ring"]), (ORDERS, TASKS["schedule_within"])], division
     done = subprocess.run(
@@ -64,7 +64,7 @@ def test_it_runs_with_the_standard_library_alone():
     assert done.returncode == 0, done.stderr
     ring, orders, plan = json.loads(done.stdout)
     assert plan == json.loads(json.dumps(Moved(model.widget()).move(tensor="4"))) and "before: 16 GPUs" in plan["words"]
-    exec(RING, here := dict(GIVEN))
+    exec(RING, here := dict(BUILTINS))
     assert ring["plays"] == json.loads(json.dumps(step(here["my_ring"](4)).recording()))
     assert "6 steps, at least 2; the busiest rank sends or receives 3/2 S, at least 3/2 S" in ring["words"]
     assert ring["printed"].startswith("a ring of 4\n")
@@ -91,7 +91,7 @@ def test_it_runs_with_the_standard_library_alone():
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_or_its_step(change, line, words):
-    found = written(RING.replace(*change, 1), TASKS["my_ring"])
+    found = evaluate(RING.replace(*change, 1), TASKS["my_ring"])
     assert words in found["failure"] and found["line"] == line
     if found["plays"]:  # up to what is wrong, which is the last thing said
         assert found["plays"]["says"][-1] in found["failure"]
@@ -104,10 +104,10 @@ def test_what_is_wrong_is_said_with_its_line_or_its_step(change, line, words):
 def test_answers_are_judged_as_in_the_notebook(name):
     cell = inspect.getsource(ANSWERS[name])
     for answer in ANSWERS[name].RIGHT[name]:
-        found = written(f"{cell}\n{name} = {answer.__name__}", TASKS[name])
+        found = evaluate(f"{cell}\n{name} = {answer.__name__}", TASKS[name])
         assert "failure" not in found, (answer.__name__, found)
     for answer, _ in ANSWERS[name].WRONG[name]:
-        found = written(f"{cell}\n{name} = {answer.__name__}", TASKS[name])
+        found = evaluate(f"{cell}\n{name} = {answer.__name__}", TASKS[name])
         assert found.get("failure"), answer.__name__
 
 

@@ -96,11 +96,11 @@ def _sweeps(table: Calibration) -> list[str]:
                      f"| {inside} | {role} | [{number}](#sources) |")  # fmt: skip
     lines += ["", "Where a sweep is suspect:", ""]
     suspect = dict.fromkeys(f"- {row.what}, {row.collective}: {row.note}" for row in table if row.note)
-    lines += [*suspect, "", "### Sources", "", *(f"{k}. {_linked(source)}" for k, source in enumerate(sources, 1)), ""]
+    lines += [*suspect, "", "### Sources", "", *(f"{k}. {_link(source)}" for k, source in enumerate(sources, 1)), ""]
     return lines
 
 
-def _linked(source: str) -> str:
+def _link(source: str) -> str:
     address, _, rest = source.partition(",")
     return (
         f"[{address}](https://{address})" + (f",{rest}" if rest else "")

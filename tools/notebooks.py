@@ -78,11 +78,11 @@ def tidy(notebook: NotebookNode) -> None:
 def fold(cell: NotebookNode) -> None:
     """Store in both of JupyterLab's ways whether outputs are folded: it would add the other when it opens the file."""
     cell.metadata.pop("collapsed", None)
-    if hidden(cell):
+    if is_hidden(cell):
         cell.metadata["collapsed"] = True
 
 
-def hidden(cell: NotebookNode) -> bool:
+def is_hidden(cell: NotebookNode) -> bool:
     """Whether the outputs are folded."""
     return cell.metadata.get("jupyter", {}).get("outputs_hidden", False)
 
@@ -93,7 +93,7 @@ def first_line(cell: NotebookNode) -> str:
     return next((line.strip() for line in said.splitlines() if line.strip()), "")
 
 
-class Stored(NamedTuple):
+class StoredOutput(NamedTuple):
     """The picture of an output: its PNG, its words, and its width and parts as in a Sheet's `measures`."""
 
     png: bytes
@@ -102,7 +102,7 @@ class Stored(NamedTuple):
     narrow: str
 
 
-def stored_picture(output: dict) -> Stored | None:
+def stored_picture(output: dict) -> StoredOutput | None:
     """The picture that a stored output shows, folded or not."""
     data, measures = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
     if "image/png" in data:
@@ -111,7 +111,7 @@ def stored_picture(output: dict) -> Stored | None:
         png, alt = folded["png"], unescape(folded["alt"])
     else:
         return None
-    return Stored(base64.b64decode(png), alt, measures.get("width"), measures.get("narrow", ""))
+    return StoredOutput(base64.b64decode(png), alt, measures.get("width"), measures.get("narrow", ""))
 
 
 def problems(path: Path) -> list[str]:
@@ -130,7 +130,7 @@ def problems(path: Path) -> list[str]:
         where = f"code cell {number}"  # as nbval counts
         if set(NOISE) & set(cell.metadata):
             found.append(f"{where} has a front end's metadata")
-        if "collapsed" in cell.metadata and not hidden(cell):
+        if "collapsed" in cell.metadata and not is_hidden(cell):
             found.append(f"{where} is collapsed, but not by jupyter.outputs_hidden")
         found += [f"{where} shows {what}" for what in _blemishes(cell)]
     return found

@@ -23,7 +23,7 @@ from collectives.outcome.run import Run
 from helpers.course import NOTEBOOKS
 from helpers.exercise.cases import Case
 from helpers.exercise.check_cells import attempts_of
-from helpers.exercise.feedback import broken, explain
+from helpers.exercise.feedback import broken_words, explain
 from helpers.exercise.judgment import judge
 from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Task
@@ -51,14 +51,14 @@ def with_line(name: str, line: str) -> Callable:
     return names[name]
 
 
-def tried(task: Task, line: str) -> tuple[str, dict]:
+def try_line(task: Task, line: str) -> tuple[str, dict]:
     """The thought, "" for a right line; and the outcome of its run, in words and as a picture."""
     case, arguments = Case(RANKS), GIVEN.GIVEN.get(task.name, GIVEN.NUMBERS)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             done = run(perform, with_line(task.name, line), [None], [arguments], world_size=RANKS)
     except RunError as error:
-        said = broken(task, RANKS, error, case, arguments)
+        said = broken_words(task, RANKS, error, case, arguments)
         return _thought(said), _came_of(Outcome(error.run, error, ""), said)
     (attempt,) = attempts_of(done, 1)
     outcome = Outcome(Run(RANKS, [], attempt.events, name=task.name), None, "")
@@ -92,7 +92,7 @@ def _came_of(outcome: Outcome, said: str) -> dict:
 def recording(task: Task) -> dict[str, Any]:
     """The choice of a line, as predict.js takes it; its key is not encoded yet."""
     lines = GIVEN.LINES[task.name]
-    came = {line: tried(task, line) for line in lines}
+    came = {line: try_line(task, line) for line in lines}
     (right,) = (line for line, (thought, _) in came.items() if not thought)
     key = {
         "wants": [[{"kind": "word", "text": right, "value": right}]],

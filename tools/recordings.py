@@ -18,8 +18,8 @@ from collectives.outcome.errors import Stuck
 from helpers import predict
 from helpers.course import NOTEBOOKS
 from helpers.views.costs import costs
-from helpers.views.explore import recorded as recorded_explore
-from helpers.views.web import RECORDED
+from helpers.views.explore import record_choice as recorded_explore
+from helpers.views.web import RECORDED_FILE
 
 FRAME_MILLISECONDS = 1000  # of README's GIF
 
@@ -35,10 +35,10 @@ def ring() -> dict:
         return program(x)
 
     recording = step(recorded_schedule(ring, "all_reduce")).recording()
-    return recording | {"title": "Four ranks add up what they hold", "says": told(recording["steps"]), "plays": True}
+    return recording | {"title": "Four ranks add up what they hold", "says": words(recording["steps"]), "plays": True}
 
 
-def told(steps: list) -> list[str]:
+def words(steps: list) -> list[str]:
     """A sentence for the start of a ring, and one for each of its steps: [source, target, chunks, adds] of each message."""
     does = {
         True: "each rank sends a chunk to the next rank, which adds it to its own",
@@ -57,7 +57,7 @@ def question() -> dict:
         x = torch.tensor([10.0 * dist.get_rank() + 1])
         dist.all_reduce(x)
 
-    return _asked(predict(everybody_calls, world_size=4))
+    return _question_data(predict(everybody_calls, world_size=4))
 
 
 def deadlock() -> dict:
@@ -69,10 +69,10 @@ def deadlock() -> dict:
         dist.recv(x, (rank - 1) % world_size)
         dist.send(x, (rank + 1) % world_size)
 
-    return _asked(predict(everybody_receives_first, ask="verdict", world_size=4))
+    return _question_data(predict(everybody_receives_first, ask="verdict", world_size=4))
 
 
-def _asked(prediction) -> dict:
+def _question_data(prediction) -> dict:
     prediction.unattended()
     return prediction.recording()
 
@@ -95,7 +95,7 @@ def first_step():
     dist.all_reduce(gradient, op=dist.ReduceOp.AVG)
 
 
-def waiting() -> bytes:
+def waiting_picture() -> bytes:
     """The PNG of the ranks that wait for each other."""
     try:
         run(log_loss, world_size=4)
@@ -118,7 +118,7 @@ def moving_ring() -> bytes:
 
 if __name__ == "__main__":
     text = json.dumps(recordings(), ensure_ascii=False, separators=(",", ":"))
-    RECORDED.write_text(text + "\n", encoding="utf-8")
+    RECORDED_FILE.write_text(text + "\n", encoding="utf-8")
     averaged = run(first_step, world_size=4).draw().png()
-    for name, image in (("all_reduce.png", averaged), ("deadlock.png", waiting()), ("ring.gif", moving_ring())):
+    for name, image in (("all_reduce.png", averaged), ("deadlock.png", waiting_picture()), ("ring.gif", moving_ring())):
         (NOTEBOOKS / "images" / name).write_bytes(image)

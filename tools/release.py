@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from helpers import course
 from helpers.course import NOTEBOOKS
 from helpers.exercise.cases import WORLD_SIZES, Case
-from helpers.exercise.notebook import CHECK, exercises, is_answer, is_check, pristine, released
+from helpers.exercise.notebook import CHECK, exercises, is_answer, is_check, pristine, without_solution
 from helpers.exercise.task import Budget, Puzzle, Task
 from helpers.exercise.tasks import EXERCISES, PRACTICE
 
@@ -75,14 +75,14 @@ def flaws(task: Task | Puzzle) -> Iterator[str]:
             yield f"the case {case} has world size {case.world_size}, and answers are tried at {sizes}."
             continue
         try:
-            known |= _measured(task, case)
+            known |= _measured_quantities(task, case)
         except Exception as error:
             yield f"its case {case} with world size {case.world_size} fails: {type(error).__name__}: {error}"
     if isinstance(task, Task) and (strange := set(task.thoughts) - known):
         yield f"nothing that can be wrong is called {', '.join(sorted(strange))}, as in its thoughts."
 
 
-def _measured(task: Task | Puzzle, case: Case) -> set[str]:
+def _measured_quantities(task: Task | Puzzle, case: Case) -> set[str]:
     """The names of the quantities in a case's budget, once all that a judge needs from the task has been computed."""
     arguments = task.arguments(case)
     if isinstance(task, Puzzle):
@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
         return 1
     kept = []
     for name in exercises():
-        exercise, path = released(pristine(name)), course.EXERCISES / f"{name}.ipynb"
+        exercise, path = without_solution(pristine(name)), course.EXERCISES / f"{name}.ipynb"
         before = path.read_text(encoding="utf-8") if path.exists() else None
         if before == text(exercise):
             print(f"{path.name}: as before")

@@ -21,13 +21,13 @@ FOLDER = Path("slides")
 def slides(chapter: NotebookNode) -> NotebookNode:
     """A notebook whose cells are slides."""
     marked = [cell for cell in chapter.cells if "slide" in cell.metadata.get("tags", ())]
-    cells = marked or list(_chosen(chapter))
+    cells = marked or list(_slides(chapter))
     for cell in cells:
         cell.metadata["slideshow"] = {"slide_type": cell.metadata.pop("slide_type", "slide")}
     return new_notebook(cells=cells, metadata=chapter.metadata)
 
 
-def _chosen(chapter: NotebookNode) -> Iterator[NotebookNode]:
+def _slides(chapter: NotebookNode) -> Iterator[NotebookNode]:
     title = re.match(r"# .+", chapter.cells[0].source)[0]
     questions = (re.search(r"\*\*Question\*\*.*?(?=\n\n|\Z)", cell.source, re.DOTALL) for cell in chapter.cells)
     question = next((found[0] for found in questions if found), "")

@@ -24,9 +24,9 @@ from nbformat.v4 import new_markdown_cell, new_output
 from PIL import Image
 
 from collectives.figures.planning import planning
-from collectives.figures.web.panel import described
+from collectives.figures.web.panel import describe_panel
 from helpers.course import EXERCISES, ROOT, chapters
-from helpers.views.web import LACKS, PUZZLES, RECORDED, script
+from helpers.views.web import LACKS, PUZZLES, RECORDED_FILE, script
 
 from .notebooks import stored_picture
 from .site import pictures, python
@@ -48,16 +48,16 @@ PAGES = (
 )
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
-WHOLE = 20  # a notebook with up to this many cells is one page
+SINGLE_PAGE_CELLS = 20  # a notebook with up to this many cells is one page
 UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
-KEPT = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
+BUILD_FOLDER = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # not for the site
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
 Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
-RECORDINGS = json.loads(RECORDED.read_text(encoding="utf-8"))
+RECORDINGS = json.loads(RECORDED_FILE.read_text(encoding="utf-8"))
 CHOICES = json.loads(
     PUZZLES.read_text(encoding="utf-8")
 )  # a function without one of its lines -> the lines to choose from
@@ -104,9 +104,9 @@ class Figures:
         if recording["kind"] == "planner":
             if not self.weighs:
                 return still(picture)
-            recording = described(planning(recording["asked"])) | recording | {"weighs": self.weighs}
+            recording = describe_panel(planning(recording["asked"])) | recording | {"weighs": self.weighs}
         if picture and "key" in recording:
-            recording = answered(recording, self.picture(output))
+            recording = answer_figure(recording, self.picture(output))
         return self._live(recording, images(picture) if picture else "")
 
     def choice(self, name: str) -> str:
@@ -114,7 +114,7 @@ class Figures:
         chosen = CHOICES[name]
         outcomes = chosen["key"]["outcomes"].items()
         key = chosen["key"] | {"outcomes": {line: self._drawn(came) for line, came in outcomes}}
-        return self._live(chosen | {"key": encoded(key)}, "")
+        return self._live(chosen | {"key": encode_key(key)}, "")
 
     def _drawn(self, came: dict) -> dict:
         """The outcome of a line, its picture in files for light and dark pages."""
@@ -163,19 +163,19 @@ def images(picture: list[dict]) -> str:
     return "".join(f'<img {tag} loading="lazy">' for tag in tags)
 
 
-def answered(recording: dict, picture: list[dict]) -> dict:
+def answer_figure(recording: dict, picture: list[dict]) -> dict:
     """A prediction whose encoded key holds the picture of its answer too."""
     key = json.loads(base64.b64decode(recording["key"]))
     key["after"]["picture"] = picture
-    return recording | {"key": encoded(key)}
+    return recording | {"key": encode_key(key)}
 
 
-def encoded(key: dict) -> str:
+def encode_key(key: dict) -> str:
     """A key as pages have it: no search finds an answer in it, and no one reads one by chance."""
     return base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()
 
 
-def shown(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
+def page_outputs(outputs: list[dict], figures: Figures, folded: bool) -> list[dict]:
     """A cell's outputs for a page: recordings play, pictures have words and size, and their text twins are folded."""
     found, before, told = [], False, False  # whether a picture came before, and one that has its words itself
     for output in outputs:
@@ -233,7 +233,7 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     if folded:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
-    cell["outputs"] = shown(cell["outputs"], figures, folded)
+    cell["outputs"] = page_outputs(cell["outputs"], figures, folded)
     source = "".join(cell["source"])
     if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
@@ -335,7 +335,7 @@ def repository() -> str | None:
 # --- a long notebook, on several pages ----------------------------------------------------
 
 
-def cut(cells: list[dict], mark: str) -> list[list[dict]]:
+def split_at(cells: list[dict], mark: str) -> list[list[dict]]:
     """The cells before the first heading of a level, then each heading's cells; a text is cut at headings in it."""
     found = [[]]
     for cell in cells:
@@ -351,10 +351,10 @@ def cut(cells: list[dict], mark: str) -> list[list[dict]]:
 
 def sections(cells: list[dict]) -> list[list[dict]]:
     """The pages of a notebook: its opening, then its sections, short ones together and long ones by their own sections."""
-    opening, *rest = cut(cells, "##")
+    opening, *rest = split_at(cells, "##")
     pages, level = [], 0
     for section in rest:
-        for part in [section] if len(section) <= LONGEST else cut(section, "###"):
+        for part in [section] if len(section) <= LONGEST else split_at(section, "###"):
             deep = len(part[0]["source"].split(" ")[0])
             short = pages and (len(pages[-1]) + len(part) <= LONGEST or len(part) < 3)
             if short and deep >= level:
@@ -376,7 +376,7 @@ def split(page: Path, source: Path) -> Places:
     Returns what is where.
     """
     content = json.loads((source / page).read_text(encoding="utf-8"))
-    if len(content["cells"]) <= WHOLE or page.stem in UNCUT:
+    if len(content["cells"]) <= SINGLE_PAGE_CELLS or page.stem in UNCUT:
         return {}
     opening, first, *rest = sections(content["cells"])
     opening += first
@@ -491,7 +491,7 @@ def prepared(source: Path) -> None:
     places = {}
     for path in [*source.rglob("*.ipynb")]:
         places |= split(path.relative_to(source), source)
-    weighs = python.served(KEPT, static / "python")
+    weighs = python.serve(BUILD_FOLDER, static / "python")
     written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
         fit(path.relative_to(source), source, places, written, weighs)

@@ -6,7 +6,7 @@ from typing import Iterator
 from .schedule import Message, Schedule
 
 
-def alike(s: Schedule) -> Iterator[tuple[list[list[Message]], list[int] | None]]:
+def similar_steps(s: Schedule) -> Iterator[tuple[list[list[Message]], list[int] | None]]:
     """Steps in a row with the same messages, in the same order; and their rings, as `_passed_on` finds them."""
     steps = (sorted(step, key=but_chunks) for step in s.steps if step)  # a step without messages takes no time
     for _, same in groupby(steps, lambda step: [but_chunks(m) for m in step]):

@@ -94,7 +94,7 @@ def _way(n: int, m: Message, chunk: int, messages: list[Message]) -> str:
     return "next" if abs(m.target - m.source) == 1 and not meets else "beside"
 
 
-def _stacked(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def _levels(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """(first, last) row -> its column, from 0, so that in a column no two touch; the shortest come first."""
     placed: dict[tuple[int, int], int] = {}
     for first, last in sorted(spans, key=lambda span: (span[1] - span[0], span)):
@@ -105,7 +105,7 @@ def _stacked(spans: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
 
 def _brackets(sketch: Canvas, words: dict[tuple[int, int], str], left: float, middles: list[float]) -> None:
     """To the right of the rows: from whom to whom, and at the row where it arrives, what; + is added."""
-    placed = _stacked({(min(ends), max(ends)) for ends in words})
+    placed = _levels({(min(ends), max(ends)) for ends in words})
     columns = {ends: placed[min(ends), max(ends)] for ends in words}
     widest: dict[int, float] = defaultdict(float)
     for ends, said in words.items():

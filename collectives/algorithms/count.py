@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 
-from ..format import aligned
+from ..format import align
 from .schedule import Schedule, title
 
 Bytes = int | Fraction  # without a buffer size: in units of S, the whole buffer
@@ -69,7 +69,7 @@ class Count:
             rows += [[str(rank), *row] for rank, row in enumerate(figures[:16])]
             rows += [["..."]] * (len(figures) > 16)
         rows.append(["all", *(said_bytes(sum(column)) for column in columns)])
-        table = aligned(rows, right=range(5), indent="  ", gap="   ")
+        table = align(rows, right=range(5), indent="  ", gap="   ")
         least = f"{said_bytes(self.bound.bytes)} = {self.bound.formula}"
         return (
             f"{title(self.schedule)}\n{table}\n  steps          {self.steps}, at least {self.bound.steps}\n"

@@ -25,11 +25,11 @@ from .schedule import COLLECTIVES, Message, Schedule, chunk_name, members, said_
 MAX_WORLDS = 4096
 RELATIVE, ABSOLUTE = 1e-5, 1e-6  # how far two sums of the same numbers may differ, by the order of floats
 _close = partial(torch.allclose, rtol=RELATIVE, atol=ABSOLUTE)
-ELSEWHERE = (
+NOT_SENT_HERE = (
     "Here a rank has one place for each chunk: an algorithm that passes on what arrived, and sums it up elsewhere, "
     "moves its data as an all_gather does; read it as one."
 )
-Held = tuple[int, ...]  # the ranks whose parts are in a chunk, in order; a wrong sum has one twice
+Origins = tuple[int, ...]  # the ranks whose parts are in a chunk, in order; a wrong sum has one twice
 
 
 def recorded(fn: Callable[[torch.Tensor], Any], collective: str, world_size: int = 4, root: int = 0) -> Schedule:
@@ -78,21 +78,21 @@ def from_run(run: Run, collective: str, inputs: Sequence[torch.Tensor], root: in
     messages = read(calls)
     for m in messages:
         if not m.arrived:
-            raise ValueError(f"{_who(m)}: it never arrived.")
+            raise ValueError(f"{_route(m)}: it never arrived.")
         if not isinstance(m.value, torch.Tensor):
-            raise ValueError(f"{_who(m)}: its numbers were not kept. Record with run(..., whole=True).")
+            raise ValueError(f"{_route(m)}: its numbers were not kept. Record with run(..., whole=True).")
     flat = [x.detach().flatten() for x in inputs]
     return _Decoder(run, collective, flat, root, name or run.name, messages).schedule()
 
 
-def _who(m: Transfer) -> str:
+def _route(m: Transfer) -> str:
     return f"the message {m.source} -> {m.target} of step {m.step + 1}"
 
 
 class _World(NamedTuple):
     """One way in which a rank can have got its part of a chunk."""
 
-    held: Held
+    held: Origins
     choices: tuple[tuple[int, bool], ...]  # (number of the message, added?) since the last thing known
 
 
@@ -111,7 +111,7 @@ class _Decoder:
         self.frame = Schedule(collective, n, [], max(chunks, 1), root, name)
         self.numbers = cache(self.numbers)  # each is asked for again and again
         self.worlds: dict[tuple[int, int], list[_World]] = defaultdict(lambda: [_World((), ())])
-        self.held: dict[int, list[tuple[float, int, Held]]] = defaultdict(list)  # per rank: see `entry`; sorted
+        self.held: dict[int, list[tuple[float, int, Origins]]] = defaultdict(list)  # per rank: see `entry`; sorted
         for rank, held in enumerate(self.frame.initial()):
             for c, parts in held.items():
                 self.hold((rank, c), [_World(tuple(members(parts)), ())])
@@ -136,11 +136,11 @@ class _Decoder:
         chunks = {adds: tuple(c for c in self.carried[k] if self.added[k, c] == adds) for adds in (False, True)}
         return [Message(m.source, m.target, those, adds) for adds, those in chunks.items() if those]
 
-    def numbers(self, chunk: int, held: Held) -> torch.Tensor:
+    def numbers(self, chunk: int, held: Origins) -> torch.Tensor:
         """The numbers of a chunk that sums these ranks' parts."""
         return sum(self.part(rank, chunk).double() for rank in held)
 
-    def entry(self, chunk: int, held: Held) -> tuple[float, int, Held]:
+    def entry(self, chunk: int, held: Origins) -> tuple[float, int, Origins]:
         """A possible content of a chunk, by its first number."""
         return _first(self.numbers(chunk, held)), chunk, held
 
@@ -154,7 +154,7 @@ class _Decoder:
             insort(held, self.entry(chunk, new))
         self.worlds[place] = worlds
 
-    def candidates(self, rank: int, piece: torch.Tensor) -> list[tuple[int, Held]]:
+    def candidates(self, rank: int, piece: torch.Tensor) -> list[tuple[int, Origins]]:
         """The possible contents of a rank's chunks that begin about as a piece does."""
         first, held = _first(piece), self.held[rank]
         off = 2 * (ABSOLUTE + RELATIVE * abs(first))
@@ -167,7 +167,7 @@ class _Decoder:
         here = chunk % s.cuts - (s.piece(rank).start if s.facts.gives == "own" else 0)
         return self.inputs[rank][here * self.grain : (here + 1) * self.grain]
 
-    def read(self, k: int) -> list[tuple[int, Held]]:
+    def read(self, k: int) -> list[tuple[int, Origins]]:
         """The chunks that the k-th message carried, and whose parts were in them."""
         m, found = self.messages[k], []
         for piece in m.value.flatten().double().split(self.grain):
@@ -175,13 +175,13 @@ class _Decoder:
             fits = {one for one in likely if _close(piece, self.numbers(*one))}
             if not fits:
                 raise ValueError(
-                    f"{_who(m)}: its numbers are not a chunk that rank {m.source} can hold by then, neither its own, nor "
-                    f"arrived, nor the sum of both. {ELSEWHERE}"
+                    f"{_route(m)}: its numbers are not a chunk that rank {m.source} can hold by then, neither its own, nor "
+                    f"arrived, nor the sum of both. {NOT_SENT_HERE}"
                 )
             if len(fits) > 1:
                 named = [f"chunk {chunk_name(self.frame, c)} of {said_ranks(held)}" for c, held in sorted(fits)[:2]]
                 raise ValueError(
-                    f"{_who(m)}: its numbers fit {' and '.join(named)}. "
+                    f"{_route(m)}: its numbers fit {' and '.join(named)}. "
                     "Put in numbers that differ, as torch.randn does."
                 )
             found += fits
@@ -189,23 +189,23 @@ class _Decoder:
         self.carried[k] = [c for c, _ in found]
         return found
 
-    def settle(self, rank: int, chunk: int, held: Held) -> None:
+    def settle(self, rank: int, chunk: int, held: Origins) -> None:
         """From here on it is known whose parts the rank holds, and so how it came by them."""
         world = next(w for w in self.worlds[rank, chunk] if w.held == held)
         for k, adds in world.choices:
             self.added[k, chunk] = adds
         self.hold((rank, chunk), [_World(held, ())])
 
-    def arrive(self, k: int, chunk: int, held: Held) -> None:
+    def arrive(self, k: int, chunk: int, held: Origins) -> None:
         place = self.messages[k].target, chunk
-        grown: dict[Held, _World] = {}
+        grown: dict[Origins, _World] = {}
         for w in self.worlds[place]:
             grown.setdefault(held, _World(held, (*w.choices, (k, False))))
             both = tuple(sorted(w.held + held))
             if w.held and max(map(both.count, both)) <= 2:
                 grown.setdefault(both, _World(both, (*w.choices, (k, True))))
         if len(grown) > MAX_WORLDS:
-            raise ValueError(f"{_who(self.messages[k])}: too many ways in which rank {place[0]} can have summed up.")
+            raise ValueError(f"{_route(self.messages[k])}: too many ways in which rank {place[0]} can have summed up.")
         self.hold(place, list(grown.values()))
 
     def conclude(self) -> None:
@@ -220,7 +220,7 @@ class _Decoder:
             if got is not None and wanted and not fits:
                 raise ValueError(
                     f"rank {rank} returned numbers for chunk {chunk_name(self.frame, chunk)} that it cannot have got by "
-                    f"copying or adding what arrived. {ELSEWHERE}"
+                    f"copying or adding what arrived. {NOT_SENT_HERE}"
                 )
             self.settle(rank, chunk, (fits or likely or worlds)[0].held)
 

@@ -6,7 +6,7 @@ All other chunks make the same journey on other ranks: small pictures of them ar
 from ..draw.canvas import SOFT, WIDTH, Canvas, heading
 from ..draw.grid import HeldChunk, Places, draw_chunks
 from ..draw.labels import RankLabels
-from ..format import aligned
+from ..format import align
 from .chunk_grid import parts_tint
 from .schedule import Holdings, Schedule, chunk_name, title
 
@@ -54,4 +54,4 @@ def journey(s: Schedule, states: list[Holdings]) -> tuple[list[Canvas], str]:
         return "-" if not count else f"Σ{name}" if count == n > 1 else f"{name} {count}/{n}"
 
     told = [(f"rank {rank}", *(said(parts.bit_count()) for parts in row)) for rank, row in enumerate(zip(*moments))]
-    return [top], aligned(told, least=(6, *[5] * len(states)))
+    return [top], align(told, least=(6, *[5] * len(states)))

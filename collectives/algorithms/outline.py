@@ -4,7 +4,7 @@ from typing import Callable, Iterator
 
 import numpy as np
 
-from .alike import alike, but_chunks
+from .alike import but_chunks, similar_steps
 from .catalogue import ALGORITHMS
 from .rounds import Outline, Phase
 from .schedule import Schedule
@@ -32,6 +32,6 @@ def outline(what: Schedule | Callable[..., Schedule], *args, **kwargs) -> Outlin
 
 
 def _unrolled(s: Schedule) -> Iterator[Phase]:
-    for steps, ring in alike(s):
+    for steps, ring in similar_steps(s):
         source, target, chunks, adds = map(np.array, zip(*map(but_chunks, steps[0])))
         yield Phase(len(steps), source, target, chunks / s.cuts, adds, None if ring is None else np.array(ring))

@@ -54,7 +54,7 @@ def prove(s: Schedule) -> Proof:
         for chunk, parts in wanted.items():
             got = held[rank].get(chunk, 0)
             if got != parts:
-                raise WrongSchedule(_ending(s, rank, chunk, got, parts))
+                raise WrongSchedule(_final_flaw(s, rank, chunk, got, parts))
     return Proof(s)
 
 
@@ -139,17 +139,17 @@ def _parts(parts: Parts) -> str:
     return f"part{'s' * (parts.bit_count() > 1)} of {said_ranks(members(parts))}"
 
 
-def _ending(s: Schedule, rank: int, chunk: int, got: Parts, wanted: Parts) -> str:
+def _final_flaw(s: Schedule, rank: int, chunk: int, got: Parts, wanted: Parts) -> str:
     name = chunk_name(s, chunk)
     if not got:
         return f"at the end rank {rank} has no chunk {name}: no rank ever sends it there."
     missing, extra = wanted & ~got, got & ~wanted
     says = [f"without the {_parts(missing)}"] * bool(missing)
     says += [f"with the {_parts(extra)}, which it should not have"] * bool(extra)
-    return f"at the end rank {rank} has chunk {name} {' and '.join(says)}.{_lost(s, rank, chunk, missing)}"
+    return f"at the end rank {rank} has chunk {name} {' and '.join(says)}.{_loss(s, rank, chunk, missing)}"
 
 
-def _lost(s: Schedule, rank: int, chunk: int, missing: Parts) -> str:
+def _loss(s: Schedule, rank: int, chunk: int, missing: Parts) -> str:
     """A sentence on the step whose copy overwrote the missing parts, if one did; else ""."""
     before = s.initial()[rank].get(chunk, 0)
     found = ""

@@ -42,12 +42,12 @@ def tree_all_reduce(n: int) -> Outline:
         for adds, distances in ((True, reversed(doublings(n))), (False, doublings(n))):
             for d in distances:
                 above = np.arange(min(d, n - d))
-                yield _whole(above + d, above, adds) if adds else _whole(above, above + d, adds)
+                yield _phase(above + d, above, adds) if adds else _phase(above, above + d, adds)
 
     return Outline("all_reduce", "binomial tree", n, phases)
 
 
-def _whole(source: np.ndarray, target: np.ndarray, adds: bool, chunks: int = 1) -> Phase:
+def _phase(source: np.ndarray, target: np.ndarray, adds: bool, chunks: int = 1) -> Phase:
     """A step whose messages carry the whole buffer."""
     return phase(1, source, target, adds, 1.0, lambda k: np.tile(np.arange(chunks), (len(source), 1)))
 
@@ -89,9 +89,9 @@ def doubling_all_reduce(n: int) -> Outline:
 
     def phases(p: int) -> Iterator[Phase]:
         r = np.arange(p)
-        return (_whole(r, r ^ d, True) for d in doublings(p))
+        return (_phase(r, r ^ d, True) for d in doublings(p))
 
-    return _folded("recursive doubling", n, phases, cut=False)
+    return _fold("recursive doubling", n, phases, cut=False)
 
 
 @regular
@@ -106,10 +106,10 @@ def rabenseifner_all_reduce(n: int) -> Outline:
         steps = [(d, True) for d in reversed(doublings(p))] + [(d, False) for d in doublings(p)]
         return (exchange(p, *step) for step in steps)
 
-    return _folded("halving and doubling", n, phases, cut=True)
+    return _fold("halving and doubling", n, phases, cut=True)
 
 
-def _folded(name: str, n: int, phases: Callable[[int], Iterator[Phase]], cut: bool) -> Outline:
+def _fold(name: str, n: int, phases: Callable[[int], Iterator[Phase]], cut: bool) -> Outline:
     """An all_reduce of a power of two made one of n ranks: the ranks beyond it have it done by a partner.
 
     cut: the buffer is cut in as many chunks as the power.
@@ -120,10 +120,10 @@ def _folded(name: str, n: int, phases: Callable[[int], Iterator[Phase]], cut: bo
     def all_phases() -> Iterator[Phase]:
         rest = np.arange(p, n)
         if n > p:
-            yield _whole(rest, rest - p, True, chunks)
+            yield _phase(rest, rest - p, True, chunks)
         yield from phases(p)
         if n > p:
-            yield _whole(rest - p, rest, False, chunks)
+            yield _phase(rest - p, rest, False, chunks)
 
     return Outline("all_reduce", name, n, all_phases, chunks)
 

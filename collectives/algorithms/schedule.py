@@ -50,11 +50,11 @@ def _message(source, target, chunks, adds) -> Message:
     try:
         several = (index(chunks),)
     except TypeError:
-        several = tuple(map(_whole, chunks))
-    return Message(_whole(source), _whole(target), several, adds)
+        several = tuple(map(_integer, chunks))
+    return Message(_integer(source), _integer(target), several, adds)
 
 
-def _whole(number: Any) -> Any:
+def _integer(number: Any) -> Any:
     """An integer of any kind, NumPy's for one, as Python's; anything else as it is, for Schedule to refuse."""
     try:
         return index(number)
@@ -201,7 +201,7 @@ class Schedule:
         steps, messages = (SHOWN_STEPS, SHOWN_MESSAGES) if brief else (None, None)
         lines = [title(self)]
         for k, step in enumerate(self.steps[:steps], 1):
-            shown = [said(self, m) for m in step[:messages]]
+            shown = [message_words(self, m) for m in step[:messages]]
             more = [f"... and {len(step) - len(shown)} more"] * (len(shown) < len(step))
             lines.append(f"  step {k:>2}   " + ",  ".join(shown + more))
         if len(self.steps) >= len(lines):
@@ -246,7 +246,7 @@ def title(s: Schedule) -> str:
     )
 
 
-def said(s: Schedule, m: Message) -> str:
+def message_words(s: Schedule, m: Message) -> str:
     return f"{m} {'+' * m.adds}{said_chunks(s, m.chunks)}"
 
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Iterable
 
 from ..draw.canvas import FAINT, INK, SOFT, WIDTH, Canvas, colour, heading, ink_on, text_width
-from ..draw.chips import along
+from ..draw.chips import point_along
 from .schedule import Schedule, said_chunks, title
 
 PITCH, LEVEL, RADIUS = 52, 62, 14  # pixels: between leaves, between levels, of a rank
@@ -39,7 +39,7 @@ def draw_trees(s: Schedule) -> tuple[list[Canvas], str]:
     kinds = {m.adds for step in s.steps for m in step}
     ways = ["sums go up"] * (True in kinds) + ["copies go down"] * (False in kinds)
     y = heading(top, title(s).partition(", ")[0], f"{', '.join(ways)}; edges show their steps; gray rim: a leaf")
-    words = "\n".join(_said(s, *each) for each in found)
+    words = "\n".join(_tree_words(s, *each) for each in found)
     if len(found) == 1:
         _draw_tree(top, y, s, *found[0])
         return [top], words
@@ -60,15 +60,15 @@ def _children(tree: Tree) -> dict[int, list[int]]:
     return below
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _list_words(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def _said(s: Schedule, chunks: tuple[int, ...], tree: Tree) -> str:
+def _tree_words(s: Schedule, chunks: tuple[int, ...], tree: Tree) -> str:
     below = _children(tree)
     (root,) = below.keys() - tree.keys()
-    words = "; ".join(f"below {parent}: {_listed(ranks)}" for parent, ranks in sorted(below.items()))
-    leaves = _listed(sorted(tree.keys() - below))
+    words = "; ".join(f"below {parent}: {_list_words(ranks)}" for parent, ranks in sorted(below.items()))
+    leaves = _list_words(sorted(tree.keys() - below))
     return f"tree of {said_chunks(s, chunks)}: root {root}; {words}; leaves: {leaves}"
 
 
@@ -99,9 +99,9 @@ def _draw_tree(sketch: Canvas, top: float, s: Schedule, chunks: tuple[int, ...],
     for edge in tree.items():
         sketch.line([places[rank] for rank in edge], SOFT, 1.6)
     for edge in tree.items():
-        x, y = along(*(places[rank] for rank in edge), 0.42)
+        x, y = point_along(*(places[rank] for rank in edge), 0.42)
         steps = at[frozenset(edge)]
-        words = _listed(steps) if len(steps) <= 2 else f"{steps[0]}…{steps[-1]}"
+        words = _list_words(steps) if len(steps) <= 2 else f"{steps[0]}…{steps[-1]}"
         sketch.box(x - text_width(words, 10) / 2 - 2, y - 7, text_width(words, 10) + 4, 14, "#ffffff", radius=2)
         sketch.text(x, y, words, 10, INK)
     for rank, (x, y) in places.items():

@@ -17,7 +17,7 @@ from typing import Iterable, Sequence
 import numpy as np
 
 from ..cost.tuner import Nccl, nccl
-from ..format import aligned, duration, size
+from ..format import align, duration, size
 from ..machines.data_sheets import SHEET, UNITS, Quantity
 from ..machines.networks import ANCHORS, FIGURES, Network, networks
 from ..machines.presets import machine, machines, nvlink_node, rails
@@ -167,7 +167,7 @@ def fitted(rows: Sequence[Row], weights: Sequence[float] | None = None) -> dict[
     return of
 
 
-def own(network: Network, figures: dict, rows: Sequence[Row], source: str) -> Network:
+def own_network(network: Network, figures: dict, rows: Sequence[Row], source: str) -> Network:
     """The network with fitted figures, and with the band that these rows have around them."""
     place = "fitted"
     made = network.figures | {name: Quantity(value, source, place) for name, value in figures.items()}
@@ -249,7 +249,7 @@ def calibrated(rows: list[Measured], asked: argparse.Namespace) -> str:
         alone = priced(rows, on, asked.version)
         lines += [
             f"  one node: the price errs by {error(alone):.0%} (median); nothing to fit",
-            *_named("slow", slow(alone)),
+            *_lines("slow", slow(alone)),
         ]
         return "\n".join(lines)
     families = [asked.network] if asked.network else [*filter(lambda name: not name.startswith("NVLink"), networks())]
@@ -261,40 +261,40 @@ def calibrated(rows: list[Measured], asked: argparse.Namespace) -> str:
         candidates[name] = there
     name = min(candidates, key=lambda name: error(candidates[name]))
     rows_there = candidates[name]
-    inside = sum(_inside(row) for row in rows_there)
+    inside = sum(_is_inside(row) for row in rows_there)
     lines.append(f"  as {name}: the price errs by {error(rows_there):.0%} (median), "
                  f"{inside} of {len(rows_there)} are in its band")  # fmt: skip
     faults = slow(rows_there)
-    lines += _named(f"slow, {FAULT} times above the band at two sizes in a row: look for a fault", faults)
+    lines += _lines(f"slow, {FAULT} times above the band at two sizes in a row: look for a fault", faults)
     good = [row for row in rows_there if row not in faults]
     if len(good) < 5:
         return "\n".join([*lines, "  too few rows are left to fit: five at least"])
-    network = own(
+    network = own_network(
         good[0].price.network, fitted(good), good, f"fitted to {len(good)} measurements by collectives calibrate"
     )
     fit = [Row(row.measured, price_on(row, network), row.version) for row in good]
     lines.append(f"  fitted: the price errs by {error(fit):.0%} (median); software adds to a crossing "
                  + ", ".join(f"{duration(s)} ({p})" for s, p in zip(network.value("hop", "this"), ("LL", "LL128", "Simple"))))  # fmt: skip
-    lines += _named(f"odd: not met by the fit, though the neighboring sizes are (by {ODD} times and more)", odd(fit))
+    lines += _lines(f"odd: not met by the fit, though the neighboring sizes are (by {ODD} times and more)", odd(fit))
     table = [("collective", "ranks", "bytes", "measured", "price", "nine of ten")]
     for row in fit[:: max(1, len(fit) // 12)]:
         cost = row.price(row.measured.nbytes)
         band = " to ".join(map(duration, cost.band))
         table.append((row.measured.collective, str(len(row.measured.ranks)), size(row.measured.nbytes),
                       duration(row.measured.seconds), duration(cost.seconds), band))  # fmt: skip
-    lines += ["", aligned(table, right=range(1, 6), indent="  ")]
+    lines += ["", align(table, right=range(1, 6), indent="  ")]
     if asked.save:
         saved(_on(on, name), network, asked.save)
         lines += ["", f"  saved: machine({str(asked.save)!r}, {2 * on.gpus.node}) is two such nodes"]
     return "\n".join(lines)
 
 
-def _inside(row: Row) -> bool:
+def _is_inside(row: Row) -> bool:
     low, high = row.price.network.band(row.measured.nbytes)
     return low <= row.times <= high
 
 
-def _named(what: str, rows: Sequence[Row]) -> list[str]:
+def _lines(what: str, rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     lines = [f"  {what}"]

@@ -10,7 +10,7 @@ from typing import Iterable, Mapping, NamedTuple
 
 import numpy as np
 
-from ..format import aligned, duration, size
+from ..format import align, duration, size
 from ..log.calls import Call
 from ..log.collectives import of
 from ..machines.topology import Machine
@@ -60,7 +60,7 @@ class Bill(list):
         for op, over, *counts, nbytes, seconds, latency, by in self:
             share = latency / seconds if seconds else 0.0
             rows.append((op, over, *map("{:,}".format, counts), size(nbytes), duration(seconds), f"{share:.0%}", by))
-        table = aligned(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))
+        table = align(rows, right=range(2, 8), indent="  ", least=(2, 12, 6, 5, 5, 9, 9, 7))
         share = f", {self.latency / self.seconds:.0%} of it latency" if self.seconds else ""
         calls = f"rank {self.rank}'s calls, as one of {self.world_size:,} on {self.machine.name}"
         around = f"\n  nine of ten systems: {duration(self.band[0])} to {duration(self.band[1])}" if self.band else ""

@@ -11,9 +11,9 @@ from collections import defaultdict
 from functools import partial
 from itertools import groupby
 
-from ..format import aligned, size
+from ..format import align, size
 from ..machines.networks import at_size
-from ..machines.sweeps import FITTED, HELD_OUT, SUSPECT, Sweep, sweeps
+from ..machines.sweeps import FITTED_ROLE, HELD_OUT, SUSPECT, Sweep, sweeps
 from .result import busbw
 from .spread import Spread, spread
 from .tuner import nccl
@@ -35,7 +35,7 @@ GROUPS = (
 )
 
 FAMILIES = ("NVLink", "NVLink rack", "verbs")  # networks with their own bands; all others share one
-FEW = 5  # sources: a family with fewer gets the band of all networks between nodes
+FEW_SOURCES = 5  # sources: a family with fewer gets the band of all networks between nodes
 
 
 class CalibrationPoint:
@@ -54,7 +54,7 @@ class CalibrationPoint:
         self.error = model / published - 1
         self.times = model / published  # measured / modeled seconds
         self.inside = band[0] <= self.times <= band[1]  # whether it is in the band around the price
-        self.counts = sweep.role not in (FITTED, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
+        self.counts = sweep.role not in (FITTED_ROLE, SUSPECT)  # nothing was fitted to it, and nothing is wrong with it
         self.foreseen = False  # of one that counts: whether it is in the other sources' band
 
 
@@ -106,7 +106,7 @@ class Calibration(Errors):
             "in the band",
             "in a band fitted without them",
         )
-        return aligned([head, *self.summary], right=range(1, 7), indent="  ")
+        return align([head, *self.summary], right=range(1, 7), indent="  ")
 
     @property
     def summary(self) -> list[tuple[str, ...]]:
@@ -153,7 +153,7 @@ def _spread(rows: list[CalibrationPoint], network: str) -> Spread:
             families[family][row.source].append(row.times)
     mine = families[network if network in FAMILIES else ""]
     if "NVLink" not in network:
-        return spread(mine if len(mine) >= FEW else families["between"])
+        return spread(mine if len(mine) >= FEW_SOURCES else families["between"])
     return spread(mine or families["NVLink"])
 
 
@@ -169,12 +169,12 @@ def calibration() -> Calibration:
             model = of_seconds(cost.seconds + sweep.exposed * LAUNCH_SECONDS)
             way, band = f"{cost.algorithm}/{cost.protocol}", priced.network.band(nbytes)
             rows.append(CalibrationPoint(sweep, nbytes, published, model, way, priced.nodes, band))
-    for (source, network), of in groupby(sorted(rows.counted, key=_whose), _whose):
+    for (source, network), of in groupby(sorted(rows.counted, key=_family), _family):
         low, _, high = zip(*rows.spreads(network, without=source))
         for row in of:
             row.foreseen = at_size(row.nbytes, low) <= row.times <= at_size(row.nbytes, high)
     return rows
 
 
-def _whose(row: CalibrationPoint) -> tuple[str, str]:
+def _family(row: CalibrationPoint) -> tuple[str, str]:
     return row.source, row.network

@@ -5,7 +5,7 @@ from typing import Callable, Collection, Mapping, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, WIDTH, Canvas, Picture, heading, pale
 from ..draw.chart import Chart, key, label_ends, note, seconds_axis, small_font, ticks, titled
-from ..format import aligned, duration, size
+from ..format import align, duration, size
 from ..frontend import Shown
 from ..machines.sweeps import HELD_OUT
 from .calibration import Calibration
@@ -96,7 +96,7 @@ def draw_seconds(
                     ends = (duration(cost.band[end]) for cost in costs[name][::every])
                     rows.append((f"  {word}  ", *ends, *[""] * growth))
         least = (0, *[9] * len(xs[::every]), 11)
-        words = aligned(rows, right=range(1, len(rows[0])), gap="", least=least)
+        words = align(rows, right=range(1, len(rows[0])), gap="", least=least)
         tables.append(words + "".join(f"\nextrapolated: {why}" for why in [*extrapolated.values()][:1]))
     return Shown(chart, "\n\n".join(tables))
 
@@ -174,7 +174,7 @@ def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
     for k in range(0, len(sizes), 4):
         sketch.line([(left + k * step, y), (left + k * step, y + 5)], FAINT, 1)
         sketch.text(left + k * step, y + 14, said_bytes(sizes[k]), 11, SOFT)
-    words = aligned(rows, gap="", least=(8,))
+    words = align(rows, gap="", least=(8,))
     return Shown(Picture([sketch], words, "Picture: NCCL's algorithm and protocol by number of GPUs and bytes"), words)
 
 

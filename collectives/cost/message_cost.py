@@ -6,7 +6,7 @@ The model is cost.py's, which computes all messages of a step at once and takes 
 from collections import Counter
 from typing import Hashable, Iterable, NamedTuple
 
-from ..algorithms.alike import alike
+from ..algorithms.alike import similar_steps
 from ..algorithms.schedule import Message, Schedule
 from ..machines.topology import Machine
 
@@ -23,7 +23,7 @@ class _Hop(NamedTuple):
 
 def seconds(s: Schedule, nbytes: float, machine: Machine) -> float:
     """Seconds of a buffer of S = nbytes by the machine's fastest protocol, as `cost(s, nbytes, machine).seconds`."""
-    groups = [(len(steps), _hops(steps[0], s.cuts, machine), ring) for steps, ring in alike(s)]
+    groups = [(len(steps), _hops(steps[0], s.cuts, machine), ring) for steps, ring in similar_steps(s)]
     return min(
         protocol.start + sum(times * _step(hops, ring, nbytes, machine, k) for times, hops, ring in groups)
         for k, protocol in enumerate(machine.protocols)

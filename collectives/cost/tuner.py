@@ -26,7 +26,7 @@ from .result import Cost, check_bytes
 NATIVE = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")  # NCCL has algorithms for them
 IN_PAIRS = (*(op for op, row in TABLE.items() if row.gives and op not in NATIVE), "send")  # made of sends and receives
 COLLECTIVES = (*NATIVE, *IN_PAIRS)
-ROOTED, CUT = ("broadcast", "reduce"), ("all_gather", "reduce_scatter")
+ROOTED, SHARDED = ("broadcast", "reduce"), ("all_gather", "reduce_scatter")
 OLD = VERSIONS[0]
 SLICE_BYTES = 32 * 2**10  # larger chunks have two slices: stepSize x sliceSteps / 32, src/device/prims_simple.h
 
@@ -44,7 +44,7 @@ class Way(NamedTuple):
     chunks: tuning.Chunking | None = None
 
 
-ALONE = Way("none", "none", 0.0, 0.0, inf, "nothing", 0)  # of one rank
+NO_WAY = Way("none", "none", 0.0, 0.0, inf, "nothing", 0)  # of one rank
 
 
 class Nccl:
@@ -84,7 +84,7 @@ class Nccl:
     def choice(self, nbytes: float) -> tuple[str, str]:
         """The algorithm and the protocol that NCCL takes for S = nbytes; ("none", "none") for one rank alone."""
         estimates = self.estimates(nbytes)
-        return min(estimates, key=estimates.get, default=ALONE[:2])
+        return min(estimates, key=estimates.get, default=NO_WAY[:2])
 
     def __call__(self, nbytes: float, algorithm: str | None = None, protocol: str | None = None) -> Cost:
         """NCCL's Cost for a buffer of S = nbytes, the whole one (as in busbw), with the band around it.
@@ -124,7 +124,7 @@ class Nccl:
             asked = f"{algorithm or 'any algorithm'}/{protocol or 'any protocol'}"
             can = ", ".join(sorted({f"{w.algorithm}/{w.protocol}" for w in self.ways}))
             raise ValueError(f"{self.collective} on {self.machine.name} does not run by {asked}, only by {can}.")
-        return min(ways, key=lambda way: estimates[way[:2]], default=ALONE)
+        return min(ways, key=lambda way: estimates[way[:2]], default=NO_WAY)
 
     def _parts(self, way: Way, nbytes: float) -> tuple[float, float, float, int]:
         """Seconds of the start, of the hops and of the bytes by NCCL's figures, and the steps."""
@@ -206,9 +206,9 @@ class Nccl:
         ways = [self._ring(p) for p in range(len(PROTOCOLS))]
         if self.collective == "all_reduce":
             ways += [self._tree(p) for p in range(len(PROTOCOLS))]
-        if self.collective in CUT and self.a_node == 1:
+        if self.collective in SHARDED and self.a_node == 1:
             ways.append(self._pat())
-        inside = self.nodes == 1 and self.collective in CUT and self.node <= 32
+        inside = self.nodes == 1 and self.collective in SHARDED and self.node <= 32
         if self.heads.count and (self.collective == "all_reduce" or inside):
             ways.append(self._nvls())
         return [w for w in ways if w.bandwidth > 0 and (self.nodes == 1 or gpus.runs(w.algorithm, w.protocol))]

@@ -3,7 +3,7 @@
 from ..log.calls import Call
 from ..log.text import call_title, status
 from .canvas import REDUCED, SOFT, Canvas, colour, heading
-from .cells import NEVER
+from .cells import NEVER_CALLED
 from .labels import RankLabels
 from .spacetime import LANE
 
@@ -25,7 +25,7 @@ def barrier(call: Call, which: str = "") -> Canvas:
         at, e = y + i * pitch, made.get(rank)
         labels.draw(sketch, left - 14, at, rank)
         if e is None:
-            sketch.text(left, at, NEVER, 12, SOFT, align="left")
+            sketch.text(left, at, NEVER_CALLED, 12, SOFT, align="left")
             continue
         wait = latest - e.start if latest - e.start >= WAIT else 0.0
         x = bar - 24 - round(wait / unit)

@@ -25,7 +25,7 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath, text_to_path
 from matplotlib.transforms import Affine2D
 
-from ..frontend import image_html, watched
+from ..frontend import has_viewer, image_html
 from .palette import (  # noqa: F401 (drawing modules import them from here)
     AMOUNT,
     ANYBODYS,
@@ -39,7 +39,7 @@ from .palette import (  # noqa: F401 (drawing modules import them from here)
     SOFT,
     TRAY,
 )
-from .png import encoded
+from .png import encode_png
 from .svg import svg
 
 WIDTH = 860  # pixels: what a notebook page shows without scaling
@@ -140,7 +140,7 @@ class Canvas:
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def box(self, x, y, w, h, fill=None, edge=None, dashed=False, radius=3.0, lw=1.0) -> None:
-        self._add(_rounded(x, y, w, h, min(radius, w / 2, h / 2)), fill, edge, dashed, lw)
+        self._add(_rounded_box(x, y, w, h, min(radius, w / 2, h / 2)), fill, edge, dashed, lw)
         self.reach(x + w, y + h)
 
     def boxed(self, x, y, w, h, words, size, fill, edge=None, dashed=False, radius=3.0, lw=1.0, bold=False) -> None:
@@ -236,7 +236,7 @@ class Sheet(Figure):
         """The image, SHARPNESS pixels for each of `pixels`; no date and no version inside."""
         self.canvas.draw()
         tints = (frozenset(to_hex(tint) for tint in used if to_rgba(tint)[3]) for used in self.tints())
-        return encoded(np.asarray(self.canvas.buffer_rgba()), *tints)
+        return encode_png(np.asarray(self.canvas.buffer_rgba()), *tints)
 
     def __repr__(self) -> str:
         return self.alt
@@ -247,7 +247,7 @@ class Sheet(Figure):
         return {"src": f"data:image/{kind};base64,{source}", "alt": self.alt, "width": self.pixels[0]}
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        if watched():
+        if has_viewer():
             return {"text/html": image_html(self.image()), "text/plain": self.alt}, {}
         image = base64.b64encode(self.png()).decode()
         return {"image/png": image, "text/plain": self.alt}, {"image/png": self.measures()}
@@ -303,7 +303,7 @@ def _narrow(placed: Sequence[tuple[Canvas, tuple[int, int]]]) -> list[list[Part]
     return rows if len(rows) > 1 else []
 
 
-def _rounded(x, y, w, h, r) -> Path:
+def _rounded_box(x, y, w, h, r) -> Path:
     k = r * 0.4477  # the control points of a quarter circle
     corners = [
         (x + r, y), (x + w - r, y), (x + w - k, y), (x + w, y + k), (x + w, y + r),

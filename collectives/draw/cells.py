@@ -38,7 +38,7 @@ STYLES = (
 MAX_NUMBERS, MAX_ROWS = 16, 4  # of one tensor; a larger one shows its ends
 GAP, JOINT = 7, 1.5  # pixels between two tensors, between two chunks of one
 NOTE, NOTE_ROOM = 9.5, 9  # pixels: the letters of a cell's note, the height it adds
-NEVER = "never called"
+NEVER_CALLED = "never called"
 FILLS = {"reduced": REDUCED, "unknown": "#ffffff"}
 
 
@@ -56,8 +56,8 @@ class Grid:
 
     def __init__(self, call: Call, before: list[Row], after: list[Row], style: Style) -> None:
         self.style = style
-        self.before = [[written(slot, style) for slot in row] for row in before]
-        self.after = [[written(slot, style) for slot in row] for row in after]
+        self.before = [[slot_cell(slot, style) for slot in row] for row in before]
+        self.after = [[slot_cell(slot, style) for slot in row] for row in after]
         cells = [cell for row in self.before + self.after for cell in row]
         words = [word for cell in cells for row in cell.rows for word in row]
         self.pitch = max([style.least, *(text_width(word, style.size) + 2 * style.pad for word in words)])
@@ -66,7 +66,7 @@ class Grid:
         self.high = lines * self.line + NOTE_ROOM * any(cell.note for cell in cells)
         rowed = collectives.shapes(call.op) not in (("whole", "whole"), (None, None))
         columns = max([len(call.group) if rowed else 1, *(cell.slot.column + 1 for cell in cells)])
-        said = [status(e) for e in call if status(e)] + [NEVER] * (len(call.events) < len(call.group))
+        said = [status(e) for e in call if status(e)] + [NEVER_CALLED] * (len(call.events) < len(call.group))
         self.widths = [max([self.pitch, *((text_width(words, 12) + 8) / columns for words in said)])] * columns
         for cell in cells:
             column, note = cell.slot.column, text_width(cell.note, NOTE) + 8 if cell.note else 0
@@ -104,7 +104,7 @@ class Grid:
                 sketch.text(left + wide / 2, y + self.high - NOTE_ROOM - 1, cell.note, NOTE, ink)
 
 
-def written(slot: Slot, style: Style) -> Cell:
+def slot_cell(slot: Slot, style: Style) -> Cell:
     """The cell of a slot, with its text in this style."""
     value = slot.value
     if style.shows == "nothing" or value is None:

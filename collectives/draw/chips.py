@@ -32,7 +32,7 @@ class Chips:
     def put_along(self, start, end, lanes: int, parts: Sequence[float], wide: float, fill, words: str) -> None:
         """Put one at the first free place along an arrow that crosses `lanes` lanes, preferably between two lanes."""
         places = [(k + part) / lanes for part in parts for k in range(lanes)] + [t / 20 for t in range(3, 18)]
-        spots = [along(start, end, t) for t in places]
+        spots = [point_along(start, end, t) for t in places]
         x, y = next((spot for spot in spots if self._free(*spot, wide)), None) or max(spots, key=self._room_at)
         self.put(x, y, wide, fill, words)
 
@@ -52,7 +52,7 @@ class Chips:
                 sketch.boxed(left, top, wide, self.high, words, self.size, fill, "#ffffff", lw=self.edge, radius=4)
 
 
-def along(start, end, t: float) -> tuple[float, float]:
+def point_along(start, end, t: float) -> tuple[float, float]:
     return start[0] + (end[0] - start[0]) * t, start[1] + (end[1] - start[1]) * t
 
 

@@ -13,7 +13,7 @@ from ..log.collectives import of, shapes
 from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, Canvas, colour, text_width
 from .cells import Grid
 
-MOST = len(PALETTE) ** 2  # lines that a reader can distinguish
+MAX_LINES = len(PALETTE) ** 2  # lines that a reader can distinguish
 
 
 class Delivery(NamedTuple):
@@ -29,12 +29,12 @@ def flow_width(call: Call) -> float:
     if not provenance.agree(call):
         return max(text_width(e.how, 11.5, mono=True) for e in call) + 40
     sign = _sign(call)
-    return 92 + 4 * len(call.group[:8]) + (40 if _sums_by_chunk(call) else 2 * _half(sign) if sign else 0)
+    return 92 + 4 * len(call.group[:8]) + (40 if _sums_by_chunk(call) else 2 * _half_width(sign) if sign else 0)
 
 
 def chunked(call: Call) -> bool:
     """Whether lines leave from below the chunks of a row, and so need room between the rows."""
-    return shapes(call.op)[0] == "all" and provenance.agree(call) and len(call.group) ** 2 <= MOST
+    return shapes(call.op)[0] == "all" and provenance.agree(call) and len(call.group) ** 2 <= MAX_LINES
 
 
 def says(call: Call, grid: Grid) -> str:
@@ -57,14 +57,14 @@ def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: flo
     elif _sums_by_chunk(call):
         _sums(sketch, call, grid, start, x0, x1, y)
     elif sign:
-        half, out = _half(sign), {e.rank: _tint(got) for e, got in zip(call, grid.after)}
+        half, out = _half_width(sign), {e.rank: _tint(got) for e, got in zip(call, grid.after)}
         for rank in out:
             sketch.curve([(x0, y[rank]), (middle - half, centre)], colour(rank), 2)
         for rank, tint in out.items():
             if tint:
                 _deliver(sketch, [(middle + half, centre)], (x1, y[rank]), tint)
         _pill(sketch, middle, centre, half, sign, any(out.values()))
-    elif not (lines := _lines(call, grid)) or len(lines) > MOST:  # nothing went, or more than a reader can distinguish
+    elif not (lines := _lines(call, grid)) or len(lines) > MAX_LINES:  # no data, or more than a reader can tell apart
         sketch.arrow((middle - 22, centre), (middle + 22, centre), INK if lines else FAINT, 2.2, dashed=not lines)
     else:
         fan = 0 if len({line.source for line in lines}) == 1 else 20 / len(ys)
@@ -87,7 +87,7 @@ def _lines(call: Call, grid: Grid) -> list[Delivery]:
 
 
 def _sums_by_chunk(call: Call) -> bool:
-    chunks = shapes(call.op)[0] == "all" and not call.op.endswith("_coalesced") and len(call.group) ** 2 <= MOST
+    chunks = shapes(call.op)[0] == "all" and not call.op.endswith("_coalesced") and len(call.group) ** 2 <= MAX_LINES
     return bool(call.events[0].reduce_op) and chunks
 
 
@@ -96,7 +96,7 @@ def _sums(sketch: Canvas, call: Call, grid: Grid, start: "_Starts", x0, x1, y: d
     sign = _sign(call) + " " * (call.events[0].reduce_op not in provenance.SIGNS)
     after = {e.rank: row for e, row in zip(call, grid.after)}
     names = [sign + provenance.letter(c) for c in range(len(call.group))]
-    half = max(map(_half, names))
+    half = max(map(_half_width, names))
     x = x1 - half - 22
     for column, rank in enumerate(call.group):
         tint = _tint(after.get(rank, []))
@@ -155,5 +155,5 @@ def _sign(call: Call) -> str:
     return provenance.SIGNS.get(op, op.lower())
 
 
-def _half(sign: str) -> float:
+def _half_width(sign: str) -> float:
     return max(13, text_width(sign, 13, bold=True) / 2 + 8)

@@ -4,7 +4,7 @@ from typing import Iterable, NamedTuple
 
 from .canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, colour, text_width
 
-BELOW = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class Places(NamedTuple):
@@ -74,10 +74,10 @@ def draw_chunk(sketch: Canvas, x, y, wide, high, name: str, parts: int, ranks: i
         sketch.box(x, y, wide, high, None, FAINT, dashed=True)
     elif count == 1:
         rank = parts.bit_length() - 1
-        words = name + str(rank).translate(BELOW) * owner
+        words = name + str(rank).translate(SUBSCRIPTS) * owner
         sketch.boxed(x, y, wide, high, words, _size(high), colour(rank))
     elif count == ranks:
-        sketch.boxed(x, y, wide, high, _summed(name), _size(high), REDUCED, bold=True)
+        sketch.boxed(x, y, wide, high, _sum_name(name), _size(high), REDUCED, bold=True)
     else:
         sketch.box(x, y, wide, high, "#ffffff", SOFT)
         stripe, thick = (wide - 4) / ranks, 6 if high > 18 else 4
@@ -98,9 +98,9 @@ def chunk_width(name: str, parts: int, ranks: int, high: float) -> float:
     """The width that a chunk needs for its words, in pixels."""
     if 1 < parts.bit_count() < ranks:
         return max(text_width(f"{name} {parts.bit_count()}/{ranks}", 9.5) + 8, 30)
-    return text_width(_summed(name), _size(high), bold=True) + 8
+    return text_width(_sum_name(name), _size(high), bold=True) + 8
 
 
-def _summed(name: str) -> str:
+def _sum_name(name: str) -> str:
     """'Σa'; '+Σa' for a chunk that is added."""
     return f"+Σ{name[1:]}" if name.startswith("+") else f"Σ{name}"

@@ -10,7 +10,7 @@ from ..log.collectives import shapes
 from ..log.text import block_table, call_title, status
 from .barrier import barrier
 from .canvas import SOFT, WIDTH, Canvas, Part, Picture, heading, text_width
-from .cells import NEVER, STYLES, Grid
+from .cells import NEVER_CALLED, STYLES, Grid
 from .flow import chunked, flow, flow_width, says
 from .grid import Tray
 from .labels import RankLabels
@@ -28,7 +28,7 @@ def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
         return Picture([nothing], words, f"Picture: {words}")
     places = {id(call.events[0]): k for k, call in enumerate(calls, 1)} if len(calls) > 1 else {}
     alike = [list(blocks) for _, blocks in groupby(shown, _sameness)]
-    sketches, alts = zip(*(panel(blocks[0], _which(blocks, places)) for blocks in alike))
+    sketches, alts = zip(*(panel(blocks[0], _numbers(blocks, places)) for blocks in alike))
     return Picture(sketches, "\n\n".join(map(block_table, shown)), "Picture: " + "; ".join(alts))
 
 
@@ -43,7 +43,7 @@ def _line(calls: list[Call]) -> str:
     return lines.pop() if len(lines) == 1 else ""
 
 
-def _which(blocks: list[list[Call]], places: dict[int, int]) -> str:
+def _numbers(blocks: list[list[Call]], places: dict[int, int]) -> str:
     """The numbers: 'call 1 of 2 · train, line 10'; 'calls 1-3 of 3, alike · train, line 10'; '' if all are shown."""
     calls = list(chain.from_iterable(blocks))
     if not places or len(blocks) == 1 and len(calls) == len(places):
@@ -95,7 +95,7 @@ def collective(call: Call, which: str = "") -> Canvas:
         grid.draw_row(sketch, left, top, held, Tray())
         grid.draw_row(sketch, right, top, got, Tray())
         if rank not in made:
-            sketch.text(left + grid.width / 2, middle, NEVER, 12, SOFT)
+            sketch.text(left + grid.width / 2, middle, NEVER_CALLED, 12, SOFT)
         elif words := status(call.events[made[rank]]):
             x, align = (right + grid.width + 14, "left") if got else (right + grid.width / 2, "center")
             sketch.text(x, middle, words, 12, SOFT, align=align)

@@ -15,7 +15,7 @@ NEAR = 8  # levels of a channel: Pillow looks colors up by their upper six bits,
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
-def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> bytes:
+def encode_png(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> bytes:
     """The PNG of pixels (height, width, 4), without date or version, the same bytes each time.
 
     fills, inks: '#rrggbb' of the shapes and of the text that were drawn on white.
@@ -30,10 +30,10 @@ def encoded(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> 
 def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
     """Every color unchanged, and the shades between colors that touch, as long as there is room."""
     drawn_fills, drawn_inks = (sorted(map(ImageColor.getrgb, tints)) for tints in (fills, inks))
-    shades = [_between(ink, WHITE, k / 8) for k in range(1, 8) for ink in drawn_inks]
+    shades = [_mix(ink, WHITE, k / 8) for k in range(1, 8) for ink in drawn_inks]
     for k in (2, 1, 3):
-        shades += [_between(fill, WHITE, k / 4) for fill in drawn_fills]
-        shades += [_between(fill, ink, k / 4) for fill in drawn_fills for ink in drawn_inks if ink != WHITE]
+        shades += [_mix(fill, WHITE, k / 4) for fill in drawn_fills]
+        shades += [_mix(fill, ink, k / 4) for fill in drawn_fills for ink in drawn_inks if ink != WHITE]
     kept = list(dict.fromkeys([WHITE, BLACK, *drawn_fills, *drawn_inks]))[:MAX_COLOURS]
     for shade in dict.fromkeys(shades):
         if len(kept) < MAX_COLOURS and np.abs(np.array(kept) - shade).max(axis=1).min() >= NEAR:
@@ -43,5 +43,5 @@ def _palette(fills: frozenset[str], inks: frozenset[str]) -> Image.Image:
     return palette
 
 
-def _between(one, other, share: float) -> tuple[int, int, int]:
+def _mix(one, other, share: float) -> tuple[int, int, int]:
     return tuple(round(a + (b - a) * share) for a, b in zip(one, other))

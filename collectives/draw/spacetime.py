@@ -14,11 +14,11 @@ from ..log.calls import Call
 from ..log.text import peer_status, status
 from ..log.transfers import Transfer, read
 from .canvas import ANYBODYS, GRID, IDLE, INK, SOFT, WIDTH, Canvas, colour, heading, text_width
-from .chips import Chips, along, chip
+from .chips import Chips, chip, point_along
 from .labels import RankLabels
 
 MAX_MESSAGES = 400  # in one picture
-SAME = 24  # if more messages than this share one value, it is not drawn
+MAX_SHARED = 24  # if more messages than this share one value, it is not drawn
 NARROW = 64  # pixels: in a narrower step, values would cover arrows that cross lanes
 CHIP, LANE = 18, 6  # pixels: the height of a value in flight, of a lane
 
@@ -44,10 +44,10 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     bands = math.ceil(count / max(1, int(room / column + 0.01)))
     each = math.ceil(count / bands)  # too many steps for one line continue below, as in music
     said = {chip(m.value, column - 12) for m in every}
-    same = said.pop() if len(said) == 1 and len(every) > SAME else ""  # on each arrow it would only cover the arrows
+    same = said.pop() if len(said) == 1 and len(every) > MAX_SHARED else ""  # on each arrow it would only hide arrows
     rows = {rank: row for row, rank in enumerate(ranks)}
     far = sum(m.source is not None and abs(rows[m.target] - rows[m.source]) > 1 for m in every)
-    covering = column < NARROW and 2 * far > len(every) > SAME
+    covering = column < NARROW and 2 * far > len(every) > MAX_SHARED
     drawn: list[Lanes] = []
     for first in range(0, count, each):
         steps = range(first, min(first + each, count))
@@ -231,12 +231,12 @@ def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
     start, end = (x0, y0 + down * LANE / 2), (x1, y1 - down * LANE / 2)
     if not m.arrived:
         if m.sent:
-            stop = along(start, end, 0.42 / hops)
+            stop = point_along(start, end, 0.42 / hops)
             sketch.line([start, stop], fill, 2)
             for tilt in (-4, 4):
                 sketch.line([(stop[0] - 4, stop[1] - tilt), (stop[0] + 4, stop[1] + tilt)], INK, 2)
         if m.events[-1].op == "recv":
-            sketch.arrow(along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
+            sketch.arrow(point_along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
         return
     thin = crowded(lanes.at[m.step], lanes.ranks)
     words = "" if thin or not lanes.chips else chip(m.value, lanes.column - 12)
@@ -250,7 +250,7 @@ def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
             chips.put(*place, wide, fill, words)
         return
     if hops > 1 and not thin:  # lift the arrow off the lanes it crosses
-        sketch.line([along(start, end, t) for t in (0.4 / hops, 1 - 0.4 / hops)], "#ffffff", 5, butt=True)
+        sketch.line([point_along(start, end, t) for t in (0.4 / hops, 1 - 0.4 / hops)], "#ffffff", 5, butt=True)
     sketch.arrow(start, end, fill, 1.2 if thin else 2)
     if words:
         parts = (0.22, 0.78) if lanes.meets(m) else (0.5, 0.3, 0.7)  # a free place between two lanes

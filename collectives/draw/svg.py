@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from .palette import NIGHT
 
-COLOURED = 24 / 255  # between a color's channels; grays have less
+MIN_CHROMA = 24 / 255  # between a color's channels; grays have less
 PAPER, INK = 0.08, 0.94  # what white and black become
 FONTS = "font-family:DejaVu Sans,Verdana,sans-serif;white-space:pre"
 MONO = "font-family:DejaVu Sans Mono,Menlo,Consolas,monospace"
@@ -64,17 +64,17 @@ def darkened(drawn: str) -> str:
 
 def is_coloured(colour: str) -> bool:
     channels = to_rgb(colour)
-    return max(channels) - min(channels) > COLOURED
+    return max(channels) - min(channels) > MIN_CHROMA
 
 
 def at_night(name: str, colour: str) -> str:
     """The color of a fill or a stroke in dark mode."""
     if is_coloured(colour):
         return NIGHT.get(colour, colour) if name == "stroke" else colour
-    return turned(colour)
+    return dark_color(colour)
 
 
-def turned(grey: str) -> str:
+def dark_color(grey: str) -> str:
     """The inverted gray: light for dark."""
     return to_hex([INK + (PAPER - INK) * sum(to_rgb(grey)) / 3] * 3)
 

@@ -99,7 +99,7 @@ def planning(asked: dict) -> Planning:
     return Planning(model, division, **{name: asked[name] for name in ("batch", "gpu", "nic", "program")})
 
 
-def planned(asked: dict, was: dict, places: dict) -> dict:
+def plan_data(asked: dict, was: dict, places: dict) -> dict:
     """A page's content with the controls at these places, after `was`, which was possible."""
     moved = planning(asked)
     controls = moved.controls()

@@ -3,7 +3,7 @@
 It imports nothing that draws, and no torch: a page of the website makes it in the browser.
 """
 
-from ..algorithms.schedule import Schedule, chunk_name, members, said
+from ..algorithms.schedule import Schedule, chunk_name, members, message_words
 
 MAX_CELLS = 600  # in a grid that moves; more are shown as messages in time
 
@@ -15,20 +15,20 @@ def sentences(schedule: Schedule) -> list[str]:
         words = "the end" if k == len(schedule.steps) else f"step {k + 1}:  nothing is sent"
         if messages:
             busy = {rank for m in messages for rank in (m.source, m.target)}
-            words = f"step {k + 1}:  " + ", ".join(said(schedule, m) for m in messages)
-            words += waiting([rank for rank in range(schedule.world_size) if rank not in busy])
+            words = f"step {k + 1}:  " + ", ".join(message_words(schedule, m) for m in messages)
+            words += waiting_words([rank for rank in range(schedule.world_size) if rank not in busy])
             total += sum(len(m.chunks) for m in messages)
         share = f"{total}/{schedule.cuts}" if total % schedule.cuts else total // schedule.cuts
         found.append(f"{words}; {share} S so far")
     return found
 
 
-def waiting(idle: list[int]) -> str:
+def waiting_words(idle: list[int]) -> str:
     """'; ranks 0, 2 wait'"""
     return f"; rank{'s' * (len(idle) > 1)} {', '.join(map(str, idle))} wait{'s' * (len(idle) == 1)}" if idle else ""
 
 
-def played(s: Schedule) -> dict:
+def playback(s: Schedule) -> dict:
     """A schedule as the web module plays it: the first holdings, and [source, target, chunks, adds] of every step.
 
     One that is too large for a grid is played as messages in time.

@@ -6,7 +6,7 @@ from ..algorithms.pipeline.pipeline import Costs
 from ..algorithms.pipeline.schedules import SCHEDULES
 from ..draw.canvas import Picture
 from ..format import number
-from .web.panel import Control, Panelled, shown
+from .web.panel import Control, Panelled, picture_data
 
 MAX_RANKS, MAX_MICROBATCHES = 8, 32
 COSTS = (0, 0.25, 0.5, 1, 1.5, 2, 3, 4)
@@ -62,7 +62,7 @@ class Player(Panelled):
             words += f", {number(now.parameters)} stages' parameters per rank"
         if now != was:
             words += f" (before: time {number(was.time)}, bubble {was.of_work:.1%}, kept {number(max(was.peaks))})"
-        return {"words": words, "picture": shown(self.draw(), words)}
+        return {"words": words, "picture": picture_data(self.draw(), words)}
 
 
 def play(name: str = "1F1B", ranks: int = 4, microbatches: int = 8, costs: Costs = Costs()) -> Player:

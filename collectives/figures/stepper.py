@@ -13,7 +13,7 @@ from ..frontend import Interactive
 from ..log.text import peer_status, status, text
 from ..log.transfers import Transfer, read
 from ..outcome.run import Run
-from .playback import played, sentences, waiting
+from .playback import playback, sentences, waiting_words
 
 PAUSE = 900  # milliseconds a step is shown while it plays
 CHIP_PIXELS = 110  # a value on its way: longer ones are left out
@@ -121,7 +121,7 @@ def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
         went = ", ".join(f"{'?' if m.source is None else m.source} -> {m.target} [{text(m.value)}]" for m in now)
         busy = {None, *(rank for m in now for rank in (m.source, m.target))}
         idle = sorted(rank for rank, end in last.items() if end > k and rank not in busy)
-        yield f"step {k + 1}:  {went}{waiting(idle)}; {size(sent)} so far"
+        yield f"step {k + 1}:  {went}{waiting_words(idle)}; {size(sent)} so far"
 
 
 # --- a schedule ---------------------------------------------------------------------------
@@ -130,4 +130,4 @@ def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
 def _of_schedule(schedule: Schedule) -> Steps:
     pictures = (lambda k=k: schedule.draw(k + 1) for k in range(len(schedule.steps) + 1))
     frames = [Moment(draw, words) for draw, words in zip(pictures, sentences(schedule))]
-    return Steps(title(schedule), frames, schedule.draw, played(schedule))
+    return Steps(title(schedule), frames, schedule.draw, playback(schedule))

@@ -19,12 +19,12 @@ from ..algorithms.schedule import Schedule, add, copy, title
 from ..cost.message_cost import seconds
 from ..format import duration, number, size
 from ..machines.presets import gpu_nodes
-from .playback import played
+from .playback import playback
 
 PAUSE = 900  # milliseconds a step is shown while it plays
 MOST_PRINTED = 2000  # characters
 FILE = "<your code>"
-GIVEN = {"Schedule": Schedule, "add": add, "copy": copy, "Pipeline": Pipeline}  # names that need no import
+BUILTINS = {"Schedule": Schedule, "add": add, "copy": copy, "Pipeline": Pipeline}  # names that need no import
 
 
 class Wrong(Exception):
@@ -35,7 +35,7 @@ class Wrong(Exception):
         self.plays, self.board = plays, board
 
 
-def written(source: str, task: dict) -> dict:
+def evaluate(source: str, task: dict) -> dict:
     """The outcome of code: {printed, words, plays, board} if it is right, else {printed, failure, line, plays, board}.
 
     task: {name, kind, cases, board}.  The code defines the function `name`, which returns a Schedule, or for the kind
@@ -48,7 +48,7 @@ def written(source: str, task: dict) -> dict:
     printed = StringIO()
     with redirect_stdout(printed):
         try:
-            found = _judged(_defined(source, task["name"]), task)
+            found = _judge(_defined(source, task["name"]), task)
         except Wrong as wrong:
             found = {"failure": str(wrong), "line": None, "plays": wrong.plays, "board": wrong.board}
         except (Exception, SystemExit) as error:
@@ -57,12 +57,12 @@ def written(source: str, task: dict) -> dict:
             words = error.msg if isinstance(error, SyntaxError) else str(error)
             words = f"{where}{type(error).__name__}: {words}"
             if isinstance(error, ImportError):
-                words += f". A page has Python's standard library, and of the course {', '.join(GIVEN)}."
+                words += f". A page has Python's standard library, and of the course {', '.join(BUILTINS)}."
             found = {"failure": words, "line": line, "plays": None}
     return {"printed": printed.getvalue()[:MOST_PRINTED], **found}
 
 
-def standing(s: Schedule, sizes: Sequence[int] = (), node: int = 1) -> list:
+def standings(s: Schedule, sizes: Sequence[int] = (), node: int = 1) -> list:
     """Its row on the board: [name, steps, bytes of the busiest rank in S], or [name, seconds of each size, steps].
 
     sizes: bytes.  node: ranks in a node, of machines.gpu_nodes.
@@ -74,14 +74,14 @@ def standing(s: Schedule, sizes: Sequence[int] = (), node: int = 1) -> list:
 
 
 def _defined(source: str, name: str) -> Callable:
-    names = {"__name__": "__main__", **GIVEN}
+    names = {"__name__": "__main__", **BUILTINS}
     exec(compile(source, FILE, "exec"), names)
     if not callable(names.get(name)):
         raise Wrong(f"There is no function {name} in the code: it begins with `def {name}(`.")
     return names[name]
 
 
-def _judged(function: Callable, task: dict) -> dict:
+def _judge(function: Callable, task: dict) -> dict:
     check = _pipeline if task["kind"] == "pipeline" else _schedule
     calls = [f"{task['name']}({', '.join(map(str, case['arguments']))})" for case in task["cases"]]
     first, *_ = [check(call, function(*case["arguments"]), case) for call, case in zip(calls, task["cases"])]
@@ -94,7 +94,7 @@ def _judged(function: Callable, task: dict) -> dict:
 def _ranked(s: Schedule, board: dict, plays: dict) -> list[list]:
     """The rows of the board with this one's: the least first, of times their product."""
     sizes = board.get("sizes", ())
-    mine = ["yours", *standing(s, sizes, board.get("node", 1))[1:]]
+    mine = ["yours", *standings(s, sizes, board.get("node", 1))[1:]]
     rows = sorted([*board["rows"], mine], key=lambda row: prod(row[1:-1]) if sizes else row[:0:-1])
     for nbytes, took, most in zip(sizes, mine[1:], board.get("most", ())):
         if took > most:
@@ -105,7 +105,7 @@ def _ranked(s: Schedule, board: dict, plays: dict) -> list[list]:
     return rows
 
 
-def _compared(call: str, what: Any, case: dict) -> None:
+def _compare(call: str, what: Any, case: dict) -> None:
     for name, wanted in case.get("is", {}).items():
         if getattr(what, name) != wanted:
             raise Wrong(f"{call} has {name}={getattr(what, name)!r}; it should be {wanted!r}.")
@@ -114,7 +114,7 @@ def _compared(call: str, what: Any, case: dict) -> None:
 def _schedule(call: str, s: Any, case: dict) -> dict:
     if not isinstance(s, Schedule):
         raise Wrong(f"{call} returns {_kind(s)}; it should be a Schedule.")
-    _compared(call, s, case)
+    _compare(call, s, case)
     try:
         prove(s)
     except WrongSchedule as wrong:
@@ -133,7 +133,7 @@ def _schedule(call: str, s: Any, case: dict) -> dict:
 
 
 def _plays(s: Schedule) -> dict:
-    return {"kind": "steps", "title": title(s), "pause": PAUSE, **played(s)}
+    return {"kind": "steps", "title": title(s), "pause": PAUSE, **playback(s)}
 
 
 def _pipeline(call: str, rows: Any, case: dict) -> dict:
@@ -147,7 +147,7 @@ def _pipeline(call: str, rows: Any, case: dict) -> dict:
         prove_pipeline(s)
     except WrongPipeline as wrong:
         raise Wrong(f"{call} is wrong: {wrong}", _orders(s)) from None
-    _compared(call, s, case)
+    _compare(call, s, case)
     counted = count_pipeline(s)
     if counted.peaks and max(counted.peaks) > case.get("keeps", max(counted.peaks)):
         rank = counted.peaks.index(max(counted.peaks))

@@ -1,7 +1,7 @@
 """gloo's behavior: the ranks that a call needs, and the mistakes that raise no error."""
 
 from ..log.calls import Call
-from ..log.collectives import everybody, of
+from ..log.collectives import all_ranks, of
 from ..log.event import Event, Failure
 
 # --- stuck --------------------------------------------------------------------------------
@@ -18,7 +18,7 @@ def needs(event: Event, call: Call) -> set[int]:
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - {e.rank for e in call} - call.unseen
-    if event.backend == "nccl" or collective.gloo is everybody:  # NCCL's kernel ends once all have made the call
+    if event.backend == "nccl" or collective.gloo is all_ranks:  # NCCL's kernel ends once all have made the call
         return others
     group = event.group
     root = group.index(event.root) if event.root in group else None

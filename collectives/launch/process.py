@@ -17,7 +17,7 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-from ..log.messages import LOST, Began, Failed, Returned
+from ..log.messages import LOST_STATUS, Began, Failed, Returned
 from ..rank import torch_private
 from ..rank.failure import failure
 from ..rank.tracer import Tracer
@@ -33,7 +33,7 @@ IDLE_SECONDS = 0.02
 
 def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: int) -> None:
     """Run a rank from its fork to its exit. Never returns."""
-    status = LOST
+    status = LOST_STATUS
     try:
         _isolate(out, err)
         channel = Channel(sock, wakeup)

@@ -128,7 +128,7 @@ class Server:
                 sock, out, err, wakeup = descriptors
                 process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
             finally:
-                os._exit(messages.LOST)  # in any case: there is only one server
+                os._exit(messages.LOST_STATUS)  # in any case: there is only one server
         self._living[pid] = (run, spec.rank)
 
     def _reap(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Callable, Hashable, Mapping, NamedTuple
 
-from ..frontend import StatusLine, watched
+from ..frontend import StatusLine, has_viewer
 from ..judge.monitor import Monitor
 from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
@@ -87,7 +87,7 @@ class Session:
         self._returns = Returns(self._n)
         self._stacks_asked = False
         self._verdict: Verdict | None = None
-        self._status = StatusLine() if watched() else None
+        self._status = StatusLine() if has_viewer() else None
         self._discard_server = False
         self.stale = False
 

@@ -117,7 +117,7 @@ def pair(events: list[list[Event]]) -> list[Call]:
         matcher.add(e)
     of = matcher.of
     ordered: dict[int, Call] = {}  # by id(call)
-    ranks = [_reached(mine, of, ordered) for mine in events]
+    ranks = [_ready_events(mine, of, ordered) for mine in events]
     reached: dict[int, int] = defaultdict(int)  # id(call) -> ranks on which nothing comes before it
     age: dict[int, tuple[int, int]] = {}  # id(call) -> the oldest comes first
     heads: list[tuple] = []  # heap of calls that have been reached on some rank
@@ -144,7 +144,7 @@ def pair(events: list[list[Event]]) -> list[Call]:
     return list(ordered.values())
 
 
-def _reached(events: list[Event], of: dict[int, Call], ordered: dict[int, Call]) -> Iterator[Event | None]:
+def _ready_events(events: list[Event], of: dict[int, Call], ordered: dict[int, Call]) -> Iterator[Event | None]:
     """One rank's events, each once it began before any earlier one that is not in order yet had ended; None: not yet."""
     ends: list[tuple[float, int]] = []  # heap: ends of events that have been reached, and their places
 

@@ -32,7 +32,7 @@ _TWICE = Least("2(N-1)/N S", lambda n: 2 * (n - 1), "Patarasuk & Yuan 2009, doi 
 # The ranks that a rank waits for on gloo, as places in the group.  root: None if it is outside of the group.
 
 
-def everybody(me: int, root: int | None, n: int) -> Iterable[int]:
+def all_ranks(me: int, root: int | None, n: int) -> Iterable[int]:
     return range(n)
 
 
@@ -151,7 +151,7 @@ _TABLE = (
         code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
     ),
     Collective(
-        "all_gather", None, False, "own", "all", _OF_EACH, gloo=everybody, dual="reduce_scatter",
+        "all_gather", None, False, "own", "all", _OF_EACH, gloo=all_ranks, dual="reduce_scatter",
         result=lambda given, me, root, total: given,
         says="every rank collects a part from each", signature="dist.all_gather_single(output, input)",
         promise="all_gather gives every rank the tensors of all ranks, in rank order",
@@ -162,7 +162,7 @@ _TABLE = (
         also=("all_gather_single", "all_gather_coalesced"),
     ),
     Collective(
-        "all_reduce", None, True, "whole", "whole", _TWICE, gloo=everybody, dual="all_reduce",
+        "all_reduce", None, True, "whole", "whole", _TWICE, gloo=all_ranks, dual="all_reduce",
         result=lambda given, me, root, total: total(given),
         says="the ranks' sum, on every rank", signature="dist.all_reduce(tensor, op)",
         promise="all_reduce leaves the {reduce_op} over all ranks on every rank",
@@ -172,7 +172,7 @@ _TABLE = (
         code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",),
     ),
     Collective(
-        "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo=everybody, dual="all_gather",
+        "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo=all_ranks, dual="all_gather",
         result=lambda given, me, root, total: total([row[me] for row in given]),
         says="one part of the sum for each", signature="dist.reduce_scatter_single(output, input, op)",
         promise="reduce_scatter gives rank r the {reduce_op} of all ranks' r-th chunks",
@@ -186,7 +186,7 @@ _TABLE = (
         also=("reduce_scatter_single", "reduce_scatter_coalesced"),
     ),
     Collective(
-        "all_to_all", None, False, "all", "all", _OF_EACH, gloo=everybody, dual="all_to_all",
+        "all_to_all", None, False, "all", "all", _OF_EACH, gloo=all_ranks, dual="all_to_all",
         result=lambda given, me, root, total: [row[me] for row in given],
         says="every rank sends a part to each", signature="dist.all_to_all_single(output, input)",
         promise="all_to_all gives rank r the r-th chunk of every rank, in rank order",
@@ -196,7 +196,7 @@ _TABLE = (
         code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"), also=("all_to_all_single",),
     ),
     Collective(
-        "barrier", None, False, None, None, None, gloo=everybody, dual=None,
+        "barrier", None, False, None, None, None, gloo=all_ranks, dual=None,
         result=lambda given, me, root, total: None,
         says="no rank continues before all arrive", signature="dist.barrier()",
         promise="after a barrier every rank has arrived", proved="",
@@ -208,12 +208,12 @@ _TABLE = (
 COLLECTIVES = {each.op: each for each in _TABLE}
 _BY_NAME = {name: each for each in _TABLE for name in (each.op, *each.also)}
 # For a message, or an operator that is newer than this table: no name, no tensor, no promise.
-_NONE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
+_NO_COLLECTIVE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
 
 
 def of(op: str) -> Collective:
     """The collective that an op is a form of: all_gather for "all_gather_single"; one without a name for a message."""
-    return _BY_NAME.get(op, _NONE)
+    return _BY_NAME.get(op, _NO_COLLECTIVE)
 
 
 def shapes(op: str) -> tuple[Shape | None, Shape | None]:

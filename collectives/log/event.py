@@ -58,7 +58,7 @@ class Summary:
 Value = Any
 
 
-def each(value: Any) -> list:
+def as_list(value: Any) -> list:
     """The tensors of a value, or of an argument: one, none, a list, or a list of lists."""
     if not isinstance(value, (list, tuple)):
         return [] if value is None else [value]
@@ -87,8 +87,8 @@ class Lane(tuple):
         return self._hash
 
 
-_shared = lru_cache(1024)(Lane)  # equal ones are the same object, so a lookup compares no items
-_one = lru_cache(1024)(tuple)  # likewise
+_interned_lane = lru_cache(1024)(Lane)  # equal ones are the same object, so a lookup compares no items
+_interned_tuple = lru_cache(1024)(tuple)  # likewise
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class Event:
         else:
             lane = Lane((self.rank, self.group_name, self.group))
             lane.place = self.group.index(self.rank)
-        lane.shared = _shared(lane[1:])
+        lane.shared = _interned_lane(lane[1:])
         return lane
 
     @cached_property
@@ -178,7 +178,7 @@ class Event:
     def form(self) -> tuple:
         """All in which it may disagree with its partners, except splits and lines. Equal forms are one object."""
         own = self.misuse, self.non_dense, self.strides, self.backend, len(self.group)
-        return _one((self.op, self.root, self.reduce_op, self.dtype, self.shape, self.nbytes, *own))
+        return _interned_tuple((self.op, self.root, self.reduce_op, self.dtype, self.shape, self.nbytes, *own))
 
     @property
     def how(self) -> str:

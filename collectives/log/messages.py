@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Hashable, NamedTuple, Union, get_args
 if TYPE_CHECKING:
     from .event import Event, Failure, Line, Value
 
-LOST = 97  # exit status of a rank that can no longer reach the kernel
+LOST_STATUS = 97  # exit status of a rank that can no longer reach the kernel
 
 
 class Began(NamedTuple):

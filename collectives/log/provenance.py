@@ -13,7 +13,7 @@ import torch
 
 from .calls import Call
 from .collectives import of, shapes
-from .event import Event, Summary, Value, each
+from .event import Event, Summary, Value, as_list
 
 SIGNS = {"SUM": "Σ", "PRODUCT": "Π", "BAND": "&", "BOR": "|", "BXOR": "⊕"}  # the others are words
 _COMBINE = {
@@ -53,7 +53,7 @@ def read(call: Call) -> tuple[list[Row], list[Row]]:
     before = [_before(call, e) for e in call]
     given = {e.rank: row for e, row in zip(call, before)}
     after = [_placed(e.after, shapes(e.op)[1] or "whole", call, e, 1) for e in call]
-    return before, [[_explained(call, e, given, *placed) for placed in row] for e, row in zip(call, after)]
+    return before, [[_explain(call, e, given, *placed) for placed in row] for e, row in zip(call, after)]
 
 
 def _before(call: Call, e: Event) -> Row:
@@ -68,7 +68,7 @@ def _before(call: Call, e: Event) -> Row:
     ]
 
 
-def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
+def _explain(call: Call, e: Event, given: dict[int, Row], column: int, value: Value, joined: bool) -> Slot:
     """The slot of a call's result, with its origin if the values agree with it."""
     if e.is_undefined:
         return Slot(column, value, "?", "undefined")
@@ -76,14 +76,14 @@ def _explained(call: Call, e: Event, given: dict[int, Row], column: int, value: 
     left_alone = same is not None and _equal(value, same.value)
     untouched = e.async_op and not e.waited and left_alone
     sources = _sources(call, e, column)
-    parts = [_sent(given.get(rank), chunk) for rank, chunk in sources]
+    parts = [_sent_value(given.get(rank), chunk) for rank, chunk in sources]
     if e.reduce_op:
         sign = SIGNS.get(e.reduce_op, e.reduce_op.lower() + " ") + letter(column)
         if agree(call) and not untouched and _is_reduction(value, parts, e.reduce_op):
             return Slot(column, value, sign, "reduced", None, joined)
     elif len({other.op for other in call}) == len(sources) == 1:
         ((sender, chunk),) = sources
-        if share := _copied(value, parts[0]):
+        if share := _copied_share(value, parts[0]):
             return Slot(column, value, letter(chunk, sender), "data", sender, joined, share)
     return same if left_alone else Slot(column, value, "?", "unknown", None, joined)
 
@@ -105,7 +105,7 @@ def _sources(call: Call, e: Event, column: int) -> tuple[tuple[int, int], ...]:
     return tuple((rank, begin + k) for rank, k in (left[column % len(group)] if isinstance(left, list) else left))
 
 
-def _sent(row: Row | None, column: int) -> Value:
+def _sent_value(row: Row | None, column: int) -> Value:
     """A rank's input for a column: its only tensor, if it passes one."""
     row = row or []
     return row[0].value if len(row) == 1 else next((slot.value for slot in row if slot.column == column), None)
@@ -121,7 +121,7 @@ def _placed(value: Value, shape: str, call: Call, e: Event, side: int) -> list[t
     """(column, tensor, joined) for everything in a captured value."""
     mine = call.group.index(e.rank)
     if isinstance(value, (list, tuple)):
-        flat = [v for v in each(value) if v is not None]
+        flat = [v for v in as_list(value) if v is not None]
         if e.op.endswith("_coalesced") and shape != "whole":  # several calls in one: a row of slots for each tensor
             placed = ((k, *slot) for k, v in enumerate(flat) for slot in _placed(v, shape, call, e, side))
             return [(k * len(call.group) + column, v, joined) for k, column, v, joined in placed]
@@ -160,7 +160,7 @@ def _equal(a: Value, b: Value) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here
 
 
-def _copied(value: Value, sent: Value) -> float:
+def _copied_share(value: Value, sent: Value) -> float:
     """The share of the value, from its beginning, that equals the sent value; parts of a Summary are believed.
 
     A buffer may be larger than the message, and of a different dtype: it then has the sender's bytes.

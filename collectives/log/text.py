@@ -8,7 +8,7 @@ from typing import Iterable
 
 import torch
 
-from ..format import aligned, dtype_name, numbers, size, span
+from ..format import align, dtype_name, numbers, size, span
 from .calls import Call
 from .event import Event, Line, Value
 from .transfers import delivered
@@ -24,7 +24,7 @@ def block_table(block: list[Call], most: int | None = None) -> str:
     same = {what for *_, what, _ in rows}
     head = f"{len(block)} message{'s' * (len(block) > 1)}" + (f", {same.pop()} each" if len(same) == 1 else "")
     cells = [(ends, value, *[what] * bool(same), note) for ends, value, what, note in rows]
-    lines = [head, aligned(cells, indent="  ", gap="   ")]
+    lines = [head, align(cells, indent="  ", gap="   ")]
     if most is not None and len(block) > most:
         lines.append(f"  ... and {len(block) - most} more")
     return "\n".join(lines)
@@ -55,7 +55,7 @@ def call_table(call: Call) -> str:
     if all(e.before is None and e.after is None for e in call):
         return head
     rows = [(rank_mark(e), before_text(e), "->", after_text(e)) for e in call]
-    return f"{head}\n" + aligned([("rank", "before", "", "after"), *rows], indent="  ", least=(5,))
+    return f"{head}\n" + align([("rank", "before", "", "after"), *rows], indent="  ", least=(5,))
 
 
 def call_title(call: Call) -> str:
@@ -139,7 +139,7 @@ def source(line: Line | None) -> str:
     return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
 
 
-def dropped(send: Event, more: int = 0) -> str:
+def drop_note(send: Event, more: int = 0) -> str:
     """A sentence on the mistake behind a message that gloo may lose, and the fix.  more: the rank's others."""
     others = f", and of {more} more," * bool(more)
     where = f" ({source(send.line)})" * bool(send.line)
@@ -154,4 +154,4 @@ def all_dropped(sends: Iterable[Event]) -> list[str]:
     by_rank: dict[int, list[Event]] = {}
     for send in sends:
         by_rank.setdefault(send.rank, []).append(send)
-    return [dropped(first, len(more)) for first, *more in by_rank.values()]
+    return [drop_note(first, len(more)) for first, *more in by_rank.values()]

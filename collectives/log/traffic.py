@@ -42,7 +42,7 @@ def count(events: list[list[Event]]) -> Traffic:
     traffic.ops.update(e.op for mine in events for e in mine)
     calls = [call for call in pair(events) if len(call.group) > 1]
     for call in calls:
-        for e, (out, in_) in zip(call, _moved(call)):
+        for e, (out, in_) in zip(call, _bytes_of_ranks(call)):
             traffic.largest[e.rank] = max(traffic.largest[e.rank], _buffer(e, call))
             traffic.sent[e.rank] += out
             traffic.received[e.rank] += in_
@@ -61,7 +61,7 @@ def _buffer(e: Event, call: Call) -> float:
     return sum(other.nbytes for other in call) if collects else e.nbytes
 
 
-def _moved(call: Call) -> list[tuple[float, float]]:
+def _bytes_of_ranks(call: Call) -> list[tuple[float, float]]:
     """Per event: bytes sent, bytes received."""
     if call.is_message:
         return [(e.nbytes, 0) if e.op == "send" else (0, e.nbytes) for e in call]

@@ -132,7 +132,7 @@ class _RankSteps:
         # Whether each ended event has a step; and the same, as if all except recvs had.
         self._known = [False] * len(ended), [e.op != "recv" for e in ended]
         waiting = sorted((self._follows[id(e)], k) for e, k in made)
-        self.fronts = [_passed(waiting, known) for known in self._known]
+        self.fronts = [_matched(waiting, known) for known in self._known]
 
     def last(self, e: Event) -> int:
         """The highest known step of the events that `e` follows; -1 if no step is known."""
@@ -154,7 +154,7 @@ class _RankSteps:
             i += i & -i
 
 
-def _passed(waiting: list[tuple[int, int]], known: list[bool]) -> Iterator[int | None]:
+def _matched(waiting: list[tuple[int, int]], known: list[bool]) -> Iterator[int | None]:
     """The calls of a rank's events, each once all that the event follows is known; None: not yet.
 
     waiting: the number of ended events that an event follows, and its call; in ascending order.

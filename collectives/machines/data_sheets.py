@@ -12,7 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Iterator, Mapping, NamedTuple, get_args
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 UNITS = {  # unit -> what it measures, and its size in SI units
     "": ("words", Decimal(1)),
     "count": ("count", Decimal(1)),

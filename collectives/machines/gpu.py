@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from .data_sheets import COUNT, HERE, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
+from .data_sheets import COUNT, FOLDER, SHARE, SPEED, WORDS, DataSheet, Dimension, data_sheets
 
-FILE = HERE / "gpus.csv"
+FILE = FOLDER / "gpus.csv"
 NCCL = "NCCL's cost model"  # needs a figure
 _SPEEDS = Dimension("bytes/s", None)
 _OF_NODES = Dimension("bytes/s", 3)  # for one node, two, more

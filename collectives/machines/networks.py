@@ -10,9 +10,9 @@ from math import log
 from pathlib import Path
 from typing import Sequence
 
-from .data_sheets import COUNT, HERE, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
+from .data_sheets import COUNT, FOLDER, SECONDS, SHARE, WORDS, DataSheet, Dimension, data_sheets
 
-FILE = HERE / "networks.csv"
+FILE = FOLDER / "networks.csv"
 PRICES = "the price of a collective"  # needs a figure
 _OF_PROTOCOLS = Dimension("seconds", 3)  # for LL, LL128, Simple
 _OF_SIZES = Dimension("share", 3)  # for ANCHORS

@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 
 from . import tuning
-from .data_sheets import COUNT, HERE, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
+from .data_sheets import COUNT, FOLDER, SECONDS, SPEED, WORDS, DataSheet, Value, data_sheets
 from .gpu import NCCL, gpu
 from .networks import FIGURES, Network
 from .networks import network as network_of
@@ -36,13 +36,13 @@ MACHINE_FIGURES = {
 @cache
 def links() -> dict[str, DataSheet]:
     """The links of links.csv by name.  Raises ValueError for a mistake in it."""
-    return data_sheets("link", HERE / "links.csv", LINK_FIGURES)
+    return data_sheets("link", FOLDER / "links.csv", LINK_FIGURES)
 
 
 @cache
 def machines() -> dict[str, DataSheet]:
     """The machines of machines.csv by name.  Raises ValueError for a mistake in it."""
-    return data_sheets("machine", HERE / "machines.csv", MACHINE_FIGURES)
+    return data_sheets("machine", FOLDER / "machines.csv", MACHINE_FIGURES)
 
 
 def machine(name: str, gpus: int | None = None) -> Machine:
@@ -52,7 +52,7 @@ def machine(name: str, gpus: int | None = None) -> Machine:
     Raises ValueError for a name that is not there, or nodes that would not be full.
     """
     if name.endswith(".csv"):
-        return _own(Path(name), gpus)
+        return _from_file(Path(name), gpus)
     if name not in machines():
         raise ValueError(f"no machine is called {name!r}, only {', '.join(machines())}; more go into machines.csv.")
     sheet, needed_by = machines()[name], "machine()"
@@ -66,7 +66,7 @@ def machine(name: str, gpus: int | None = None) -> Machine:
     return rails(gpus // node, kind, sheet.value("card", needed_by), node, network=sheet.value("network", needed_by))
 
 
-def _own(file: Path, gpus: int | None) -> Machine:
+def _from_file(file: Path, gpus: int | None) -> Machine:
     """A machine of a file of its own, made as `rails` makes one."""
     (sheet,) = data_sheets("machine", file, MACHINE_FIGURES | FIGURES).values()
     kind, node, card = (sheet.value(figure, "machine()") for figure in ("gpu", "node", "card"))
@@ -80,7 +80,7 @@ def _own(file: Path, gpus: int | None) -> Machine:
 
 def nvlink_node(gpu: str = "H100", ranks: int = 8) -> Machine:
     """One node whose GPUs are joined by NVSwitch.  gpu: a name in gpus.csv.  Raises ValueError for another."""
-    return _of_gpus(Gpus(gpu, ranks, inside=_inside(gpu, ranks)))
+    return _of_gpus(Gpus(gpu, ranks, inside=_network_inside(gpu, ranks)))
 
 
 def nvl72() -> Machine:
@@ -156,7 +156,7 @@ def gpu_nodes(ranks: int, node: int) -> Machine:
     return Machine(name, tuple(levels), overhead=overhead, source="round figures")
 
 
-def _inside(kind: str, ranks: int) -> Network:
+def _network_inside(kind: str, ranks: int) -> Network:
     """The network between the GPUs of a node; in a rack they are in several hosts, of HOST_GPUS each."""
     return network_of("NVLink rack" if gpu(kind).value("host", NCCL) == "Arm" and ranks > HOST_GPUS else "NVLink")
 
@@ -165,7 +165,7 @@ def _clustered(
     nodes: int, kind: str, nic: float, ranks: int, network: str | Network, name: str, shared: Level
 ) -> Machine:
     """Nodes on a network; where it restricts protocols, the machine has only those."""
-    inside = _inside(kind, ranks)
+    inside = _network_inside(kind, ranks)
     between = network or ("racks" if inside.name == "NVLink rack" else "verbs")
     between = between if isinstance(between, Network) else network_of(between)
     algorithms, protocols = between.words("algorithms" if nodes > 2 else "two"), between.words("protocols")

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from .data_sheets import HERE, at, records
+from .data_sheets import FOLDER, at, records
 from .presets import machine
 from .topology import Machine
 
-FITTED = "fitted"  # constants were taken from this very sweep
+FITTED_ROLE = "fitted"  # constants were taken from this very sweep
 FORM = "form"  # no constant is from here, but the shape of the model (chunks in tuning.py) was found by looking at it
 HELD_OUT = "held out"  # kept back, source by source, until the model was final
 SUSPECT = "suspect"  # something is wrong with the sweep, see its note; it counts nowhere
@@ -38,13 +38,13 @@ class Sweep(NamedTuple):
     figures: tuple[tuple[int, float], ...]  # (bytes, figure) for each size
 
 
-ROLES = ("", FITTED, FORM, HELD_OUT, SUSPECT)
+ROLES = ("", FITTED_ROLE, FORM, HELD_OUT, SUSPECT)
 COLUMNS = Sweep.__annotations__ | {"machine": str, "unit": ("µs", "GB/s"), "role": ROLES}
 del COLUMNS["figures"]
 
 
 @cache
-def sweeps(file: Path = HERE / "sweeps.csv", measurements: Path = HERE / "measurements.csv") -> tuple[Sweep, ...]:
+def sweeps(file: Path = FOLDER / "sweeps.csv", measurements: Path = FOLDER / "measurements.csv") -> tuple[Sweep, ...]:
     """All published sweeps, in the order of the file.  Raises ValueError for a mistake in one."""
     figures, places = defaultdict(list), {}
     for place, row in records(measurements, {"sweep": str, "bytes": int, "value": float}, ("sweep", "bytes")):

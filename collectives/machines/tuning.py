@@ -140,7 +140,7 @@ CARD_HANDSHAKE_SECONDS = (
     25e-6  # fitted: a turn's where the cards are the limit (two nodes of 8 x B200, sweeps.csv, "vultr")
 )
 DEEPEST_TURNS = 5  # fitted likewise: with more rounds than that the turns hide behind the cards
-FILLED = 0.55  # fitted likewise: of the pipeline, while it fills
+FILL_SHARE = 0.55  # fitted likewise: of the pipeline, while it fills
 
 
 class Chunking(NamedTuple):
@@ -178,6 +178,6 @@ class AtCards(Chunking):
     __slots__ = ()
 
     def seconds(self, nbytes: float) -> tuple[float, float]:
-        filling = (self.stages - 1) * FILLED * min(nbytes, self.lanes * self.chunk(nbytes)) / self.bandwidth
+        filling = (self.stages - 1) * FILL_SHARE * min(nbytes, self.lanes * self.chunk(nbytes)) / self.bandwidth
         turns = min(self.rounds(nbytes), DEEPEST_TURNS) + self.stages - 1
         return turns * self.handshake + filling, nbytes / self.bandwidth

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..format import aligned, short
+from ..format import align, short
 from ..frontend import show
 from ..judge.gloo import may_be_lost
 from ..log.calls import Call, blocks, pair
@@ -54,7 +54,7 @@ class Run:
         from ..draw.panels import draw_calls  # who opens a record needs no matplotlib to read it
 
         calls = self.calls
-        return draw_calls(_few(calls) if which is None else blocks(_chosen(calls, which)), calls)
+        return draw_calls(_blocks(calls) if which is None else blocks(_select(calls, which)), calls)
 
     def table(self, which: int | slice | None = None) -> str:
         """The picture in words, for all calls or the chosen ones."""
@@ -62,11 +62,11 @@ class Run:
 
     def chosen(self, which: int | slice | None) -> list[Call]:
         """The calls that `draw(which)` and `table(which)` are about."""
-        return _chosen(self.calls, which)
+        return _select(self.calls, which)
 
     def __repr__(self) -> str:
         calls = self.calls
-        shown = _few(calls)
+        shown = _blocks(calls)
         parts = [block_table(block, SHOWN_MESSAGES) for block in shown]
         rest = len(calls) - sum(map(len, shown))
         if rest:
@@ -82,27 +82,27 @@ class Run:
         if all(result is None for result in self.results):
             return ""
         last = [events[-1].after if events else None for events in self.events]
-        if last_shown and all(_same(r, value) for r, value in zip(self.results, last)):
+        if last_shown and all(_is_same(r, value) for r, value in zip(self.results, last)):
             return ""
         rows = [("rank", f"{self.name} returned"), *((str(r), short(result)) for r, result in enumerate(self.results))]
-        return aligned(rows, right=(0,), indent="  ", gap="   ")
+        return align(rows, right=(0,), indent="  ", gap="   ")
 
     def _ipython_display_(self) -> None:
         show(self.draw() if any(self.events) else None, repr(self))
 
 
-def _few(calls: list[Call]) -> list[list[Call]]:
+def _blocks(calls: list[Call]) -> list[list[Call]]:
     """The blocks of calls that are shown by default."""
     found = blocks(calls)
     return found if len(found) < SHORTENED else found[:SHOWN_BLOCKS]
 
 
-def _same(result: Any, value: Value) -> bool:
+def _is_same(result: Any, value: Value) -> bool:
     tensors = isinstance(result, torch.Tensor) and isinstance(value, torch.Tensor)
     return tensors and result.shape == value.shape and torch.equal(result.detach().to(value.dtype), value)
 
 
-def _chosen(calls: list[Call], which: int | slice | None) -> list[Call]:
+def _select(calls: list[Call], which: int | slice | None) -> list[Call]:
     if which is None:
         return calls
     if isinstance(which, slice):

@@ -11,7 +11,7 @@ MEMORY = {"parameters": SERIES[3], "gradients": SERIES[1], "optimizer": SERIES[2
 # A part that sends gradients has their color, one that passes activations theirs, and one that gathers "gathered"'s.
 SECONDS = {"compute": FAINT, "tensor": SERIES[5], "context": MEMORY["gathered"], "experts": "#9ef9b0", "bubble": "#dde1e5",
            "pipeline": MEMORY["activations"], "data": MEMORY["gradients"], "optimizer": MEMORY["optimizer"]}  # fmt: skip
-LEAST = 0.002  # of a bar, that a part is named
+MIN_SHARE = 0.002  # of a bar, that a part is named
 KEPT_FREE = "#88888844"  # on a light page and on a dark one
 
 
@@ -27,7 +27,7 @@ class Bar(NamedTuple):
 
     def legend(self) -> list[tuple[str, str]]:
         """Tint and words of each part that is large enough."""
-        least = LEAST * sum(self.parts.values())
+        least = MIN_SHARE * sum(self.parts.values())
         return [(self.tints[part], f"{part} {self.said(v)}") for part, v in self.parts.items() if v > least]
 
 
@@ -56,7 +56,7 @@ def spare(s: Step) -> tuple[float, str]:
     return free, f"to spare {size(free)}"
 
 
-def expected(s: Step) -> list[tuple[str, tuple[float, float, float], str]]:
+def validation_bands(s: Step) -> list[tuple[str, tuple[float, float, float], str]]:
     """The bands of the step's seconds, to the scale of its bar: kind, (low, median, high), words."""
     return [(kind, tuple(band), str(band)) for kind, band in (("benchmark", s.benchmark), ("production", s.production))]
 
@@ -73,5 +73,5 @@ def shares(s: Step) -> dict:
     memory |= {"limit": s.capacity / whole, "spare": free / whole, "verdict": verdict(s)}
     memory["legend"].append((KEPT_FREE, words))
     longest = s.production.high
-    time["bands"] = [[kind, [at / longest for at in band], said] for kind, band, said in expected(s)]
+    time["bands"] = [[kind, [at / longest for at in band], said] for kind, band, said in validation_bands(s)]
     return dict(zip(("title", "subtitle"), title(s))) | {"rows": found}

@@ -51,7 +51,7 @@ class Memory(NamedTuple):
         return f"{size(self.total)} per GPU: {', '.join(parts)}"
 
 
-class Held(NamedTuple):
+class HeldParameters(NamedTuple):
     """Parameters that a GPU computes with: its experts', and all others."""
 
     dense: float
@@ -62,7 +62,7 @@ class Held(NamedTuple):
         return self.dense + self.experts
 
 
-def held_parameters(model: Shape, division: Division, stage: int = 0) -> Held:
+def held_parameters(model: Shape, division: Division, stage: int = 0) -> HeldParameters:
     """Parameters that a GPU of the first (0) or second (1) pipeline rank computes with."""
     layers = division.layers(model, stage) if division.pipeline > 1 else model.layers
     experts = layers * model.expert_parameters
@@ -71,7 +71,7 @@ def held_parameters(model: Shape, division: Division, stage: int = 0) -> Held:
     else:
         dense = layers * model.layer - experts + model.embedding * (stage == 0)
     cut = division.experts if division.experts > 1 else division.tensor
-    return Held(dense / division.tensor, experts / cut)
+    return HeldParameters(dense / division.tensor, experts / cut)
 
 
 def memory(model: Shape, division: Division, batch: int, bytes_: Bytes = MIXED, flash: bool = True) -> Memory:

@@ -8,7 +8,7 @@ from ..draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture
 from ..draw.labels import legend
 from ..format import duration, size
 from ..machines.gpu import gpu, gpus
-from .bars import LEAST, MEMORY, SECONDS, bars, expected, spare, title, verdict
+from .bars import MEMORY, MIN_SHARE, SECONDS, bars, spare, title, validation_bands, verdict
 from .search import Plans
 from .step import BANDS, Step
 from .validation import RUN_KINDS, Validation
@@ -40,14 +40,14 @@ def draw_step(s: Step) -> Picture:
         legend(sketch, left, y + HIGH + 14, shown, between=15, right=WIDTH - 3)
         y += HIGH + 44
         if bar.name == "step":
-            y = _expected(sketch, s, left, y - 12, scale)
+            y = _draw_bands(sketch, s, left, y - 12, scale)
     sketch.reach(WIDTH, y - 16)
     return Picture([sketch], repr(s), f"Picture: memory, seconds and bytes of {s.model.name}, {s.division}")
 
 
-def _expected(sketch: Canvas, s: Step, left: float, y: float, scale: float) -> float:
+def _draw_bands(sketch: Canvas, s: Step, left: float, y: float, scale: float) -> float:
     """The bands of the step's seconds, below its bar and to its scale; returns the y of the next row."""
-    for kind, (low, median, high), words in expected(s):
+    for kind, (low, median, high), words in validation_bands(s):
         sketch.text(left - 10, y + 5, kind, 10.5, SOFT, align="right")
         sketch.box(left + low * scale, y, (high - low) * scale, 10, SHADED, radius=1)
         middle = left + median * scale
@@ -94,7 +94,7 @@ def _bar(sketch: Canvas, parts: Parts, tints: Mapping, x: float, y: float, scale
 def _kinds(sketch: Canvas, name: str, tints: Mapping, steps: Sequence[Parts], y: float) -> float:
     """The tints of all parts that count in some step; returns the y of the next line."""
     sketch.text(0, y, name, 11, align="left", bold=True)
-    counted = {part for parts in steps for part, value in parts.items() if value > LEAST * sum(parts.values())}
+    counted = {part for parts in steps for part, value in parts.items() if value > MIN_SHARE * sum(parts.values())}
     shown = ((tint, part) for part, tint in tints.items() if part in counted)
     legend(sketch, 60.0, y, shown, between=17)
     return y + 18

@@ -4,7 +4,7 @@ from itertools import product
 from math import log
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
-from ..format import aligned, duration, size
+from ..format import align, duration, size
 from ..frontend import show
 from ..lazy import Later
 from ..machines.topology import Machine
@@ -12,14 +12,14 @@ from .communication import data_calls, data_messages, network
 from .division import KINDS, RECOMPUTE, Division
 from .memory import MARGIN, MIXED, Bytes, activations, states
 from .shape import Shape
-from .software import LATEST, Program, named
+from .software import LATEST, Program, program_named
 from .step import LEAST_TOKENS, Inside, Step, inside, step, updating, usable
 
 MICROBATCHES = (1, 2, 4, 8)
-FIRST, SHOWN = 5, 12
-SAME = 1.02  # the plan errs by more
+FIRST, MAX_ROWS = 5, 12
+TIE_RATIO = 1.02  # the plan errs by more
 HEAD = ("data", "tensor", "pipe", "ctx", "exp", "ZeRO", "mb", " recompute", "memory", "step", "production", "MFU")
-ONE = ("ctx", "exp", "mb")  # columns that are left out where all are 1
+OPTIONAL_COLUMNS = ("ctx", "exp", "mb")  # columns that are left out where all are 1
 
 
 class Plans(list):
@@ -39,7 +39,7 @@ class Plans(list):
         self.tried, self.too_large = tried, too_large
         self.mixtures = _first_of_each(self, lambda s: s.division.kinds)
         self.first = _first_of_each(self, lambda s: tuple(getattr(s.division, kind) for kind in KINDS))[:FIRST]
-        self.shown = self.mixtures[:SHOWN]  # in the picture
+        self.shown = self.mixtures[:MAX_ROWS]  # in the picture
         fit = {s.division.kinds for s in self}
         smallest = sorted(least, key=lambda s: s.needed)
         self.smallest = smallest[0] if smallest else None
@@ -56,9 +56,9 @@ class Plans(list):
         lines += [f"  {self.too_large:,} of {self.tried:,} divisions {room}. The first {len(self.first)}:"]
         lines.append(_table(self.first))
         lines += [f"  warning: {words}" for words in first.warnings]
-        others = [s for s in self.mixtures if s not in self.first][:SHOWN]
+        others = [s for s in self.mixtures if s not in self.first][:MAX_ROWS]
         lines += ["  Why others lose, the best of each other mixture:"] * bool(others)
-        lines += [f"    {duration(s.time):>7}  {s.division.short}: {lost(s, first)}" for s in others]
+        lines += [f"    {duration(s.time):>7}  {s.division.short}: {loss_words(s, first)}" for s in others]
         lines += ["  Of these mixtures none fits; what would need least:"] * bool(self.least)
         lines += [f"    {s.needed / 2**30:>3.0f} GiB  {s.division.short}" for s in list(self.least.values())[:FIRST]]
         return "\n".join(lines)
@@ -69,12 +69,12 @@ class Plans(list):
         show(self.draw() if self else None, repr(self))
 
 
-def lost(s: Step, first: Step) -> str:
+def loss_words(s: Step, first: Step) -> str:
     """The parts in which a step is slower than the first one: '+1.2 s bubble, +300 ms tensor'."""
-    if s.time < first.time * SAME:
+    if s.time < first.time * TIE_RATIO:
         more = len(s.division.kinds) > len(first.division.kinds)
         why = ", with a warning" if s.warnings else ", with more kinds to set up" * more
-        return f"as fast within {SAME - 1:.0%}{why}"
+        return f"as fast within {TIE_RATIO - 1:.0%}{why}"
     longer = {part: seconds - first.seconds[part] for part, seconds in s.seconds.items()}
     parts = sorted((part for part in longer if longer[part] > 0.002 * first.time), key=longer.get, reverse=True)[:2]
     again = " for recomputing" * (RECOMPUTE.index(s.division.recompute) > RECOMPUTE.index(first.division.recompute))
@@ -91,9 +91,9 @@ def _first_of_each(steps: Iterable[Step], key: Callable[[Step], Any]) -> list[St
 
 def _table(steps: Iterable[Step]) -> str:
     rows = [dict(zip(HEAD, HEAD)), *map(_row, steps)]
-    shown = [name for name in HEAD if name not in ONE or any(row[name] != "1" for row in rows[1:])]
+    shown = [name for name in HEAD if name not in OPTIONAL_COLUMNS or any(row[name] != "1" for row in rows[1:])]
     right = [k for k, name in enumerate(shown) if name != " recompute"]
-    return aligned([[row[name] for name in shown] for row in rows], right, indent="    ")
+    return align([[row[name] for name in shown] for row in rows], right, indent="    ")
 
 
 def _row(s: Step) -> dict[str, str]:
@@ -106,7 +106,7 @@ def _row(s: Step) -> dict[str, str]:
 
 
 def _order(s: Step, fastest: float) -> tuple:
-    return int(log(s.time / fastest) / log(SAME)), bool(s.warnings), len(s.division.kinds), s.time
+    return int(log(s.time / fastest) / log(TIE_RATIO)), bool(s.warnings), len(s.division.kinds), s.time
 
 
 def plan(
@@ -130,7 +130,7 @@ def plan(
     """
     if unknown := sorted(set(without) - set(KINDS)):
         raise ValueError(f"kinds of parallelism are {', '.join(KINDS)}, not {', '.join(unknown)}.")
-    search = _Search(model, machine, batch, named(program), bytes_, usable(machine, capacity) / (1 + MARGIN))
+    search = _Search(model, machine, batch, program_named(program), bytes_, usable(machine, capacity) / (1 + MARGIN))
     for base in _bases(model, machine, batch, without):
         search.divide(base, shards)
 

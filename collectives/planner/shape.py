@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ..machines.data_sheets import HERE, records
+from ..machines.data_sheets import FOLDER, records
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Shape:
 
 
 # Published models by name; the columns of machines/models.csv are Shape's fields.
-SHAPES = {row["name"]: Shape(**row) for _, row in records(HERE / "models.csv", Shape.__annotations__, ("name",))}
+SHAPES = {row["name"]: Shape(**row) for _, row in records(FOLDER / "models.csv", Shape.__annotations__, ("name",))}
 
 
 def shape(name: str) -> Shape:

@@ -40,7 +40,7 @@ PROGRAMS = {
 LATEST = "Megatron-LM 2024"
 
 
-def named(name: str | Program) -> Program:
+def program_named(name: str | Program) -> Program:
     """A program by its name.  Raises ValueError for one that is not in PROGRAMS."""
     if isinstance(name, Program):
         return name

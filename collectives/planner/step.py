@@ -25,7 +25,7 @@ from .compute import PLANNER, Compute
 from .division import Division
 from .memory import LEFT_OUT, MARGIN, MIXED, Bytes, Memory, held_parameters, memory
 from .shape import Shape
-from .software import LATEST, Program, named
+from .software import LATEST, Program, program_named
 
 USABLE = 0.97  # of the memory: CUDA and NCCL take the rest
 # A parameter's, in an update: copy, mean and square are read and written (24), the gradient read (4), it written (2).
@@ -138,7 +138,7 @@ class Step:
         capacity: float | None = None,
     ) -> None:
         self.model, self.division, self.batch, self.machine = model, division, batch, machine
-        self.program = named(program)
+        self.program = program_named(program)
         self.memory: Memory = memory(model, division, batch, bytes_, self.program.flash)
         self.capacity = usable(machine, capacity)
         if division.gpus != machine.gpus.count:

@@ -11,10 +11,10 @@ from itertools import groupby, islice, takewhile
 from typing import Callable, Iterable, NamedTuple
 
 from ..cost.spread import spread
-from ..format import aligned, duration
+from ..format import align, duration
 from ..frontend import show
 from ..lazy import Later
-from ..machines.data_sheets import HERE, at, records
+from ..machines.data_sheets import FOLDER, at, records
 from ..machines.gpu import gpu
 from ..machines.presets import machine
 from ..machines.topology import Machine
@@ -30,7 +30,7 @@ RUN_KINDS = {
     "production": "Production runs",
     "rival": "Measured by the makers of a different program, so of no use for a band",
 }
-FITTED = "fitted"  # a row's role: PASSES or IN_STEP were taken from it
+FITTED_ROLE = "fitted"  # a row's role: PASSES or IN_STEP were taken from it
 
 WHY = (  # what the planner does not know, where it errs most
     "ZeRO-3 alone, as DeepSpeed was in 2021: 1,536 GPUs take as long as 768, as they would if each got its parameters "
@@ -86,42 +86,42 @@ class Allocated(NamedTuple):
 
 
 # A published quantity besides seconds -> its count per token, its unit, and whether it is per GPU.
-COUNTED: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
+SIZES: dict[str, tuple[Callable[[Shape], float], float, bool]] = {
     "tokens/s": (lambda model: 1, 1, False),
     "tokens/s/GPU": (lambda model: 1, 1, True),
     "TFLOP/s/GPU, recomputed": (Shape.recomputed_flops, 1e12, True),  # the second forward is counted too
     "TFLOP/s/GPU, causal": (lambda model: model.flops(causal=True), 1e12, True),  # of attention the causal half
 }
-BETWEEN, MOST = "B between steps", "B at most"  # of a GPU's memory
+BETWEEN, PEAK = "B between steps", "B at most"  # of a GPU's memory
 
 SHARING = dict(tensor=int, pipeline=int, context=int, shard=int, copies=int, experts=int, gather=GATHER, sequence=bool)
 SHARING |= dict(chunks=int, microbatch=int, recompute=RECOMPUTE)
 COLUMNS = dict(run=str, model=str, length=int, machine=str, gpus=int, batch=int) | SHARING
-COLUMNS |= dict(program=tuple(PROGRAMS), kind=tuple(RUN_KINDS), value=float, unit=("s/step", *COUNTED, BETWEEN, MOST))
-COLUMNS |= dict(role=("", FITTED), note=str | None, source=str)
+COLUMNS |= dict(program=tuple(PROGRAMS), kind=tuple(RUN_KINDS), value=float, unit=("s/step", *SIZES, BETWEEN, PEAK))
+COLUMNS |= dict(role=("", FITTED_ROLE), note=str | None, source=str)
 SETTING = tuple(column for column in COLUMNS if column not in ("value", "role", "note"))  # of which none comes twice
 
 
 def _read() -> tuple[tuple[Published, ...], tuple[Allocated, ...]]:
     """Runs whose seconds are published, and those whose memory is."""
     runs, logs = [], {}
-    for place, row in records(HERE / "training_runs.csv", COLUMNS, SETTING):
+    for place, row in records(FOLDER / "training_runs.csv", COLUMNS, SETTING):
         what, gpus, batch, source = row["run"], row["gpus"], row["batch"], row["source"]
         with at(place):
             model = shape(row["model"]).with_(length=row["length"])
             data = gpus // (row["tensor"] * row["pipeline"] * row["context"])  # GPUs that nothing else counts
             division = Division(data, **{name: row[name] for name in SHARING})
-            if row["unit"] in (BETWEEN, MOST):
+            if row["unit"] in (BETWEEN, PEAK):
                 logs.setdefault((what, model, division, batch, source), {})[row["unit"]] = row["value"]
                 continue
             seconds = row["value"]
-            if row["unit"] in COUNTED:
-                counted, unit, by_gpu = COUNTED[row["unit"]]
+            if row["unit"] in SIZES:
+                counted, unit, by_gpu = SIZES[row["unit"]]
                 seconds = counted(model) * model.length * batch / (row["value"] * unit * (gpus if by_gpu else 1))
             on = machine(row["machine"], gpus)
         how = (row["program"], row["kind"], row["role"], row["note"])
         runs.append(Published(what, model, division, batch, on, seconds, source, *how))
-    return tuple(runs), tuple(Allocated(*log, held[MOST], held.get(BETWEEN)) for log, held in logs.items())
+    return tuple(runs), tuple(Allocated(*log, held[PEAK], held.get(BETWEEN)) for log, held in logs.items())
 
 
 RUNS, ALLOCATED = _read()
@@ -204,7 +204,7 @@ class Validation(list):
             mark = f" ({notes.index(run.note) + 1})" if run.note else ""
             of = (run.what, row.gpu, f"{run.division.gpus:,}", f"  {run.division.short}")
             cells.append((*of, *row.seconds, f" {run.role}{mark}"))
-        table = aligned(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(27, 10, 6, 52, 10, 10, 7))
+        table = align(cells, right=(2, 4, 5, 6), indent="  ", gap="", least=(27, 10, 6, 52, 10, 10, 7))
         return self._below_sources(table, before)
 
     def errors(self, kind: str) -> str:
@@ -212,7 +212,7 @@ class Validation(list):
         rows, earlier = self.of(kind), takewhile(lambda other: other != kind, RUN_KINDS)
         cells = [("", "GPU", "GPUs", "published", "expected", "error")]
         cells += [(r.published.what, r.gpu, f"{r.published.division.gpus:,}", *r.seconds) for r in rows]
-        table = aligned(cells, right=(2, 3, 4, 5), indent="  ")
+        table = align(cells, right=(2, 3, 4, 5), indent="  ")
         before = sum(len(self.of(other).sources) for other in earlier)
         return f"{_title(kind)}\n{rows._below_sources(table, before)}"
 

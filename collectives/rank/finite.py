@@ -6,7 +6,7 @@ from typing import Callable
 
 import torch
 
-from ..log.event import Event, Value, each
+from ..log.event import Event, Value, as_list
 from ..log.messages import Message, NotFinite
 
 
@@ -42,7 +42,7 @@ def all_finite(inputs: Value, later: bool) -> torch.Tensor | bool | None:
 
     later: a device computes it in its stream, and this returns at once: the result can be read after that.
     """
-    numbers = [t for t in each(inputs) if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())]
+    numbers = [t for t in as_list(inputs) if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())]
     if not numbers:
         return None
     if not later:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ..log.collectives import of
-from ..log.event import Event, Value, each
+from ..log.event import Event, Value, as_list
 from .tensors import aliased, has_gaps
 from .torch_private import schema
 
@@ -116,8 +116,8 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
     elif kind == "recv":
         src = None if operator == "recv_any_source_" else _peer(ranks, given["src"], "receive from")
         event.src, event.tag = src, given["tag"]
-    all_in = each(inputs)
-    all_out = all_in if outputs is inputs else each(outputs)
+    all_in = as_list(inputs)
+    all_out = all_in if outputs is inputs else as_list(outputs)
     if tensors := all_in or all_out:  # what the rank passes in, or its buffer if it passes none
         first = tensors[0]
         event.dtype, event.shape = first.dtype, tuple(first.shape)
@@ -154,6 +154,6 @@ def _unwrapped(kind: str, value: Any) -> Value:
     if not isinstance(value, (list, tuple)):
         return value
     if kind in LISTS:
-        return each(value)
+        return as_list(value)
     first = value[0] if value else None
     return list(first) if isinstance(first, (list, tuple)) else first

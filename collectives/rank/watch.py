@@ -16,7 +16,7 @@ from typing import Callable
 
 import torch
 
-from ..log.event import each
+from ..log.event import as_list
 from . import torch_private
 from .operators import Reading
 from .tensors import extent
@@ -156,7 +156,7 @@ class Watch(DispatchMode):
                 return NotImplemented  # they come here again, with the tensors that they wrap
             for place, name, how in used:
                 value = args[place] if place < len(args) else kwargs.get(name) if kwargs else None
-                for tensor in each(value):
+                for tensor in as_list(value):
                     if isinstance(tensor, torch.Tensor):  # rather than a number
                         self.check(tensor, how)
         # While a mode handles an operator it is off the stack, and returns to it by itself.

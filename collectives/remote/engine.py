@@ -27,7 +27,7 @@ SIOCGIFADDR = 0x8915  # Linux's
 _ranks: dict[str, LocalWorkers] = {}  # of one rank each
 
 
-class About(NamedTuple):
+class EngineHost(NamedTuple):
     """An engine's machine."""
 
     host: str
@@ -36,7 +36,7 @@ class About(NamedTuple):
     clock: float  # its time.perf_counter()
 
 
-class Heard(NamedTuple):
+class Reply(NamedTuple):
     """A rank's messages and output since the last request."""
 
     data: bytes = b""  # of its messages
@@ -48,9 +48,9 @@ class Heard(NamedTuple):
     computed: Mapping[Hashable, float] = {}  # CPU seconds, by process of this engine
 
 
-def describe() -> About:
+def describe() -> EngineHost:
     interface, address = _interface()
-    return About(socket.gethostname(), address, interface, time.perf_counter())
+    return EngineHost(socket.gethostname(), address, interface, time.perf_counter())
 
 
 def open_store() -> int:
@@ -65,14 +65,14 @@ def _store():
     return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
 
 
-def start(number: str, spec: RankSpec) -> Heard:
+def start(number: str, spec: RankSpec) -> Reply:
     """Fork a rank, in this process's context."""
     spec = spec._replace(context=ProcessContext.here())
     _ranks[number] = server().start([spec], Patience(time.monotonic() + START_SECONDS))
-    return Heard()
+    return Reply()
 
 
-def exchange(number: str, data: bytes, stack: bool) -> Heard:
+def exchange(number: str, data: bytes, stack: bool) -> Reply:
     """Send a rank these bytes, and return its messages and output: at once if there are any, or a little later.
 
     stack: have the rank write its stack.
@@ -88,9 +88,9 @@ def exchange(number: str, data: bytes, stack: bool) -> Heard:
         poll.register(source, select.POLLIN)
     poll.poll(ANSWER_SECONDS * 1000)
     rank.server.read()
-    said, ended = _received(rank.socks[0])
+    said, ended = _receive(rank.socks[0])
     status, refused = next(iter(rank.exits.values()), None), rank.refused and rank.refused[1]
-    return Heard(said, read_now(out), read_now(err), ended, status, refused, rank.computed)
+    return Reply(said, read_now(out), read_now(err), ended, status, refused, rank.computed)
 
 
 def end(number: str) -> None:
@@ -99,7 +99,7 @@ def end(number: str) -> None:
         rank.end()
 
 
-def _received(sock: socket.socket) -> tuple[bytes, bool]:
+def _receive(sock: socket.socket) -> tuple[bytes, bool]:
     """The bytes that a rank has sent, and whether its connection has ended."""
     data = bytearray()
     try:

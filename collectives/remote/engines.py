@@ -13,7 +13,7 @@ from ..launch.ranks import Server
 from ..launch.wire import Place, ProcessContext, RankSpec
 from ..launch.work import LOOPBACK
 from ..launch.workers import Patience
-from .engine import About, describe, open_store
+from .engine import EngineHost, describe, open_store
 from .relay import ANSWER_SECONDS, POLL_SECONDS, Answer, Engines, EngineWorkers
 
 FIRST_ANSWER_SECONDS = 60.0  # at its first request, an engine imports this package
@@ -96,7 +96,7 @@ class EngineRanks:
             specs.append(RankSpec(rank, world_size, context, store, Place((), environ)))
         return EngineWorkers(self._engines, engine_of, specs, patience)
 
-    def _about(self, used: Iterable[int]) -> dict[int, About]:
+    def _about(self, used: Iterable[int]) -> dict[int, EngineHost]:
         """The engines' descriptions of their machines; their clocks are compared with ours the first time only."""
         known = self._engines.known
         asked = {engine: (time.perf_counter(), self._engines.ask(engine, describe)) for engine in used}

@@ -28,8 +28,8 @@ MTU_BYTES = 16000  # large packets: the wire handles each one in Python
 END_SECONDS = 5.0  # for the wire to end by itself
 MAX_HOSTS = 64
 KINDS = ("user", "net", "uts", "mnt")  # of namespaces that a rank enters; user first: it grants the right to the others
-HERE = Path(__file__).parent
-MOVING = "The rest of this page can be read with the outputs that are stored in it."
+FOLDER = Path(__file__).parent
+NOTE = "The rest of this page can be read with the outputs that are stored in it."
 CONTAINER = (
     "Inside a container, start the container with --security-opt seccomp=unconfined --device /dev/net/tun; on Ubuntu "
     "23.10 or newer, `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows it until the next start."
@@ -57,7 +57,7 @@ class Hosts(AbstractContextManager):
     def __init__(self, count: int = 2, latency: float = 1e-3, bandwidth: float = 125e6) -> None:
         _check(count, latency, bandwidth)
         if sys.platform != "linux":
-            raise HostsUnavailable(f"hosts are made of Linux's namespaces, and this is {platform.system()}. {MOVING}")
+            raise HostsUnavailable(f"hosts are made of Linux's namespaces, and this is {platform.system()}. {NOTE}")
         self.count = count
         self.names = [f"host{host}" for host in range(count)]
         self.addresses = [f"10.77.0.{host + 1}" for host in range(count)]
@@ -69,7 +69,7 @@ class Hosts(AbstractContextManager):
             (self._folder / f"host{host}.resolv.conf").write_text("options timeout:1 attempts:1\n")
         settings = map(str, (count, latency, bandwidth, MTU_BYTES, self._folder))
         self._wire = subprocess.Popen(
-            [sys.executable, "-I", str(HERE / "network.py"), *settings],
+            [sys.executable, "-I", str(FOLDER / "network.py"), *settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ class Hosts(AbstractContextManager):
 
     def start(self, host: int, command: list[str], **options: Any) -> subprocess.Popen:
         """A process on a host.  options: as subprocess.Popen has them."""
-        enter = [sys.executable, "-I", str(HERE / "enter.py"), str(self._ones[host])]
+        enter = [sys.executable, "-I", str(FOLDER / "enter.py"), str(self._ones[host])]
         self._started.append(subprocess.Popen([*enter, *command], **options))
         return self._started[-1]
 
@@ -204,7 +204,7 @@ def _check(count: Any, latency: float, bandwidth: float) -> None:
 def _reason(number: int, what: str) -> str:
     reason = NO_TUN if "tun" in what or number == errno.ENODEV else NO_NAMESPACES
     error = f"{what}: {os.strerror(number)}" if number else what
-    return f"{reason} ({error}). {CONTAINER} {MOVING}"
+    return f"{reason} ({error}). {CONTAINER} {NOTE}"
 
 
 # --- as a command ---------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def main() -> None:
 
 
 def _shell(hosts: Hosts) -> int:
-    enter = f"{sys.executable} -I {HERE / 'enter.py'}"
+    enter = f"{sys.executable} -I {FOLDER / 'enter.py'}"
     print("A shell on host0; `exit` removes the hosts. From another terminal of this machine:")
     for name, address, one in zip(hosts.names, hosts.addresses, hosts._ones):
         print(f"  {name}  {address}   {enter} {one} bash")

@@ -18,7 +18,7 @@ class IpyparallelEngines(Engines):
         return self._views[engine].apply_async(function, *args)
 
 
-_made: weakref.WeakKeyDictionary[Any, dict[tuple, IpyparallelEngines]] = weakref.WeakKeyDictionary()
+_engines_of: weakref.WeakKeyDictionary[Any, dict[tuple, IpyparallelEngines]] = weakref.WeakKeyDictionary()
 
 
 def engines_of(on: Any) -> IpyparallelEngines:
@@ -36,4 +36,4 @@ def engines_of(on: Any) -> IpyparallelEngines:
         raise TypeError(f"ranks need Hosts, or a Client or view of ipyparallel, not a {type(on).__name__}.")
     if lost := [engine for engine in ids if engine not in client.ids]:
         raise EngineError(f"engines {lost} are gone; those that are left: {list(client.ids)}.")
-    return _made.setdefault(client, {}).setdefault(tuple(ids), IpyparallelEngines(client, ids))
+    return _engines_of.setdefault(client, {}).setdefault(tuple(ids), IpyparallelEngines(client, ids))

@@ -96,14 +96,14 @@ class StoreEngines(Engines):
             self._store.set(f"ask/{key}", question)
         else:
             self._store.set(f"answer/{key}", _answer(question))
-        return _Awaited(self._store, f"answer/{key}")
+        return _PendingAnswer(self._store, f"answer/{key}")
 
     def quit(self) -> None:
         for engine, asked in enumerate(self._asked[1:], 1):
             self._store.set(f"ask/{engine}/{next(asked)}", QUIT)
 
 
-class _Awaited:
+class _PendingAnswer:
     """A future answer, read from the store."""
 
     def __init__(self, store: dist.Store, key: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Hashable, Mapping, Protocol
 
 from ..launch.wire import Job, Message, RankSpec, frame
 from ..launch.workers import Patience, WorkerGroup
-from .engine import About, Heard, end, exchange, read_now, start
+from .engine import EngineHost, Reply, end, exchange, read_now, start
 
 ANSWER_SECONDS = 10.0  # an engine that takes longer counts as hung
 POLL_SECONDS = 0.002
@@ -36,7 +36,7 @@ class Engines(ABC):
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        self.known: dict[int, About] = {}
+        self.known: dict[int, EngineHost] = {}
 
     @abstractmethod
     def ask(self, engine: int, function: Callable, *args: Any) -> Answer: ...
@@ -135,7 +135,7 @@ class _Remote:
             self._ask(exchange, read_now(self._messages.descriptor), stack)
         return bool(heard.data)
 
-    def _take(self, heard: Heard) -> None:
+    def _take(self, heard: Reply) -> None:
         self._group.note_computed(self._engine, heard.computed)
         if heard.refused:
             self._group.refused = self._rank, heard.refused

@@ -1,6 +1,6 @@
 """A comparison in words: the verdict, its reason, and the table."""
 
-from ..format import aligned, wrapped
+from ..format import align, wrap
 from .findings import Comparison, Row
 
 MOST = 12  # rows
@@ -8,9 +8,9 @@ MOST = 12  # rows
 
 def text(found: Comparison) -> str:
     """The verdict, the reason, and a table of the tensors."""
-    lines = [wrapped(headline(found)), *(wrapped(f"Note: {remark}.") for remark in found.remarks)]
+    lines = [wrap(headline(found)), *(wrap(f"Note: {remark}.") for remark in found.remarks)]
     if rows := shown(found):
-        lines += ["", aligned([("tensor", f"on {found.world_size} ranks", "next to one process"), *rows])]
+        lines += ["", align([("tensor", f"on {found.world_size} ranks", "next to one process"), *rows])]
         if (hidden := len(found.rows) - len(rows)) > 0:
             lines.append(f"... and {hidden} more")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from typing import Iterable, Mapping, Sequence
 
 from ..draw.canvas import SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, pale, text_width
 from ..draw.labels import RankLabels
-from ..format import aligned
+from ..format import align
 from .view import View, exact
 
 MAX_SIDE, GAP, HIGH = 264, 34, 12  # pixels: of a square, between two, of a bar
@@ -45,7 +45,7 @@ class CausalWork(View):
             for rank, counts in enumerate(self.pairs(name)):
                 cells = (*map(exact, counts), *[""] * (hops - len(counts)))
                 rows.append(("" if rank else name, str(rank), *cells, exact(sum(counts))))
-        return aligned(rows, right=range(1, hops + 3))
+        return align(rows, right=range(1, hops + 3))
 
     def draw(self) -> Picture:
         sketch = Canvas()

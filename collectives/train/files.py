@@ -16,11 +16,11 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
 from ..draw.labels import RankLabels
-from ..format import aligned, span
-from ..intervals import merged
+from ..format import align, span
+from ..intervals import merge
 from ..launch.run import run
 from ..outcome.run import Run
-from .view import View, alike, exact
+from .view import View, exact, group_equal
 
 MAX_NAMES = 12  # in a strip's text
 
@@ -53,7 +53,7 @@ class counted:
             return self.fn(*args, **kwargs), reads
 
 
-def _noted(read: Callable) -> Callable:
+def _noting(read: Callable) -> Callable:
     """This method of FileIO, which notes what was read."""
 
     def noted(self, *args: Any) -> Any:
@@ -68,7 +68,7 @@ def _noted(read: Callable) -> Callable:
 class _Counted(io.FileIO):
     """A file that notes each read of it.  .reads .path: where to, under which name."""
 
-    readinto, read, readall = map(_noted, (io.FileIO.readinto, io.FileIO.read, io.FileIO.readall))
+    readinto, read, readall = map(_noting, (io.FileIO.readinto, io.FileIO.read, io.FileIO.readall))
 
 
 def _block(raw: io.FileIO) -> int:
@@ -117,7 +117,7 @@ class Strip(View):
     ) -> None:
         self.reads, self.start, self.stop, self.name = reads, start, stop, name
         self.names = {n: (max(a, start), min(b, stop)) for n, (a, b) in names.items() if a < stop and b > start}
-        self.parts = [merged((max(read.start, start), min(read.stop, stop)) for read in row) for row in reads]
+        self.parts = [merge((max(read.start, start), min(read.stop, stop)) for read in row) for row in reads]
 
     def __repr__(self) -> str:
         lines = [f"bytes {self.start:,} to {self.stop:,} that the ranks read"]
@@ -188,9 +188,9 @@ class Files:
 
     def __repr__(self) -> str:
         rows = [("rank", "bytes read", "requests", "files")]
-        same = alike(enumerate(zip(self.bytes, self.requests, map(len, self.opened))))
+        same = group_equal(enumerate(zip(self.bytes, self.requests, map(len, self.opened))))
         rows += [(span(ranks), *map(exact, counts)) for counts, ranks in same.items()]
-        return aligned(rows, right=(1, 2, 3))
+        return align(rows, right=(1, 2, 3))
 
     def _ipython_display_(self) -> None:
         print(self)

@@ -6,11 +6,11 @@ from typing import Sequence
 
 from ..draw.canvas import FAINT, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, pale, text_width
 from ..draw.labels import RankLabels
-from ..format import aligned, span
+from ..format import align, span
 from .observer import FilmFrame
-from .view import View, alike
+from .view import View, group_equal
 
-BELOW = {"shards": attrgetter("shards"), "gradients": attrgetter("gradients"), "activations": attrgetter("kept")}
+CURVES = {"shards": attrgetter("shards"), "gradients": attrgetter("gradients"), "activations": attrgetter("kept")}
 
 
 class Film(View):
@@ -40,16 +40,16 @@ class Film(View):
         self.shown = {r: [f for f in row if step in ("all", f.step)] for r, row in every.items()}
         if not any(self.shown.values()):
             raise ValueError(f"{name} called no modules in step {step}: there are no moments to show")
-        self.below = {kind: of for kind, of in BELOW.items() if any(map(of, chain(*self.shown.values())))}
+        self.below = {kind: of for kind, of in CURVES.items() if any(map(of, chain(*self.shown.values())))}
 
     def __repr__(self) -> str:
         """A line a moment: bytes of each layer that the rank holds, * where it holds it whole; ranks alike together."""
-        same = alike((rank, tuple(self._line(f) for f in frames)) for rank, frames in self.shown.items())
+        same = group_equal((rank, tuple(self._line(f) for f in frames)) for rank, frames in self.shown.items())
         head = ("moment", *self.sizes, *self.below)
         parts = []
         for rows, ranks in same.items():
             title = f"rank{'s' * (len(ranks) > 1)} {span(ranks)}: bytes held, * whole"
-            parts.append(title + "\n" + aligned([head, *rows], right=range(1, len(head))))
+            parts.append(title + "\n" + align([head, *rows], right=range(1, len(head))))
         return "\n\n".join(parts)
 
     def _line(self, f: FilmFrame) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Film(View):
             top = y
             if not same_moments:
                 letters = ["" if f.phase == "update" else f.phase[0].upper() for f in frames]
-                _above(sketch, letters, min(9.5, wide), left, wide, y + 4)
+                _words_above(sketch, letters, min(9.5, wide), left, wide, y + 4)
                 y += 12
             y = self._layers(sketch, r, high, size, left, wide, y)
             held = max((sum(map(f.held, self.sizes)) for f in frames), default=0)
@@ -121,7 +121,7 @@ def _same_moments(shown: dict[int, Sequence[FilmFrame]]) -> bool:
     return len({tuple((f.step, f.phase, f.layer) for f in frames) for frames in shown.values()}) == 1
 
 
-def _above(sketch: Canvas, words: Sequence[str], size: float, left: float, wide: float, y: float) -> None:
+def _words_above(sketch: Canvas, words: Sequence[str], size: float, left: float, wide: float, y: float) -> None:
     """A word above each column."""
     for i, word in enumerate(words):
         sketch.text(left + (i + 0.5) * wide - 1, y, word, size, SOFT)
@@ -147,5 +147,5 @@ def _moments(sketch: Canvas, frames: Sequence[FilmFrame], left: float, wide: flo
     layers = [f.layer for f in frames]
     if any(text_width(layer, 10) > wide - 2 for layer in layers):
         return y + 16
-    _above(sketch, layers, 10, left, wide, y + 20)
+    _words_above(sketch, layers, 10, left, wide, y + 20)
     return y + 30

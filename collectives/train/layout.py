@@ -13,7 +13,7 @@ from .observer import Piece
 MAX_TENSORS = 30  # more are drawn as one box per layer
 
 Box = tuple[float, float, float, float]  # left, top, width, height, as shares of the tensor
-WHOLE: Box = (0.0, 0.0, 1.0, 1.0)  # of a tensor
+UNIT_BOX: Box = (0.0, 0.0, 1.0, 1.0)  # of a tensor
 
 
 class Layout(NamedTuple):
@@ -61,7 +61,7 @@ def _box(piece: Piece, rank: int) -> Box:
         share = min(1.0, prod(piece.shape) / prod(max(n, 1) for n in piece.whole))
         return (0.0, min(rank * share, 1 - share), 1.0, share)
     if not piece.whole:
-        return WHOLE
+        return UNIT_BOX
     top, high = piece.start[0] / max(piece.whole[0], 1), piece.shape[0] / max(piece.whole[0], 1)
     left, wide = 0.0, 1.0
     for start, size, n in zip(piece.start[1:], piece.shape[1:], piece.whole[1:]):
@@ -82,7 +82,7 @@ def _by_layer(layout: Layout) -> Layout:
         distinct = {box for box, _ in parts}
         if len(distinct) == 1 and sum(nbytes for _, nbytes in parts) == total[layer]:  # all are cut alike
             return [parts[0][0]]
-        if distinct == {WHOLE}:  # some are whole and others not here, experts say: each has its stripe
+        if distinct == {UNIT_BOX}:  # some are whole and others not here, experts say: each has its stripe
             return [(0.0, above[name] / total[layer], 1.0, layout.whole[name] / total[layer]) for name in tensors]
         share = sum(box[2] * box[3] * nbytes for box, nbytes in parts) / total[layer]  # a box of the right area
         top = sum(max(box[0], box[1]) * nbytes for box, nbytes in parts) / total[layer]

@@ -14,8 +14,8 @@ import torch
 
 from ..draw.canvas import INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width
 from ..draw.labels import RankLabels, legend
-from ..format import aligned
-from .layout import WHOLE, Box
+from ..format import align
+from .layout import UNIT_BOX, Box
 from .view import View
 
 TOLERANCE = 1e-4  # of the largest number of the whole tensor
@@ -26,13 +26,13 @@ TINTS = dict(zip("RSP", SERIES))
 
 def letter(held: Sequence[torch.Tensor], whole: torch.Tensor) -> str:
     """'R', 'S(0)', 'S(1)', ..., 'P' or '?'.  held: what each rank has; whole: the tensor as one process has it."""
-    if all(_alike(t, whole) for t in held):
+    if all(_equal(t, whole) for t in held):
         return "R"
     for d in range(whole.dim()):
         if all(t.dim() == whole.dim() and _but(t, d) == _but(whole, d) for t in held):
-            if _alike(torch.cat(list(held), d), whole):
+            if _equal(torch.cat(list(held), d), whole):
                 return f"S({d})"
-    if all(t.shape == whole.shape for t in held) and _alike(sum(t.double() for t in held), whole):
+    if all(t.shape == whole.shape for t in held) and _equal(sum(t.double() for t in held), whole):
         return "P"
     return "?"
 
@@ -41,7 +41,7 @@ def _but(t: torch.Tensor, d: int) -> tuple[int, ...]:
     return tuple(n for k, n in enumerate(t.shape) if k != d)
 
 
-def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.shape != b.shape:
         return False
     scale = float(b.abs().max()) if b.numel() else 0.0
@@ -87,7 +87,7 @@ class Letters(View):
         changes: list[LetterChange] = []
         for a, b in zip(self.names, self.names[1:]) if self.arrows else ():
             for source, target in ((a, b), (f"d{b}", f"d{a}")):  # a gradient goes the other way
-                if source in whole and target in whole and _alike(whole[source].detach(), whole[target].detach()):
+                if source in whole and target in whole and _equal(whole[source].detach(), whole[target].detach()):
                     if op := COLLECTIVES.get(self.of[source][0] + self.of[target][0]):
                         changes.append(LetterChange(source, target, op))
         return changes
@@ -97,13 +97,13 @@ class Letters(View):
         for name in self.names:
             value, gradient = self.of[name], self.of.get(f"d{name}", "")
             rows.append((name, value, WORDS[value[0]], gradient, WORDS[gradient[0]] if gradient else ""))
-        return "\n".join([aligned(rows), *(f"{s.source} -> {s.target}: {s.op}" for s in self.steps)])
+        return "\n".join([align(rows), *(f"{s.source} -> {s.target}: {s.op}" for s in self.steps)])
 
     def draw(self) -> Picture:
         sketch = Canvas()
         used = [k for k in WORDS if any(of[0] == k for of in self.of.values())]
         y = heading(sketch, "who has what", "a box is the whole tensor, one row per rank") + 4
-        samples = {**dict.fromkeys(WORDS, WHOLE), "S": (0.0, 0.25, 1.0, 0.5)}
+        samples = {**dict.fromkeys(WORDS, UNIT_BOX), "S": (0.0, 0.25, 1.0, 0.5)}
         entries = ((partial(_cell, of=k, box=samples[k]), f"{k}, {WORDS[k]}") for k in used)
         legend(sketch, 0.0, y, entries, sample=(30, 16), pad=8, between=30, size=12)
         labels = RankLabels(range(self.world_size), 12.5)
@@ -159,7 +159,7 @@ letters = Letters
 def _boxes(of: str, shapes: Sequence[Sequence[int]]) -> list[Box]:
     """Each rank's part of a tensor with this letter; rows go down, other dimensions to the right."""
     if of[0] != "S":
-        return [WHOLE] * len(shapes)
+        return [UNIT_BOX] * len(shapes)
     d = int(of[2:-1])
     sizes = [shape[d] for shape in shapes]
     spans = [(sum(sizes[:rank]) / sum(sizes), size / sum(sizes)) for rank, size in enumerate(sizes)]

@@ -8,14 +8,14 @@ from typing import Mapping, NamedTuple, Sequence
 
 from ..draw.canvas import FAINT, INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, text_width
 from ..draw.labels import legend
-from ..format import aligned
-from ..intervals import merged
+from ..format import align
+from ..intervals import merge
 from .view import View
 
 HIGH, GAP, PANEL = 22, 5, 26  # pixels: of a box, between two lanes, between two panels
-HIDDEN, BARE = SERIES[0], SERIES[3]
+HIDDEN_FILL, BARE = SERIES[0], SERIES[3]
 Part = tuple[float, float, str]  # of an Interval: start, end and tint
-MEANING = (FAINT, "computes"), (HIDDEN, "travels while something is computed"), (BARE, "travels while nothing is")
+LEGEND = (FAINT, "computes"), (HIDDEN_FILL, "travels while something is computed"), (BARE, "travels while nothing is")
 
 
 class Interval(NamedTuple):
@@ -54,7 +54,7 @@ class OverlapChart(View):
 
     def computing(self, name: str) -> list[tuple[float, float]]:
         """From when to when the first lane computes, without a pause."""
-        return merged((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes[:1])
+        return merge((span.start, span.end) for span in self.panels[name] if span.lane in self._lanes[:1])
 
     def __repr__(self) -> str:
         rows = [("", "total", "not hidden", *self._lanes)]
@@ -62,13 +62,13 @@ class OverlapChart(View):
             busy = [[s.end - s.start for s in spans if s.lane == lane] for lane in self._lanes]
             words = [f"{len(seconds)} in {_ms(sum(seconds))}" for seconds in busy]
             rows.append((name, _ms(self.seconds(name)), _ms(self.bare(name)), *words))
-        return aligned(rows, right=range(1, len(rows[0])))
+        return align(rows, right=range(1, len(rows[0])))
 
     def draw(self) -> Picture:
         sketch = Canvas()
         title = f"{' and '.join(self._lanes)}, to scale"
         y = heading(sketch, title) + 28
-        legend(sketch, 0.0, y - 25, MEANING, sample=(14, 10), pad=6, between=20)
+        legend(sketch, 0.0, y - 25, LEGEND, sample=(14, 10), pad=6, between=20)
         left = max(text_width(lane, 12) for lane in self._lanes) + 14
         scale = (WIDTH - left - 4) / max(map(self.seconds, self.panels))
         for name, spans in self.panels.items():
@@ -97,7 +97,7 @@ def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[Par
     inside = [at for both in computing for at in both if span.start < at < span.end]
     cuts = [span.start, *inside, span.end]
     return [
-        (a, b, HIDDEN if any(start <= a and b <= end for start, end in computing) else BARE)
+        (a, b, HIDDEN_FILL if any(start <= a and b <= end for start, end in computing) else BARE)
         for a, b in zip(cuts, cuts[1:])
     ]
 

@@ -7,10 +7,10 @@ layers and an expert on two ranks are all found by the same rules, in `cut`.
 from collections import defaultdict
 from typing import NamedTuple, Sequence
 
-from ..format import aligned, span
+from ..format import align, span
 from .modules import layer_of
 from .observer import STATES, Piece
-from .view import alike, said_layers
+from .view import group_equal, said_layers
 
 Dims = tuple[int, ...]  # a shape, or an index
 
@@ -29,7 +29,7 @@ class Slice(NamedTuple):
         return f"[{', '.join(':' if size == n else f'{first}:{first + size}' for first, size, n in ends)}]"
 
 
-def cut(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
+def cut_words(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
     """The way ranks share one tensor, in words: 'whole on each', 'rows in 4', 'columns in 2, each on 2 ranks'.
 
     pieces: (rank, piece), for every rank that holds a part.
@@ -40,7 +40,7 @@ def cut(pieces: Sequence[tuple[int, Piece]], world_size: int) -> str:
     if any(piece.partial for _, piece in held):
         return f"partial sums on {span(sorted({rank for rank, _ in held}))}"
     whole = held[0][1].whole
-    holders = alike(dict.fromkeys((rank, Slice(piece.start, piece.shape)) for rank, piece in held))
+    holders = group_equal(dict.fromkeys((rank, Slice(piece.start, piece.shape)) for rank, piece in held))
     (first, ranks), *others = holders.items()
     if first.shape == whole and not others:
         return f"whole on {'each' if len(ranks) == world_size else span(ranks)}"
@@ -81,7 +81,7 @@ def slices_table(pieces: Sequence[Sequence[Piece]], kinds: Sequence[str] = STATE
         for piece in held:
             shapes.setdefault(piece.name, piece.whole)
             holders[piece.name, piece.kind].append((rank, piece))
-    cuts = {name: [cut(holders[name, kind], len(pieces)) for kind in kinds] for name in shapes}
+    cuts = {name: [cut_words(holders[name, kind], len(pieces)) for kind in kinds] for name in shapes}
     if all(len(set(words)) == 1 for words in cuts.values()):
         kinds, cuts = [", ".join(kinds)], {name: words[:1] for name, words in cuts.items()}
     layers: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -96,4 +96,4 @@ def slices_table(pieces: Sequence[Sequence[Piece]], kinds: Sequence[str] = STATE
             lines[line].append(layer)
     said = [said_layers(names) for names in lines.values()]
     rows = [("" if layer == above else layer, *line) for line, layer, above in zip(lines, said, ["", *said])]
-    return aligned([("layer", "tensor", "shape", *kinds), *rows])
+    return align([("layer", "tensor", "shape", *kinds), *rows])

@@ -9,12 +9,12 @@ from typing import Sequence
 
 from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, ink_on, pale, text_width
 from ..draw.labels import RankLabels, legend
-from ..format import aligned, span
+from ..format import align, span
 from .layout import Layout, layouts
 from .modules import layer_of
 from .observer import STATES, Piece
 from .placement import slices_table
-from .view import View, alike, spread
+from .view import View, extent, group_equal
 
 
 class Owns(View):
@@ -62,7 +62,7 @@ def _memory(peaks: Sequence[dict[str, int]], name: str) -> Canvas:
     sketch = Canvas()
     kinds = _kinds(peaks)
     totals = [sum(mine.get(kind, 0) for kind in kinds) for mine in peaks]
-    words = f"the most bytes of each kind that a rank held: {spread(totals)} in total"
+    words = f"the most bytes of each kind that a rank held: {extent(totals)} in total"
     y = heading(sketch, f"memory of {name}", words) + 4
     labels = RankLabels(range(len(peaks)), 12.5)
     left = labels.width + 14
@@ -98,10 +98,10 @@ def _sample(sketch: Canvas, x: float, y: float, wide: float, high: float, share:
 def memory_table(peaks: Sequence[dict[str, int]]) -> str:
     """Bytes by kind and rank; ranks with the same share a line."""
     kinds = _kinds(peaks)
-    same = alike((rank, tuple(peak.get(kind, 0) for kind in kinds)) for rank, peak in enumerate(peaks))
+    same = group_equal((rank, tuple(peak.get(kind, 0) for kind in kinds)) for rank, peak in enumerate(peaks))
     rows = [("rank", *kinds, "total")]
     rows += [(span(ranks), *(f"{size:,}" for size in sizes), f"{sum(sizes):,}") for sizes, ranks in same.items()]
-    return "the most bytes that a rank held\n" + aligned(rows, right=range(1, len(kinds) + 2))
+    return "the most bytes that a rank held\n" + align(rows, right=range(1, len(kinds) + 2))
 
 
 # --- slices -------------------------------------------------------------------------------

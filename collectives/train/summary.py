@@ -12,13 +12,13 @@ from typing import Iterable, Sequence
 
 from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, text_width
 from ..draw.labels import legend
-from ..format import aligned, dtype_name
+from ..format import align, dtype_name
 from ..log.event import Event
 from ..log.traffic import count
 from ..outcome.run import Run
 from .modules import layer_of
 from .observer import PHASES, PhaseMark
-from .view import View, exact, said_layers, spread
+from .view import View, exact, extent, said_layers
 
 TURN = {phase: k for k, phase in enumerate(PHASES)}  # of a phase in a training step
 
@@ -48,14 +48,14 @@ class Calls(View):
         self.name, self.world_size = run.name, run.world_size
         of = {id(e): mark for events, row in zip(run.events, marks or ()) for e, mark in zip(events, row)}
         self.rows = _rows(run, of, step)
-        self.total_calls, self.total_sent = _added(self.rows, run.world_size)
+        self.total_calls, self.total_sent = _totals(self.rows, run.world_size)
 
     def by(self, *fields: str) -> dict[tuple, tuple[list[int], list[Fraction]]]:
         """Calls and bytes sent, per rank, added up over rows alike in these fields of CallRow: by("phase", "op")."""
         alike: dict[tuple, list[CallRow]] = defaultdict(list)
         for row in self.rows:
             alike[tuple(getattr(row, field) for field in fields)].append(row)
-        return {key: _added(rows, self.world_size) for key, rows in alike.items()}
+        return {key: _totals(rows, self.world_size) for key, rows in alike.items()}
 
     def sent(self, rank: int = 0, **only: str) -> Fraction:
         """Bytes that a rank sends in all rows with these values: sent(phase="backward"), sent(op="all_reduce SUM")."""
@@ -67,18 +67,18 @@ class Calls(View):
         for row in self.rows:
             phase, last = ("" if row.phase == last else row.phase), row.phase
             op, layers = f"{row.op} {row.dtype}" if mixed else row.op, said_layers(row.layers)
-            body.append((phase, op, row.group, layers, spread(row.calls), spread(row.nbytes), spread(row.sent)))
-        body.append(("total", "", "", "", spread(self.total_calls), "", spread(self.total_sent)))
-        return aligned([head, *body], right=(4, 5, 6), rule=True)
+            body.append((phase, op, row.group, layers, extent(row.calls), extent(row.nbytes), extent(row.sent)))
+        body.append(("total", "", "", "", extent(self.total_calls), "", extent(self.total_sent)))
+        return align([head, *body], right=(4, 5, 6), rule=True)
 
     def draw(self) -> Picture:
         """A bar a row: the bytes that a rank sends, the busiest one where they differ."""
         lines = [
-            (row.phase, f"{row.op}, {row.group}", said_layers(row.layers), spread(row.calls), [max(row.sent)])
+            (row.phase, f"{row.op}, {row.group}", said_layers(row.layers), extent(row.calls), [max(row.sent)])
             for row in self.rows
         ]
         title = f"calls of {self.name}"
-        words = f"{spread(self.total_calls)} calls per rank, which sends {spread(self.total_sent)} B"
+        words = f"{extent(self.total_calls)} calls per rank, which sends {extent(self.total_sent)} B"
         return Picture([_bars(title, words, lines)], repr(self), f"Picture: {title}, by phase and operation")
 
 
@@ -98,7 +98,7 @@ class Comparison(View):
     ) -> None:
         self.names, self.by = names, by
         left, right = ours.by(*by), theirs.by(*by)
-        none = _added((), ours.world_size)
+        none = _totals((), ours.world_size)
         every = sorted({**left, **right}, key=lambda key: TURN.get(key[0], -1))
         self.lines = [(key, *left.get(key, none), *right.get(key, none)) for key in every]
         self.totals = ours.total_calls, ours.total_sent, theirs.total_calls, theirs.total_sent
@@ -112,16 +112,16 @@ class Comparison(View):
         body, last, k = [], None, len(self.by)
         for (key, *numbers), verdict in zip(self.lines, self.verdicts):
             first, last = "" if key[0] == last and self.by[0] == "phase" else key[0], key[0]
-            body.append((first, *key[1:], *map(spread, numbers), verdict))
-        body.append(("total", *[""] * (k - 1), *map(spread, self.totals), ""))
-        return aligned([head, *body], right=range(k, k + 4), rule=True)
+            body.append((first, *key[1:], *map(extent, numbers), verdict))
+        body.append(("total", *[""] * (k - 1), *map(extent, self.totals), ""))
+        return align([head, *body], right=range(k, k + 4), rule=True)
 
     def draw(self) -> Picture:
         lines = []
         for key, calls, sent, other, also in [*self.lines, (("total", ""), *self.totals)]:
             phase = key[0] if self.by[0] == "phase" or key[0] == "total" else ""
             what = ", ".join(key[1:] if phase else key)
-            lines.append((phase, what, "", f"{spread(calls)} | {spread(other)}", [max(sent), max(also)]))
+            lines.append((phase, what, "", f"{extent(calls)} | {extent(other)}", [max(sent), max(also)]))
         title = f"{self.names[0]} and {self.names[1]}"
         words = "calls and bytes agree in every line" if self.same else "what a rank calls and sends"
         return Picture([_bars(title, words, lines, self.names)], repr(self), f"Picture: {title}, calls and bytes")
@@ -141,7 +141,7 @@ def _rows(run: Run, marks: dict[int, PhaseMark], step: int | None) -> list[CallR
             op = f"{e.op} {e.reduce_op}" if e.reduce_op else e.op
             key = (mark.phase, op, _group(e, run.world_size), dtype_name(e.dtype) if e.dtype else "")
             made.setdefault(key, defaultdict(list))[layer_of(mark.where)].append(e)
-    bytes_sent = _sent(run)
+    bytes_sent = _sent_bytes(run)
     rows = []
     for key, layers in made.items():
         alike: dict[tuple, list[str]] = defaultdict(list)  # layers where the same happens share a row
@@ -157,7 +157,7 @@ def _rows(run: Run, marks: dict[int, PhaseMark], step: int | None) -> list[CallR
     return sorted(rows, key=lambda row: TURN.get(row.phase, -1))
 
 
-def _added(rows: Iterable[CallRow], world_size: int) -> tuple[list[int], list[Fraction]]:
+def _totals(rows: Iterable[CallRow], world_size: int) -> tuple[list[int], list[Fraction]]:
     """Calls and bytes sent of all these rows, per rank."""
     calls, sent = [0] * world_size, [Fraction()] * world_size
     for row in rows:
@@ -166,7 +166,7 @@ def _added(rows: Iterable[CallRow], world_size: int) -> tuple[list[int], list[Fr
     return calls, sent
 
 
-def _sent(run: Run) -> dict[int, Fraction]:
+def _sent_bytes(run: Run) -> dict[int, Fraction]:
     """id(event) -> the bytes that its rank sends for it."""
     sent = {}
     for call in run.calls:

@@ -79,10 +79,10 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
         super().__enter__()
         return self
 
-    def _pack(self, tensor: torch.Tensor) -> "_Kept":
+    def _pack(self, tensor: torch.Tensor) -> "_Activation":
         where, storage = self._where(), local(tensor).untyped_storage()
         # An operator's own output, kept with its history, would keep what keeps it.
-        kept = _Kept(tensor if tensor.grad_fn is None else tensor.detach(), where)
+        kept = _Activation(tensor if tensor.grad_fn is None else tensor.detach(), where)
         if local(tensor).device.type != "meta" and not self._is_owned(tensor, id(storage)):
             self.users[id(storage)] += 1
             if self.users[id(storage)] == 1:
@@ -92,7 +92,7 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
             weakref.finalize(kept, self._release, id(storage)).atexit = False
         return kept
 
-    def _unpack(self, kept: "_Kept") -> torch.Tensor:
+    def _unpack(self, kept: "_Activation") -> torch.Tensor:
         self._used(kept.where)
         return kept.tensor
 
@@ -110,7 +110,7 @@ class Activations(torch.autograd.graph.saved_tensors_hooks):
 
 
 @dataclass(eq=False)
-class _Kept:
+class _Activation:
     """The object that autograd keeps instead of a tensor: its end shows that autograd freed it."""
 
     tensor: torch.Tensor

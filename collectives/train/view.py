@@ -19,7 +19,7 @@ def exact(value: int | Fraction) -> str:
     return f"{value.numerator:,}" if value.denominator == 1 else f"{value.numerator:,}/{value.denominator}"
 
 
-def spread(values: Sequence[int | Fraction]) -> str:
+def extent(values: Sequence[int | Fraction]) -> str:
     """'1,024' where all are that, '512 to 1,024' where they differ."""
     low, high = min(values, default=0), max(values, default=0)
     return exact(low) if low == high else f"{exact(low)} to {exact(high)}"
@@ -31,7 +31,7 @@ def said_layers(layers: Sequence[str], most: int = 3) -> str:
     return ", ".join(named) if len(named) <= most else f"{named[0]} ... {named[-1]} ({len(named)})"
 
 
-def alike(rows: Iterable[tuple[int, Hashable]]) -> dict[Any, list[int]]:
+def group_equal(rows: Iterable[tuple[int, Hashable]]) -> dict[Any, list[int]]:
     """Each distinct row, with the ranks that have it.  rows: (rank, row)."""
     ranks: dict[Any, list[int]] = {}
     for rank, row in rows:

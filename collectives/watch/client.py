@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Callable
 
 from ..log.messages import Message
-from .exit_status import here
+from .exit_status import this_host
 from .message_encoder import Teller
 from .pipe import Pipe, say
 from .ring import RingWriter
@@ -130,7 +130,7 @@ class Link:
             if self._ended.is_set():  # it has given up before
                 return self._hang_up()
             about = {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "began": self._began}
-            about["processes"] = here()
+            about["processes"] = this_host()
             self._pipe.send(about, descriptors=(self._ring.descriptor,))
             os.close(self._ring.descriptor)
             self._up.set()

@@ -24,7 +24,7 @@ from .forwarder import Upward, publish
 from .job_judge import Judge
 from .message_decoder import Hearer
 from .pipe import Pipe, alive, say
-from .report import Where
+from .report import RankPlace
 from .rings import Host, Local
 from .sockets import Listener
 from .writer import Writer
@@ -73,7 +73,7 @@ class _Rank:
     def __init__(self, number: int, about: dict, shift: float, ask: Callable[[dict], None]) -> None:
         self.number, self.ask, self.origin = number, ask, about["began"]
         self.hearer = Hearer(number, shift)
-        self.where = Where(about["host"], about["pid"])
+        self.where = RankPlace(about["host"], about["pid"])
         self.ended = False  # its last message has arrived
         self.cut_at: float | None = None  # time.monotonic() since which its process's end is unknown
 
@@ -278,7 +278,7 @@ class Collector(Host):
         if verdict := self._judge.conclude():
             for number, end in self._judge.ends.items():
                 self._ranks[number].where.end = end
-            text = report.told(verdict, {number: rank.where for number, rank in self._ranks.items()})
+            text = report.report(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text, verdict)
             say(text, by="")
             if self._alarm:

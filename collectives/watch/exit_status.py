@@ -16,7 +16,7 @@ _INFO_EXIT = 1 << 3
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 
 
-def here() -> str:
+def this_host() -> str:
     """An id of this host's process numbers: equal for two processes that see each other under the same numbers."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")

@@ -10,7 +10,7 @@ from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..log import messages
 from ..log.event import Line
 from . import report
-from .lines import RETURNED
+from .lines import RETURN_MESSAGE
 from .warnings import Notes
 
 KEPT_CALLS = 256  # complete ones; the last before a wrong call show whether ranks swapped calls
@@ -79,7 +79,7 @@ class Judge:
         if rank in monitor.returned or rank in monitor.failures:
             return
         if status == 0:
-            monitor.feed(rank, RETURNED)
+            monitor.feed(rank, RETURN_MESSAGE)
         monitor.exited(rank, UNSEEN if status is None else status)
         monitor.lost(rank, at)
 
@@ -137,8 +137,8 @@ class Judge:
         """The way each ended rank ended, in words."""
         monitor = self._monitor
         ends = {rank: report.exited(status) for rank, status in monitor.exits.items() if rank in monitor.dead}
-        ends |= dict.fromkeys(monitor.returned, report.RETURNED)
-        return ends | {rank: report.raised(failure) for rank, failure in monitor.failures.items()}
+        ends |= dict.fromkeys(monitor.returned, report.RETURNED_STATUS)
+        return ends | {rank: report.exception_words(failure) for rank, failure in monitor.failures.items()}
 
     def notes(self) -> list[str]:
         """Warnings, which end nothing, each given once."""

@@ -42,8 +42,8 @@ from ..log import messages
 from ..log.event import Event, Failure, Line, Summary, Value
 from ..rank.tensors import outline
 
-RETURNED = messages.Returned(b"", (None, None), None, [])  # of a script, which has no result
-_APART = {
+RETURN_MESSAGE = messages.Returned(b"", (None, None), None, [])  # of a script, which has no result
+_SEPARATE = {
     "rank",
     "index",
     "op",
@@ -52,28 +52,28 @@ _APART = {
     "before",
     "step",
 }  # fields of an event that have their own place
-_FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _APART}
+_FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _SEPARATE}
 Text = Callable[[Line | None], Line | None]
 
 
 # --- written ------------------------------------------------------------------------------
 
 
-def encoded(line: list) -> bytes:
+def encode_line(line: list) -> bytes:
     return json.dumps(line, separators=(",", ":"), default=_as_json).encode()
 
 
 def of_call(e: Event, with_text: Text) -> list:
     """The line of a call, in full."""
-    return ["call", e.index, e.op, e.start, _about(e, with_text)]
+    return ["call", e.index, e.op, e.start, _event_fields(e, with_text)]
 
 
 def of_signature(number: int, e: Event, with_text: Text) -> list:
     """The line after which this number denotes calls like this one."""
-    return ["signature", number, e.op, _about(e, with_text)]
+    return ["signature", number, e.op, _event_fields(e, with_text)]
 
 
-def _about(e: Event, with_text: Text) -> dict[str, Any]:
+def _event_fields(e: Event, with_text: Text) -> dict[str, Any]:
     about: dict[str, Any] = {"group": _ranks(e.group)}
     for name, default in _FIELDS.items():
         if (value := getattr(e, name)) != default:
@@ -85,7 +85,7 @@ def _about(e: Event, with_text: Text) -> dict[str, Any]:
 
 def of_message(m: messages.Message, with_text: Text) -> list:
     """The line of a message, but for a call."""
-    return _WRITTEN[type(m)](m, with_text)
+    return _WRITERS[type(m)](m, with_text)
 
 
 def anew(
@@ -139,7 +139,7 @@ def _name(m: messages.Grouped) -> list:
     return [] if m.name is None else [m.name, m.groups]
 
 
-_WRITTEN: dict[type, Callable[..., list]] = {
+_WRITERS: dict[type, Callable[..., list]] = {
     messages.Waiting: lambda m, _: ["waiting", *m],
     messages.Completed: lambda m, _: ["done", m.index, m.end, m.waited, m.src, m.after],
     messages.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
@@ -160,7 +160,7 @@ _WRITTEN: dict[type, Callable[..., list]] = {
 # --- read ---------------------------------------------------------------------------------
 
 
-def decoded(line: bytes) -> list:
+def decode_line(line: bytes) -> list:
     """A line's parts: rank, kind, and more. Raises ValueError if it isn't a line of a record."""
     told = json.loads(line)
     if not isinstance(told, list) or len(told) < 2 or told[1] not in _READ:
@@ -291,7 +291,7 @@ class Signature:
 
 
 def _event(rank: int, op: str, about: dict) -> Event:
-    fields = {name: _CONVERTED[name](value) for name, value in about.items()}
+    fields = {name: _CONVERTERS[name](value) for name, value in about.items()}
     before = fields.pop("before", None)
     event = Event(rank, 0, op, **fields)
     event.before = _read_brief(before, event)
@@ -338,7 +338,7 @@ def hashable(value: Any) -> Any:
 
 
 _BY_TYPE = {torch.dtype | None: _dtype, Line | None: _line}  # of fields; others are plain values, or tuples of them
-_CONVERTED: dict[str, Callable] = {
+_CONVERTERS: dict[str, Callable] = {
     name: _BY_TYPE.get(kind, hashable) for name, kind in typing.get_type_hints(Event).items()
 } | {"group": _group, "before": lambda value: value}
 _READ: dict[str, Callable[..., list[messages.Message]]] = {
@@ -360,7 +360,7 @@ _READ: dict[str, Callable[..., list[messages.Message]]] = {
     "checked": lambda _, *checked: [messages.Checked(*checked)],
     "group": lambda _, index, group, line, *name: [messages.Grouped(index, _group(group), _line(line), *name)],
     "no group": lambda _, index: [messages.Ungrouped(index)],
-    "returned": lambda _: [RETURNED],
+    "returned": lambda _: [RETURN_MESSAGE],
     "failed": Reader._failed,
     "anew": Reader._anew,
     "skipped": Reader._skipped,

@@ -8,7 +8,7 @@ from typing import Iterator
 from ..log import messages
 from ..log.event import MAIN
 from . import lines
-from .message_encoder import CALL, CALLED, COMPLETED, DONE, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED, WHOLE
+from .message_encoder import CALL, CALLED, COMPLETED, DONE, FULL, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED
 
 _TRUTH = b"false", b"true"
 
@@ -46,11 +46,11 @@ class Hearer(lines.Reader):
         while at < beyond:
             kind = piece[at]
             if kind == CALL:
-                if at + WHOLE.size <= beyond:
-                    told = WHOLE.unpack_from(piece, at)
+                if at + FULL.size <= beyond:
+                    told = FULL.unpack_from(piece, at)
                     _, number, index, start, wait, waiting, since, limited, done, ended, end, waited = told
                     if wait == WAIT and done == DONE and waiting == ended == index and not limited:
-                        at += WHOLE.size
+                        at += FULL.size
                         text = self._whole % (index, number, start, index, since, index, end, _TRUTH[waited])
                         yield text, self.whole(index, number, start, since, end, waited)
                         continue
@@ -86,7 +86,7 @@ class Hearer(lines.Reader):
             if not lost:
                 return
             kind = "skipped"
-            line = lines.encoded([self._rank, kind, *rest])
+            line = lines.encode_line([self._rank, kind, *rest])
         elif kind == "signature":
             self._told[rest[0]] = [line]
         elif kind in ("after", "leaves"):
@@ -97,12 +97,12 @@ class Hearer(lines.Reader):
 
     def clock(self) -> bytes:
         """The "clock" line: its clock offset."""
-        return lines.encoded([self._rank, "clock", self.shift])
+        return lines.encode_line([self._rank, "clock", self.shift])
 
     def standing(self) -> Iterator[bytes]:
         """The lines without which later ones cannot be read."""
         yield self.clock()
         if self.step:
-            yield lines.encoded([self._rank, "step", self.step])
+            yield lines.encode_line([self._rank, "step", self.step])
         for told in self._told.values():
             yield from told

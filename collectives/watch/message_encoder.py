@@ -26,17 +26,17 @@ from .ring import RingWriter
 
 CALL, WAIT, DONE, LINE, ISSUED = range(1, 6)
 CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI", "<BQd"))
-WHOLE = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are written
+FULL = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are written
 MAX_LANES = 1000  # listed at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
-_OWN = {
+_OWN_FIELDS = {
     "index",
     "start",
     "step",
     "before",
     "after",
 }  # fields of an event in which calls of one signature differ
-_shared = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN))
+_shared_fields = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN_FIELDS))
 _UNTOLD = object()
 
 
@@ -108,7 +108,7 @@ class Teller:
         if e.step != self._step:
             self._write(["step", e.step], _ROOM)
             self._step = e.step
-        key = None if self._values else _shared(e)
+        key = None if self._values else _shared_fields(e)
         signature = self._signatures.get(key)
         if signature is None or signature.before != e.before:
             lane = [0] if e.is_from_anyone else self._lanes[e.lane]
@@ -186,7 +186,7 @@ class Teller:
         return fits
 
     def _line(self, line: list) -> bytes:
-        text = lines.encoded([self._rank, *line])
+        text = lines.encode_line([self._rank, *line])
         return LENGTH.pack(LINE, len(text)) + text
 
     def _turn(self) -> None:

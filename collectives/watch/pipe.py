@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 _SIZES = struct.Struct("!II")
-_MOST = 1 << 20  # bytes that are received at once
+_MAX_RECEIVED = 1 << 20  # bytes that are received at once
 CONNECT_SECONDS = 3.0  # for each address
 # A host that is down sends no FIN: its kernel is asked after 5 s of silence, three times.
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
@@ -38,10 +38,10 @@ class Pipe:
     def receive(self) -> list[Frame] | None:
         """The frames that have come to their ends; None once the connection has ended."""
         if self.sock.family == socket.AF_UNIX:
-            data, descriptors, *_ = socket.recv_fds(self.sock, _MOST, 1)
+            data, descriptors, *_ = socket.recv_fds(self.sock, _MAX_RECEIVED, 1)
             self.descriptors += descriptors
         else:
-            data = self.sock.recv(_MOST)
+            data = self.sock.recv(_MAX_RECEIVED)
         self._unread += data
         return self._whole() if data else None
 

@@ -129,7 +129,7 @@ class _Reader:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        rank, *told = lines.decoded(line)
+        rank, *told = lines.decode_line(line)
         for message in self._readers[rank].read(*told):
             self.account.add(rank, message)
             if type(message) is messages.Called:

@@ -28,7 +28,7 @@ from ..rank.tensors import capture, outline
 from ..rank.tracer import Tracer
 from ..rank.watch import Unwatched
 from . import client
-from .lines import RETURNED
+from .lines import RETURN_MESSAGE
 from .pipe import say
 
 CAUGHT_SECONDS = 60  # a shorter timeout, of a group other than the world's, was set to be caught
@@ -44,7 +44,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
         except OSError as error:  # each rank reports that it is not recorded
             say(f"no collector can be started: {error}")
     way = client.Link(rank, began, options.values)
-    emit = (lambda message: way.emit(_kept(message))) if options.values else way.emit
+    emit = (lambda message: way.emit(_without_tensors(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
     tracer = Tracer(rank, emit, began, capture if options.values else outline)
@@ -62,7 +62,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
             return
         tracer.finish()
         if not failed:
-            way.emit(RETURNED)
+            way.emit(RETURN_MESSAGE)
         way.end()
 
     pid = os.getpid()
@@ -118,7 +118,7 @@ def _told_of_exit(end: Callable[[], None], tell: Callable[[Failure], None]) -> N
     os._exit = _exit
 
 
-def _kept(message: Message) -> Message:
+def _without_tensors(message: Message) -> Message:
     """The message with copies of its tensors, which are the program's own."""
     if type(message) is Called:
         message.event.before = _copy(message.event.before)

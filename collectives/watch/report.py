@@ -9,14 +9,14 @@ from ..judge.wording.failures import killed_by
 from ..log.event import Failure, Line
 
 RULE = "-" * 80
-RETURNED = "returned"
-LEFT = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
+RETURNED_STATUS = "returned"
+NOTE = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
 _NO_ANSWER = "gives no answer: stopped, or inside C++ that holds the interpreter"
-INSTALLED = f"-packages{os.sep}"
+PACKAGES = f"-packages{os.sep}"
 
 
 @dataclass
-class Where:
+class RankPlace:
     """A rank's process."""
 
     host: str
@@ -26,7 +26,7 @@ class Where:
     stack: tuple[Line, ...] | None = None  # outermost first; empty: the script has ended; None: unknown
 
 
-def raised(failure: Failure) -> str:
+def exception_words(failure: Failure) -> str:
     """The words for a rank whose script ended in an exception."""
     return f"raised {failure.kind}" + (f" at line {failure.frames[-1].number}" if failure.frames else "")
 
@@ -38,13 +38,13 @@ def exited(status: int | str | None) -> str:
     return f"was {killed_by(status)}" if status < 0 else f"ended with exit code {status}"
 
 
-def told(verdict: Verdict, where: dict[int, Where]) -> str:
+def report(verdict: Verdict, where: dict[int, RankPlace]) -> str:
     """A verdict, every rank's stack, and what happens to the ranks, if the verdict is certain."""
-    end = [] if isinstance(verdict, Standstill) else [LEFT]
+    end = [] if isinstance(verdict, Standstill) else [NOTE]
     return "\n".join([RULE, wording.headline(verdict), *stacks(where), *end, RULE])
 
 
-def stacks(where: dict[int, Where]) -> list[str]:
+def stacks(where: dict[int, RankPlace]) -> list[str]:
     """Every rank's host, process and stack; a stack that several ranks share is written once."""
     alike: dict[tuple, list[int]] = {}
     for rank, place in sorted(where.items()):
@@ -52,16 +52,16 @@ def stacks(where: dict[int, Where]) -> list[str]:
     lines = []
     for ranks in alike.values():
         lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
-        lines += [f"    {line}" for line in _written(where[ranks[0]])]
+        lines += [f"    {line}" for line in _stack_lines(where[ranks[0]])]
     return lines
 
 
-def _written(place: Where) -> list[str]:
+def _stack_lines(place: RankPlace) -> list[str]:
     if place.end or not place.connected:
         return [place.end or "has ended"]
     if not place.stack:
         return ["its script has ended" if place.stack is not None else _NO_ANSWER]
     return [
-        f"{line.file.rpartition(INSTALLED)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
+        f"{line.file.rpartition(PACKAGES)[2]}:{line.number} in {line.function}" + f":  {line.text}" * bool(line.text)
         for line in place.stack
     ]

@@ -26,7 +26,7 @@ SEGMENTS = 4
 HEADER_BYTES = 64
 TURN, READ, SEGMENT_BYTES, _, PUBLISHED = range(5)
 NBYTES_SHIFT, TURN_SHIFT = 32, 57
-CHECKSUM, MAX_NBYTES, CLOSED, TURNS = (1 << 32) - 1, (1 << 24) - 1, 1 << 56, 1 << 7
+CHECKSUM, MAX_NBYTES, CLOSED_BIT, TURNS = (1 << 32) - 1, (1 << 24) - 1, 1 << 56, 1 << 7
 HOLD_SECONDS = 5.0  # that the program waits for the reader, all in all
 DAMAGED_SECONDS = 1.0  # a processor needs less than a millionth of that to show what it has stored
 
@@ -72,7 +72,7 @@ class RingWriter:
 
     def turn(self, is_read: Callable[[], bool] = lambda: True) -> None:
         """Continue in the next segment. Waits for the reader if it holds unread records, HOLD_SECONDS in all."""
-        self._words[self._published] |= CLOSED
+        self._words[self._published] |= CLOSED_BIT
         turn, began = self._turn + 1, time.perf_counter()
         while self._words[READ] <= turn - SEGMENTS and self._hold > 0 and is_read():
             time.sleep(0.001)
@@ -119,7 +119,7 @@ class RingReader:
                 if piece:
                     pieces.append((piece, self._lost))
                     self._lost = False
-                if not word & CLOSED:
+                if not word & CLOSED_BIT:
                     return pieces
                 self._begin(self._turn + 1)
             elif oldest > self._turn:  # overtaken

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from .exit_status import Process, here
+from .exit_status import Process, this_host
 from .pipe import Pipe
 from .ring import RingReader
 from .sockets import Listener, same_user
@@ -47,7 +47,7 @@ class Host:
         self._select = selectors.DefaultSelector()
         self._select.register(listener, selectors.EVENT_READ, self._accept)
         self._connected = 0  # connections, and processes that have not ended
-        self._here = here()
+        self._here = this_host()
         self._quiet_since = time.monotonic()
 
     # Events of a rank; a subclass handles them.

@@ -34,7 +34,7 @@ class Listener(socket.socket):
         try:
             address = _address(name)
             if not address.startswith("\0"):
-                self._lock = _locked(f"{address}.lock")
+                self._lock = _lock(f"{address}.lock")
                 self._files = address, f"{address}.lock"
                 with suppress(FileNotFoundError):
                     os.unlink(address)
@@ -116,7 +116,7 @@ def _make_private(folder: str) -> None:
     raise Untrusted(f"{folder} {flaw}, so they could listen there. Set {FOLDER} to a folder that only you can enter.")
 
 
-def _locked(path: str) -> int:
+def _lock(path: str) -> int:
     """The descriptor of a file that is made if it isn't there, and locked until all processes have closed it.
 
     Raises OSError with EADDRINUSE if it's locked already.

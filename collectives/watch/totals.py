@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import astuple, dataclass
 
-from ..format import aligned, duration, size
+from ..format import align, duration, size
 from ..log import messages
 from .lines import hashable
 
@@ -32,7 +32,7 @@ class Totals(dict[Kind, Total]):
             (op, f"{ranks:,}", dtype, f"{t.calls:,}", size(t.nbytes), duration(t.seconds))
             for (op, ranks, dtype), t in sorted(self.items(), key=lambda item: -item[1].nbytes)
         ]
-        return "\n".join([aligned(rows), *self.unseen])
+        return "\n".join([align(rows), *self.unseen])
 
     @property
     def unseen(self) -> list[str]:

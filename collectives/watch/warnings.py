@@ -6,7 +6,7 @@ from math import inf
 from typing import Iterable
 
 from ..format import name_ranks
-from ..judge.wording.phrases import dropped, source
+from ..judge.wording.phrases import drop_note, source
 from ..log import messages
 from ..log.calls import Call
 from ..log.event import Event, Failure
@@ -52,7 +52,7 @@ class Notes:
 
     def ended_well(self) -> None:
         """The job has ended, and no fault was noticed."""
-        self._told += [dropped(*of) for of in self._dropped.values()]
+        self._told += [drop_note(*of) for of in self._dropped.values()]
 
     def caught(self) -> None:
         """All ranks have returned, though a call could never finish."""
@@ -68,7 +68,7 @@ class Notes:
         told, self._told = self._told, []
         if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
             firsts, self._due = list(self._non_finite.values()), inf
-            own = [e for e, _ in firsts if not any(_got(e, call) for _, call in firsts)]  # all others were given it
+            own = [e for e, _ in firsts if not any(_received(e, call) for _, call in firsts)]  # given to all others
             e = min(own or [e for e, _ in firsts], key=lambda e: e.start)
             told += [f"rank {e.rank} passes a NaN or an infinity to {e.op} #{e.index + 1}, the first: {source(e.line)}"]
         return told
@@ -76,11 +76,11 @@ class Notes:
     def _compare(self, optimizer: int, step: int, states: dict[int, tuple]) -> None:
         replicas = self._replicas.get(optimizer)
         if replicas is None:
-            self._replicas[optimizer] = _alike(range(self._world_size), states)
+            self._replicas[optimizer] = _group_equal(range(self._world_size), states)
         for ranks in replicas or []:
             if len({states[rank][1] for rank in ranks}) > 1:  # they are not at the same place: uneven batches, say
                 self._replicas[optimizer] = []
-            elif len(parted := _alike(ranks, states)) > 1:
+            elif len(parted := _group_equal(ranks, states)) > 1:
                 whose = "; ".join(map(name_ranks, sorted(parted, key=len, reverse=True)))
                 self._told.append(
                     f"the parameters of replicas differ after step {step}: {whose}. "
@@ -90,12 +90,12 @@ class Notes:
         self._alike[optimizer] = step
 
 
-def _got(e: Event, call: Call) -> bool:
+def _received(e: Event, call: Call) -> bool:
     """Whether an event's rank had taken part in this call before."""
     return any(part.rank == e.rank and part.index < e.index for part in call)
 
 
-def _alike(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
+def _group_equal(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
     """The ranks, grouped by equal state."""
     groups = defaultdict(list)
     for rank in ranks:

@@ -33,7 +33,7 @@ from .totals import Account
 FORMAT = 2
 # A file may hold up to MOST times `last` calls of one rank: a collector that has fallen behind reads one rank's calls
 # after another's, and calls that belong together should be in one file.
-MOST = 32
+MAX_FACTOR = 32
 
 
 def _while_it_can(method: Callable) -> Callable:
@@ -113,7 +113,7 @@ class Writer:
     def add(self, rank: int, line: bytes, message: messages.Message | None) -> None:
         """Write a line, with the message that it is, if it is one."""
         if type(message) is messages.Called:
-            if not self._lacking or self._calls[rank] >= MOST * self._last:
+            if not self._lacking or self._calls[rank] >= MAX_FACTOR * self._last:
                 self._turn()
             self._calls[rank] += 1
             self._lacking -= self._calls[rank] == self._last

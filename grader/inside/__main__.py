@@ -65,9 +65,9 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/"  # for code that only wants the name of such a folder
     if closed_in:
         seccomp.call_numbers(platform.machine())  # read here once, and not in each rank
-    base = _loaded(BY_BACKWARD)
+    base = _load(BY_BACKWARD)
     living: list[Living] = []
-    fork = seccomp.apart if closed_in else _fork
+    fork = seccomp.fork_rank if closed_in else _fork
     control.sendall(frame({"up": True}))
     while True:
         while living and not select.select([control], [], [], LOOK_SECONDS)[0]:
@@ -77,7 +77,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
             break
         ((request, _),) = FrameReader().feed(data)
         if "load" in request:
-            base = _loaded(BY_DTENSOR)
+            base = _load(BY_DTENSOR)
             control.sendall(frame({"loaded": True}))
         elif "ranks" in request:
             for one in living:
@@ -94,12 +94,12 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     _end(living)
 
 
-def _loaded(names: tuple[str, ...]) -> int:
+def _load(names: tuple[str, ...]) -> int:
     """Imports modules for all ranks to come; the bytes of address space that this process then takes."""
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    base = seccomp.used()
+    base = seccomp.address_space_in_use()
     gc.collect()
     gc.freeze()  # keeps the pages that ranks share as they are
     return base

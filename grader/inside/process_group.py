@@ -190,7 +190,7 @@ class Future(torch.futures.Future):
             self._callbacks.append(callback)
 
 
-def collected(futures: list[torch.futures.Future]) -> Future:
+def collect(futures: list[torch.futures.Future]) -> Future:
     """The future that torch.futures.collect_all returns: of all of them, done."""
 
     def wait_for_all():
@@ -232,7 +232,7 @@ class Group(dist.ProcessGroup):
         return self._in_place("all_reduce", tensors, reduce_op=_name(opts))
 
     def allreduce_coalesced(self, tensors, opts=SUM):
-        return _All([self.allreduce([tensor], opts) for tensor in tensors])
+        return _AllWorks([self.allreduce([tensor], opts) for tensor in tensors])
 
     def broadcast(self, tensors, opts=0):
         return self._in_place("broadcast", tensors, src=self._root(opts))
@@ -247,7 +247,7 @@ class Group(dist.ProcessGroup):
         return self._call("all_gather_single", input, [output])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        return _All([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs)])
+        return _AllWorks([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs)])
 
     def gather(self, outputs, inputs, opts=0):
         return self._call("gather", inputs[0], outputs[0] if outputs else [], dst=self._root(opts))
@@ -263,7 +263,7 @@ class Group(dist.ProcessGroup):
         return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts))
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=SUM):
-        return _All([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)])
+        return _AllWorks([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)])
 
     def alltoall(self, outputs, inputs, opts=None):
         if any(len({tensor.shape for tensor in tensors}) > 1 for tensors in (outputs, inputs)):
@@ -296,7 +296,7 @@ class Group(dist.ProcessGroup):
         return "scored"
 
 
-class _All(dist.Work):
+class _AllWorks(dist.Work):
     """Several calls that are waited for together."""
 
     def __init__(self, calls: list[PendingCall]) -> None:
@@ -317,7 +317,7 @@ def open_to(uplink: Uplink) -> None:
         ranks = list(options.global_ranks_in_group) or list(range(uplink.world_size))
         return Group(uplink, ranks, str(options.group_id))
 
-    torch.futures.collect_all, torch.futures.wait_all = collected, lambda futures: [f.wait() for f in futures]
+    torch.futures.collect_all, torch.futures.wait_all = collect, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
     # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
     c10d = dist.distributed_c10d

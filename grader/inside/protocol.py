@@ -25,7 +25,7 @@ class Malformed(ValueError):
     """Bytes that no honest rank sends. The message names the kind."""
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """A file among the arguments of an answer, which stays with the scorer."""
 
     number: int  # by which the rank asks for its bytes
@@ -89,7 +89,7 @@ def _encode(value: Any, body: bytearray, depth: int) -> Any:
             flat = value.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
             body += flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
             return {"tensor": [name, list(value.shape)]}
-    if type(value) is Opened:
+    if type(value) is OpenedFile:
         return {"file": list(value)}
     if isinstance(value, (list, tuple)) and depth > (
         not all(isinstance(v, PLAIN) for v in value)
@@ -126,9 +126,9 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
         name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
         return type(name or "object", (Opaque,), {})()
     if kind == "file" and isinstance(what, list) and [type(n) for n in what] == [int, int]:
-        return Opened(*(_decode(number, body, at, 0) for number in what))
+        return OpenedFile(*(_decode(number, body, at, 0) for number in what))
     if kind == "tensor":
-        dtype, shape = described(what)
+        dtype, shape = layout(what)
         nbytes = dtype.itemsize * numel(shape)
         raw = body[at[0] : at[0] + nbytes]
         at[0] += nbytes
@@ -140,7 +140,7 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
     raise Malformed("a value that is not one")
 
 
-def described(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
+def layout(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     """dtype and shape from [name, list of sizes]. Raises Malformed."""
     match what:
         case [str(name), list(shape)] if name in DTYPES and len(shape) <= 8:

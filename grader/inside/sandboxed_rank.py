@@ -27,7 +27,7 @@ from . import seccomp
 from .cell import plain
 from .loop import Policy
 from .process_group import ANSWER, Uplink, join, open_to
-from .protocol import Opened, decode, encode
+from .protocol import OpenedFile, decode, encode
 
 PRETENDED = ("helpers", "collectives", "grader", "matplotlib", "IPython")  # packages that are not here
 LATE_SECONDS = 0.05  # a rank starts after the others, if its case is late
@@ -44,7 +44,7 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
             seccomp.close_in()
         random.seed()
         torch.default_generator.seed()
-        sys.stdout = sys.stderr = _Printed(uplink)
+        sys.stdout = sys.stderr = _OutputStream(uplink)
         warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
         open_to(uplink)
         asyncio.set_event_loop_policy(Policy())
@@ -70,8 +70,8 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
         if "case" not in header:
             return header
         values = decode(header["case"], body)
-        arguments = tuple(RemoteFile(uplink, value) if isinstance(value, Opened) else value for value in values)
-        passed = held(arguments)
+        arguments = tuple(RemoteFile(uplink, value) if isinstance(value, OpenedFile) else value for value in values)
+        passed = hold(arguments)
         uplink.groups.clear()
         if header["late"]:
             time.sleep(LATE_SECONDS)
@@ -82,10 +82,10 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
         except BaseException as error:
             return uplink.say(_failure(error))
         loads = "torch._dynamo" in sys.modules  # checkpoint, for one, imports it, which takes a second
-        uplink.say({"returned": value, "groups": uplink.groups, "left": _left(loaded), "loads": loads}, body)
+        uplink.say({"returned": value, "groups": uplink.groups, "left": _uses_modules(loaded), "loads": loads}, body)
 
 
-def _left(loaded: set[str]) -> bool:
+def _uses_modules(loaded: set[str]) -> bool:
     """Whether an answer has left something that could meddle in the next world: a thread, or a module that knows this.
 
     torch.distributed.nn, for one, takes the world that it is imported in as the default of its functions.
@@ -94,10 +94,10 @@ def _left(loaded: set[str]) -> bool:
     return threading.active_count() > 1 or not imported <= {"__main__", *PRETENDED, *sys.stdlib_module_names}
 
 
-def held(value: Any) -> Any:
+def hold(value: Any) -> Any:
     """Aliases of the arguments that the answer can't rebind: it can't replace a tensor or a list in them."""
     if isinstance(value, (list, tuple)):
-        return type(value)(held(part) for part in value)
+        return type(value)(hold(part) for part in value)
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 
@@ -174,7 +174,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"failed": type(error).__name__, "message": message[:2000], "frames": frames[-8:]}
 
 
-class _Printed:
+class _OutputStream:
     """Standard output: an answer's prints go to the scorer, in order with its calls."""
 
     encoding = "utf-8"
@@ -197,7 +197,7 @@ class _Printed:
 class RemoteFile(io.RawIOBase):
     """An open file as open(path, "rb", buffering=0) gives one."""
 
-    def __init__(self, uplink: Uplink, opened: Opened) -> None:
+    def __init__(self, uplink: Uplink, opened: OpenedFile) -> None:
         self._uplink, self._opened, self._at = uplink, opened, 0
 
     def readable(self) -> bool:

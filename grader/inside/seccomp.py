@@ -28,7 +28,7 @@ MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
 CALLS = Path(__file__).with_name("syscalls.csv")
-LIMITED = {  # allowed with some arguments only, see _program
+RESTRICTED = {  # allowed with some arguments only, see _program
     *("mmap", "clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
     *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl", "madvise"),
 }
@@ -48,7 +48,7 @@ _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40  # offsets in struct seccomp_data
 
 
-def known() -> bool:
+def is_supported() -> bool:
     """Whether there is a filter for this machine."""
     return sys.platform == "linux" and platform.machine() in _ARCHITECTURES
 
@@ -69,7 +69,7 @@ def limit(base: int) -> None:
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
-def used() -> int:
+def address_space_in_use() -> int:
     """Bytes of address space in use, rounded up; 0 where the system does not limit it."""
     if sys.platform != "linux":
         return 0
@@ -88,7 +88,7 @@ def used() -> int:
     return 0
 
 
-def apart(rank: Callable[[], None]) -> int:
+def fork_rank(rank: Callable[[], None]) -> int:
     """Fork a process that calls this function, in its own PID namespace; return its id here.
 
     In one that ranks shared, the numbers of new threads would show each of them the others' count of threads.
@@ -148,15 +148,15 @@ def _program(machine: str) -> list[bytes]:
     numbers = call_numbers(machine)
     fail = _FAIL | errno.EPERM
     code = [_op(_LOAD, _ARCH), _op(_EQUAL, _ARCHITECTURES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
-    for name in filter(lambda name: name not in LIMITED, numbers):
+    for name in filter(lambda name: name not in RESTRICTED, numbers):
         code += [_op(_EQUAL, numbers[name], 0, 1), _op(_RETURN, _ALLOW)]
     code += [_op(_EQUAL, numbers["clone3"], 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]  # the C library then uses clone
-    code += _when(numbers["mmap"], _FOURTH, [_op(_HAS_BIT, MAP_HUGETLB, 1, 0)], fail)
-    code += _when(numbers["clone"], _FIRST, [_op(_HAS_BIT, CLONE_THREAD, 0, 1)], fail)
+    code += _rule(numbers["mmap"], _FOURTH, [_op(_HAS_BIT, MAP_HUGETLB, 1, 0)], fail)
+    code += _rule(numbers["clone"], _FIRST, [_op(_HAS_BIT, CLONE_THREAD, 0, 1)], fail)
     # "The value has changed": a wait for the end of a thread, which glibc makes without the flag, then looks again.
-    code += _when(numbers["futex"], _SECOND, [_op(_HAS_BIT, FUTEX_PRIVATE_FLAG, 0, 1)], _FAIL | errno.EAGAIN)
+    code += _rule(numbers["futex"], _SECOND, [_op(_HAS_BIT, FUTEX_PRIVATE_FLAG, 0, 1)], _FAIL | errno.EAGAIN)
     for name in ("clock_gettime", "clock_nanosleep"):
-        code += _when(numbers[name], _FIRST, [_op(_HAS_BIT, NEGATIVE, 1, 0)], fail)
+        code += _rule(numbers[name], _FIRST, [_op(_HAS_BIT, NEGATIVE, 1, 0)], fail)
     me = os.getpid()
     for name, offset, values in (
         ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("sched_getaffinity", _FIRST, (0, me)),
@@ -165,15 +165,15 @@ def _program(machine: str) -> list[bytes]:
     ):  # fmt: skip
         last = len(values) - 1
         tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]
-        code += _when(numbers[name], offset, tests, fail)
+        code += _rule(numbers[name], offset, tests, fail)
     # Own limits are read and never set: how far one can be lowered would reveal all ranks' use together.
     own = [_op(_EQUAL, 0, 1, 0), _op(_EQUAL, me, 0, 5)]
     unset = [_op(_LOAD, _THIRD), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _THIRD + 4), _op(_EQUAL, 0, 0, 1)]
-    code += _when(numbers["prlimit64"], _FIRST, own + unset, fail)
+    code += _rule(numbers["prlimit64"], _FIRST, own + unset, fail)
     return code + [_op(_RETURN, fail)]
 
 
-def _when(number: int, offset: int, tests: list[bytes], fail: int) -> list[bytes]:
+def _rule(number: int, offset: int, tests: list[bytes], fail: int) -> list[bytes]:
     """This call is allowed if one of its arguments passes the tests, and fails otherwise."""
     body = [_op(_LOAD, offset), *tests, _op(_RETURN, _ALLOW), _op(_RETURN, fail)]
     return [_op(_EQUAL, number, 0, len(body)), *body]

@@ -15,7 +15,7 @@ import sys
 from typing import Any, Callable
 
 from collectives import frontend
-from collectives.format import size, wrapped
+from collectives.format import size, wrap
 from collectives.launch import run as launch
 from collectives.launch.pickling import pack
 from collectives.launch.pool import preload
@@ -26,7 +26,7 @@ from collectives.outcome.run import Run
 
 from .. import progress
 from .cases import WORLD_SIZES, Case, ranks
-from .feedback import broken, explain, not_again, spent, to_write, too_slow, unwritten
+from .feedback import broken_words, explain, not_again, to_write, too_slow, traffic_words, unwritten
 from .judgment import judge, unheard
 from .notebook import after, checks_of, exercises
 from .on_rank import File, perform
@@ -37,7 +37,7 @@ TIMEOUT_SECONDS = 10.0  # an answer may take for the cases of one world size,
 COMPUTING_SECONDS = 2.5  # or longer while it computes, until a rank has used this: see grader/inside/seccomp.py
 MOST_RANKS_SHOWN, MOST_EVENTS_SHOWN = 4, 60  # in the picture of an answer that is right
 LEAST_RANKS_FOLLOWED = 4  # in a picture of each chunk's journey
-Tried = tuple[Case, list[tuple], Attempt]
+TriedCase = tuple[Case, list[tuple], Attempt]
 
 
 class CheckFailed(AssertionError):
@@ -67,8 +67,8 @@ def check_values(answer: Callable) -> None:
     except CheckFailed:
         _wrong.add(key)
         raise
-    print(wrapped(f"Right: {task.name} does what it should in {_tried(task)}."))
-    _earned(task, "values", tried)
+    print(wrap(f"Right: {task.name} does what it should in {_tried_words(task)}."))
+    _record_success(task, "values", tried)
 
 
 def check_budget(answer: Callable) -> None:
@@ -79,17 +79,17 @@ def check_budget(answer: Callable) -> None:
     tried = attempt_all(task, answer, budget=True)
     if isinstance(task, Puzzle):
         case, inputs, attempt = tried[-1]
-        print(wrapped(f"Right, in {_tried(task)}. {task.praise(case, inputs[0], attempt.results[0])}"))
+        print(wrap(f"Right, in {_tried_words(task)}. {task.praise(case, inputs[0], attempt.results[0])}"))
     else:
         case, inputs, attempt = max(
             tried, key=lambda each: (each[0].world_size, not each[0].uneven, each[2].traffic.busiest)
         )  # with uneven sizes one rank's traffic means little
         budget = task.budget(case, inputs)
         best = "" if budget.least is None else f", and less than {size(round(budget.least))} is impossible"
-        print(f"Right and within its budget, in {_tried(task)}.")
-        print(wrapped(f"With {ranks(case.world_size)}, {spent(attempt.traffic)}{best}."))
-        print(wrapped(f"The budget: {budget.words}."))
-    _earned(task, "budget", tried)
+        print(f"Right and within its budget, in {_tried_words(task)}.")
+        print(wrap(f"With {ranks(case.world_size)}, {traffic_words(attempt.traffic)}{best}."))
+        print(wrap(f"The budget: {budget.words}."))
+    _record_success(task, "budget", tried)
 
 
 def check_practice(answer: Callable) -> None:
@@ -100,7 +100,7 @@ def check_practice(answer: Callable) -> None:
     except NotWritten:
         print(to_write(task, "Or open the answer below."))
         return
-    print(f"Right, in {_tried(task)}. {_of_the_chapter(task)}")
+    print(f"Right, in {_tried_words(task)}. {_of_the_chapter(task)}")
     progress.practised(task.name)
     if isinstance(task, Task):
         _show_one(task, tried)
@@ -116,21 +116,19 @@ def _of_the_chapter(task: Task | Puzzle) -> str:
     return f"That's {len(done)} of this {whole}."
 
 
-def _earned(task: Task | Puzzle, aspect: str, tried: list[Tried]) -> None:
+def _record_success(task: Task | Puzzle, aspect: str, tried: list[TriedCase]) -> None:
     """Print the points of this check and what comes next; after a function's last check show one of its runs."""
     for exercise in (name for name in exercises() if task in EXERCISES.get(name, ())):
         checks = [check for check in checks_of(exercise) if check.function == task.name]
         for check in (check for check in checks if check.aspect == aspect):
             print(
-                wrapped(
-                    f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}"
-                )
+                wrap(f"{check.points:g} of {check.points:g} point{'s' * (check.points != 1)}. {after(exercise, check)}")
             )
             if check is checks[-1] and not isinstance(task, Puzzle):
                 _show_one(task, tried)
 
 
-def _show_one(task: Task, tried: list[Tried]) -> None:
+def _show_one(task: Task, tried: list[TriedCase]) -> None:
     """Show the most telling run of a right answer that fits a picture."""
     fitting = [each for each in tried if 1 < each[0].world_size <= MOST_RANKS_SHOWN and each[0].size > 0]
     runs = [Run(case.world_size, [], attempt.events, name=task.name) for case, _, attempt in fitting]
@@ -141,7 +139,7 @@ def _show_one(task: Task, tried: list[Tried]) -> None:
         _display(shown if task.drawn is None else shown.draw(task.drawn))
 
 
-def _tried(task: Task | Puzzle) -> str:
+def _tried_words(task: Task | Puzzle) -> str:
     if isinstance(task, Puzzle):
         return f"{len(task.cases)} case{'s' * (len(task.cases) != 1)}"
     sizes = sorted({case.world_size for case in task.cases})
@@ -161,11 +159,11 @@ def task_of(answer: Any) -> Task | Puzzle:
     return TASKS[name]
 
 
-def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tried]:
+def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[TriedCase]:
     """Try every case and return the outcomes; raises CheckFailed for the first case that fails."""
-    tried: list[Tried] = []
-    kept = _kept.pop(_key(answer), {}) if budget else {}
-    _kept.clear()
+    tried: list[TriedCase] = []
+    kept = _last_attempts.pop(_key(answer), {}) if budget else {}
+    _last_attempts.clear()
     if isinstance(task, Task):
         preload(task.imports)
     for world_size in WORLD_SIZES:
@@ -180,7 +178,7 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
             fine, ended = False, error
         if not fine:
             ran = [*tried, *zip(cases, inputs, attempts)]
-            _alone(task, answer, list(zip(cases, inputs)), budget, [case for case, *_ in tried], ran)
+            _run_single(task, answer, list(zip(cases, inputs)), budget, [case for case, *_ in tried], ran)
             late = isinstance(ended, Stuck) and ended.timed_out
             raise CheckFailed(too_slow(task, cases, TIMEOUT_SECONDS) if late else not_again(task, world_size))
         tried += zip(cases, inputs, attempts)
@@ -189,14 +187,14 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
         if verdict := unheard(task, case, arguments, attempt):
             raise CheckFailed(explain(task, case, arguments, verdict), verdict)
     if not budget:
-        _kept[_key(answer)] = kept
+        _last_attempts[_key(answer)] = kept
     return tried
 
 
 _wrong: set[Any] = set()  # answers that check_values found wrong, by _key
 
 # The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
-_kept: dict[Any, dict[int, list[Attempt]]] = {}
+_last_attempts: dict[Any, dict[int, list[Attempt]]] = {}
 
 
 def _key(answer: Callable) -> Any:
@@ -236,13 +234,13 @@ def _split(events: list[Event], count: int) -> list[list[Event]]:
     return parts
 
 
-def _alone(
+def _run_single(
     task: Task | Puzzle,
     answer: Callable,
     given: list[tuple[Case, list[tuple]]],
     budget: bool,
     passed: list[Case],
-    ran: list[Tried],
+    ran: list[TriedCase],
 ) -> None:
     """Try each case on its own ranks, show the one that fails and raise.  passed: the cases before these.
 
@@ -255,7 +253,7 @@ def _alone(
             kind = NotWritten if unwritten(error) else CheckFailed
             if kind is CheckFailed:
                 _show(error.run)
-            raise kind(broken(task, case.world_size, error, case, arguments, passed)) from None
+            raise kind(broken_words(task, case.world_size, error, case, arguments, passed)) from None
         (attempt,) = attempts_of(done, 1)
         if verdict := judge(task, case, arguments, attempt, budget):
             if verdict.aspect == "values" and verdict.thought and isinstance(task, Task):
@@ -270,7 +268,7 @@ def _alone(
         passed = [*passed, case]
 
 
-def _on_more(task: Task, answer: Callable, failed: Case) -> list[Tried]:
+def _on_more(task: Task, answer: Callable, failed: Case) -> list[TriedCase]:
     """Cases on three ranks, if fewer or more failed: two ranks' maximum may be their sum."""
     cases = [case for case in task.cases if case.world_size == WORLD_SIZES[1] != failed.world_size]
     inputs = [task.arguments(case) for case in cases]
@@ -295,7 +293,7 @@ def _display(what: Any) -> None:
     display(what)
 
 
-def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:
+def _explain_missing_name(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: int | None = None) -> None:
     """Show a NameError, or advice if it is about an answer that does not exist yet."""
     if error.name in TASKS:
         said = f"{error.name} does not exist yet. Run the cell with `def {error.name}` first, then this one."
@@ -304,4 +302,4 @@ def _missing(shell: Any, kind: type, error: NameError, trace: Any, tb_offset: in
 
 
 if (_shell := frontend.shell()) is not None:  # a check cell's own line fails before any check is called
-    _shell.set_custom_exc((NameError,), _missing)
+    _shell.set_custom_exc((NameError,), _explain_missing_name)

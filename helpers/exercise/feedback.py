@@ -7,7 +7,7 @@ from typing import Any, Callable, Collection, Sequence
 
 import torch
 
-from collectives.format import aligned, dtype_name, kind, name_ranks, number, size
+from collectives.format import align, dtype_name, kind, name_ranks, number, size
 from collectives.judge.wording import source
 from collectives.log.text import text
 from collectives.log.traffic import Traffic
@@ -20,21 +20,21 @@ from .task import Budget, Difference, Finding, Puzzle, Task
 SHOWN_NUMBERS = 10  # of a tensor
 SHOWN_INPUTS = 8  # of as many ranks
 MOST_TO_PASTE = 600  # characters of a line
-Passed = Collection[Case]
+Cases = Collection[Case]
 
 
 def explain(
-    task: Task | Puzzle, case: Case, inputs: list[tuple], verdict: Finding, passed: Passed = (), more: str = ""
+    task: Task | Puzzle, case: Case, inputs: list[tuple], verdict: Finding, passed: Cases = (), more: str = ""
 ) -> str:
     """A verdict in words.  inputs: each rank's arguments.  passed: cases it was right in.  more: further facts."""
     said = verdict.words or _WORDS[verdict.aspect](task, case, inputs, verdict)
     thought = verdict.thought or _thought_of(task, verdict) or _THOUGHTS.get(verdict.aspect, "")
     if verdict.aspect in ("needs", "budget"):
-        return _joined(said, _think(thought))
-    return _joined(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
+        return _join(said, _think(thought))
+    return _join(said, more, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return "\n".join(filter(None, parts))
 
 
@@ -42,7 +42,7 @@ def _think(thought: str) -> str:
     return f"Think: {thought}" if thought else ""
 
 
-def _whole_numbers(case: Case, passed: Passed) -> str:
+def _whole_numbers(case: Case, passed: Cases) -> str:
     """A sentence about a case of whole numbers, where the answer was right with others."""
     if case.dtype.is_floating_point:
         return ""
@@ -92,23 +92,23 @@ def _allowed(ops: list[str]) -> str:
     return f"only {', '.join(first)}{' and ' * bool(first)}{last} {'are' if first else 'is'} allowed."
 
 
-def broken(
-    task: Task | Puzzle, n_ranks: int, error: RunError, case: Case | None = None, inputs: Any = (), passed: Passed = ()
+def broken_words(
+    task: Task | Puzzle, n_ranks: int, error: RunError, case: Case | None = None, inputs: Any = (), passed: Cases = ()
 ) -> str:
     """The message about a run of `n_ranks` that raised.  case, inputs, passed: of the one case known to fail."""
     if unwritten(error):
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "returned", "written") for events in error.run.events for e in events)
-    forgotten = "" if isinstance(error, RankFailed) else _forgotten(error.run)  # a rank that raised had no time to wait
-    thought = _EARLY if early else forgotten or _thought_on(task, error)
+    forgotten = "" if isinstance(error, RankFailed) else _unwaited(error.run)  # a rank that raised had no time to wait
+    thought = _EARLY_USE if early else forgotten or _thought_on(task, error)
     if isinstance(task, Puzzle):
         situation = case.kind if case else "one of its cases"
     else:
         situation = ranks(n_ranks) + (f" ({case})" if case else "")
     said = f"{task.name} with {situation}: {type(error).__name__}\n{error}"
     if case is None:
-        return _joined(said, _think(thought))
-    return _joined(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
+        return _join(said, _think(thought))
+    return _join(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
 
 _NONE = "did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
@@ -149,7 +149,7 @@ def not_again(task: Task | Puzzle, world_size: int) -> str:
     )
 
 
-_EARLY = "a call owns its tensors until its wait() returns. Wait first, or let the call have a copy."
+_EARLY_USE = "a call owns its tensors until its wait() returns. Wait first, or let the call have a copy."
 
 
 def to_write(task: Task | Puzzle, below: str) -> str:
@@ -166,7 +166,7 @@ def unwritten(error: RunError) -> bool:
     return last.startswith("NotImplementedError")
 
 
-def _forgotten(run: Run) -> str:
+def _unwaited(run: Run) -> str:
     """An isend or irecv without a wait: gloo may never carry it out."""
     for events in run.events:
         begun = [e for e in events if e.is_message and e.async_op and e.end is None]
@@ -198,7 +198,7 @@ def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> st
     lines = [f"{task.name} {fault}"] + [f"  input: {case}"] * bool(task.parameters)
     for r, arguments in enumerate(inputs[: SHOWN_INPUTS * bool(task.parameters)]):
         lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
-    return _joined(*lines, *_pairs(verdict), _other_ranks(verdict.ranks, case.world_size))
+    return _join(*lines, *_pairs(verdict), _other_ranks(verdict.ranks, case.world_size))
 
 
 def _argument(task: Task, verdict: Finding) -> str:
@@ -313,7 +313,7 @@ def _numbers(wanted: torch.Tensor, got: torch.Tensor, label: str) -> list[str]:
     rows.append(["", "", *("^" * len(g) if w != g else "" for w, g in shown)])
     if len(words) > SHOWN_NUMBERS:
         rows[0].append(f" (numbers {first} to {min(first + SHOWN_NUMBERS, len(words)) - 1} of {len(words)})")
-    return [line for line in aligned(rows, right=range(2, len(rows[0])), indent="  ").splitlines() if line]
+    return [line for line in align(rows, right=range(2, len(rows[0])), indent="  ").splitlines() if line]
 
 
 def _needs(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
@@ -373,7 +373,7 @@ def _is(wanted: float, written: Callable) -> str:
     return "is" if written is _size or wanted == 1 else "are"
 
 
-def spent(traffic: Traffic) -> str:
+def traffic_words(traffic: Traffic) -> str:
     """'the busiest rank moves 24 B in 4 messages and 4 steps'; of collectives only the least is known"""
 
     def plural(n: int, what: str) -> str:
@@ -399,7 +399,7 @@ def _table(case: Case, moved: Traffic, budget: Budget) -> str:
         for limit in limited:
             did, may, (_, written) = getattr(moved, limit)[r], getattr(budget, limit)[r], _LIMITS[limit]
             rows[-1] += [written(did) + " !" * (did > may + 1e-6), written(may)]
-    lines = [aligned(rows, indent="  ", gap="   ")]
+    lines = [align(rows, indent="  ", gap="   ")]
     if budget.steps is not None:
         lines.append(f"  steps  {moved.steps}{' !' * (moved.steps > budget.steps)}, budget {budget.steps}")
     return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])

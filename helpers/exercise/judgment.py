@@ -56,11 +56,11 @@ def judge(
         or _first("waits", attempt, lambda e: not e.waited)  # it explains any wrong number
         or _values(task, inputs, attempt, traffic, others)
         or _inputs(task, inputs, attempt, traffic)
-        or (over(task, case, inputs, attempt) if budget else None)
+        or (budget_finding(task, case, inputs, attempt) if budget else None)
     )
 
 
-def over(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
+def budget_finding(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
     """The first limit that an otherwise right answer exceeds, or None."""
     if isinstance(task, Puzzle):
         return task.verdict(case, inputs[0], attempt.results[0], True)

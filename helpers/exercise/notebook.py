@@ -57,7 +57,7 @@ def is_check(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("grade"))
 
 
-def released(solution: NotebookNode) -> NotebookNode:
+def without_solution(solution: NotebookNode) -> NotebookNode:
     """The exercise that a learner gets: the same cells, without answers and outputs."""
     exercise = nbformat.from_dict(solution)
     for cell in exercise.cells:

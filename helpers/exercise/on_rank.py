@@ -26,15 +26,15 @@ def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tupl
             dist.barrier()  # between two cases: no rank runs ahead
         if late[k] == rank:
             time.sleep(LATE_SECONDS)  # tried here: peers that have to wait
-        passed = held(arguments[rank])
+        passed = hold(arguments[rank])
         came.append((answer(*arguments[rank]), passed))
     return came
 
 
-def held(value: Any) -> Any:
+def hold(value: Any) -> Any:
     """Aliases of the arguments that the answer can't rebind: it can't replace a tensor or a list in them."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(held, value))
+        return type(value)(map(hold, value))
     return value.detach() if isinstance(value, torch.Tensor) else value
 
 

@@ -29,7 +29,7 @@ from collectives.train.view import View
 from .training import Training, difference
 
 Mesh = Mapping[str, int]  # dimension -> the number of ranks along it
-SENT, HELD = ("weights", "gradients", "activations"), ("parameters", "gradients", "optimizer", "activations")
+TRAFFIC, MEMORY = ("weights", "gradients", "activations"), ("parameters", "gradients", "optimizer", "activations")
 HEADS = "calls", "msgs", "weights", "grads", "activ.", "params", "grads", "optim.", "activ."
 WIDE = 6, 5, 8, 6, 7, 7, 6, 7, 7  # of the table's columns
 CLOSE = 1e-5  # how near a loss and a gradient have to be to one process's
@@ -38,7 +38,7 @@ CLOSE = 1e-5  # how near a loss and a gradient have to be to one process's
 # --- gradients of many ranks, compared with one process -----------------------------------
 
 
-def _joined(pieces: Sequence[torch.Tensor | None], dim: str, shape: Sequence[int]) -> torch.Tensor | None:
+def _join(pieces: Sequence[torch.Tensor | None], dim: str, shape: Sequence[int]) -> torch.Tensor | None:
     """The tensor that the ranks along a dimension hold together: pieces joined, copies that agree once, or NaN."""
     pieces = [piece for piece in pieces if piece is not None]  # None: of another stage, or another expert
     if not pieces:
@@ -60,7 +60,7 @@ def put_together(results: Sequence[Mapping], mesh: Mesh, name: str, shape: Seque
         rows = defaultdict(list)
         for at, piece in held.items():
             rows[at[:k] + (0,) + at[k + 1 :]].append(piece)
-        held = {at: _joined(pieces, dim, shape) for at, pieces in rows.items()}
+        held = {at: _join(pieces, dim, shape) for at, pieces in rows.items()}
     (whole,) = held.values()
     return whole
 
@@ -143,11 +143,11 @@ class Ways:
 
     def _row(self, name: str) -> list[float]:
         seen, _, _ = self._ways[name]
-        most = max(seen.peaks, key=lambda peak: sum(peak[k] for k in HELD))
+        most = max(seen.peaks, key=lambda peak: sum(peak[k] for k in MEMORY))
         events = [[e for e, m in zip(*both) if m.phase != "setup"] for both in zip(seen.events, seen.marks)]
         messages = max(sum(e.op == "send" for e in mine) for mine in events)
         calls = max(sum(not e.is_message for e in mine) for mine in events)
-        return [calls, messages, *(max(self.sent(name, k)) for k in SENT), *(most[k] for k in HELD)]
+        return [calls, messages, *(max(self.sent(name, k)) for k in TRAFFIC), *(most[k] for k in MEMORY)]
 
     def table(self, *names: str) -> None:
         """Print a line for each way: calls and messages of a rank, kB that it sends, and the most that it holds."""

@@ -14,7 +14,7 @@ from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture,
 from collectives.draw.cells import JOINT, Grid, Style
 from collectives.draw.flow import flow
 from collectives.draw.grid import Tray
-from collectives.format import aligned, wrapped
+from collectives.format import align, wrap
 from collectives.launch.run import run
 from collectives.log import provenance
 from collectives.log.calls import Call
@@ -22,7 +22,7 @@ from collectives.log.collectives import COLLECTIVES, Collective, make
 from collectives.log.provenance import Slot
 from collectives.log.text import rank_mark
 
-COUNTED = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
+COUNTED_NUMBERS = 840 * 300  # numbers in the buffer whose bytes are counted; divides by 2 to 8
 
 
 def cheatsheet(world_size: int = 4) -> Picture:
@@ -39,13 +39,13 @@ def cheatsheet(world_size: int = 4) -> Picture:
         f"Bytes: counted on gloo, in units of S, {full}. Its reduce_scatter is an all_reduce; NCCL's sends half.",
         "all_gather, reduce_scatter and all_to_all also come without _single, with a list of tensors for the chunks.",
     ]
-    texts = ["\n".join(["Collectives", *map(wrapped, legend)]).replace("★", "*")]
+    texts = ["\n".join(["Collectives", *map(wrap, legend)]).replace("★", "*")]
     y = heading(page, "Collectives")
     for i, words in enumerate(legend):
         page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")
     for entry in COLLECTIVES.values():
         seen = run(make, entry.op, world_size, world_size=world_size)
-        counted = run(make, entry.op, COUNTED, world_size=world_size)
+        counted = run(make, entry.op, COUNTED_NUMBERS, world_size=world_size)
         notes = [("before", entry.needs), ("after", entry.leaves), ("sent", _shares(counted.sent))]
         notes += [("received", _shares(counted.received)), ("used for", entry.use)]  # label, and words
         _panel(page, entry, seen.calls[0], notes)
@@ -57,7 +57,7 @@ def _shares(counted: list[int | None]) -> str:
     """Bytes of every rank, as shares of the buffer where they are more than headers."""
     if None in counted:
         return "not counted on this system"
-    full = COUNTED * torch.float32.itemsize
+    full = COUNTED_NUMBERS * torch.float32.itemsize
     if max(counted) < full / 100:
         return " ".join(map(str, counted)) + "  bytes"
     return " ".join(f"{nbytes / full:.2f}" for nbytes in counted) + "  S"
@@ -71,8 +71,8 @@ def _text(entry: Collective, call: Call, notes: list[tuple[str, str]]) -> str:
     if entry.gives:
         for e, before, after in zip(call, *_chunked(call)):
             rows.append(f"{rank_mark(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
-    beside = aligned(notes, gap=" ", least=(9,)).splitlines()
-    lines = aligned(zip_longest(rows, beside, fillvalue=""), indent="  ", gap="   ")
+    beside = align(notes, gap=" ", least=(9,)).splitlines()
+    lines = align(zip_longest(rows, beside, fillvalue=""), indent="  ", gap="   ")
     return f"{entry.op}   {entry.signature}\n{lines}"
 
 

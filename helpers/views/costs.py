@@ -6,7 +6,7 @@ from collectives.algorithms import doubling_all_reduce, rabenseifner_all_reduce,
 from collectives.algorithms.outline import outline
 from collectives.algorithms.schedule import Schedule
 from collectives.cost.cost import cost, price
-from collectives.format import aligned, duration, size
+from collectives.format import align, duration, size
 from collectives.frontend import Interactive
 from collectives.machines.topology import flat
 
@@ -20,7 +20,7 @@ RANKS = tuple(2**k for k in range(1, 18))
 LATENCIES = (1e-6, 2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6)  # seconds
 BANDWIDTHS = (1e9, 3e9, 12.5e9, 25e9, 50e9, 100e9, 400e9)  # bytes/s
 FIRST_BYTES = 2**3  # the smallest buffer; each place of its slider doubles it
-STILL = (1024, 5e-6, 25e9)  # ranks, latency and bandwidth where no slider can be moved
+STILL_VALUES = (1024, 5e-6, 25e9)  # ranks, latency and bandwidth where no slider can be moved
 
 
 class CostCurves(Interactive):
@@ -35,11 +35,11 @@ class CostCurves(Interactive):
             (name, "   ".join(f"{size(nbytes)} {duration(seconds(nbytes))}" for nbytes in sizes))
             for name, seconds in self._curves().items()
         ]
-        return f"{_title()}\n" + aligned(rows, indent="  ", gap="", least=(36,))
+        return f"{_title()}\n" + align(rows, indent="  ", gap="", least=(36,))
 
     def _curves(self) -> dict[str, Callable[[float], float]]:
         """Seconds of each algorithm over the buffer's bytes, by its name."""
-        ranks, *machine = STILL
+        ranks, *machine = STILL_VALUES
         outlines = [outline(algorithm, ranks) for algorithm in self.algorithms]
         prices = {made.name: price(made, flat(*machine)) for made in outlines}
         return {name: lambda nbytes, p=p: p(nbytes).seconds for name, p in prices.items()}
@@ -75,7 +75,7 @@ class CostCurves(Interactive):
 
 
 def _title() -> str:
-    ranks, latency, bandwidth = STILL
+    ranks, latency, bandwidth = STILL_VALUES
     return f"{ranks:,} ranks, latency {duration(latency)}, {bandwidth / 1e9:.0f} GB/s"
 
 

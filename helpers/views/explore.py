@@ -11,7 +11,7 @@ import linecache
 from itertools import product
 
 from collectives.draw.canvas import Picture
-from collectives.figures.web.panel import Control, Panelled, shown
+from collectives.figures.web.panel import Control, Panelled, picture_data
 from collectives.format import span
 from collectives.launch.attempt import Outcome, attempt
 from collectives.log import provenance
@@ -22,7 +22,7 @@ from collectives.outcome.run import Run
 
 WORLD_SIZES = range(2, 9)
 # control -> its options
-OFFERED = {
+OPTIONS = {
     "op": tuple(COLLECTIVES),
     "world_size": WORLD_SIZES,
     "root": range(WORLD_SIZES[-1]),
@@ -91,7 +91,7 @@ def explore(
     The last expression of a cell, it shows itself.  Raises ValueError for a start that the controls do not offer.
     """
     chosen = dict(op=op, world_size=world_size, root=root, reduce_op=reduce_op, dtype=dtype, size=size)
-    for name, offered in (OFFERED | {"root": range(world_size)}).items():
+    for name, offered in (OPTIONS | {"root": range(world_size)}).items():
         if chosen[name] not in offered:
             raise ValueError(f"explore: {name} is one of {', '.join(map(str, offered))}, not {chosen[name]!r}.")
     return Explorer(chosen)
@@ -154,14 +154,14 @@ class Explorer(Panelled):
         return {"kind": "explore"}
 
     def controls(self) -> list[Control]:
-        return _controls(OFFERED, self.chosen)
+        return _controls(OPTIONS, self.chosen)
 
     def react(self, chosen: dict) -> dict:
         if chosen != self.chosen:
             self.choose(**chosen)
         return {
             "words": self.said(),
-            "picture": shown(self._picture, self._picture.alt) if any(self.outcome.run.events) else None,
+            "picture": picture_data(self._picture, self._picture.alt) if any(self.outcome.run.events) else None,
             "text": self.words,
             "prose": self.outcome.error is not None,
             "code": self.code,
@@ -182,19 +182,19 @@ def _controls(offered: dict, chosen: dict) -> list[Control]:
 
 # --- on the website: a real run for every collective, number of ranks, reduce op and size that it offers ---
 
-PLAYED = {name: OFFERED[name] for name in ("op", "world_size", "root")}  # what changes there; the dtype stays
-PLAYED |= {"reduce_op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"), "size": (1, 2, 3, 4)}
+PLAYS = {name: OPTIONS[name] for name in ("op", "world_size", "root")}  # what changes there; the dtype stays
+PLAYS |= {"reduce_op": ("SUM", "AVG", "PRODUCT", "MIN", "MAX"), "size": (1, 2, 3, 4)}
 KINDS = {"buffer": -1, "reduced": -2, "undefined": -3, "unknown": -4}  # "data" has its rank
 
 
-def recorded(chosen: dict) -> dict:
+def record_choice(chosen: dict) -> dict:
     """The controls as the website plays them, where `chosen` says, and the outcome of each of their settings.
 
     packed: JSON of rows and runs, compressed, as base64.  runs: by the settings that matter to them, see `setting`.
     rows: each row of cells that occurs, once, a cell as [letter, numbers, rank or kind].
     """
     rows, runs = {}, {}
-    for op, n, reduce_op, size in product(COLLECTIVES, *(PLAYED[name] for name in ("world_size", "reduce_op", "size"))):
+    for op, n, reduce_op, size in product(COLLECTIVES, *(PLAYS[name] for name in ("world_size", "reduce_op", "size"))):
         for root in range(n):
             if (of := setting(op, n, root, reduce_op, size)) not in runs:
                 done = execute(code(op, root, reduce_op, "float32", size), n).done
@@ -203,8 +203,8 @@ def recorded(chosen: dict) -> dict:
     asked = marks | {"dtype": "float32"}
     there = asked.pop("world_size")
     codes = {op: program(code(op, **asked), there) for op in COLLECTIVES}
-    controls = [control.described() for control in _controls(PLAYED, chosen)]
-    off = {op: {name: why for name, why in reasons(op).items() if name in PLAYED} for op in COLLECTIVES}
+    controls = [control.described() for control in _controls(PLAYS, chosen)]
+    off = {op: {name: why for name, why in reasons(op).items() if name in PLAYS} for op in COLLECTIVES}
     packed = pack({"rows": [*rows], "runs": runs})
     return {"kind": "explore", "controls": controls, "packed": packed, "codes": codes, "off": off}
 

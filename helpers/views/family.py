@@ -10,7 +10,7 @@ from collectives.algorithms.schedule import Holdings, Schedule, chunk_name
 from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Part, Picture, colour, heading, text_width
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
 from collectives.draw.labels import RankLabels
-from collectives.format import aligned
+from collectives.format import align
 from collectives.frontend import Shown
 from collectives.log.collectives import COLLECTIVES
 
@@ -49,7 +49,7 @@ def family(world_size: int = 4) -> Shown:
     rows = [("collective", "leaves", "dual (its backward pass)")]
     for op in dict.fromkeys([*chain(*PAIRS), *OWN_DUAL, *COLLECTIVES]):
         rows.append((op, COLLECTIVES[op].says, COLLECTIVES[op].dual or "-"))
-    words = aligned(rows, gap=" ", least=(16, 38)) + "\nall_reduce = reduce_scatter, then all_gather"
+    words = align(rows, gap=" ", least=(16, 38)) + "\nall_reduce = reduce_scatter, then all_gather"
     return Shown(Picture([page], words, f"Picture: the family of the collectives on {world_size} ranks"), words)
 
 

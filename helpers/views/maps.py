@@ -10,11 +10,11 @@ import torch
 
 from collectives.draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, colour, heading, text_width
 from collectives.draw.labels import RankLabels, rank_label
-from collectives.format import aligned, brief, span
+from collectives.format import align, brief, span
 from collectives.frontend import Shown
 
 
-def _shown(sketches: list[Canvas], lines: list[str], title: str) -> Shown:
+def _show(sketches: list[Canvas], lines: list[str], title: str) -> Shown:
     words = "\n".join(line.rstrip() for line in lines)
     return Shown(Picture(sketches, words, f"Picture: {title}"), words)
 
@@ -57,11 +57,11 @@ def nodes(count: int = 2, per_node: int = 4, dims: tuple[str, str] | None = None
         sketch.text(left + inner_wide / 2, foot + 24, f"{dims[1]}: inside a node", 12)
     cells = [("node ", *(f"local {k}" for k in range(per_node)))]
     cells += [(str(n), *(f"rank {n * per_node + k:<2}" for k in range(per_node))) for n in range(count)]
-    rows = [aligned(cells)]
+    rows = [align(cells)]
     ranks = torch.arange(count * per_node).reshape(count, per_node)
     for dim, groups in zip(dims or (), (ranks.T, ranks)):
         rows.append(f"{dim}: " + "; ".join(f"ranks {span(group)}" for group in groups.tolist()))
-    return _shown([sketch], rows, f"{count * per_node} ranks on {count} nodes")
+    return _show([sketch], rows, f"{count * per_node} ranks on {count} nodes")
 
 
 # --- rendezvous ---------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def rendezvous(world_size: int = 4) -> Shown:
         "2  rank 0 keeps a store there; each rank writes its own address into it and reads the others'",
         f"3  {world_size * (world_size - 1) // 2} connections, one for each pair of ranks (gloo; NCCL connects those that its algorithms need)",
     ]
-    return _shown(sketches, text, f"{world_size} ranks meet at an address, in three stages")
+    return _show(sketches, text, f"{world_size} ranks meet at an address, in three stages")
 
 
 def _stage(k: int, n: int) -> Canvas:
@@ -170,7 +170,7 @@ def global_tensor(shards: Sequence[torch.Tensor], dim: int = 0, name: str = "x")
         index = ", ".join([":"] * cut + [f"{start}:{stop}"])
         lines.append(f"  rank {rank}   {name}[{index}]   {shard.tolist()}")
         start = stop
-    return _shown([sketch], lines, f"{len(shards)} shards as one tensor {list(whole.shape)}")
+    return _show([sketch], lines, f"{len(shards)} shards as one tensor {list(whole.shape)}")
 
 
 def _number(sketch: Canvas, x, y, wide, high, words: str, rank: int) -> None:

@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Iterable
 
 from collectives.cost.tuner import Nccl, nccl
-from collectives.format import aligned, duration, size
+from collectives.format import align, duration, size
 from collectives.frontend import Interactive
 from collectives.machines.presets import rails
 
@@ -24,7 +24,7 @@ NETWORKS = {  # name -> network, and bytes/s of a GPU's card
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 GPUS = (16, 32, 64, 128, 256, 1024, 4096, 16384)  # in nodes of 8 H100
 BYTES = tuple(2**k for k in range(3, 35))
-STILL = ("all_reduce", 16)  # the collective and the GPUs where no slider can be moved
+STILL_VALUES = ("all_reduce", 16)  # the collective and the GPUs where no slider can be moved
 
 
 class NetworkPrices(Interactive):
@@ -37,11 +37,11 @@ class NetworkPrices(Interactive):
             costs = [price(nbytes) for nbytes in sizes]
             rows.append((f"  {name}", *(duration(cost.seconds) for cost in costs)))
             rows.append(("    nine of ten", *(" to ".join(map(duration, cost.band)) for cost in costs)))
-        return f"{_title()}\n" + aligned(rows, right=range(1, 5))
+        return f"{_title()}\n" + align(rows, right=range(1, 5))
 
     @cached_property
     def _still(self) -> dict[str, Nccl]:
-        collective, gpus = STILL
+        collective, gpus = STILL_VALUES
         return {name: _price(collective, gpus, name) for name in NETWORKS}
 
     def draw(self) -> "Chart":
@@ -58,7 +58,7 @@ class NetworkPrices(Interactive):
             table = [[_row(price(nbytes).seconds for nbytes in BYTES) for price in row] for row in priced]
             collectives.append({"name": collective, "seconds": table})
         for name in NETWORKS:
-            network = _price(STILL[0], STILL[1], name).network
+            network = _price(STILL_VALUES[0], STILL_VALUES[1], name).network
             low, high = map(_row, zip(*(network.band(nbytes) for nbytes in BYTES)))
             networks.append({"name": name, "most": network.value("gpus", "network_prices()"), "low": low, "high": high})
         return {
@@ -88,7 +88,7 @@ def _row(values: Iterable[float]) -> str:
 
 
 def _title() -> str:
-    collective, gpus = STILL
+    collective, gpus = STILL_VALUES
     return f"{collective}, {gpus // 8} nodes of 8 x H100"
 
 

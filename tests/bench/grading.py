@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from grader.__main__ import main as grade
-from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.bench.beside_nbgrader import Course, environment
 from tools import release
 
@@ -50,7 +50,7 @@ def notebook(k: int) -> str:
     solution = pristine(EXERCISE)
     (right,) = (cell.source for cell in solution.cells if is_answer(cell))
     right = re.sub("^ *### .*\n", "", right, flags=re.MULTILINE)  # with its marks it is the course's own, and not run
-    exercise = released(solution)
+    exercise = without_solution(solution)
     for cell in exercise.cells:
         if is_answer(cell):
             cell.source = ([right] * 6 + [UNCHUNKED, NOT_IN_PLACE, ALL_SEND_FIRST, NO_END])[k % 10]

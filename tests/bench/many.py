@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from helpers.exercise.notebook import is_answer, pristine, released
+from helpers.exercise.notebook import is_answer, pristine, without_solution
 from helpers.exercise.tasks import EXERCISES
 from tests.corpus import answers, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
@@ -32,7 +32,7 @@ LINES = 20  # of what is said meanwhile
 
 
 def submissions(count: int, answered: int, folder: Path) -> None:
-    exercise = released(pristine(MEAN))
+    exercise = without_solution(pristine(MEAN))
     untouched = release.text(exercise)
     for cell in filter(is_answer, exercise.cells):
         cell.source = RIGHT
@@ -47,7 +47,7 @@ def mixed(count: int, folder: Path) -> None:
     names = sorted(EXERCISES)
     for k in range(count):
         exercise, turn = names[k % len(names)], k // len(names)
-        notebook = released(pristine(exercise))
+        notebook = without_solution(pristine(exercise))
         for task in EXERCISES[exercise]:
             right = RIGHTS[task.name][turn % len(RIGHTS[task.name])]
             wrong, _ = WRONGS[task.name][turn % len(WRONGS[task.name])]

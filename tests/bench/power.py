@@ -116,8 +116,8 @@ BREAKS = [
     ),
     Break(
         "the sandbox shows the course, solutions too", "grader.walls",
-        "\n\n\ndef _hidden(private: Iterable[Path]) -> list[str]:\n",
-        "\n    yield str(ROOT)\n\n\ndef _hidden(private: Iterable[Path]) -> list[str]:\n"
+        "\n\n\ndef _hiding_options(private: Iterable[Path]) -> list[str]:\n",
+        "\n    yield str(ROOT)\n\n\ndef _hiding_options(private: Iterable[Path]) -> list[str]:\n"
         "    return list(map(os.path.realpath, private))\n",
         "tests/test_score.py -k 'cheat and solutions'",
     ),

@@ -5,7 +5,7 @@ import pytest
 from collectives.figures import web
 from helpers import predict
 from helpers.views.predict.recording import reply
-from helpers.views.web import HERE, PREDICT
+from helpers.views.web import FOLDER, PREDICT
 from tests.corpus.predicted import (
     add_up,
     collect,
@@ -46,7 +46,7 @@ FILLED = [
 @pytest.fixture(scope="module")
 def page(chrome):
     page = chrome.new_page()
-    page.add_script_tag(content=web.joined(web.HERE / "base.js", PREDICT, HERE / "recorded.js"))
+    page.add_script_tag(content=web.join_modules(web.FOLDER / "base.js", PREDICT, FOLDER / "recorded.js"))
     yield page
     page.close()
 

@@ -12,7 +12,7 @@ from collectives.algorithms import (
     ring_all_reduce,
     tree_all_reduce,
 )
-from collectives.figures.written import standing
+from collectives.figures.written import standings
 from collectives.format import size
 
 FLAT = (
@@ -45,21 +45,21 @@ def steps_and_bytes() -> dict:
         "title": f"An all_reduce of {RANKS} ranks: yours, and those of the chapter",
         "columns": ["", "steps", "busiest rank, S"],
         "arguments": (RANKS,),
-        "rows": [standing(make(RANKS)) for make in FLAT],
+        "rows": [standings(make(RANKS)) for make in FLAT],
     }
 
 
 def race() -> dict:
     n, node = RACE
     made = [*(make(n) for make in FLAT), *(make(n, node) for make in OF_NODES)]
-    ring = standing(ring_all_reduce(n), SIZES, node)
+    ring = standings(ring_all_reduce(n), SIZES, node)
     return {
         "title": f"{n} ranks in nodes of {node}",
         "columns": ["", *(f"{size(nbytes)} (s)" for nbytes in SIZES), "steps"],
         "arguments": RACE,
         "sizes": SIZES,
         "node": node,
-        "rows": [standing(s, SIZES, node) for s in made],
+        "rows": [standings(s, SIZES, node) for s in made],
         "most": [GOAL * seconds for seconds in ring[1:-1]],
     }
 

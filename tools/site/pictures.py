@@ -17,7 +17,7 @@ from collectives.draw.palette import NIGHT, PALETTE
 
 HEAVIEST = 60_000  # bytes of a file
 WHITE_TURNED, BLACK_TURNED = np.array([19, 20, 22]), np.array([240, 240, 240])  # the first: a dark page's background
-COLOURED = 24  # levels between a color's channels; grays have fewer
+MIN_CHROMA = 24  # levels between a color's channels; grays have fewer
 LINE, CELL = 3, 5  # pixels: a spot of one color this large was drawn in it; and this large, it is more than a line
 EDGE = 3  # pixels from a color to where it has faded into its neighbor
 THICK = 15  # pixels: of a line or a dot, less
@@ -62,10 +62,10 @@ def dark(image: Image.Image) -> Image.Image:
     kind = kind.reshape(pixels.shape[:2]).astype(np.int32)
     kinds = np.stack([kinds >> 16, kinds >> 8 & 255, kinds & 255], axis=-1)
 
-    drawn = spots(kind, LINE) & (np.ptp(kinds, axis=1) > COLOURED)[kind]
+    drawn = spots(kind, LINE) & (np.ptp(kinds, axis=1) > MIN_CHROMA)[kind]
     tints = kinds[np.unique(kind[drawn])]
     if not len(tints):
-        return Image.fromarray(turned(kinds).round().astype(np.uint8)[kind])
+        return Image.fromarray(dark_gray(kinds).round().astype(np.uint8)[kind])
     shares, off = blends(kinds, tints)
     likely = np.where(shares > 0, off, np.inf).argmin(axis=1)
     away, place = distance_transform_cdt(~drawn, "chessboard", return_indices=True)
@@ -74,7 +74,7 @@ def dark(image: Image.Image) -> Image.Image:
     share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colors stays
     share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
     grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
-    changed = pixels + (1 - share) * (turned(grey) - grey)
+    changed = pixels + (1 - share) * (dark_gray(grey) - grey)
     cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)
     for day, night in NIGHT.items():
         if day in PALETTE:  # a rank's: pixels don't distinguish its line from its narrow cell, which keeps its color
@@ -88,7 +88,7 @@ def rgb(colour: str) -> np.ndarray:
     return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
 
 
-def turned(grey: np.ndarray) -> np.ndarray:
+def dark_gray(grey: np.ndarray) -> np.ndarray:
     return BLACK_TURNED + (WHITE_TURNED - BLACK_TURNED) * grey.mean(axis=-1, keepdims=True) / 255
 
 

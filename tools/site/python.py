@@ -16,7 +16,7 @@ from helpers.views.web import WORKER
 PYODIDE = "pyodide@314.0.7"  # its Python is 3.14
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 ANSWER = "collectives.figures.written, collectives.figures.planning"  # see worker.mjs
-LOADED = f"import sys, {ANSWER}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
+SCRIPT = f"import sys, {ANSWER}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
 DATA = [
     f"collectives/machines/{name}.csv" for name in ("gpus", "links", "models", "networks")
 ]  # that these modules read
@@ -47,7 +47,7 @@ def from_npm(package: str, files: Sequence[str], kept: Path) -> Path | None:
     return folder
 
 
-def served(kept: Path, folder: Path) -> int | None:
+def serve(kept: Path, folder: Path) -> int | None:
     """Put all that a page loads into a folder of the site.  Returns the number of bytes; None if there is no Python."""
     source = from_npm(PYODIDE, FILES, kept)
     if source is None:
@@ -57,7 +57,7 @@ def served(kept: Path, folder: Path) -> int | None:
     for name in FILES:
         shutil.copy(source / name, folder)
     shutil.copy(WORKER, folder)
-    loaded = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    loaded = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     with zipfile.ZipFile(folder / "collectives.zip", "w", zipfile.ZIP_DEFLATED) as library:
         for name in [*sorted(loaded.split()), *(ROOT / name for name in DATA)]:
             library.write(name, Path(name).resolve().relative_to(ROOT.resolve()))

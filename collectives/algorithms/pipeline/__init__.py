@@ -13,7 +13,7 @@ __all__ = lazy(
     __name__,
     {
         ".count": "PipelineCount table",
-        ".execute": "Done asleep modules",
+        ".execute": "Executed asleep modules",
         ".foreign": "from_torch recorded",
         ".pipeline": "Action Costs Pipeline",
         ".proof": "PipelineProof WrongPipeline",

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable
 
-from ...format import aligned, number
+from ...format import align, number
 from .pipeline import Costs, Pipeline, kept, plan
 
 
@@ -87,7 +87,7 @@ class PipelineCounts(list):
             held = number(high) if low == high else f"{number(low)} to {number(high)}"
             share = f"{number(c.parameters)}/{len(c.peaks)}"
             rows.append((c.name, number(c.time), f"{c.of_work:.1%}", held, str(c.sent), share))
-        return aligned(rows, right=range(1, 6))
+        return align(rows, right=range(1, 6))
 
 
 def table(schedules: Iterable[Pipeline], costs: Costs = Costs()) -> PipelineCounts:

@@ -15,7 +15,7 @@ from .pipeline import KINDS, Action, Costs, Pipeline
 Compute = Callable[[Action, Tensor | None], Tensor | None]
 
 
-class Done(NamedTuple):
+class Executed(NamedTuple):
     """An action as it was carried out; seconds of this machine's monotonic clock, which its processes share."""
 
     action: Action
@@ -23,7 +23,7 @@ class Done(NamedTuple):
     end: float
 
 
-def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
+def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Executed]]:
     """The rank function of a schedule: call it on every rank with the same schedule.
 
     It takes `compute(action, arrived)`, which returns the tensor for the next stage (of F: activations; of B and I: the
@@ -32,7 +32,7 @@ def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
     Returns this rank's actions with their times.
     """
 
-    def pipeline(compute: Compute, like: Tensor) -> list[Done]:
+    def pipeline(compute: Compute, like: Tensor) -> list[Executed]:
         rank, done, here, sending = dist.get_rank(), [], {}, []
         if dist.get_world_size() != s.ranks:
             raise ValueError(f"{s.name} is a schedule for {s.ranks} ranks, not {dist.get_world_size()}.")
@@ -46,7 +46,7 @@ def program(s: Pipeline) -> Callable[[Compute, Tensor], list[Done]]:
                 arrived = here.pop(need)  # the neighboring stage is on this rank too
             start = time.perf_counter()
             result = compute(a, arrived)
-            done.append(Done(a, start, time.perf_counter()))
+            done.append(Executed(a, start, time.perf_counter()))
             if a in targets:
                 sending.append(dist.isend(result, targets[a], tag=_tag(a)))
             elif result is not None:
@@ -64,7 +64,7 @@ def _tag(a: Action) -> int:
     return (a.microbatch * 1000 + a.stage) * len(KINDS) + list(KINDS).index(a.kind)
 
 
-def asleep(s: Pipeline, costs: Costs) -> Callable[[], list[Done]]:
+def asleep(s: Pipeline, costs: Costs) -> Callable[[], list[Executed]]:
     """The rank function of a schedule whose stages only sleep: costs in seconds.
 
     That needs no core, so there may be more ranks than cores.  Returns this rank's actions with their times.
@@ -75,7 +75,7 @@ def asleep(s: Pipeline, costs: Costs) -> Callable[[], list[Done]]:
         time.sleep(costs.of(a.kind) * s.share)
         return torch.zeros(1)
 
-    def sleeping() -> list[Done]:
+    def sleeping() -> list[Executed]:
         return pipeline(compute, torch.zeros(1))
 
     sleeping.__name__ = sleeping.__qualname__ = s.name

@@ -25,13 +25,13 @@ def from_torch(name: str, ranks: int, microbatches: int, chunks: int | None = No
         )
     with contextlib.redirect_stdout(io.StringIO()):
         orders = torch_private.pipeline_orders(name, ranks, microbatches, chunks)
-    return Pipeline([list(_computed(order)) for order in orders], name)
+    return Pipeline([list(_compute_actions(order)) for order in orders], name)
 
 
-def _computed(order: list) -> Iterator[Action]:
+def _compute_actions(order: list) -> Iterator[Action]:
     for a in filter(None, order):
         if a.sub_actions:
-            yield from _computed(a.sub_actions)
+            yield from _compute_actions(a.sub_actions)
         elif a.is_compute_op:
             yield Action(a.stage_index, a.computation_type.value, a.microbatch_index)
 

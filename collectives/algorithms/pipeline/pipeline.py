@@ -22,7 +22,7 @@ KINDS = {
 }
 BACK = ("B", "I")  # actions that send a gradient to the stage before
 LAST = ("B", "W")  # actions that free the activations
-_WRITTEN = re.compile(r"(\d*)([FBIW])(\d+)")
+_ACTION = re.compile(r"(\d*)([FBIW])(\d+)")
 
 
 class Action(NamedTuple):
@@ -45,7 +45,7 @@ def action(what: Action | str, stage: int) -> Action:
     """An action from "F5", of this stage, or from "2F5".  Raises ValueError for anything else."""
     if isinstance(what, Action):
         return what
-    written = _WRITTEN.fullmatch(what) if isinstance(what, str) else None
+    written = _ACTION.fullmatch(what) if isinstance(what, str) else None
     if not written:
         raise ValueError(
             f"{what!r} is not an action: F0, B0, I0 and W0 are, with a microbatch's number, or 2F0 of stage 2."
@@ -153,7 +153,7 @@ class Pipeline:
         lines = [self.title]
         for rank, row in enumerate(self.rows):
             words = [str(a) if several else a.short for a in row]
-            lines.append(f"  rank {rank} keeps {max(kept(self, rank)):<6g}{_cut(words)}")
+            lines.append(f"  rank {rank} keeps {max(kept(self, rank)):<6g}{_shorten(words)}")
         return "\n".join(lines)
 
     def _ipython_display_(self) -> None:
@@ -162,7 +162,7 @@ class Pipeline:
         show(self.draw(), repr(self))
 
 
-def _cut(words: list[str]) -> str:
+def _shorten(words: list[str]) -> str:
     """The words, or as many first and last ones as there is room for."""
     shown, fits = " ".join(words), len(words)
     while len(shown) > MAX_CHARACTERS:

@@ -43,10 +43,10 @@ class Panelled(Interactive):
         from .widget import Figure  # anywidget may be missing
 
         controls = self.controls()
-        return Figure(described(self), lambda places: self.react(at(controls, places)))
+        return Figure(describe_panel(self), lambda places: self.react(at(controls, places)))
 
 
-def described(panel) -> dict:
+def describe_panel(panel) -> dict:
     """A panel for the web module: its controls, and their present content.  panel: has `controls()` and `react()`."""
     controls = panel.controls()
     now = panel.react({control.name: control.value for control in controls})
@@ -58,6 +58,6 @@ def at(controls: Sequence[Control], places: dict[str, int]) -> dict:
     return {control.name: control.options[places[control.name]][1] for control in controls}
 
 
-def shown(picture: "Picture", alt: str) -> dict:
+def picture_data(picture: "Picture", alt: str) -> dict:
     """A Picture as the module takes it: {src, alt, width}."""
     return picture.image() | {"alt": alt}

@@ -7,7 +7,7 @@ import traceback
 
 from ...format import name_ranks
 from ...log.event import Failure
-from ...log.messages import LOST
+from ...log.messages import LOST_STATUS
 from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreachable, Unreadable
 from .phrases import after, alike, call_waited_in, source
 
@@ -154,7 +154,7 @@ def _how(verdict: Died) -> str:
         return f"was {killed_by(status)}"
     if not verdict.began:
         return "ended" if status is None else f"ended with exit code {status}"
-    if status in (None, LOST):
+    if status in (None, LOST_STATUS):
         return "cut its connection to the notebook (did it close file descriptors it had not opened?)"
     return f"ended itself with exit code {status} (os._exit?)"
 

@@ -2,10 +2,10 @@
 
 from typing import Hashable, Iterable, Sequence
 
-from ...format import aligned, name_ranks, span
+from ...format import align, name_ranks, span
 from ...log.calls import Call
 from ...log.event import Event
-from ...log.text import dropped as dropped
+from ...log.text import drop_note as drop_note
 from ...log.text import source as source
 from ..verdict import Standing
 
@@ -76,7 +76,7 @@ def apart(parted: Sequence[Call]) -> list[str]:
     ]
     head = f"Earlier, ranks made {numbered(parted)} from different lines, which may have mixed up their data:"
     more = ["  ..."] if len(parted) > CALLS_SHOWN else []
-    return [head, aligned(places, indent="  "), *more]
+    return [head, align(places, indent="  "), *more]
 
 
 def numbered(calls: Sequence[Call]) -> str:
@@ -98,4 +98,4 @@ def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
 def rows(described: Iterable[tuple[int, str, str]]) -> str:
     """Aligned lines of ranks, words and source; one line for all ranks with the same description."""
     groups = alike((rank, (words, line)) for rank, words, line in described)
-    return aligned([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ")
+    return align([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ")

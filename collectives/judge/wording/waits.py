@@ -11,7 +11,7 @@ from .phrases import (
     alike,
     apart,
     call_waited_in,
-    dropped,
+    drop_note,
     handled,
     named,
     rows,
@@ -153,7 +153,7 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
 
 def _lost(standing: Sequence[Standing]) -> list[str]:
     """A sentence for each message that a rank waits for and that gloo may have lost."""
-    return [dropped(each.lost) for each in standing if each.lost]
+    return [drop_note(each.lost) for each in standing if each.lost]
 
 
 def stood(verdict: Halt) -> list[str]:

@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ...format import wrapped
+from ...format import wrap
 from . import story, traces
 from .evidence import gather
 
@@ -40,9 +40,9 @@ def main() -> None:
     try:
         said = explain(*options.paths, machine=options.machine)
     except (OSError, ValueError) as error:
-        sys.exit(wrapped(str(error)))
+        sys.exit(wrap(str(error)))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader of a pipe, such as head, may end first
-    print(wrapped(said))
+    print(wrap(said))
 
 
 def explain(*paths: str | Path, machine: str | None = None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from ...format import aligned, duration, size
+from ...format import align, duration, size
 from . import ops
 from .text import Line
 
@@ -160,7 +160,7 @@ class Measured:
             for (op, ranks, nodes), speed in best.items()
         ]
         shown = rows if len(rows) <= 40 else [*rows[:40], (f"... and {len(rows) - 40} more",)]
-        return [*heads, aligned(shown, right=range(1, 8), indent="  "), *self._slow(kinds), *self.faults]
+        return [*heads, align(shown, right=range(1, 8), indent="  "), *self._slow(kinds), *self.faults]
 
     @staticmethod
     def _slow(kinds: dict[tuple, list[Measurement]]) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from ...format import aligned
+from ...format import align
 from .text import Line, clock
 
 _HEAD = re.compile(
@@ -146,7 +146,7 @@ class NcclLog:
         rows = [("network", _both(self.networks)), ("cards", _both(self.devices))]
         rows += [("connections", ", ".join(f"{n:,} by {way}" for way, n in self.ways.most_common(6)))]
         rows += [("channels", ", ".join(str(n) for n, _ in self.channels.most_common(4)))]
-        lines.append(aligned([row for row in rows if row[1]], indent="  "))
+        lines.append(align([row for row in rows if row[1]], indent="  "))
         return [line for line in lines if line] + self.faults()
 
     def faults(self) -> list[str]:

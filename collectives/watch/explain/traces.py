@@ -14,8 +14,8 @@ from math import prod
 from statistics import median
 from typing import Any, NamedTuple
 
-from ...format import aligned, duration, name_ranks, size
-from ...intervals import merged
+from ...format import align, duration, name_ranks, size
+from ...intervals import merge
 from ...log.collectives import least, of
 from . import ops
 from .plain import Unusable
@@ -81,12 +81,12 @@ class Trace:
     @property
     def moving(self) -> list[tuple[float, float]]:
         """The intervals with a collective in flight."""
-        return merged((span.start, span.end) for span in self.spans)
+        return merge((span.start, span.end) for span in self.spans)
 
     @property
     def exposed(self) -> float:
         """Seconds of collectives beside which no kernel ran."""
-        both = merged([*self.moving, *self.busy])
+        both = merge([*self.moving, *self.busy])
         return sum(e - s for s, e in both) - sum(e - s for s, e in self.busy)
 
 
@@ -109,7 +109,7 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
     complete = [e for e in data["traceEvents"] if isinstance(e, dict) and e.get("ph") == "X" and "dur" in e]
     kernels = [e for e in complete if e.get("cat") == "kernel"]
     spoken = [e for e in kernels if "nccl" in e["name"].lower()]
-    busy = merged(_when(e) for e in kernels if "nccl" not in e["name"].lower())
+    busy = merge(_when(e) for e in kernels if "nccl" not in e["name"].lower())
     groups = {g["pg_name"]: tuple(g["ranks"]) for g in about.get("pg_config", ()) if g.get("ranks")}
     unknown = ["of which rank it is: taken as rank 0"] if guessed else []
     if spoken:
@@ -271,7 +271,7 @@ def _ranks(traces: list[Trace]) -> str:
             (str(trace.rank), trace.gpu or "none", duration(total), f"{duration(moving)}, {moving / total:.0%}", exposed,
              str(streams), f"{len(trace.spans):,}")
         )  # fmt: skip
-    return aligned(rows, right=(0, 2, 3, 4, 5, 6), indent="  ")
+    return align(rows, right=(0, 2, 3, 4, 5, 6), indent="  ")
 
 
 def _collectives(traces: list[Trace], machine: str | None) -> str:
@@ -298,7 +298,7 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
     whose = "of the rank that came last" if len(traces) > 1 else "of this rank, with its waits for others"
     name = getattr(model, "name", "")
     note = f"\n  seconds: {whose}." + (f" model: NCCL on {name}." if name else "")
-    return aligned(rows, right=(2, 3, 4, 5, 6, 7), indent="  ") + note
+    return align(rows, right=(2, 3, 4, 5, 6, 7), indent="  ") + note
 
 
 def _collects(op: str) -> bool:

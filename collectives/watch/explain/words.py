@@ -7,7 +7,7 @@ from itertools import chain, zip_longest
 from math import prod
 from typing import Callable, Hashable, Iterable, Iterator, Sequence
 
-from ...format import COLUMNS, aligned, duration, size, span
+from ...format import COLUMNS, align, duration, size, span
 from ...judge.verdict import Cause, Wait
 from ...judge.wording import causes as wording
 from ...judge.wording.phrases import few, runs
@@ -362,7 +362,7 @@ def table(names: Names) -> str:
     while sum(widths) > COLUMNS - len("  ") * len(widths):
         widths[widths.index(max(widths))] -= 1
     broken = (line for row in rows for line in _broken(row, widths))
-    lines = aligned(broken, right=(1,), indent="  ")
+    lines = align(broken, right=(1,), indent="  ")
     return lines + (f"\n  ... and {len(alike) - MOST_ROWS:,} more rows" if len(alike) > MOST_ROWS else "")
 
 

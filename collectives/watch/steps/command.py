@@ -40,7 +40,7 @@ def main() -> None:
         is_record = (Path(options.record) / "about.json").exists()
         seen = record.load(options.record) if is_record else loaded.load(options.record)
         steps = TrainingSteps(seen)
-        print(training_words.listed(steps, options.by) if options.by else steps)
+        print(training_words.step_table(steps, options.by) if options.by else steps)
         if options.bandwidth or options.machine:
             on = machine(options.machine, seen.world_size) if options.machine else None
             print(f"\n{steps.kinds(on)}")

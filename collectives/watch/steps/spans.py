@@ -2,7 +2,7 @@
 
 from typing import Iterable, NamedTuple
 
-from ...intervals import merged
+from ...intervals import merge
 from ...log.calls import Call
 from ...log.event import Event
 from ...outcome.run import Run
@@ -69,6 +69,6 @@ def _never_came(e: Event, call: Call) -> int | None:
     return next((rank for rank in call.group if rank not in call.ranks and rank not in call.unseen), None)
 
 
-def together(intervals: Iterable[tuple[float, float]]) -> float:
+def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
     """The seconds covered by any of them."""
-    return sum(end - start for start, end in merged(intervals))
+    return sum(end - start for start, end in merge(intervals))

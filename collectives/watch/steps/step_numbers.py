@@ -8,18 +8,18 @@ from ...log.calls import Call
 from ...log.event import Event
 
 LOOKED_AT = 4096  # calls of a rank, the last ones, in which the period is looked for
-LEAST = 3  # repetitions that make a period
-ALIKE = 0.5  # the share of calls, at least, that equal the ones a period earlier
+MIN_REPEATS = 3  # repetitions that make a period
+MIN_EQUAL_SHARE = 0.5  # the share of calls, at least, that equal the ones a period earlier
 
 Numbers = list[list[int | None]]  # by rank: of each of its events; None: of no step
 
 
-def told(events: list[list[Event]]) -> bool:
+def has_steps(events: list[list[Event]]) -> bool:
     """Whether ranks have counted their steps."""
     return any(e.step for mine in events for e in mine)
 
 
-def numbered(events: list[list[Event]], calls: list[Call]) -> Numbers:
+def number_steps(events: list[list[Event]], calls: list[Call]) -> Numbers:
     """The step of each event.
 
     Ranks that counted none get the steps of ranks they share calls with. Where no rank did, the steps of the rank
@@ -28,7 +28,7 @@ def numbered(events: list[list[Event]], calls: list[Call]) -> Numbers:
     known: dict[int, int | None] = {}  # id(call) -> step
     numbers: Numbers = [[None] * len(mine) for mine in events]
     of = {id(e): call for call in calls for e in call}
-    if told(events):
+    if has_steps(events):
         begun = [rank for rank, mine in enumerate(events) if any(e.step for e in mine)]
         for rank in begun:
             numbers[rank] = [e.step for e in events[rank]]
@@ -92,8 +92,8 @@ def _kind(e: Event) -> tuple:
 
 def _period(made: np.ndarray) -> int | None:
     """The distance at which most calls equal the earlier ones; the shortest of equally good ones."""
-    best, alike = None, ALIKE
-    for distance in range(1, len(made) // LEAST + 1):
+    best, alike = None, MIN_EQUAL_SHARE
+    for distance in range(1, len(made) // MIN_REPEATS + 1):
         share = float(np.mean(made[distance:] == made[:-distance]))
         if share > alike + 1e-9:
             best, alike = distance, share
@@ -108,13 +108,13 @@ def _pattern(made: np.ndarray, events: list[Event], period: int) -> np.ndarray:
     for pattern, times in common:
         kinds = np.frombuffer(pattern, made.dtype)
         starts = np.flatnonzero((windows == kinds).all(axis=1))
-        gaps = [events[at].start - _over(events[at - 1]) for at in starts if at]
+        gaps = [events[at].start - _end_time(events[at - 1]) for at in starts if at]
         if times * 2 >= common[0][1] and gaps:
             pauses.append((float(np.median(gaps)), kinds))
     return max(pauses, key=lambda pause: pause[0])[1]
 
 
-def _over(e: Event) -> float:
+def _end_time(e: Event) -> float:
     """The time at which the rank continued after a call."""
     blocked = not e.async_op or e.waiting is not None
     return e.end if blocked and e.end is not None else e.start

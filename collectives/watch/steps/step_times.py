@@ -7,10 +7,10 @@ from itertools import accumulate, groupby
 from statistics import median
 from typing import Iterable, NamedTuple
 
-from ...intervals import merged
+from ...intervals import merge
 from ...outcome.run import Run
 from .spans import CallSpan, spans_of
-from .step_numbers import Numbers, numbered, told
+from .step_numbers import Numbers, has_steps, number_steps
 
 
 class RankStep(NamedTuple):
@@ -79,9 +79,9 @@ class StepTimes(list[TrainingStep]):
         calls = run.calls
         if not calls:
             raise ValueError(f"{run.name} made no calls: its steps cannot be told apart.")
-        self.run, self.spans, self.counted = run, spans_of(run, calls), told(run.events)
-        numbers = numbered(run.events, calls)
-        ended = _ended(run, numbers, self.counted)
+        self.run, self.spans, self.counted = run, spans_of(run, calls), has_steps(run.events)
+        numbers = number_steps(run.events, calls)
+        ended = _ended_steps(run, numbers, self.counted)
         by_rank = _by_rank(run, self.spans)
         steps: dict[int, dict[int, RankStep]] = defaultdict(dict)
         caused = _Causes(by_rank)
@@ -134,7 +134,7 @@ class StepTimes(list[TrainingStep]):
 # --- how a rank spent a step --------------------------------------------------------------
 
 
-def _ended(run: Run, numbers: Numbers, counted: bool) -> set[int]:
+def _ended_steps(run: Run, numbers: Numbers, counted: bool) -> set[int]:
     """The steps that every rank has ended.
 
     A counted step has ended once its rank makes a call of the next. The last counts as ended if every rank made all the
@@ -156,8 +156,8 @@ def _by_rank(run: Run, spans: list[CallSpan]) -> list[list[CallSpan]]:
 
 def _steps(spans: list[CallSpan], numbers: list[int | None]) -> Iterable[tuple[int | None, RankStep]]:
     """One rank's consecutive calls of one step as a RankStep each, `caused` still 0."""
-    blocked = Covered((span.blocked, span.end) for span in spans)
-    waits = Covered((span.blocked, span.met) for span in spans)
+    blocked = Coverage((span.blocked, span.end) for span in spans)
+    waits = Coverage((span.blocked, span.met) for span in spans)
     over = min((span.start for span in spans), default=0.0)
     for number, group in groupby(zip(numbers, spans), lambda pair: pair[0]):
         mine = [span for _, span in group]
@@ -166,11 +166,11 @@ def _steps(spans: list[CallSpan], numbers: list[int | None]) -> Iterable[tuple[i
         yield number, RankStep(start, over, waited, blocked.within(start, over) - waited, 0.0, len(mine))
 
 
-class Covered:
+class Coverage:
     """Intervals of time; `within` returns the seconds of a given interval that they cover."""
 
     def __init__(self, intervals: Iterable[tuple[float, float]]) -> None:
-        apart = merged(intervals)
+        apart = merge(intervals)
         self._starts, self._ends = [start for start, _ in apart], [end for _, end in apart]
         self._before = [0.0, *accumulate(end - start for start, end in apart)]
 
@@ -186,7 +186,7 @@ class _Causes:
     """The ranks that made others wait. One that was late because it waited passes this on to the rank it waited for."""
 
     def __init__(self, by_rank: list[list[CallSpan]]) -> None:
-        self._waits = [_apart(spans) for spans in by_rank]  # of each rank: (start, end, for which rank), in order
+        self._waits = [_split(spans) for spans in by_rank]  # of each rank: (start, end, for which rank), in order
         self._starts = [[start for start, _, _ in waits] for waits in self._waits]
         self._ends = [[end for _, end, _ in waits] for waits in self._waits]
 
@@ -218,7 +218,7 @@ class _Causes:
             yield max(start, waits[k][0]), min(end, waits[k][1]), waits[k][2]
 
 
-def _apart(spans: list[CallSpan]) -> list[tuple[float, float, int]]:
+def _split(spans: list[CallSpan]) -> list[tuple[float, float, int]]:
     """Waits (start, end, for whom) without overlap: calls that are waited for together are met one after the other."""
     apart, over = [], float("-inf")
     for start, end, late in sorted((s.blocked, s.met, s.late) for s in spans if s.late is not None):

@@ -12,11 +12,11 @@ from typing import Callable, Iterator, NamedTuple
 
 from ...draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
 from ...draw.labels import RankLabels, legend
-from ...format import aligned, duration
+from ...format import align, duration
 from ...log.calls import Call
 from ...outcome.run import Run
 from . import trace_file
-from .spans import CallSpan, spans_of, together
+from .spans import CallSpan, spans_of, union_seconds
 
 PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
 MAX_ARROWS = 200  # with more, no arrow is drawn
@@ -96,8 +96,8 @@ def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
     found = []
     for rank in range(run.world_size):
         mine = [span for span in spans if span.event.rank == rank]
-        waits = together((span.blocked, span.met) for span in mine)
-        moves = together((span.blocked, span.end) for span in mine) - waits
+        waits = union_seconds((span.blocked, span.met) for span in mine)
+        moves = union_seconds((span.blocked, span.end) for span in mine) - waits
         by_late: dict[int, float] = defaultdict(float)
         for span in mine:
             if span.late is not None:
@@ -112,7 +112,7 @@ def _shares_text(shares: list[Share]) -> str:
         (str(rank), *map(duration, times), "-" if late is None else f"rank {late}")
         for rank, (*times, late) in enumerate(shares)
     ]
-    return aligned([("rank", "worked", "waited", "moved", "waited most for"), *rows])
+    return align([("rank", "worked", "waited", "moved", "waited most for"), *rows])
 
 
 def _text(spans: list[CallSpan]) -> str:
@@ -128,7 +128,7 @@ def _text(spans: list[CallSpan]) -> str:
         if span.event.issued is not None:
             ends = f"{duration(span.end)} (issued)"
         rows.append((str(span.event.rank), span.name, duration(span.start), duration(span.waits), ends))
-    return head + aligned(rows)
+    return head + align(rows)
 
 
 # --- the drawing --------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _lanes(run: Run, calls: list[Call], spans: list[CallSpan], start: float, sto
         return left + (min(max(t, start), stop) - start) * scale
 
     shown = [span for span in spans if span.end >= start and span.start <= stop]
-    for span in shown if len(shown) <= MAX_BARS else _apart(shown, inside):
+    for span in shown if len(shown) <= MAX_BARS else _spread_spans(shown, inside):
         _bar(sketch, span, inside, y[span.event.rank])
     arrows = [(max(a.start, b.start), a, b) for a, b in _messages(calls, spans)]
     arrows = [each for each in arrows if each[0] >= start and each[2].end <= stop]
@@ -201,7 +201,7 @@ def _lanes(run: Run, calls: list[Call], spans: list[CallSpan], start: float, sto
     return sketch
 
 
-def _apart(spans: list[CallSpan], inside: Callable[[float], float]) -> Iterator[CallSpan]:
+def _spread_spans(spans: list[CallSpan], inside: Callable[[float], float]) -> Iterator[CallSpan]:
     """The spans that can be distinguished in the picture."""
     reached: dict[int, float] = defaultdict(float)
     for span in sorted(spans, key=lambda span: span.start):

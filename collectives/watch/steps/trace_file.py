@@ -42,13 +42,13 @@ def save(path: Path, run: Run, calls: list[Call], spans: list[CallSpan], beside:
     """
     if beside and not run.began:
         raise ValueError(f"{run.name} does not say when it began, so it cannot be aligned with other traces.")
-    others = [_loaded(Path(each)) for each in beside]
+    others = [_read_trace(Path(each)) for each in beside]
     base = int(others[0].get("baseTimeNanoseconds", 0)) if others else int(run.began) * 1_000_000_000
     first = round((run.began + limits(run)[0]) * 1e9) - base if run.began else 0
     events = [*_events(run, calls, spans, first)]
     for place, other in enumerate(others):
         rank = other.get("distributedInfo", {}).get("rank")
-        events += _moved(other, place, rank, run.world_size, int(other.get("baseTimeNanoseconds", 0)) - base)
+        events += _move_events(other, place, rank, run.world_size, int(other.get("baseTimeNanoseconds", 0)) - base)
     whole = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": base}
     text = json.dumps(whole, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
@@ -65,8 +65,8 @@ def _events(run: Run, calls: list[Call], spans: list[CallSpan], first: int) -> I
     at: dict[int, list[dict]] = defaultdict(list)  # id(event) -> where its slices are
     for rank, mine in enumerate(slices):
         host = f" on {hosts[rank]}" if hosts and hosts[rank] else ""
-        yield _about(rank, "process_name", name=f"rank {rank}, {run.name}{host}")
-        yield _about(rank, "process_sort_index", sort_index=rank * PROCESSES)
+        yield _metadata(rank, "process_name", name=f"rank {rank}, {run.name}{host}")
+        yield _metadata(rank, "process_sort_index", sort_index=rank * PROCESSES)
         threads = 0
         for each, thread in _threads(mine):
             where = {"pid": FIRST_PROCESS + rank, "tid": thread}
@@ -75,11 +75,11 @@ def _events(run: Run, calls: list[Call], spans: list[CallSpan], first: int) -> I
             yield {"ph": "X", "name": each.name, "cat": "call", **where, **times, "args": each.args}
             threads = max(threads, thread + 1)
         for thread in range(threads):
-            yield _about(rank, "thread_name", thread, name="calls" if thread == 0 else f"at the same time, {thread}")
+            yield _metadata(rank, "thread_name", thread, name="calls" if thread == 0 else f"at the same time, {thread}")
     yield from _flows(calls, {id(span.event): span for span in spans}, at, first)
 
 
-def _about(rank: int, what: str, thread: int = 0, **args) -> dict:
+def _metadata(rank: int, what: str, thread: int = 0, **args) -> dict:
     return {"ph": "M", "name": what, "pid": FIRST_PROCESS + rank, "tid": thread, "args": args}
 
 
@@ -87,7 +87,7 @@ def _slices(span: CallSpan, first: int) -> Iterator[list[_Slice]]:
     """The slices of one call, in lists for one thread each: all but the first are nested in the first."""
     e, name = span.event, span.name
     start, blocked, met, end = (first + round(t * 1e9) for t in (span.start, span.blocked, span.met, span.end))
-    told = _told(e)
+    told = _event_args(e)
     if e.async_op:
         yield [_Slice(f"start {name}", start, start + MARK, told, id(e))]
     if blocked < end or not e.async_op:
@@ -97,7 +97,7 @@ def _slices(span: CallSpan, first: int) -> Iterator[list[_Slice]]:
         yield [_Slice(f"wait for {name}" if e.async_op else name, blocked, end, told, id(e)), *inside]
 
 
-def _told(e: Event) -> dict:
+def _event_args(e: Event) -> dict:
     """A call's details, which a viewer shows when it is clicked."""
     told = {"call": e.index + 1, "step": e.step, "size": size(e.nbytes), "line": str(e.line), "ranks": len(e.group)}
     told |= {"issued": True} if e.issued is not None else {}
@@ -113,7 +113,7 @@ def _flight(span: CallSpan, first: int) -> Iterator[dict]:
     where = {"id2": {"local": hex(e.index)}, "pid": FIRST_PROCESS + e.rank, "tid": 0}
     same = {"cat": "in flight", "name": f"{e.op} in flight", **where}
     start, end = first + round(span.start * 1e9), first + round(span.end * 1e9)
-    yield {"ph": "b", **same, "ts": start / 1000, "args": _told(e)}
+    yield {"ph": "b", **same, "ts": start / 1000, "args": _event_args(e)}
     yield {"ph": "e", **same, "ts": end / 1000}
 
 
@@ -160,7 +160,7 @@ def _flows(calls: list[Call], of: dict[int, CallSpan], at: dict[int, list[dict]]
 # --- other traces -------------------------------------------------------------------------
 
 
-def _loaded(path: Path) -> dict:
+def _read_trace(path: Path) -> dict:
     data = path.read_bytes()
     try:
         found = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
@@ -171,7 +171,7 @@ def _loaded(path: Path) -> dict:
     raise ValueError(f"{path} is not a trace of torch.profiler: it is not JSON with traceEvents.")
 
 
-def _moved(trace: dict, place: int, rank: int | None, world_size: int, nanoseconds: int) -> Iterator[dict]:
+def _move_events(trace: dict, place: int, rank: int | None, world_size: int, nanoseconds: int) -> Iterator[dict]:
     """The events of another trace, `nanoseconds` later, with processes and identifiers that no other trace has.
 
     Its processes come after the rank's own if it names its rank, or after all ranks.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...cost.bill import whole_buffer
 from ...cost.tuner import nccl
-from ...format import aligned, duration, size, span
+from ...format import align, duration, size, span
 from ...log.calls import Call
 from ...log.collectives import least
 from ...log.event import Line
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 ROWS = 8  # of ranks, at most
 SLOWEST = LINES = 5
-LISTED = 40  # rows of a table that is asked for
+MAX_ROWS = 40  # rows of a table that is asked for
 PLACE = 84  # characters of a line
 OFTEN = 0.5  # of the waits, from which a rank holds up others
-MUCH = 0.05  # of the ranks' time, that is waited in all
+LARGE_SHARE = 0.05  # of the ranks' time, that is waited in all
 
 
 def table(steps: StepTimes) -> str:
@@ -75,7 +75,7 @@ def straggler(steps: StepTimes) -> str:
             caused[rank] += each.caused
     waited = sum(step.waited for step in told)
     spent = sum(each.seconds for step in told for each in step.ranks.values())
-    if waited < MUCH * spent:
+    if waited < LARGE_SHARE * spent:
         return f"The ranks hardly waited for one another: {waited / spent if spent else 0:.1%} of their time."
     worst = max(caused, key=caused.__getitem__)
     share = f"{waited / spent:.0%} of their time"
@@ -106,7 +106,7 @@ def _ranks(steps: StepTimes) -> str:
         ]
         rows.append((str(rank), *map(duration, means), f"{sum(each.calls for each in mine) / len(mine):,.4g}"))
     rest = f"\n  and {len(ranks) - len(shown):,} more ranks" if len(shown) < len(ranks) else ""
-    return f"by rank, an average step{_after(steps)}\n{aligned(rows, range(7), indent='  ')}{rest}"
+    return f"by rank, an average step{_after(steps)}\n{align(rows, range(7), indent='  ')}{rest}"
 
 
 def _slowest(steps: StepTimes) -> str:
@@ -114,12 +114,12 @@ def _slowest(steps: StepTimes) -> str:
     rows = [("step", "took", "all ranks waited", "for", "that rank worked", "")]
     for step in sorted(steps, key=lambda step: -step.seconds)[:SLOWEST]:
         rows.append(
-            (f"{step.number:,}", duration(step.seconds), duration(step.waited), *_late(step), _calls(step, usual))
+            (f"{step.number:,}", duration(step.seconds), duration(step.waited), *_late_cells(step), _calls(step, usual))
         )
-    return f"slowest steps\n{aligned(rows, (0, 1, 2, 4), indent='  ')}"
+    return f"slowest steps\n{align(rows, (0, 1, 2, 4), indent='  ')}"
 
 
-def _late(step: TrainingStep) -> tuple[str, str]:
+def _late_cells(step: TrainingStep) -> tuple[str, str]:
     return ("-", "-") if step.late is None else (f"rank {step.late}", duration(step.ranks[step.late].worked))
 
 
@@ -134,16 +134,16 @@ def _lines(steps: StepTimes) -> str:
     for line, part in list(parts.items())[:LINES]:
         rows.append((_time(part.waited), _time(part.moved), f"{part.calls:,}", _place(line)))
     rest = f"\n  and {len(parts) - LINES:,} more lines" if len(parts) > LINES else ""
-    return f"by line, all steps and ranks\n{aligned(rows, (0, 1, 2), indent='  ')}{rest}"
+    return f"by line, all steps and ranks\n{align(rows, (0, 1, 2), indent='  ')}{rest}"
 
 
-def listed(steps: StepTimes, what: str) -> str:
+def step_table(steps: StepTimes, what: str) -> str:
     """The table of time blocked in each "group", "line" or "op", over all steps and ranks."""
     say = {"line": _place, "group": lambda ranks: f"ranks {span(ranks)}"}.get(what, str)
     rows = [("waited", "moved", "calls", what)]
-    for key, part in list(steps.by(what).items())[:LISTED]:
+    for key, part in list(steps.by(what).items())[:MAX_ROWS]:
         rows.append((_time(part.waited), _time(part.moved), f"{part.calls:,}", say(key)))
-    return aligned(rows, (0, 1, 2))
+    return align(rows, (0, 1, 2))
 
 
 def _time(seconds: float) -> str:
@@ -192,7 +192,7 @@ class Kinds(list[Kind]):
             rows[0] = rows[0][:-2]
         more = f"\n... and {len(self) - ROWS:,} more kinds" if len(self) > ROWS else ""
         model = "" if self.machine is None else f"\nmodel: NCCL on {self.machine.name}"
-        return aligned(rows, range(1, 10)) + more + model
+        return align(rows, range(1, 10)) + more + model
 
 
 def kinds(steps: StepTimes, machine: "Machine | None" = None) -> Kinds:
@@ -207,7 +207,7 @@ def kinds(steps: StepTimes, machine: "Machine | None" = None) -> Kinds:
     for call in steps.run.calls:
         spans = [of[id(e)] for e in call if id(e) in of]
         if spans and call.is_complete:
-            op, nbytes = _priced(call)
+            op, nbytes = _model_cells(call)
             ranks = tuple(call.events[0].ends) if call.is_message else call.group
             kind = "send" if call.is_message else call.op, op, nbytes, len(ranks)
             found[kind].append(spans)
@@ -228,7 +228,7 @@ def _kind(op: str, priced: str, nbytes: float, n: int, calls: list[list[CallSpan
     return Kind(op, n, nbytes, len(calls), waited, moved, seconds, busbw, model)
 
 
-def _priced(call: Call) -> tuple[str, float]:
+def _model_cells(call: Call) -> tuple[str, float]:
     """NCCL's name of a call and its whole buffer; no name where there is no price."""
     try:
         return whole_buffer(call)

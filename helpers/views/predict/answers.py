@@ -21,8 +21,8 @@ class Want(NamedTuple):
 
 
 UNDEFINED = Want("undefined", "undefined")
-NEVER = Want("never", "never completed")
-NOTHING = Want("nothing", "nothing")
+NEVER_COMPLETED = Want("never", "never completed")
+NO_VALUE = Want("nothing", "nothing")
 _WORDS = {
     "undefined": {"?", "undefined", "undef"},
     "nothing": {"-", "none", "nothing", "∅"},
@@ -31,26 +31,26 @@ _WORDS = {
 _PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789", "_ ()'\"")
 
 
-class Given(Want):
+class Answer(Want):
     """The learner's answer in one cell."""
 
 
-def given(words: Any) -> Given:
+def parse_answer(words: Any) -> Answer:
     words = "" if words is None else str(words).strip()
     low = words.lower()
     for kind, names in _WORDS.items():
         if low in names:
-            return Given(kind, words)
+            return Answer(kind, words)
     if low in ("true", "false"):
-        return Given("number", words, low == "true")
+        return Answer("number", words, low == "true")
     for kind in (int, float, complex):
         try:
-            return Given("number", words, kind(low))
+            return Answer("number", words, kind(low))
         except ValueError:
             pass
     if match := re.fullmatch(r"(-?\d+)/(\d*[1-9]\d*)", low):
-        return Given("number", words, int(match[1]) / int(match[2]))
-    return Given("word" if words else "blank", words, plain(words))
+        return Answer("number", words, int(match[1]) / int(match[2]))
+    return Answer("word" if words else "blank", words, plain(words))
 
 
 def plain(words: str) -> str:
@@ -61,7 +61,7 @@ def plain(words: str) -> str:
 def wants(value: Any) -> list[Want]:
     """The cells of a value: a number each, in row-major order."""
     if value is None:
-        return [NOTHING]
+        return [NO_VALUE]
     if isinstance(value, (bool, int, float, complex)):
         return [Want("number", number(value), value)]
     if isinstance(value, torch.Tensor):
@@ -74,7 +74,7 @@ def wants(value: Any) -> list[Want]:
     return [Want("word", words, plain(words))]
 
 
-def fits(answer: Given, want: Want) -> bool:
+def fits(answer: Answer, want: Want) -> bool:
     if answer.kind != want.kind:
         return answer.kind == "blank" and want.kind == "nothing"
     if want.kind == "word":

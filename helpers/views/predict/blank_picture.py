@@ -6,7 +6,7 @@ from collectives.draw.labels import RankLabels
 
 from .questions import FillIn, ShownCell
 
-HIGH, PITCH, LEAST, GAP, SIZE = 28, 40, 30, 4, 13  # pixels: a cell's height, row to row, least width, gap, letters
+HIGH, PITCH, MIN_WIDTH, GAP, SIZE = 28, 40, 30, 4, 13  # pixels: a cell's height, row to row, least width, gap, letters
 
 
 def blank(question: FillIn) -> Picture:
@@ -17,7 +17,7 @@ def blank(question: FillIn) -> Picture:
     left = labels.width + 18
     given = max(sum(wide(cell) + GAP for cell in row.shown) for row in question.rows)
     right = left + given + 72 if given else left
-    asked = max(row.cells for row in question.rows) * (LEAST + GAP)
+    asked = max(row.cells for row in question.rows) * (MIN_WIDTH + GAP)
     if given:
         sketch.text(left + given / 2, y + 5, question.before, 11.5, SOFT)
     sketch.text(right + asked / 2, y + 5, "returned" if question.kind == "returned" else "after", 11.5, SOFT)
@@ -33,9 +33,9 @@ def blank(question: FillIn) -> Picture:
             sketch.text(x + wide(cell) / 2, middle, cell.text, SIZE, ink_on(fill) if fill else FAINT)
             x += wide(cell) + GAP
         for k in range(row.cells if row.asked else 0):
-            x = right + k * (LEAST + GAP)
-            sketch.box(x, y, LEAST, HIGH, "#ffffff", SOFT)
-            sketch.text(x + LEAST / 2, middle, "?", SIZE, SOFT)
+            x = right + k * (MIN_WIDTH + GAP)
+            sketch.box(x, y, MIN_WIDTH, HIGH, "#ffffff", SOFT)
+            sketch.text(x + MIN_WIDTH / 2, middle, "?", SIZE, SOFT)
         y += PITCH
     if given:
         middle = y - PITCH * len(question.rows) / 2 - (PITCH - HIGH) / 2
@@ -44,4 +44,4 @@ def blank(question: FillIn) -> Picture:
 
 
 def wide(cell: ShownCell) -> float:
-    return max(LEAST, text_width(cell.text, SIZE) + 14)
+    return max(MIN_WIDTH, text_width(cell.text, SIZE) + 14)

@@ -10,13 +10,13 @@ from collectives.format import name_ranks
 from collectives.launch.attempt import Outcome
 from collectives.outcome.errors import RankFailed, Stuck
 
-from .answers import NOTHING, Given, Want, fits, given, wants
+from .answers import NO_VALUE, Answer, Want, fits, parse_answer, wants
 from .questions import Choice, FillIn, Open
-from .reasons import Story, stories, told
+from .reasons import Story, stories, story_lines
 
 
 class MarkedCell(NamedTuple):
-    given: Given
+    given: Answer
     want: Want
     right: bool | None  # None: not answered
     why: str = ""
@@ -54,41 +54,41 @@ def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> l
     for row, texts, marks in zip(question.rows, filled, marked):
         if not row.asked:
             continue
-        right = answers.get(row.rank) or [NOTHING]
+        right = answers.get(row.rank) or [NO_VALUE]
         if len(right) == 1 and right[0].kind in ("undefined", "never"):
             right = right * row.cells
         for k, (text_, want) in enumerate(zip_longest(texts, right, fillvalue=None)):
-            answer, want = given(text_), want or NOTHING
+            answer, want = parse_answer(text_), want or NO_VALUE
             if k and answer.kind == "blank" and want.kind == "nothing":
                 continue  # nothing was expected there, and nothing is: no merit in that
             good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
             marks.append(MarkedCell(answer, want, good))
             if good is False:
                 known.append(stories(question, outcome, row.rank, k, answer, want))
-    reasons = iter(told(known))
+    reasons = iter(story_lines(known))
     return [[mark._replace(why=next(reasons)) if mark.right is False else mark for mark in marks] for marks in marked]
 
 
 def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     words = filled[0][0]
     right = wants(outcome.answer(question.answer))
-    said = [given(word) for word in re.split(r"[,;\s]+|\band\b|\branks?\b", words) if word]
+    said = [parse_answer(word) for word in re.split(r"[,;\s]+|\band\b|\branks?\b", words) if word]
     want = Want("answer", ", ".join(cell.text for cell in right) or "none")
     if not said:
-        return [[MarkedCell(given(""), want, None)]]
+        return [[MarkedCell(parse_answer(""), want, None)]]
     if any(cell.kind == "word" for cell in right):
-        good = any(fits(given(words), cell) for cell in right)
+        good = any(fits(parse_answer(words), cell) for cell in right)
     else:
         said, right = ([cell for cell in cells if cell.kind != "nothing"] for cells in (said, right))
         good = len(said) == len(right) and all(map(fits, said, right))
-    return [[MarkedCell(given(words), want, good)]]
+    return [[MarkedCell(parse_answer(words), want, good)]]
 
 
 def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) -> list[list[MarkedCell]]:
     picked, right = filled[0][0], outcome.answer(question.right)
     if right not in question.options:
         raise ValueError(f"predict: the answer is {right!r}, which is not one of the choices {question.options}")
-    answer = Given("word" if picked else "blank", picked, picked)
+    answer = Answer("word" if picked else "blank", picked, picked)
     why = question.why(picked, outcome) if picked and picked != right else ""
     return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
 
@@ -96,7 +96,7 @@ def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) ->
 # --- the words about it -------------------------------------------------------------------
 
 
-def marked(mark: MarkedCell) -> str:
+def mark_words(mark: MarkedCell) -> str:
     if mark.right:
         return f"✓ {mark.given.text or '-'}"
     return f"{'_' if mark.right is None else '✗ ' + mark.given.text} ({mark.want.text})"

@@ -16,9 +16,9 @@ from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 
 from .prediction import Prediction
-from .questions import VERDICTS, Choice, FillIn, Open, waiting
+from .questions import VERDICTS, Choice, FillIn, Open, waiting_ranks
 
-KNOWN = ("after", "returned", "chunks", "verdict", "waits")
+QUESTIONS = ("after", "returned", "chunks", "verdict", "waits")
 
 
 def predict(
@@ -63,7 +63,7 @@ def predict(
 def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> FillIn | Open | Choice:
     if not callable(fn):
         raise TypeError(f"predict() needs a function to run on every rank, not {fn!r}.")
-    words = ask if ask not in KNOWN else None
+    words = ask if ask not in QUESTIONS else None
     if choices is None and answer is None and ask in (None, "after", "returned", "chunks"):
         first = attempt(fn, args, kwargs)
         calls = first.run.calls
@@ -75,9 +75,9 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
         choices = choices or VERDICTS
         words = "How does it end?"
     if ask == "waits":
-        return Open("Which ranks wait forever?  (their numbers, or none)", waiting)
+        return Open("Which ranks wait forever?  (their numbers, or none)", waiting_ranks)
     if choices is None and answer is None:
-        known = ", ".join(map(repr, KNOWN))
+        known = ", ".join(map(repr, QUESTIONS))
         given = "Give answer=..., or choices={...}, or ask for one of"
         raise ValueError(f"predict: {ask!r} has no answer. {given} {known}.")
     if choices is None:

@@ -5,8 +5,8 @@ from typing import Any, Callable, Mapping
 import torch
 
 from collectives.draw.canvas import Picture
-from collectives.figures.web.panel import shown
-from collectives.format import aligned
+from collectives.figures.web.panel import picture_data
+from collectives.format import align
 from collectives.frontend import RECORDING, Interactive, answer, attended
 from collectives.launch.attempt import Outcome
 from collectives.outcome.errors import RunError
@@ -16,9 +16,9 @@ from ... import progress
 from ..web import PREDICT
 from .answers import wants
 from .blank_picture import blank
-from .marking import MarkedCell, Result, mark, marked, outcome_picture, outcome_text, reasons, summary
+from .marking import MarkedCell, Result, mark, mark_words, outcome_picture, outcome_text, reasons, summary
 from .questions import Choice, FillIn, Open
-from .recording import asked, recorded, reply
+from .recording import question_data, record_prediction, reply
 
 
 class Prediction(Interactive):
@@ -55,7 +55,7 @@ class Prediction(Interactive):
 
     def mark(self) -> Result:
         """Run the ranks and mark the filled cells."""
-        self.filled = [_spread(cells) for cells in self.filled]
+        self.filled = [_spread_cells(cells) for cells in self.filled]
         self.result = self.ran()
         if self.result.tried:
             progress.predicted(self.name, self.question.title, self.right, self.of)
@@ -90,9 +90,9 @@ class Prediction(Interactive):
         if isinstance(question, Choice):
             lines += self._choices()
         elif isinstance(question, Open):
-            lines.append("  " + (marked(result.marks[0][0]) if result else f"answer: {self.filled[0][0] or '_'}"))
+            lines.append("  " + (mark_words(result.marks[0][0]) if result else f"answer: {self.filled[0][0] or '_'}"))
         else:
-            lines.append(self.table(result and result.marks, marked))
+            lines.append(self.table(result and result.marks, mark_words))
         if not result:
             example = "[...]" if isinstance(question, FillIn) else "..."
             return "\n".join([*lines, f"Without the widget: predict(..., answers={example})"])
@@ -113,7 +113,7 @@ class Prediction(Interactive):
         for k, row in enumerate(self.question.rows):
             after = "  ".join(map(say, marked[k])) if marked else " ".join("_" * row.cells * row.asked)
             lines.append((f"{row.rank}{'*' * row.root}", *(row.before, " ->") * bool(head), after))
-        return aligned(lines, indent="  ", least=(5,))
+        return align(lines, indent="  ", least=(5,))
 
     # --- in a notebook --------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Prediction(Interactive):
         """The form."""
         from collectives.figures.web.widget import Figure  # anywidget may be missing
 
-        return Figure(asked(self.question) | {"live": True}, lambda sent: self.submit(**sent), PREDICT)
+        return Figure(question_data(self.question) | {"live": True}, lambda sent: self.submit(**sent), PREDICT)
 
     def submit(self, filled: list[list[str]], show: bool = False) -> dict:
         """Run the ranks, mark, and return the reply: marks and reasons, and with `show` the answer too."""
@@ -129,7 +129,7 @@ class Prediction(Interactive):
         result = self.mark()
         said = reply(result, self.question, show)
         if "after" in said and (picture := outcome_picture(result.outcome, self.question.one)):
-            said["after"]["picture"] = shown(picture, picture.alt)
+            said["after"]["picture"] = picture_data(picture, picture.alt)
         return said
 
     def recording(self) -> dict | None:
@@ -160,7 +160,7 @@ class Prediction(Interactive):
         if self.result:
             return outcome_picture(self.result.outcome, self.question.one), repr(self)
         question, result = self.question, self.ran()
-        self._recording = recorded(question, result)
+        self._recording = record_prediction(question, result)
         lines = [question.title]
         if not isinstance(question, FillIn):
             lines.append(f"  {result.marks[0][0].want.text}")
@@ -187,7 +187,7 @@ def _is_rows(answers: Any) -> bool:
     return isinstance(one, (str, list, tuple, torch.Tensor))
 
 
-def _spread(cells: list[str]) -> list[str]:
+def _spread_cells(cells: list[str]) -> list[str]:
     """A whole row typed into its first cell goes to all of its cells."""
     words = cells[0].split()
     return words if len(words) == len(cells) and not any(cell.strip() for cell in cells[1:]) else cells

@@ -18,7 +18,7 @@ from collectives.log.text import before_text, call_title, text
 from collectives.outcome.errors import Mismatch, RankFailed, RunError, Stuck
 from collectives.outcome.run import Run
 
-from .answers import NEVER, NOTHING, UNDEFINED, Want, numbers_of, plain, wants
+from .answers import NEVER_COMPLETED, NO_VALUE, UNDEFINED, Want, numbers_of, plain, wants
 
 MAX_CELLS = 12  # to fill in for one rank: more is typing, not thinking
 
@@ -107,24 +107,24 @@ class FillIn:
         """rank -> the right values."""
         if self.kind == "returned":
             if outcome.error:
-                return {rank: [NEVER] for rank in range(outcome.run.world_size)}
+                return {rank: [NEVER_COMPLETED] for rank in range(outcome.run.world_size)}
             return {rank: wants(result) for rank, result in enumerate(outcome.run.results)}
         call = self.call(outcome.run)
         if self.kind == "chunks":
             _, after = provenance.read(call)
-            return {e.rank: [_letter(e, slot) for slot in row] or [NOTHING] for e, row in zip(call, after)}
-        return {e.rank: _left(e) for e in call}
+            return {e.rank: [_letter(e, slot) for slot in row] or [NO_VALUE] for e, row in zip(call, after)}
+        return {e.rank: _results(e) for e in call}
 
 
 def _letter(e: Event, slot: provenance.Slot) -> Want:
     if e.end is None or e.is_undefined:
-        return NEVER if e.end is None else UNDEFINED
+        return NEVER_COMPLETED if e.end is None else UNDEFINED
     return Want("word", slot.letter, plain(slot.letter))
 
 
-def _left(e: Event) -> list[Want]:
+def _results(e: Event) -> list[Want]:
     if e.end is None:
-        return [NEVER] * max(1, len(numbers_of(e.before)))
+        return [NEVER_COMPLETED] * max(1, len(numbers_of(e.before)))
     left = wants(e.after)
     return [UNDEFINED] * len(left) if e.is_undefined else left
 
@@ -192,5 +192,5 @@ class Choice:
         return f"{DENIED.get(end, 'It did not finish')}: {str(done).strip().splitlines()[0]}"
 
 
-def waiting(done: Run | RunError) -> list[int] | None:
+def waiting_ranks(done: Run | RunError) -> list[int] | None:
     return list(done.ranks) if isinstance(done, Stuck) else None

@@ -15,7 +15,7 @@ from collectives.log import collectives, provenance
 from collectives.log.calls import Call
 from collectives.log.event import Event
 
-from .answers import Given, Want, numbers_of
+from .answers import Answer, Want, numbers_of
 from .questions import FillIn
 
 
@@ -26,28 +26,28 @@ class Story(NamedTuple):
     words: str  # a sentence without the rank's number: several ranks may share it
 
 
-def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
+def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Answer, want: Want) -> list[Story]:
     """All stories that explain the answer in cell k of a rank, the likeliest first."""
     if grid.kind == "returned":
-        if said := _returned(grid, outcome, rank, given, want):
+        if said := _result_reason(grid, outcome, rank, given, want):
             return [Story("returned", said)]
         return _last(outcome, rank, k, given, want)
     call = grid.call(outcome.run)
     e = next(e for e in call if e.rank == rank)
-    if want.kind in ("number", "word") and _broken(call, e):
-        return [Story("broken", _BROKEN.format(e.op))]
+    if want.kind in ("number", "word") and _breaks(call, e):
+        return [Story("broken", _BROKEN_PROMISE.format(e.op))]
     if said := _contract(e, given, want):
         return [Story("contract", said)]
     return [Story("promise", _says(e))] if grid.kind == "chunks" else _value(call, e, k, given, want)
 
 
-def told(cells: list[list[Story]]) -> list[str]:
+def story_lines(cells: list[list[Story]]) -> list[str]:
     """One sentence a cell, "" where none explains it: of its stories the one whose kind explains the most cells."""
     explains = Counter(kind for found in cells for kind in {story.kind for story in found})
     return [max(found, key=lambda story: explains[story.kind]).words if found else "" for found in cells]
 
 
-def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list[Story]:
+def _last(outcome: Outcome, rank: int, k: int, given: Answer, want: Want) -> list[Story]:
     """The stories about a result, if it is the result of the rank's last call."""
     mine = outcome.run.events[rank]
     left = numbers_of(mine[-1].after) if mine and isinstance(mine[-1].after, torch.Tensor) else []
@@ -59,13 +59,13 @@ def _last(outcome: Outcome, rank: int, k: int, given: Given, want: Want) -> list
         return [Story("undefined", words)]
     call = next(call for call in outcome.run.calls if any(other is e for other in call))
     at = k if k < len(left) and left[k] == want.value else left.index(want.value)  # a result may hold more
-    return [Story("broken", _BROKEN.format(e.op))] if _broken(call, e) else _value(call, e, at, given, want)
+    return [Story("broken", _BROKEN_PROMISE.format(e.op))] if _breaks(call, e) else _value(call, e, at, given, want)
 
 
-_BROKEN = "{} does not do here what it promises: something is wrong with what it is given"
+_BROKEN_PROMISE = "{} does not do here what it promises: something is wrong with what it is given"
 
 
-def _broken(call: Call, e: Event) -> bool:
+def _breaks(call: Call, e: Event) -> bool:
     """Whether a mistake (that check=False let pass) left numbers that the op does not promise."""
     if e.is_message or e.end is None or e.async_op and not e.waited:
         return False
@@ -74,7 +74,7 @@ def _broken(call: Call, e: Event) -> bool:
     return any(slot.kind != promised for slot in after[call.events.index(e)])
 
 
-def _returned(grid: FillIn, outcome: Outcome, rank: int, given: Given, want: Want) -> str:
+def _result_reason(grid: FillIn, outcome: Outcome, rank: int, given: Answer, want: Want) -> str:
     if want.kind == "never":
         return "the run did not end well, so nothing was returned: see below"
     if want.kind == "nothing" and given.kind != "nothing":
@@ -87,7 +87,7 @@ def _returned(grid: FillIn, outcome: Outcome, rank: int, given: Given, want: Wan
     return ""
 
 
-def _contract(e: Event, given: Given, want: Want) -> str:
+def _contract(e: Event, given: Answer, want: Want) -> str:
     """The story of what the op itself promises, or does not."""
     if want.kind == "never":
         return f"this {e.op} never completed here: see below"
@@ -116,16 +116,16 @@ def _near(a, b) -> bool:
     return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
 
 
-def _value(call: Call, e: Event, k: int, given: Given, want: Want) -> list[Story]:
+def _value(call: Call, e: Event, k: int, given: Answer, want: Want) -> list[Story]:
     found = []
     if given.kind == "number" and want.kind == "number":
         before = {other.rank: numbers_of(other.before) for other in call}
-        tell = _reduced if e.reduce_op else _moved
+        tell = _sums if e.reduce_op else _moves
         found = [Story(*told) for told in tell(call, e, k, given.value, want, before)]
     return found or [Story("promise", _says(e))]
 
 
-def _moved(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
+def _moves(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
     """Kinds and words of the stories about a call that adds nothing up."""
     own = before.get(e.rank, [])
     if k < len(own) and g == own[k] and collectives.shapes(e.op) == ("whole", "whole"):
@@ -145,7 +145,7 @@ def _moved(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list])
             break
 
 
-def _reduced(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
+def _sums(call: Call, e: Event, k: int, g, want: Want, before: dict[int, list]) -> Iterator[tuple[str, str]]:
     """Kinds and words of the stories about a call that combines."""
     scattered = collectives.shapes(e.op)[1] == "own"
     at = k + call.group.index(e.rank) * len(numbers_of(e.after)) * scattered

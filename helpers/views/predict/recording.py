@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 from collectives.launch.attempt import Outcome
 
-from .answers import NOTHING, Want, given, numbers_of, wants
+from .answers import NO_VALUE, Want, numbers_of, parse_answer, wants
 from .marking import Result, outcome_text, reasons, summary
 from .questions import Choice, FillIn, Open
 from .reasons import Story, stories
@@ -14,7 +14,7 @@ from .reasons import Story, stories
 MAX_CANDIDATES = 40  # wrong numbers per cell that have their own reason
 
 
-def asked(question: FillIn | Open | Choice) -> dict:
+def question_data(question: FillIn | Open | Choice) -> dict:
     """The question, and nothing of its answer."""
     fields = ("rank", "root", "shown", "cells", "asked")
     rows = [{field: getattr(row, field) for field in fields} for row in question.rows]
@@ -48,7 +48,7 @@ def after(outcome: Outcome, one: int | None) -> dict:
     return {"text": outcome_text(outcome, one), "prose": outcome.error is not None}
 
 
-def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
+def record_prediction(question: FillIn | Open | Choice, result: Result) -> dict:
     """The question with the key that marks it, encoded: no search finds an answer in it, and no reader by chance."""
     cells = [[mark.want for mark in row] for row in result.marks]
     key = {
@@ -64,7 +64,7 @@ def recorded(question: FillIn | Open | Choice, result: Result) -> dict:
         key["parts"] = [_cell(want) for want in wants(result.outcome.answer(question.answer))]
     else:
         key["reasons"] = {option: question.why(option, result.outcome) for option in question.options}
-    return asked(question) | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
+    return question_data(question) | {"key": base64.b64encode(json.dumps(key, ensure_ascii=False).encode()).decode()}
 
 
 def _cell(want: Want) -> dict:
@@ -85,8 +85,8 @@ def _reasons(question: FillIn, outcome: Outcome, cells: list[list[Want]]) -> dic
         for k, want in enumerate(mine if row.asked else ()):
             said = {}
             for words in ("", *_candidates(question, outcome, k)):
-                answer = given(words or "-987654321.5")
-                told = stories(question, outcome, row.rank, k, answer, want or NOTHING)
+                answer = parse_answer(words or "-987654321.5")
+                told = stories(question, outcome, row.rank, k, answer, want or NO_VALUE)
                 at = [places.setdefault(story, len(places)) for story in told]
                 if at and (not words or at != said.get("")):
                     said[words and (_number(answer.value) if answer.kind == "number" else answer.kind)] = at

@@ -23,11 +23,11 @@ import json
 def answer(question):
     match json.loads(question):
         case {"source": source, "task": task}:
-            from collectives.figures.written import written
-            return json.dumps(written(source, task))
+            from collectives.figures.written import evaluate
+            return json.dumps(evaluate(source, task))
         case {"planned": given}:
-            from collectives.figures.planning import planned
-            return json.dumps(planned(*given))
+            from collectives.figures.planning import plan_data
+            return json.dumps(plan_data(*given))
 answer
 `
 
