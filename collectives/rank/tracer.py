@@ -35,6 +35,8 @@ from .traced import Part, TracedWork, in_their_own_words
 from .watch import Guard, Unwatched, Watch
 
 if TYPE_CHECKING:
+    import torch
+
     from .callsites import Callsites
     from .device import Device, Streams
     from .finite import Finite
