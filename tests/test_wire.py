@@ -105,6 +105,14 @@ def channel():
     os.close(ring)
 
 
+def test_a_rank_finds_its_kernel_gone_whether_or_not_it_had_read_everything(channel):
+    ours, rank, _ = channel
+    rank.announce(Ready())
+    ours.close()
+    with pytest.raises(EOFError):
+        rank.receive()
+
+
 def all_from(sock, count):
     frames, got = Frames(), []
     while len(got) < count:
