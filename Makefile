@@ -31,7 +31,7 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once
 	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
-test: check ## test the packages, validate a quarter of the notebooks (make test-all: all of them)
+test: check ## test the packages, validate a fifth of the notebooks (make test-all: all of them)
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
 test-all: check ## the same, every notebook and the long tests too

@@ -21,10 +21,9 @@ LONGEST = (
 # answers to every exercise.
 QUICK = {
     "notebooks": (
-        "00_start_here", "01_ranks", "03_one_to_many", "05_many_to_many", "09_algorithms", "21_prices_and_a_plan",
-        "your_tools",
+        "00_start_here", "05_many_to_many", "09_algorithms", "21_prices_and_a_plan", "your_tools",
     ),
-    "solutions": ("02_distributed_mean", "09_beat_the_schedule"),
+    "solutions": ("02_distributed_mean",),
 }  # fmt: skip
 
 

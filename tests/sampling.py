@@ -8,6 +8,11 @@ def when(always: bool, each_push: bool = False):
     return () if always else pytest.mark.slow if each_push else pytest.mark.nightly
 
 
+def slow(*values) -> list:
+    """Values of a parameter that `make test` leaves out."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def is_quick(config) -> bool:
     """Whether this is `make test`, which leaves out what is slow."""
     return "not slow" in config.option.markexpr

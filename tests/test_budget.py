@@ -40,6 +40,7 @@ def lines(*files):
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
+@pytest.mark.slow
 def test_what_one_drawn_all_reduce_enters():
     found = {file: count for file, count in entered().items() if count}
     assert {"launch/session.py", "launch/server.py", "rank/tracer.py", "judge/monitor.py", "draw/canvas.py"} <= set(

@@ -138,7 +138,7 @@ def test_with_less_room_for_workers_than_asked_for_the_others_do_the_work(tmp_pa
     assert done.returncode == 0 and points(tmp_path / "report") == {"ann": 3, "bob": 0, "cyd": 3}, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # and by .ci/run when the grader changes
 def test_where_no_worker_can_be_started_any_more_it_says_so_and_goes_on_later(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT), tmp_path / "report"
     python = interpreter(tmp_path / "python", "")
@@ -227,7 +227,7 @@ def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch
 # --- files --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # and by .ci/run when the grader changes
 def test_a_file_saved_while_it_is_graded_has_the_score_of_what_was_read(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT, bob=RIGHT), tmp_path / "report"
     other = {"ann": "bob", "bob": "ann"}
@@ -353,7 +353,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
 def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     contents, out = ["", '{"points": 3', "null", "[]", "{}", '{"points": 3}'], tmp_path / "report"
     entries = find([hand_in(tmp_path / "class", **{f"student{k}": None for k in range(len(contents))})])
-    graded(entries, out)
+    graded(entries, out, jobs=1)
 
     def timeless():
         return {file: {**json.loads(file.read_text()), "seconds": None} for file in kept(out)}
@@ -362,7 +362,7 @@ def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     for file, content in zip(before, contents):
         file.write_text(content)
         (out / "graded" / f".{file.name}.part").write_text(content)
-    graded(entries, out)
+    graded(entries, out, jobs=1)
     assert timeless() == before and not list(out.rglob(".*.part"))
     for content in ("", "null", "{}", '{"seed": 1}'):
         (out / "grading.json").write_text(content)

@@ -13,6 +13,7 @@ from collectives.log import traffic, transfers
 from collectives.log.calls import Matcher, pair
 from helpers import Event, Run, run
 from tests import work
+from tests.sampling import slow
 
 # --- the definitions, in the fewest words ---------------------------------------------------
 
@@ -194,7 +195,7 @@ def test_a_call_of_many_ranks_is_put_together_rank_by_rank():
     assert many < 1.5 * 16 * few
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*slow(ping_pong, ring), never_waited_for, large_group])
 def test_memory_is_some_1200_bytes_a_message(program):
     events = program(2048)
     for use in USES.values():

@@ -121,16 +121,15 @@ def in_one_run(functions):
     return came
 
 
-FILE_OF = {task.name: file for file, tasks in (EXERCISES | PRACTICE).items() for task in tasks}
-TOGETHER = defaultdict(list)  # the right answers to an exercise, or a chapter's short tasks, that one kind of run takes
+TOGETHER = defaultdict(list)  # by mark, the right answers that one run tries
 for parameters in cases(RIGHT, lambda answer: answer):
     if parameters.marks:
-        TOGETHER[FILE_OF[parameters.values[0]], parameters.marks[0].name].append(parameters.values)
+        TOGETHER[parameters.marks[0].name].append(parameters.values)
 
 
 @cache
-def together(file, kind):
-    of = TOGETHER[file, kind]
+def together(kind):
+    of = TOGETHER[kind]
     return dict(zip(of, in_one_run([named(answer, name) for name, answer in of])))
 
 
@@ -139,9 +138,9 @@ def test_a_right_answer_passes(name, answer, capsys, monkeypatch, few_sizes):
     """A task's first answer runs by itself, as a learner's does, and the others in one run with those of its kind."""
     function = named(answer, name)
     for kind in ("slow", "nightly"):
-        if (name, answer) in TOGETHER[FILE_OF[name], kind]:
+        if (name, answer) in TOGETHER[kind]:
             monkeypatch.setattr(
-                check_cells, "_last_attempts", {check_cells._key(function): together(FILE_OF[name], kind)[name, answer]}
+                check_cells, "_last_attempts", {check_cells._key(function): together(kind)[name, answer]}
             )
     check_budget(function)
     said = capsys.readouterr()
@@ -167,6 +166,7 @@ def test_there_are_enough_mistakes_for_every_task():
     assert sum(len(WRONG[name]) for name in single) >= 6
 
 
+@pytest.mark.slow
 def test_an_unchunked_ring_has_its_values_right(few_sizes):
     wrong, _ = next(entry for entry in WRONG["ring_all_reduce"] if entry[0].__name__ == "unchunked")
     check_values(named(wrong, "ring_all_reduce"))
@@ -283,6 +283,7 @@ def test_whatever_an_answer_returns_it_gets_a_verdict_in_words(name, odds):
                     assert explain(task, case, given, verdict).startswith(name)
 
 
+@pytest.mark.slow
 def test_every_task_is_complete():
     assert release.problems() == []
 
@@ -351,9 +352,9 @@ def executed(*cells):
 
 
 @cache
-def folded(chapter):
-    """By name, what the answers folded in a chapter do, but for the first, in one run of each size."""
-    cells = {task.name: practice_of(chapter, task.name) for task in PRACTICE[chapter][1:]}
+def folded():
+    """By name, what the answers folded in chapters do, but for each chapter's first, in one run of each size."""
+    cells = {task.name: practice_of(chapter, task.name) for chapter, tasks in PRACTICE.items() for task in tasks[1:]}
     functions = [executed(placeholder, answer)[name] for name, (placeholder, _, answer) in cells.items()]
     return dict(zip([function.__name__ for function in functions], in_one_run(functions)))
 
@@ -365,9 +366,7 @@ def test_practice_begins_unwritten_and_its_folded_answer_is_right(chapter, task,
     assert capsys.readouterr().out.startswith(f"{task.name} isn't written yet.")
     exec(answer, names)
     if task is not PRACTICE[chapter][0]:
-        monkeypatch.setattr(
-            check_cells, "_last_attempts", {check_cells._key(names[task.name]): folded(chapter)[task.name]}
-        )
+        monkeypatch.setattr(check_cells, "_last_attempts", {check_cells._key(names[task.name]): folded()[task.name]})
     exec(checked, names)
     assert capsys.readouterr().out.startswith("Right, in")
 
@@ -481,6 +480,7 @@ def test_the_ranks_that_are_right_are_named():
         assert words in explain(task, case, given, verdict).splitlines()
 
 
+@pytest.mark.slow
 def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys, few_sizes):
     check_budget(named(answers.around_the_ring, "reduce_scatter_by_hand"))
     moved = capsys.readouterr().out

@@ -371,6 +371,7 @@ def test_no_descriptors_are_left_wherever_it_happens_and_none_leaks(kernel):
     )
 
 
+@pytest.mark.slow
 def test_no_room_for_a_server_is_told_wherever_it_happens_and_the_next_call_tries_again(kernel):
     code = """
     on_standby(2)
@@ -394,6 +395,7 @@ def test_no_room_for_a_server_is_told_wherever_it_happens_and_the_next_call_trie
     assert said_by(kernel, code) == "[0, 1]\nTrue 0\n"
 
 
+@pytest.mark.slow
 def test_more_than_1024_open_files_are_no_obstacle(kernel):
     code = """
     kept = []
@@ -420,6 +422,7 @@ def test_what_cannot_be_arranged_here_is_told_in_words_too(number, why):
     assert said.startswith(f"the ranks could not be started: {why}. None of your code has run.\n")
 
 
+@pytest.mark.slow
 def test_importing_the_package_needs_nothing_of_the_system(tmp_path):
     """The server that a kernel starts in advance is an optimisation. The first run says what is wrong."""
     with kernels(1) as (kernel,):
@@ -517,6 +520,7 @@ def test_a_result_that_cannot_be_read_is_named_and_the_record_is_kept():
     assert [e.op for e in error.run.events[2]] == ["all_reduce"]
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_read_hides_no_verdict():
     def work():
         if dist.get_rank() == 0:
@@ -530,6 +534,7 @@ def test_a_result_that_cannot_be_read_hides_no_verdict():
 @pytest.mark.skipif(
     not hasattr(time, "pthread_getcpuclockid") or sys.platform != "linux", reason="no clock of other processes"
 )
+@pytest.mark.slow
 def test_ranks_that_compute_get_longer_than_their_timeout_but_no_more_than_their_share(monkeypatch):
     """As on a busy machine, where ten seconds are few."""
     monkeypatch.setattr(session, "MOST_PATIENCE", 1000.0)

@@ -16,7 +16,7 @@ from helpers.views.predict.blank_picture import blank
 from tests import reading
 from tests.corpus.collectives import CASES as CALLS
 from tests.corpus.collectives import given, left, make
-from tests.sampling import spread
+from tests.sampling import slow, spread
 
 # --- every collective ---------------------------------------------------------------------
 
@@ -584,7 +584,7 @@ def ring():
         x = got
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 9])
+@pytest.mark.parametrize("n", [2, 3, 5, *slow(9)])
 def test_a_ring(n):
     """Each arrow has the number that went, in the colour of the rank that brought it; the ring closes at its ends."""
     picture, tint = run(ring, world_size=n).draw(), tints(world(n) if n > 2 else (0, 1))
@@ -821,7 +821,7 @@ def ping_pong(times):
             x.zero_()
 
 
-@pytest.mark.parametrize("count", [40, 403])
+@pytest.mark.parametrize("count", [40, *slow(403)])
 def test_many_steps_go_on_below_and_too_many_are_counted(count):
     picture, tint = run(ping_pong, count, world_size=2).draw(), tints((0, 1))
     shown = min(count, 400)

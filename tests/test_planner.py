@@ -218,6 +218,7 @@ def hybrid(model):
     return nbytes(model), nbytes([p.grad for p in model.parameters()])
 
 
+@pytest.mark.slow
 def test_memory_and_bytes_are_those_of_hybrid_shards():
     s, n, model = Shape("decoder", 2, 64, 8, 128, 64, biases=False, tied=False), 4, decoder()
     division = Division(data=n, shard=3, copies=2, microbatch=2)

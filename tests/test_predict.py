@@ -371,6 +371,7 @@ def test_predictions_are_noted_beside_the_exercises(file):
     assert progress.recall() == progress.predictions() == {}
 
 
+@pytest.mark.slow
 def test_a_chapter_is_followed_where_somebody_works_in_it(file, tmp_path):
     """As JupyterLab runs it: cells with ids, and somebody who could answer."""
     chapter = nbformat.read(course.NOTEBOOKS / "01_ranks.ipynb", 4)

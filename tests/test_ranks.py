@@ -27,6 +27,7 @@ def test_every_implementation_has_all_that_a_session_uses():
     assert found.startswith("Success: no issues found"), found
 
 
+@pytest.mark.slow
 def test_an_implementation_that_lacks_a_member_is_found(tmp_path):
     shutil.copytree(ROOT / "collectives", tmp_path / "collectives", ignore=shutil.ignore_patterns("__pycache__"))
     remote, launch = tmp_path / "collectives" / "remote", tmp_path / "collectives" / "launch"

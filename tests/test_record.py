@@ -12,8 +12,9 @@ from collectives.log.collectives import COLLECTIVES, of
 from collectives.rank.operators import OPS
 from helpers import Summary, run
 from tests.corpus.collectives import CASES, joined, left, make, passed
+from tests.sampling import slow
 
-SIZES = [2, 3, 4, 8]
+SIZES = [2, 3, 4, *slow(8)]
 
 
 def value(op):

@@ -870,6 +870,7 @@ def test_a_sum_that_runs_over_is_no_infinity_but_a_cancelled_one_is(dtype):
         assert not all_finite(torch.tensor([bad, 1.0, -bad]).to(dtype), False)
 
 
+@pytest.mark.slow
 def test_works_are_let_go():
     def many():
         from collectives.rank.tracer import TracedWork
@@ -987,6 +988,7 @@ def test_what_the_recorder_itself_reads_is_no_early_use(dtype):
     run(two_at_once, world_size=2)
 
 
+@pytest.mark.slow
 def test_a_place_that_makes_thousands_of_calls_is_looked_at_now_and_then():
     """Each operator beside a watched call takes three times as long; a mistake that goes on is found all the same."""
 

@@ -25,6 +25,7 @@ from collectives.log.messages import Called, Waiting
 from helpers import Mismatch, RankFailed, Stuck, run
 from tests.corpus.faults import on_standby
 from tests.corpus.module_for_ranks import Net, share
+from tests.sampling import slow
 
 # --- what may be run, and what comes back -------------------------------------------------
 
@@ -88,6 +89,7 @@ OWN = """
 """
 
 
+@pytest.mark.slow
 def test_what_a_notebook_defines_is_found_by_its_name_in_every_rank(script):
     """Its classes and functions: an argument's, a closure's, those of a function that is called, and one in another."""
     once = """
@@ -629,7 +631,7 @@ def test_groups_that_are_the_same_though_ranks_say_them_otherwise():
     assert run(make, world_size=3).results == [2, 2, -1]
 
 
-@pytest.mark.parametrize("n", [2, 4, 5, 8])
+@pytest.mark.parametrize("n", [2, 4, *slow(5, 8)])
 def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""
 

@@ -44,6 +44,7 @@ from collectives.algorithms import (
 from collectives.log import collectives
 from helpers import run
 from tests.corpus.schedules import variants
+from tests.sampling import slow
 
 # --- proof and count ----------------------------------------------------------------------
 
@@ -365,7 +366,7 @@ def on_ranks(schedules, numel):
     return wrong
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, *slow(5, 8)])
 def test_executed_it_does_what_torch_does(n):
     assert run(on_ranks, list(variants(n, {n - 1})), 3 * n, world_size=n).results == [[]] * n
 

@@ -43,6 +43,7 @@ def waiting(folder, ranks):
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_nodes_that_print_more_than_a_pipe_holds_end(capsys):
     script = """
 import os, sys
@@ -90,6 +91,7 @@ def test_an_interrupted_call_leaves_no_process_and_no_store(tmp_path, monkeypatc
         socket.create_connection(("127.0.0.1", *ports))
 
 
+@pytest.mark.slow
 def test_what_kills_the_caller_ends_its_nodes(tmp_path):
     with waiting(tmp_path, ranks=1) as (script, when_all_wait):
         code = f"from helpers.terminal import torchrun\ntorchrun({script!r}, nodes=1, per_node=1)"
