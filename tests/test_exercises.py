@@ -167,7 +167,7 @@ def test_there_are_enough_mistakes_for_every_task():
 
 
 @pytest.mark.slow
-def test_an_unchunked_ring_has_its_values_right(few_sizes):
+def test_an_unchunked_ring_has_its_values_right():
     wrong, _ = next(entry for entry in WRONG["ring_all_reduce"] if entry[0].__name__ == "unchunked")
     check_values(named(wrong, "ring_all_reduce"))
 
@@ -481,7 +481,7 @@ def test_the_ranks_that_are_right_are_named():
 
 
 @pytest.mark.slow
-def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys, few_sizes):
+def test_the_least_that_is_possible_is_told_of_sizes_for_which_it_is(capsys):
     check_budget(named(answers.around_the_ring, "reduce_scatter_by_hand"))
     moved = capsys.readouterr().out
     check_budget(named(answers.all_at_once, "reduce_scatter_by_hand"))
