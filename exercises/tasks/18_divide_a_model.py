@@ -345,6 +345,10 @@ TASKS = (
                 "this is averaged over tensor ranks. They hold different pieces of the same layers.",
             ),
             Suspect(
+                lambda args: averaged(args, lambda place: ()),
+                "this is averaged over all ranks. Tensor ranks hold different pieces of a layer, and stages hold different layers.",
+            ),
+            Suspect(
                 transposed,
                 "here the stages of a replica are neighbors. In this task all ranks of the first stage come first.",
             ),

@@ -141,7 +141,7 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     labels = RankLabels(range(run.world_size))
     left = labels.width + 14
     entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data")]
-    entries.append((_in_flight, "in flight, while the rank works"))
+    entries.append((_in_flight, "from a call to its wait, while the rank works"))
     legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
     y += 26
     notes = [_note(share) for share in shares]

@@ -1,5 +1,5 @@
 """how_many(): the number of ranks, by a call; my_share(items): this rank's slice of what all ranks hold;
-rank_of(node, local_rank, per_node); sum_of_mine(items): the sum of what the ranks own, one each, and some nothing.
+sum_of_mine(items): the sum of what the ranks own, one each, and some nothing.
 """
 
 from helpers.exercise import Budget, Case, Suspect, Task
@@ -105,45 +105,6 @@ HOW_MANY = Task(
     },
 )
 
-
-def placed(d):
-    per_node = 1 + d.case.size
-    return d.rank // per_node, d.rank % per_node, per_node
-
-
-RANK_OF = Task(
-    "rank_of",
-    tuple(Case(n, size=size) for n, size in ((2, 0), (4, 1), (3, 2), (6, 2), (8, 3), (5, 0), (7, 6), (1, 0))),
-    placed,
-    lambda args: [*range(len(args))],
-    lambda case, args: Budget("no call at all", calls=[0] * case.world_size),
-    needs=lambda case, args: [0] * case.world_size,
-    allowed=frozenset(),
-    parameters=("node", "local_rank", "per_node"),
-    suspects=(
-        Suspect(
-            lambda args: [local for _, local, _ in args],
-            "this is the local rank. How many ranks are on the nodes before this one?",
-            where_wrong=True,
-        ),
-        Suspect(
-            lambda args: [node + local for node, local, _ in args],
-            "this counts every node before this one as one rank. How many ranks does each have?",
-            where_wrong=True,
-        ),
-        Suspect(
-            lambda args: [local * (len(args) // per_node) + node for node, local, per_node in args],
-            "this deals the ranks to the nodes like cards. torchrun fills one node before the next.",
-            where_wrong=True,
-        ),
-    ),
-    thoughts={
-        "values": "how many ranks are on the nodes before this one?",
-        "calls": "all that's needed is passed in.",
-    },
-)
-
-
 SUM_OF_MINE = Task(
     "sum_of_mine",
     tuple(
@@ -176,4 +137,4 @@ SUM_OF_MINE = Task(
     },
 )
 
-TASKS = (HOW_MANY, MY_SHARE, RANK_OF, SUM_OF_MINE)
+TASKS = (HOW_MANY, MY_SHARE, SUM_OF_MINE)
