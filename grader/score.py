@@ -231,9 +231,9 @@ def draw_runs(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, st
 
 # The modules that schedules need, without the algorithms. Each is executed as it is (inside/sandboxed_rank.py), in this order, so
 # it may import only the ones before it, torch and the standard library.
-MODULES = ("format", "lazy", "log.collectives", "algorithms.model", "algorithms.proof", "algorithms.count")
+MODULES = ("format", "lazy", "log.collectives", "algorithms.schedule", "algorithms.proof", "algorithms.count")
 # collectives.algorithms as the sandbox has it
-SCHEDULE = "__path__ = []\nfrom .model import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
+SCHEDULE = "__path__ = []\nfrom .schedule import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
 
 
 def shipped() -> list[tuple[str, str]]:
