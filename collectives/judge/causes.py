@@ -23,7 +23,7 @@ FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a c
 
 
 class Step(NamedTuple):
-    """A call of a rank's program.  number: the collective's on its group. peer: the message's."""
+    """A call of a rank's program.  number: a collective's number on its group.  peer: a message's other end."""
 
     op: str
     name: str  # of the group

@@ -180,15 +180,16 @@ def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)
-    text = Text(file, tuple(dict.fromkeys(mark for reader in readers for mark in reader.marks)))
+    text = Text(file, readers)
     known = _given(text, readers, found.where)
+    found.watchdog.seen |= text.ranks
     name = path.rpartition("/")[2]
-    if text.cut:
-        found.said.append(
-            f"The lines of {name} are cut off at {text.width} columns: give the whole ones, from the job's own log."
-        )
-    elif text.width:
+    if text.width:
         found.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
+    if found.watchdog.cut:
+        found.said.append(
+            f"{found.watchdog.cut:,} of the watchdog's lines in {name} are cut off: give the whole ones, from the job's own log."
+        )
     return known
 
 

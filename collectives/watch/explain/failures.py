@@ -89,10 +89,11 @@ class Failures:
     """The ends of ranks, from any number of files."""
 
     marks = (
-        b"Traceback", b"File ", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
-        b"time  ", b"host  ", b"rank  ", b"traceback :", b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
-        b"Exception raised from", b"frame #", b"should dump", b"closing signal", b"onnection",
+        b"Traceback", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
+        b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
+        b"Exception raised from", b"should dump", b"closing signal", b"onnection",
     )  # fmt: skip
+    inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)
     follow: Counter = field(default_factory=Counter)  # kind of consequence -> lines
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, (number, call) of DETAIL's fingerprints
@@ -262,7 +263,7 @@ class Failures:
     # --- conclusions ----------------------------------------------------------------------
 
     def roots(self) -> list[End]:
-        """The ends that follow from no other, the first in time first; one per rank."""
+        """The ends that follow from no other, one per rank, the first in time first."""
         ends = [end for end in self.ends if not end.follows]
         raised = {(end.rank, end.who if end.rank is None else "") for end in ends if end.kind == "raised"}
         ranks = {rank for rank, _ in raised}

@@ -1,17 +1,16 @@
-"""The reports of hosts and schedulers: the kernel's log, Kubernetes' events and states, Slurm's messages.
+"""Events that hosts and schedulers report: the kernel's log, Kubernetes' events and states, Slurm's messages.
 
 Formats: NVIDIA's catalog of Xids and its driver's "NVRM: Xid (PCI:...): number, ..."; mm/oom_kill.c; mlx5_core's events.c
 ("Port module event"); kubectl get events, get pods and describe; slurmstepd's and srun's messages.
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
 from .text import Line, clock, host_in
 
-# Xids by NVIDIA's catalog; the ones in PROGRAMS come from the program usually, the others from the GPU or its links.
+# Xids by NVIDIA's catalog. The program is the usual cause of PROGRAMS, the GPU or its links of the others.
 XIDS = {
     13: "a kernel's exception", 31: "a kernel's access to memory that isn't there", 32: "a corrupt push buffer",
     43: "the GPU stopped a program's work", 45: "cleanup after another error", 48: "an uncorrectable memory error",
@@ -28,7 +27,7 @@ NOTES = (63, 92)
 
 @dataclass
 class Event:
-    """A host's event.  kind: "fault"; "kill", out of memory or by a scheduler; "program", of a program; "note"."""
+    """A host's event.  kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"."""
 
     host: str
     at: float | None
@@ -73,7 +72,7 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
         (r"Memory cgroup out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for the container's memory limit", "kill")),
         (r"Out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for lack of memory", "kill")),
         (r"Port module event(?:\[error\])?: module (?P<port>\d+), (?P<how>Cable (?:unplugged|error)[^,]*)", _as("{how} at port {port} of a NIC")),
-        (r"(?P<link>[\w.:/\-]+):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:down|Down|DOWN)\b", _as("that the link of {link} went down")),
+        (r"(?P<link>[\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:down|Down|DOWN)\b", _as("that the link of {link} went down")),
         (r"link status definitely down for interface (?P<link>\S+)", _as("that the link of {link} went down")),
         (r"(?P<link>\S+): (?:lost carrier|carrier lost)", _as("that the link of {link} lost its carrier")),
         (r"(?:EDAC \S+: \d+ UE|Machine check events logged|\[Hardware Error\]: .*Uncorrected)", _as("a hardware error of memory or CPU")),
@@ -106,6 +105,7 @@ class Hosts:
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown",
     )  # fmt: skip
+    inner = ()
     events: list[Event] = field(default_factory=list)
     _known: dict[tuple, Event] = field(default_factory=dict)
     _file_host: str = ""
@@ -131,19 +131,6 @@ class Hosts:
         """The events of these kinds, in order of time."""
         events = [event for event in self.events if event.kind in kinds]
         return sorted(events, key=lambda event: (event.at is None, event.at or 0.0))
-
-    def sentences(self, without: Iterable[Event] = ()) -> list[str]:
-        """A sentence for each event, faults first; many alike are counted."""
-        done = set(map(id, without))
-        lines, kinds = [], Counter()
-        for kind in ("fault", "kill", "program"):
-            for event in self.ordered([kind]):
-                if id(event) not in done:
-                    kinds[kind] += 1
-                    if kinds[kind] <= 6:
-                        lines.append(f"{event.words()[0].upper()}{event.words()[1:]}.")
-        more = sum(kinds.values()) - len(lines)
-        return lines + [f"({more:,} more events of hosts.)"] * bool(more)
 
 
 def _prefix(text: str, end: int) -> str:

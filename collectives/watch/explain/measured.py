@@ -64,7 +64,8 @@ class _Report:
 class Measured:
     """Measurements of files."""
 
-    marks = (b"nccl-tests", b"nThread", b"# Using devices", b"_perf", b"#  Rank", b"# Rank", b"     ")
+    marks = (b"nccl-tests", b"nThread", b"# Using devices")
+    inner = (b"_perf", b"# ", b"     ")
     rows: list[Measurement] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     _report: _Report = field(default_factory=lambda: _Report(""))

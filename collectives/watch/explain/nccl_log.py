@@ -50,6 +50,7 @@ class NcclLog:
     """NCCL's log lines from one or more files."""
 
     marks = (b"NCCL",)
+    inner = ()
 
     processes: set[tuple[str, int]] = field(default_factory=set)  # (host, process)
     versions: Counter[str] = field(default_factory=Counter)

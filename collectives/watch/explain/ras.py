@@ -42,7 +42,18 @@ class Group:
 class Ras:
     """RAS answers, from any number of files."""
 
-    marks = (b"Job summary", b"RUNNING", b"INCOMPLETE", b"MISMATCH", b"operation", b"managing GPU", b"managed by", b"missing", b"Missing", b"      ")  # fmt: skip
+    marks = (b"Job summary",)
+    inner = (
+        b"RUNNING",
+        b"INCOMPLETE",
+        b"MISMATCH",
+        b"operation",
+        b"managing GPU",
+        b"managed by",
+        b"missing",
+        b"Missing",
+        b"      ",
+    )
     is_ras: bool = False
     asked: int = 0
     nodes: int = 0

@@ -89,7 +89,8 @@ def _is_own(file: str) -> bool:
 class Stacks:
     """Stacks, from any number of files."""
 
-    marks = (b"Process ", b"Thread ", b"thread ", b".py", b"=== Rank", b"  File ", b" (")
+    marks = (b"Process ", b"Thread 0x", b"thread 0x", b"=== Rank")
+    inner = (b".py", b"Thread ", b"  File ", b"    ")
     all: list[Stack] = field(default_factory=list)
     _path: str = ""
     _rank: int | None = None

@@ -82,7 +82,7 @@ class _Firsts:
         for event in self._found.hosts.ordered(["kill", "fault"]):
             if event.pid is not None and event.pid == end.pid or event.host in hosts:
                 self._done.append(event)
-                lines.append(f"{event.words()[0].upper()}{event.words()[1:]}.")
+                lines.append(f"{event.words()}.")
         if end.signal == signal.SIGKILL and len(lines) == 1:
             where = f" on {end.host}" if end.host else " on its host"
             lines.append(
@@ -119,7 +119,7 @@ class _Firsts:
     def hosts(self) -> list[str]:
         """The other events of hosts."""
         left = [event for event in self._found.hosts.ordered(["fault", "kill", "program"]) if event not in self._done]
-        lines = [f"{event.words()[0].upper()}{event.words()[1:]}{self._before(event)}." for event in left[:6]]
+        lines = [f"{event.words()}{self._before(event)}." for event in left[:6]]
         if len(left) > 6:
             lines.append(f"({len(left) - 6:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault"}

@@ -5,11 +5,12 @@ A file may have gigabytes: no more than a block of it is in memory, and a block 
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Iterable, Iterator, NamedTuple
+from typing import BinaryIO, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
 BLOCK = 4 << 20
 LONGEST = 1 << 16  # bytes of a line that are read
@@ -19,7 +20,8 @@ SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
 class Line(NamedTuple):
     """A line without its prefixes.
 
-    at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: the writer, where several share a file.
+    at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: a name of the
+    writer within the file.
     """
 
     text: str
@@ -48,30 +50,46 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
+class Reader(Protocol):
+    """Something that knows lines of a kind."""
+
+    marks: tuple[bytes, ...]
+    inner: tuple[bytes, ...]
+
+    def begin(self, path: str, rank: int | None) -> None: ...
+
+    def read(self, line: Line) -> bool: ...
+
+
 @dataclass
 class Text:
-    """A file's lines.  marks: each line that matters has one of these, so that others are passed over.
+    """A file's lines, as far as readers know them: each line that matters has a mark, and others are passed over.
 
-    width: the columns of the terminal that broke its lines, once they have been read; 0: unbroken.  cut: whether the rest is lost.
+    A reader's marks are of lines by which it knows its kind; its inner ones count only after one of those.  width: the width of the terminal that broke its lines, once they have been read; 0: unbroken.
     """
 
     file: BinaryIO
-    marks: tuple[bytes, ...]
+    readers: Sequence[Reader]
     width: int = 0
-    cut: bool = False
+    ranks: set[int] = field(default_factory=set)  # that begin lines
 
     def __iter__(self) -> Iterator[Line]:
-        first = True
+        first, opened = True, []
         for block in blocks(self.file):
             if first:
                 self._find_width(block[:SAMPLE])
                 first = False
-            if self.width and not self.cut:
+            if self.width:
                 block = self._joined(block)
-            marks = [mark for mark in self.marks if mark in block]
-            if not marks:
-                continue
-            for raw in block.splitlines():
+            self.ranks |= set(map(int, set(re.findall(rb"\[rank(\d+)\]:", block))))
+            for reader in self.readers:
+                if reader not in opened and any(mark in block for mark in reader.marks):
+                    opened.append(reader)
+            wanted = chain(
+                (mark for reader in self.readers for mark in reader.marks), *(reader.inner for reader in opened)
+            )
+            marks = [mark for mark in dict.fromkeys(wanted) if mark in block]
+            for raw in block.splitlines() if marks else ():
                 for mark in marks:
                     if mark in raw:
                         yield line(raw[:LONGEST].decode(errors="replace"))
@@ -83,9 +101,10 @@ class Text:
         longest = max(map(len, lines))
         full = [k for k, raw in enumerate(lines[:-1]) if len(raw) == longest]
         ends = {lines[k][-8:] for k in full}  # a message that is repeated ends alike
-        if 60 <= longest <= 512 and len(full) >= 3 and len(full) * 8 >= len(lines) and len(ends) > 1:
-            self.width = longest
-            self.cut = sum(_is_fresh(lines[k + 1]) for k in full) * 2 > len(full)
+        if 60 <= longest <= 512 and 3 <= len(full) < 0.9 * len(lines) and len(full) * 8 >= len(lines) and len(ends) > 1:
+            fresh = sum(map(_is_fresh, lines))
+            if fresh and sum(_is_fresh(lines[k + 1]) for k in full) * 4 < len(full):
+                self.width = longest
 
     def _joined(self, block: bytes) -> bytes:
         joined: list[bytes] = []
@@ -237,7 +256,7 @@ def stamp(at: float | None) -> str:
 
 
 def host_in(path: str) -> str:
-    """The host that a file's name shows: node37 for "dmesg_node37.txt"; empty without one."""
+    """The host that a file's name shows: node37 for "dmesg_node37.txt"; "" if it shows no host."""
     name = Path(path).name
     found = re.search(
         r"(?<![a-zA-Z0-9])((?:node|host|gpu|worker|nid|ip|dgx|compute|cn|n)[\-]?[a-z\-]*\d[\w\-]*?)(?=[._]|$)", name

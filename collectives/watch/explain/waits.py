@@ -30,7 +30,7 @@ class Lane(NamedTuple):
 class Job:
     """The dumps of a job, put together.
 
-    size: the number of ranks that a file reports, 0 without one.  seen: the number of ranks that the files show at least.
+    size: the number of ranks that a file reports, or 0.  seen: the number of ranks that the files show at least.
     """
 
     dumps: dict[int, Dump]  # by rank

@@ -61,7 +61,8 @@ class Told:
 class Log:
     """The watchdog's reports in one or more files, by rank and group."""
 
-    marks = (b"ProcessGroupNCCL", b"atchdog", b"NCCL work", b"[rank", b"message truncated", b" from ", b"collective #", b"started ", b"lagging ranks", b"Timeout at collective")  # fmt: skip
+    marks = (b"ProcessGroupNCCL", b"atchdog", b"NCCL work", b"collective #", b"lagging ranks", b"Timeout at collective")
+    inner = (b" from ", b"message truncated", b"started ")
 
     told: dict[int, dict[ProcessGroup, Told]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
@@ -69,6 +70,7 @@ class Log:
         default_factory=dict
     )  # (rank, number) -> signature, ms, stamp
     places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
+    cut: int = 0  # lines of the last file that end too early
     _failing: int | None = None  # the rank whose error NCCL's own words follow
     _stack_of: int | None = None  # the rank whose stack follows
     _rank: int | None = None
@@ -77,6 +79,7 @@ class Log:
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
         self._failing = self._stack_of = None
+        self.cut = 0
         self._rank = rank
 
     def read(self, line: Line) -> bool:
@@ -95,6 +98,7 @@ class Log:
         if "ProcessGroupNCCL" not in text and "atchdog" not in text and "NCCL work" not in text:
             return False
         self._stack_of = rank if "Stack trace of the failed collective:" in text else None
+        self.cut += "Watchdog caught collective operation timeout" in text and not _WORK.search(text)
         before = len(self.works), len(self.told)
         self._take(text, rank, line.at)
         return (len(self.works), len(self.told)) != before

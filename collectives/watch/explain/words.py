@@ -19,7 +19,7 @@ from .waits import Job
 from .watchdog import ONLY_LOG
 
 MOST_ROWS = 40  # of the table
-MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which the first sentence is about them
+MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which the report begins with that
 MOST_LINES = 4  # of a list of ranks in it
 BELOW = (
     "look below the program: a kernel that does not end, a GPU, a link, the network between the hosts of these ranks"
@@ -176,7 +176,7 @@ class Names(wording.Names):
         return any(dump.from_log for dump in self.job.dumps.values())
 
     def done(self, e: Event) -> str:
-        """'; #7752 had completed': the call before it on that group, where a log has it."""
+        """'; #7752 had completed': the call before it on that group, where a log reports it."""
         lane = self.job.lanes[e.rank].get(self.judged.lane(e))
         before = lane and lane.at(self.number(e) - 1)
         return f"; #{before.number} had completed" if before and before.over is True and not e.is_message else ""

@@ -1,0 +1,392 @@
+"""Evidence of any kind, explained: how ranks ended, where their stacks are, what hosts and schedulers report.
+
+Lines have the form of torch 2.13, gloo, NCCL 2.30, py-spy 0.4, the kernel, Kubernetes and Slurm, whose sources are named in
+the readers.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from collectives.watch.explain.command import explain
+from collectives.watch.explain.text import Text, line
+from tests import ROOT
+from tests.corpus.dumps import STOP, WORLD, Do, Played
+from tests.test_explain_logs import WORK, lines
+
+
+def said(folder, **texts: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return explain(folder)
+
+
+def trace(rank: int, error: str, place: str = "step", at: str = "") -> str:
+    frames = (
+        f'Traceback (most recent call last):\n  File "/job/train.py", line 37, in {place}\n    work(batch)\n{error}'
+    )
+    return "\n".join(f"{at}[rank{rank}]: {text}" for text in frames.splitlines()) + "\n"
+
+
+GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1089"
+SUMMARY = """============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2025-03-04_10:02:13
+  host      : node48
+  rank      : {rank} (local_rank: 1)
+  exitcode  : {code} (pid: 3309)
+  error_file: <N/A>
+  traceback : {trace}
+============================================================
+"""
+
+# --- prefixes -----------------------------------------------------------------------------
+
+PREFIXES = {
+    "torchrun": "[rank3]: ",
+    "tee": "[default3]:[rank3]: ",
+    "kubernetes": "[pod/train-0/main] 2025-03-04T10:02:11.5Z [rank3]: ",
+    "srun": "3: [rank3]: ",
+    "ray": "\x1b[36m(Worker pid=12, ip=10.0.1.7)\x1b[0m [rank3]: ",
+    "containerd": "2025-03-04T10:02:11.123456789Z stderr F [rank3]: ",
+}
+
+
+@pytest.mark.parametrize("kind", PREFIXES)
+def test_a_line_without_its_prefixes(kind):
+    read = line(f"{PREFIXES[kind]}KeyError: 'x'")
+    assert (read.text, read.rank) == ("KeyError: 'x'", 3)
+    assert (read.at is None) == ("T10:02" not in PREFIXES[kind])
+
+
+SHIPPED = {
+    "docker": lambda text: {"log": f"{text}\n", "stream": "stderr", "time": "2025-03-04T10:02:11.5Z"},
+    "shipper": lambda text: {"@timestamp": "2025-03-04T10:02:11Z", "message": text, "kubernetes": {"host": "node7"}},
+    "cloud": lambda text: {"textPayload": text, "timestamp": "2025-03-04T10:02:11Z"},
+}
+
+
+@pytest.mark.parametrize("shipper", SHIPPED)
+def test_lines_of_json_and_a_list_of_them(shipper, tmp_path):
+    records = [SHIPPED[shipper](text) for text in trace(3, "ValueError: empty batch").splitlines()]
+    told = said(tmp_path / "lines", job__log="\n".join(map(json.dumps, records)))
+    assert told.startswith("Rank 3") and "raised ValueError: empty batch at 10:02:11, at step, train.py:37." in told
+    told = said(tmp_path / "list", job__json=json.dumps(records))
+    assert told.startswith("Rank 3 raised ValueError: empty batch"), told
+
+
+def test_lines_that_a_terminal_broke_are_joined_and_others_are_not(tmp_path):
+    whole = "\n".join(lines(rank, 78, 79) for rank in range(1, 8))
+    broken = "\n".join(text[k : k + 100] for text in whole.splitlines() for k in range(0, len(text), 100))
+    told = said(tmp_path / "broken", job__log=broken)
+    assert told.startswith("Rank 0 may hold up the other 7") and "broken at 100 columns" in told, told
+    even = "".join(
+        f"step {n:04} loss 0.1234 and some words so that a line has more than sixty characters\n" for n in range(99)
+    )
+    assert len(list(Text(io.BytesIO(even.encode()), [Steps()]))) == 99
+    cut = "\n".join(WORK.format(r=r, seq=9, op="ALLREDUCE", n=8)[:120] for r in range(4))
+    assert "4 of the watchdog's lines in job.log are cut off" in said(tmp_path / "cut", job__log=f"{cut}\n{whole}")
+
+
+class Steps:
+    marks, inner = (b"step",), ()
+
+
+def test_a_file_is_read_by_block():
+    """A line on the border of two blocks is whole, and a file without an end of line is read."""
+    text = b"x" * ((4 << 20) - 7) + b"\nstep 17 of the job\n" + b"step 18"
+    assert [each.text for each in Text(io.BytesIO(text), [Steps()])] == ["step 17 of the job", "step 18"]
+
+
+# --- how ranks ended ----------------------------------------------------------------------
+
+
+def test_the_first_error_in_time_and_not_its_consequences(tmp_path):
+    text = trace(0, f"{GLOO}1", at="2025-03-04 10:02:12 ") + trace(2, "IndexError: 4096", "get", "2025-03-04 10:02:11 ")
+    flood = (
+        "[rank1]:[W304 10:02:14.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=97): Broken pipe\n" * 1012
+    )
+    told = said(tmp_path, job__log=text + SUMMARY.format(rank=0, code=1, trace="To enable traceback see") + flood)
+    assert told.startswith("Rank 2 raised IndexError: 4096 at 10:02:11, at get, train.py:37.\n"), told
+    assert "torchrun names rank 0 as the root cause" in told
+    assert 'Consequences: 1,012 lines: "sendBytes failed" (1,012); the error of rank 0' in told
+
+
+def test_only_consequences_are_no_cause(tmp_path):
+    told = said(tmp_path, job__log=trace(0, GLOO) + trace(1, GLOO))
+    assert "the first cause isn't in these files" in told and "Rank 0 raised" not in told
+
+
+def test_a_killed_rank_and_its_host(tmp_path):
+    summary = SUMMARY.format(rank=7, code=-9, trace="Signal 9 (SIGKILL) received by PID 3309")
+    told = said(tmp_path / "alone", job__log=summary)
+    assert told.startswith(
+        "Rank 7 on node48 was killed by SIGKILL at 10:02:13.\nIt was killed from outside, most likely"
+    ), told
+    assert "dmesg" in told and "node48" in told
+    kernel = "[Tue Mar  4 10:02:10 2025] Out of memory: Killed process 3309 (python) total-vm:1kB, anon-rss:1kB\n"
+    told = said(tmp_path / "both", job__log=summary, dmesg_node48__txt=kernel)
+    assert "node48 reported that the kernel killed process 3309 (python) for lack of memory at 10:02:10." in told, told
+
+
+def test_the_error_file_of_a_rank(tmp_path):
+    stack = 'Traceback (most recent call last):\n  File "/job/train.py", line 5, in main\n    f()\nZeroDivisionError: by zero\n'
+    extra = {"py_callstack": stack, "timestamp": "1741082531"}
+    (tmp_path / "attempt_0" / "3").mkdir(parents=True)
+    (tmp_path / "attempt_0" / "3" / "error.json").write_text(
+        json.dumps({"message": {"message": "ZeroDivisionError", "extraInfo": extra}})
+    )
+    assert explain(tmp_path).startswith(
+        "Local rank 3 raised ZeroDivisionError: by zero at 10:02:11, at main, train.py:5."
+    )
+
+
+def test_the_rank_that_raised_is_named_with_the_dumps_of_the_others(tmp_path):
+    steps = [Do("all_reduce", WORLD, line=n) for n in range(4)]
+    Played({WORLD: (0, 1, 2, 3)}, [steps, steps, [*steps[:2], STOP], steps]).write(tmp_path, missing=[2])
+    told = said(tmp_path, job__log=trace(2, "ValueError: empty batch at 11"))
+    assert told.startswith(
+        "Rank 2 raised ValueError: empty batch at 11, at step, train.py:37.\nRank 2 may hold up the other 3: "
+    ), told
+
+
+def test_the_store_the_barrier_and_the_mismatch(tmp_path):
+    told = said(
+        tmp_path / "store",
+        rank0__log="torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/3 clients joined.",
+        rank1__log="torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (172.17.0.2, 51217).",
+    )
+    assert told.startswith("1 of 3 ranks joined the store within 61 s: the other 2 never reached it."), told
+    assert "172.17.0.2 is an address inside a container" in told
+    told = said(
+        tmp_path / "barrier", job__log=trace(0, "RuntimeError: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms")
+    )
+    assert told.startswith("Ranks 2 and 3 did not come to a monitored barrier"), told
+    print_ = (
+        "CollectiveFingerPrint(SequenceNumber=485, OpType={}, TensorShape=[{}], TensorDtypes={}, TensorDeviceTypes=...)"
+    )
+    error = f"RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: {print_.format('ALLREDUCE', 25, 'Float')}, but Rank 0 is running collective: {print_.format('BROADCAST', 1, 'Long')}."
+    told = said(tmp_path / "mismatch", job__log=trace(1, error, "fit") + trace(0, error, "save"))
+    assert told.startswith(
+        "Ranks call different collectives as #485: rank 0 calls broadcast [1] int64, and rank 1 calls all_reduce [25] float32."
+    ), told
+    assert "Rank 0 does so at save, train.py:37." in told
+
+
+# --- the desync report, NCCL's peers, RAS -------------------------------------------------
+
+
+def test_the_desync_report_counts(tmp_path):
+    report = """[rank0]:[E901 05:20:03.1 ProcessGroupNCCL.cpp:1] [Rank 0] Watchdog reports:
+\t - [0] Timeout at collective: ALLREDUCE, #3
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t     [1] finished collective #2, but didn't join collective #3 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #3 started ranks:
+\t     [0, 2, 3] started ALLREDUCE
+"""
+    told = said(tmp_path, job__log=report)
+    assert told.startswith("Rank 1 "), told
+    assert "none is known to be waiting" not in told and "has not made all_reduce #3" in told, told
+
+
+def test_the_peer_that_several_hosts_lost_is_named(tmp_path):
+    head = "{h}:100:200 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : "
+    using = "node48:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_2:1/IB [RO]; OOB eth0:10.3.0.48<0>\n"
+    lost = "Got completion from peer 10.3.0.48<{p}> with status={s} opcode=0 len=0 vendor err 129 (Recv)\n"
+    texts = [head.format(h=f"node{n}") + lost.format(p=4000 + n, s=12) for n in range(3)]
+    texts += [head.format(h="node1") + lost.format(p=5000 + n, s=5) for n in range(3)]
+    texts += [using, head.format(h="node48") + "mlx5_2:1 Got async event : port error\n"]
+    told = said(tmp_path, nccl__log="".join(texts))
+    assert "node48 itself reports: NET/IB : mlx5_2:1 Got async event : port error. Take that host out first." in told, (
+        told
+    )
+    assert "3 hosts (node0, node1, node2) lost contact with node48 (10.3.0.48)" in told, told
+
+
+RAS = """NCCL version 2.27.3 compiled with CUDA 12.9
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         8        32        32   RUNNING  {}
+
+Warnings
+========
+{}"""
+
+
+def test_ras_names_the_late_ranks_and_not_the_listed_ones(tmp_path):
+    ahead = "#0-0 (fa93daea854b060b) MISMATCH\n  Communicator ranks have different AllGather operation counts\n  30 ranks have launched up to operation 640\n  2 ranks have launched up to operation 641\n  Rank 12 -- GPU 4 managed by process 3 on node 10.0.0.1\n  Rank 13 -- GPU 5 managed by process 4 on node 10.0.0.1\n"
+    told = said(tmp_path / "ahead", ras__txt=RAS.format("MISMATCH", ahead))
+    assert told.startswith(
+        "30 ranks are behind: they have launched all_gather up to 640, and ranks 12 and 13 up to 641."
+    ), told
+    assert "the smaller group, which is ahead here" in told and "ask again ten seconds later" in told
+    late = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node node1\n"
+    told = said(tmp_path / "late", ras__txt=RAS.format("MISMATCH", late))
+    assert told.startswith(
+        "Rank 7 is behind: it has launched all_reduce up to 60, and 31 ranks up to 64.\nLook at its host: node1."
+    ), told
+    dead = "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n  Process 34 on node 172.16.64.213 managing GPU 5\n\n#0-0 (cf26) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n"
+    told = said(tmp_path / "dead", ras__txt=RAS.format("INCOMPLETE", dead))
+    assert (
+        told.startswith("NCCL's RAS counts as dead: process 34 on 172.16.64.213, GPU 5.") and "1 rank: rank 21" in told
+    ), told
+    well = said(tmp_path / "well", ras__txt=RAS.format("OK", ""))
+    assert well.startswith("NCCL's RAS reports 32 GPUs on 4 hosts running, with equal counts: no rank is missing.")
+    assert "processes on" not in well
+
+
+def test_ras_in_json(tmp_path):
+    ranks = [
+        {"rank": r, "host": "node1", "pid": r, "collective_counts": {"AllReduce": 60 if r == 2 else 64, "Broadcast": 1}}
+        for r in range(4)
+    ]
+    missing = [{"rank": 4, "host": "node2", "status": {"unresponsive": True, "considered_dead": True}}]
+    comm = {
+        "hash": "0x1",
+        "size": 5,
+        "ranks_count": 4,
+        "missing_ranks_count": 1,
+        "ranks": ranks,
+        "missing_ranks": missing,
+    }
+    told = said(
+        tmp_path, ras__json=json.dumps({"nccl_version": "2.29.1", "communicators_count": 1, "communicators": [comm]})
+    )
+    assert (
+        "counts as dead: rank 4 on node2." in told
+        and "Rank 2 is behind: it has launched all_reduce up to 60, and ranks 0, 1 and 3 up to 64." in told
+    ), told
+
+
+# --- stacks -------------------------------------------------------------------------------
+
+SPY = """Process {pid}: python train.py
+Python v3.11.7 (/env/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+{frames}
+    main (train.py:140)
+Thread 9 (idle): "Thread-1"
+    wait (threading.py:331)
+"""
+IN_CALL = "    all_reduce (torch/distributed/distributed_c10d.py:3068)\n    average (train.py:72)"
+IN_LOADER = (
+    "    wait (threading.py:359)\n    _try_get_data (torch/utils/data/dataloader.py:1308)\n    train (train.py:96)"
+)
+
+
+def test_stacks_of_py_spy_once_and_twice(tmp_path):
+    for rank in range(4):
+        frames = IN_LOADER if rank == 2 else IN_CALL
+        (tmp_path / f"pass1_rank{rank}.txt").write_text(SPY.format(pid=100 + rank, frames=frames))
+    once = explain(tmp_path)
+    assert once.startswith(
+        "Rank 2 is in no collective: in _try_get_data, dataloader.py:1308, called at train, train.py:96.\n"
+    ), once
+    assert (
+        "Ranks 0, 1 and 3 are waiting in all_reduce, at average, train.py:72" in once
+        and "Ask again ten seconds later" in once
+    )
+    for rank in range(4):
+        frames = IN_LOADER if rank == 2 else IN_CALL
+        (tmp_path / f"pass2_rank{rank}.txt").write_text(SPY.format(pid=100 + rank, frames=frames))
+    assert "train.py:96, in both stacks." in explain(tmp_path)
+
+
+WAITING = """
+import faulthandler, sys, threading, time
+threading.Thread(target=time.sleep, args=(9,), daemon=True).start()
+def load():
+    faulthandler.dump_traceback(all_threads=True)
+def train():
+    load()
+train()
+"""
+
+
+def test_stacks_that_faulthandler_writes(tmp_path):
+    (tmp_path / "train.py").write_text(WAITING)
+    done = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True)
+    (tmp_path / "rank_1.txt").write_text(done.stderr)
+    assert (
+        "is in no collective" not in (told := explain(tmp_path)) and "None of these stacks is in a collective." in told
+    )
+
+
+# --- hosts and schedulers -----------------------------------------------------------------
+
+HOSTS = {
+    "Mar  4 10:02:11 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=3309, GPU has fallen off the bus.": "node37 reported Xid 79 (the GPU has fallen off the bus) at 10:02:11.",
+    "node37: [Tue Mar  4 10:02:11 2025] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": "node37 reported Xid 154 (the driver asks for a recovery: Node Reboot Required)",
+    "Mar  4 10:02:11 node37 kernel: mlx5_core 0000:5e:00.0: Port module event: module 2, Cable unplugged": "Cable unplugged at port 2 of a NIC",
+    "Mar  4 10:02:11 node37 kernel: mlx5_core 0000:5e:00.0 ib0: Link down": "node37 reported that the link of ib0 went down",
+    "Mar  4 10:02:11 node37 kernel: Memory cgroup out of memory: Killed process 33 (python) total-vm:1kB": "killed process 33 (python) for the container's memory limit",
+    "2m  Warning  Evicted  pod/train-3  The node was low on resource: memory.": "train-3 reported (Kubernetes) that the pod was evicted",
+    "3m  Normal  NodeNotReady  node/gpu-3  Node gpu-3 status is now: NodeNotReady": "gpu-3 reported (Kubernetes) that the node isn't ready",
+    "train-3   0/1   OOMKilled   0   3m": "the state OOMKilled of the pod",
+    "slurmstepd: error: *** STEP 4711.0 ON node37 CANCELLED AT 2025-03-04T03:02:00 DUE TO TIME LIMIT ***": "node37 reported (Slurm) that the job was canceled: TIME LIMIT",
+    "srun: error: node37: task 3: Out Of Memory": "node37 reported (Slurm) the end of task 3: Out Of Memory",
+    "srun: error: Node failure on node37": "node37 reported (Slurm) that the node failed",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("event", HOSTS)
+def test_an_event_of_a_host(event, tmp_path):
+    assert HOSTS[event] in said(tmp_path, events__log=f"{event}\n")
+
+
+def test_the_host_of_the_rank_that_holds_up_all(tmp_path):
+    others = "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    where = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
+    kernel = "Sep  1 05:09:51 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    told = said(tmp_path, job__log=where + others, dmesg__txt=kernel)
+    first, second, *_ = told.splitlines()
+    assert first.startswith("Rank 5 may hold up the other 7"), told
+    assert (
+        second
+        == "Its host node37 reported Xid 79 (the GPU has fallen off the bus) at 05:09:51, 12.1 s before the first wait."
+    ), told
+
+
+# --- the command --------------------------------------------------------------------------
+
+
+def test_standard_input_and_inputs_that_cannot_be_read(tmp_path):
+    command = [sys.executable, "-m", "collectives", "explain"]
+    done = subprocess.run([*command, "-"], input=trace(2, "ValueError: x"), capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.startswith("Rank 2 raised ValueError: x"), done
+    (tmp_path / "empty.log").write_text("")
+    (tmp_path / "cut.log.gz").write_bytes(b"\x1f\x8b\x08\x00\x00")
+    (tmp_path / "notes.txt").write_text("nothing of interest\n")
+    (tmp_path / "broken.json").write_text('{"communicators": [')
+    with pytest.raises(ValueError) as error:
+        explain(tmp_path)
+    for words in (
+        "empty.log is empty",
+        "cut.log.gz is compressed and cut short",
+        "Nothing is recognized in notes.txt",
+        "broken.json is cut short",
+    ):
+        assert words in str(error.value), error.value
+    if os.getuid():
+        (tmp_path / "empty.log").chmod(0)
+        assert "could not be read" in said(tmp_path, job__log=trace(0, "KeyError: 1"))
