@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Iterable, Iterator
 
 from ..record import is_record
-from . import dump, plain, traces
+from . import dump, plain, server, traces
 from .dump import Dump
 from .failures import Failures
 from .hosts import Hosts
@@ -25,7 +25,7 @@ from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
 from .stacks import Stacks, rank_in
-from .text import Line, Text, host_in, stamp, unpacked
+from .text import Line, Text, host_in, line, stamp, unpacked
 from .traces import Trace
 from .waits import Job
 from .watchdog import Log
@@ -47,6 +47,7 @@ class Evidence:
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measured = field(default_factory=Measured)
     where: dict[int, str] = field(default_factory=dict)  # by rank, its host
+    moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # files that hold nothing known
@@ -62,7 +63,7 @@ class Evidence:
     def is_empty(self) -> bool:
         return not (
             self.dumps or self.traces or self.nccl.processes or self.nccl.versions or self.measured.rows or self.measured.faults
-            or self.records or self.tells_of_ends
+            or self.records or self.moved or self.tells_of_ends
         )  # fmt: skip
 
     @property
@@ -86,6 +87,8 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                 found.said.append(f"{file} {error}.")
             except OSError as error:
                 found.said.append(f"{file} could not be read: {error.strerror or error}.")
+        for address in filter(server.is_address, map(str, paths)):
+            _ask(address, found, known)
         if STDIN in map(str, paths):
             if not _read_text(sys.stdin.buffer, "standard input", found):
                 found.others.append("standard input")
@@ -119,12 +122,13 @@ def _no_cycles() -> Iterator[None]:
 
 
 def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
-    for path in map(Path, paths):
+    for original in paths:
+        path = Path(original)
         if path.is_dir():
             yield from (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         elif path.exists():
             yield path
-        elif str(path) != STDIN:
+        elif str(path) != STDIN and not server.is_address(str(original)):
             raise FileNotFoundError(f"there is no {path}.")
 
 
@@ -132,6 +136,19 @@ def _in_order(file: Path) -> tuple:
     """rank_2 before rank_10"""
     rank = dump.rank_of(str(file))
     return str(file.parent), re.sub(r"\d+", "", file.name), -1 if rank is None else rank, file.name
+
+
+def _ask(address: str, found: Evidence, known: dict) -> None:
+    """Add the answers of a job's debug server."""
+    answers = server.ask(address)
+    for answer in answers:
+        for rank, text in answer.stacks.items():
+            found.stacks.begin(address, rank)
+            for each in text.splitlines():
+                found.stacks.read(line(each))
+    for rank, record in answers[-1].records.items():
+        found.dumps.append(dump.read(record, f"{address}, rank {rank}", known))
+    found.moved = server.moved(*answers)
 
 
 # --- one file -----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def told(found: Evidence) -> list[str]:
         if found.ras.is_whole and job.is_partial:
             lines += found.ras.sentences()
         lines += [headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
-    others = [*found.failures.sentences()]
+    others = [*found.moved, *found.failures.sentences()]
     if not (judged and job and found.ras.is_whole and job.is_partial):
         others += found.ras.sentences()
     others += found.stacks.sentences(job.world_size if job and job.is_stated else 0)

@@ -1,0 +1,100 @@
+"""torch's debug server, asked while a job runs: stacks and flight records of all ranks, twice, to see which have moved.
+
+Format: torch 2.13's torch/distributed/debug/_frontend.py, whose pages have "<h2>Rank 0: address</h2>" and a <pre> for each
+rank. `torch.distributed.debug.start_debug_server()` starts it, on port 25999 of rank 0's host.
+"""
+
+import html
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+
+from ...format import duration
+from ...judge.wording.phrases import few
+
+SECONDS = 10.0  # between the two times
+PATIENCE = 70.0  # the server itself waits 60 s for a rank
+RECORDS = ("/fr_trace_nccl_json", "/fr_trace_json")  # the first is empty without NCCL
+_RANK = re.compile(r"<h2>Rank (\d+): ([^<]*)</h2>(.*?)(?=<h2>|\Z)", re.DOTALL)
+_BODY = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
+
+
+@dataclass
+class Answer:
+    """The server's pages at one time, by rank.  silent: ranks that didn't answer."""
+
+    stacks: dict[int, str] = field(default_factory=dict)
+    records: dict[int, dict] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+
+
+def is_address(path: str) -> bool:
+    return path.startswith(("http://", "https://"))
+
+
+def ask(address: str, seconds: float = SECONDS) -> tuple[Answer, Answer]:
+    """Two answers, these seconds apart. Raises ValueError for an address where no debug server answers."""
+    first = _answer(address)
+    time.sleep(seconds)
+    return first, _answer(address)
+
+
+def _answer(address: str) -> Answer:
+    answer = Answer()
+    for rank, text in _page(address, "/stacks", answer).items():
+        answer.stacks[rank] = text
+    for page in RECORDS:
+        for rank, text in _page(address, page, answer).items():
+            try:
+                record = json.loads(text)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and record.get("entries") and rank not in answer.records:
+                answer.records[rank] = record | {"rank": rank}
+    return answer
+
+
+def _page(address: str, page: str, answer: Answer) -> dict[int, str]:
+    try:
+        with urllib.request.urlopen(address.rstrip("/") + page, timeout=PATIENCE) as reply:
+            text = reply.read().decode(errors="replace")
+    except urllib.error.HTTPError:
+        return {}  # a page that this version, or this backend, lacks
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no debug server answers at {address}: {error}. The job starts it with "
+            "torch.distributed.debug.start_debug_server(), on rank 0's host."
+        ) from None
+    found = {}
+    for rank, _, rest in _RANK.findall(text):
+        body = _BODY.search(rest)
+        if "Failed to fetch" in rest or body is None:
+            if page == "/stacks":
+                answer.silent.add(int(rank))
+        else:
+            found[int(rank)] = html.unescape(body[1])
+    return found
+
+
+def moved(first: Answer, second: Answer, seconds: float = SECONDS) -> list[str]:
+    """Sentences on the ranks that have made calls between the two answers, and on the ones that didn't answer."""
+    lines = []
+    made = {
+        rank: record["entries"][-1].get("record_id", 0) - first.records[rank]["entries"][-1].get("record_id", 0)
+        for rank, record in second.records.items()
+        if rank in first.records
+    }
+    went, stayed = ([rank for rank, n in made.items() if bool(n) is is_moving] for is_moving in (True, False))
+    apart = f"Between two looks, {duration(seconds)} apart,"
+    if went and stayed:
+        lines.append(f"{apart} {few(went)} made calls, and {few(stayed)} made none.")
+    elif went:
+        lines.append(f"{apart} all ranks made calls: the job is running.")
+    elif stayed:
+        lines.append(f"{apart} no rank made a call.")
+    if silent := sorted(second.silent):
+        lines.append(f"{few(silent).capitalize()} didn't answer: ended, stopped, or unreachable.")
+    return lines
