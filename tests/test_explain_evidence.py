@@ -7,11 +7,15 @@ the readers.
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 
 import pytest
 
+from collectives.watch.explain import server
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.text import Text, line
 from tests import ROOT
@@ -330,6 +334,70 @@ def test_stacks_that_faulthandler_writes(tmp_path):
     assert (
         "is in no collective" not in (told := explain(tmp_path)) and "None of these stacks is in a collective." in told
     )
+
+
+SERVED = """
+import sys, time, torch, torch.distributed as dist
+from torch.distributed.debug import start_debug_server
+dist.init_process_group("gloo")
+start_debug_server(port=int(sys.argv[1]))
+def evaluate():
+    open(sys.argv[2], "w").close()
+    time.sleep(600)
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    evaluate()
+dist.all_reduce(torch.ones(8))
+"""
+
+
+@pytest.mark.slow
+def test_the_debug_server_of_a_job_that_hangs(tmp_path, monkeypatch):
+    for needed in ("jinja2", "tabulate", "aiohttp"):
+        pytest.importorskip(needed)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "job.py").write_text(SERVED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    job = subprocess.Popen(
+        [*torchrun, tmp_path / "job.py", str(port), tmp_path / "here"], env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    try:
+        until(lambda: (tmp_path / "here").exists() and is_open(port))
+        monkeypatch.setattr(server, "SECONDS", 0.1)
+        told = explain(f"http://localhost:{port}")
+        page = urllib.request.urlopen(f"http://localhost:{port}/fr_trace_json").read()
+    finally:
+        job.terminate()
+        job.wait()
+    assert told.startswith("Rank 1 holds up the other 2: it has not made all_reduce #2."), told
+    assert (
+        "apart, no rank made a call." in told
+        and "Rank 1 is in no collective: in evaluate, job.py:8, in both stacks." in told
+    ), told
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "page.html").write_bytes(page)
+    assert explain(tmp_path / "saved").startswith("Rank 1 holds up the other 2: it has not made all_reduce #2.")
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("localhost", port)) == 0
+
+
+def until(true, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_an_address_where_nothing_answers():
+    with socket.socket() as free:
+        free.bind(("", 0))
+        with pytest.raises(ValueError, match="no debug server answers at http://localhost:"):
+            explain(f"http://localhost:{free.getsockname()[1]}")
 
 
 # --- hosts and schedulers -----------------------------------------------------------------

@@ -16,7 +16,8 @@ from .verdict import Cause, Slip, Wait
 
 FEW = 3  # calls by which a rank may have slipped against the others
 ENOUGH = 2  # consecutive calls that must agree before a slip is reported
-ONE_WAY = ("broadcast", "scatter", "reduce", "gather")  # a rank may end these before others have come to them
+# Collectives that end on no rank before all have come to them; a broadcast may end on its root.
+TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 T = TypeVar("T")
 FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a collective
@@ -223,10 +224,10 @@ class _Graph:
 
         def is_ahead(wait: Wait) -> bool:
             e = wait.event
-            return wait.call.index > call.index + 1 and e.lane.shared == lane and e.op not in ONE_WAY
+            return wait.call.index > call.index + 1 and e.lane.shared == lane and _ends_together(e.op)
 
         lane = call.events[0].lane.shared
-        if call.is_message or call.op in ONE_WAY:
+        if not _ends_together(call.op):
             return ()
         return tuple(wait for mine in self._waits.values() for wait in mine if is_ahead(wait))
 
@@ -255,6 +256,10 @@ class _Graph:
                 held = self._held([other])
                 return Cause(kind="absent", ranks=(other,), held=held, waits=self._in_call(wait.call), slip=slip)
         return Cause(kind="cycle", ranks=tuple(cycle), held=self._held(cycle), waits=waits)
+
+
+def _ends_together(op: str) -> bool:
+    return op.removesuffix("_single").removesuffix("_coalesced") in TOGETHER
 
 
 def step(e: Event, number: int) -> Step:

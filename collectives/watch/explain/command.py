@@ -33,7 +33,12 @@ def main() -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="files and folders; - reads standard input; or a debug server's address")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="files and folders; - reads standard input; or a debug server's address",
+    )
     parser.add_argument(
         "--machine", metavar="NAME", help="of machines.csv: what collectives in traces are compared with"
     )

@@ -142,13 +142,21 @@ def _ask(address: str, found: Evidence, known: dict) -> None:
     """Add the answers of a job's debug server."""
     answers = server.ask(address)
     for answer in answers:
-        for rank, text in answer.stacks.items():
-            found.stacks.begin(address, rank)
-            for each in text.splitlines():
-                found.stacks.read(line(each))
-    for rank, record in answers[-1].records.items():
-        found.dumps.append(dump.read(record, f"{address}, rank {rank}", known))
+        _add_stacks(answer, address, found)
+    _add_records(answers[-1], address, found, known)
     found.moved = server.moved(*answers)
+
+
+def _add_stacks(answer: server.Answer, name: str, found: Evidence) -> None:
+    for rank, text in answer.stacks.items():
+        found.stacks.begin(name, rank)
+        for each in text.splitlines():
+            found.stacks.read(line(each))
+
+
+def _add_records(answer: server.Answer, name: str, found: Evidence, known: dict) -> None:
+    for rank, record in answer.records.items():
+        found.dumps.append(dump.read(record, f"{name}, rank {rank}", known))
 
 
 # --- one file -----------------------------------------------------------------------------
@@ -173,11 +181,22 @@ def _take(file: Path, found: Evidence, known: dict) -> bool:
                 return True
             if b"\0" in head[:4096]:
                 return False
+            if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
+                return _take_page(plain.data_of(file).decode(errors="replace"), str(file), found, known)
             if re.match(rb"\s*(\{|\[\s*[{\[])", head) and not _is_lines_of_json(head):
                 return _take_json(file, plain.data_of(file), found, known)
             return _read_text(source, str(file), found)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise Unusable(f"is compressed and cut short or damaged ({error})") from None
+
+
+def _take_page(text: str, name: str, found: Evidence, known: dict) -> bool:
+    """Read a page of the debug server that somebody saved."""
+    answer = server.Answer()
+    server.add(server.pages(text)[0], answer)
+    _add_stacks(answer, name, found)
+    _add_records(answer, name, found, known)
+    return bool(answer.stacks or answer.records)
 
 
 def _is_lines_of_json(head: bytes) -> bool:

@@ -89,7 +89,7 @@ class Failures:
     """The ends of ranks, from any number of files."""
 
     marks = (
-        b"Traceback", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
+        b"Traceback", b"Fatal Python", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
         b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
         b"Exception raised from", b"should dump", b"closing signal", b"onnection",
     )  # fmt: skip
@@ -128,6 +128,10 @@ class Failures:
             self.unreached[f"{found[1]}:{found[2]}"] += 1
         if found := _BARRIER.search(text):
             self.barrier |= {int(rank) for rank in re.findall(r"\d+", found[1])}
+        if text.startswith("Fatal Python error: "):
+            rank = self._rank if line.rank is None else line.rank
+            self.ends.append(End("raised", text[:120], rank, line.at, line.host, who=line.stream))
+            return True
         return self._summary(line) or self._traceback(line) or self._consequence(text)
 
     # --- tracebacks -----------------------------------------------------------------------

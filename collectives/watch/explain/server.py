@@ -35,25 +35,17 @@ def is_address(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
-def ask(address: str, seconds: float = SECONDS) -> tuple[Answer, Answer]:
-    """Two answers, these seconds apart. Raises ValueError for an address where no debug server answers."""
+def ask(address: str) -> tuple[Answer, Answer]:
+    """Two answers, some seconds apart. Raises ValueError for an address where no debug server answers."""
     first = _answer(address)
-    time.sleep(seconds)
+    time.sleep(SECONDS)
     return first, _answer(address)
 
 
 def _answer(address: str) -> Answer:
     answer = Answer()
-    for rank, text in _page(address, "/stacks", answer).items():
-        answer.stacks[rank] = text
-    for page in RECORDS:
-        for rank, text in _page(address, page, answer).items():
-            try:
-                record = json.loads(text)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict) and record.get("entries") and rank not in answer.records:
-                answer.records[rank] = record | {"rank": rank}
+    for page in ("/stacks", *RECORDS):
+        add(_page(address, page, answer), answer)
     return answer
 
 
@@ -68,18 +60,36 @@ def _page(address: str, page: str, answer: Answer) -> dict[int, str]:
             f"no debug server answers at {address}: {error}. The job starts it with "
             "torch.distributed.debug.start_debug_server(), on rank 0's host."
         ) from None
-    found = {}
-    for rank, _, rest in _RANK.findall(text):
-        body = _BODY.search(rest)
-        if "Failed to fetch" in rest or body is None:
-            if page == "/stacks":
-                answer.silent.add(int(rank))
-        else:
-            found[int(rank)] = html.unescape(body[1])
+    found, silent = pages(text)
+    answer.silent |= silent if page == "/stacks" else set()
     return found
 
 
-def moved(first: Answer, second: Answer, seconds: float = SECONDS) -> list[str]:
+def pages(text: str) -> tuple[dict[int, str], set[int]]:
+    """By rank, what a page shows of it; and the ranks that didn't answer."""
+    found, silent = {}, set()
+    for rank, _, rest in _RANK.findall(text):
+        body = _BODY.search(rest)
+        if "Failed to fetch" in rest or body is None:
+            silent.add(int(rank))
+        else:
+            found[int(rank)] = html.unescape(body[1])
+    return found, silent
+
+
+def add(page: dict[int, str], answer: Answer) -> None:
+    """Add a page, of records or of stacks."""
+    for rank, text in page.items():
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError:
+            answer.stacks[rank] = text
+            continue
+        if isinstance(record, dict) and record.get("entries") and rank not in answer.records:
+            answer.records[rank] = record | {"rank": rank}
+
+
+def moved(first: Answer, second: Answer) -> list[str]:
     """Sentences on the ranks that have made calls between the two answers, and on the ones that didn't answer."""
     lines = []
     made = {
@@ -88,7 +98,7 @@ def moved(first: Answer, second: Answer, seconds: float = SECONDS) -> list[str]:
         if rank in first.records
     }
     went, stayed = ([rank for rank, n in made.items() if bool(n) is is_moving] for is_moving in (True, False))
-    apart = f"Between two looks, {duration(seconds)} apart,"
+    apart = f"Between two looks, {duration(SECONDS)} apart,"
     if went and stayed:
         lines.append(f"{apart} {few(went)} made calls, and {few(stayed)} made none.")
     elif went:
