@@ -227,6 +227,16 @@ def test_the_call_that_the_culprit_would_make_next_is_named():
     assert said.startswith("Rank 9 holds up the other 15: it has not made send #2 to 1.\n"), said
 
 
+def test_the_next_call_of_a_peer_may_be_in_a_group_of_its_own():
+    """In rows and columns: rank 3 stops before a call of its row, whose like rank 1 has made in another row."""
+    tp, dp = [("t0", "tp"), ("t1", "tp")], [("d0", "dp"), ("d1", "dp")]
+    groups = {WORLD: (0, 1, 2, 3), tp[0]: (0, 1), tp[1]: (2, 3), dp[0]: (0, 2), dp[1]: (1, 3)}
+    programs = [[Do("all_reduce", (tp[r // 2], dp[r % 2])[k % 2], line=k % 2) for k in range(6)] for r in range(4)]
+    programs[3] = programs[3][:4] + [STOP]
+    said = told(job_of(Played(groups, programs)))
+    assert said.startswith("Rank 3 holds up the other 3: it has not made all_reduce #3 of group tp (2, 3).\n"), said
+
+
 def test_a_host_without_dumps_is_named_as_one():
     groups, programs = dumps.mesh(2, 2, 4), dumps.training(2, 2, 4)
     for rank in range(4, 8):

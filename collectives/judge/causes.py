@@ -150,7 +150,9 @@ class _Graph:
                 (k for k in reversed(range(len(mine))) if mine[k].peer is None and len(mine[k].group) > 1), None
             )
             after = [_role(step, rank, rank) for step in mine[0 if last is None else last + 1 :]]
-            by_role = {_role(_wanted(wait), rank, rank): wait for wait in reversed(waits)}
+            # A peer's step may be in this very group, or in another one of the same shape.
+            wanted = [(_wanted(wait), wait) for wait in reversed(waits)]
+            by_role = {_role(step, rank, other): wait for step, wait in wanted for other in (rank, None)}
             for peer in mine[last].group if last is not None else ():
                 theirs = self._history(peer) if peer != rank else ()
                 at = next((k for k in reversed(range(len(theirs))) if theirs[k][1:] == mine[last][1:]), None)
@@ -275,7 +277,7 @@ def _wanted(wait: Wait) -> Step:
     return Step("recv" if e.op == "send" else "send", e.group_name, e.group, number, e.rank)
 
 
-def _role(step: Step, rank: int, other: int) -> tuple:
+def _role(step: Step, rank: int, other: int | None) -> tuple:
     """The part of a step that is the same for ranks that do the same on different data.  other: a rank that may share the group."""
     if step.peer is not None:
         return step.op, step.peer - rank
