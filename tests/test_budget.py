@@ -5,13 +5,13 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_015  # lines of functions, in
-MOST_FILES = 51
+MOST_ENTERED = 3_105  # lines of functions, in
+MOST_FILES = 52
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_170
+MOST_OF_SPINE = 2_195
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_890,
@@ -21,11 +21,11 @@ CEILINGS = {
     "collectives/figures": 680,
     "collectives/judge": 2_750,
     "collectives/launch": 2_500,
-    "collectives/log": 1_450,
+    "collectives/log": 1_480,
     "collectives/machines": 940,
     "collectives/outcome": 240,
     "collectives/planner": 1_890,
-    "collectives/rank": 2_645,
+    "collectives/rank": 2_760,
     "collectives/remote": 1_320,
     "collectives/same": 2_080,
     "collectives/train": 2_215,

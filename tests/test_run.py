@@ -466,6 +466,60 @@ def test_a_result_that_was_waited_for_in_any_way_is_returned_in_peace():
     assert run(returned, world_size=2).results == [([2.0] * 4, 1.0)] * 2
 
 
+def test_a_result_that_nobody_can_read_is_named():
+    def lost(way):
+        x, rank = torch.arange(6.0).view(2, 3).t(), dist.get_rank()
+        model = torch.nn.Linear(2, 2)
+        if way == "x.contiguous()":
+            dist.all_reduce(x.contiguous())
+        elif way == "x / ...":
+            dist.all_reduce(x / 2)
+        elif way == "model.weight.detach(...)":
+            dist.broadcast(model.weight.detach().clone(), src=0)
+        elif way == "model.bias.detach(...)" and rank == 0:
+            dist.send(torch.ones(2), 1)
+        elif way == "model.bias.detach(...)":
+            dist.recv(model.bias.detach().clone(), 0)
+        elif way == "a list":
+            dist.broadcast_object_list([rank], src=0)
+
+    told = {
+        "x.contiguous()": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "x / ...": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "model.weight.detach(...)": "Rank 1 got the result of broadcast #1 (",
+        "model.bias.detach(...)": "Rank 1 got the result of recv #1 (",
+        "a list": "Rank 1 got the result of broadcast_object_list #1 (",
+    }
+    for way, words in told.items():
+        done = repr(run(lost, way, world_size=2))
+        assert words in done and f"in {way}" in done, done
+
+
+def test_a_result_that_somebody_may_read_is_no_loss():
+    def kept():
+        x, rank = torch.ones(3), dist.get_rank()
+        holder, model = [x], torch.nn.Linear(2, 2)
+        dist.all_reduce(x.contiguous())  # x itself
+        dist.all_reduce(x.view(-1))  # a view of it
+        dist.all_reduce(x[1:])
+        dist.all_reduce(model.weight.detach())
+        dist.all_reduce(torch.ones(1))  # as a barrier
+        dist.all_reduce(torch.ones(1).contiguous())
+        dist.all_reduce(torch.tensor(rank).float())
+        dist.all_reduce((y := x.clone()))
+        work = dist.all_reduce(x.clone(), async_op=True)
+        work.wait()
+        total = work.result()[0]
+        dist.broadcast(x.clone() if rank == 0 else x, 0)  # which only gives
+        dist.reduce(x.clone(), 0) if rank == 1 else dist.reduce(x, 0)
+        dist.broadcast_object_list(box := [rank], src=0)
+        dist.broadcast_object_list(holder, src=0)
+        return y, total, box
+
+    assert "lost" not in repr(run(kept, world_size=2))
+    assert "lost" not in repr(run(lambda x: dist.all_reduce(x.clone()), torch.ones(2), world_size=1))  # nothing to lose
+
+
 def test_only_the_root_reduces():
     def only_root():
         loss = torch.ones(1)

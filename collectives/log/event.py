@@ -130,6 +130,7 @@ class Event:
     captured: bool = False  # it went into a CUDA graph: it moves data at each replay, which is not recorded
     handling: str | None = None  # the exception that the program was handling when it made the call
     abandoned: bool = False  # whether its Work was dropped, or its rank ended, before it was complete
+    discarded: str | None = None  # the expression that made its output, if nothing holds that: "x.contiguous()"
     non_finite: bool = False  # whether its input has a NaN or an infinity, if that is checked
 
     def __reduce__(self):

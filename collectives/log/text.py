@@ -8,7 +8,7 @@ from typing import Iterable
 
 import torch
 
-from ..format import align, dtype_name, numbers, size, span
+from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
 from .event import Event, Line, Value
 from .transfers import delivered
@@ -137,6 +137,34 @@ def text(value: Value) -> str:
 
 def source(line: Line | None) -> str:
     return "" if line is None else f"{line}:  {line.text}" if line.text else str(line)
+
+
+def is_discarded(e: Event) -> bool:
+    """Whether a rank gets a result that nobody can read, rather than only takes part."""
+    only_gives = e.op == "broadcast" and e.rank == e.src or e.op == "reduce" and e.rank != e.dst
+    tensors = isinstance(e.before, torch.Tensor) and isinstance(e.after, torch.Tensor)
+    is_same = tensors and e.before.shape == e.after.shape and torch.equal(e.before, e.after)
+    return e.discarded is not None and len(e.group) > 1 and not only_gives and not is_same
+
+
+def all_discarded(events: Iterable[Event]) -> list[str]:
+    """A sentence for each place at which ranks get a result that nobody can read, and the fix."""
+    places: dict[tuple, dict[int, Event]] = {}
+    for e in filter(is_discarded, events):
+        places.setdefault((e.line, e.discarded), {}).setdefault(e.rank, e)
+    told = []
+    for (line, expression), ranks in places.items():
+        e = next(iter(ranks.values()))
+        where = f" ({source(line)})" * bool(line)
+        call = f"{name_ranks(sorted(ranks)).capitalize()} got the result of {e.within or e.op} #{e.index + 1}{where} in"
+        if expression.startswith("["):
+            told.append(
+                f"{call} a list that nothing keeps, so it is lost: give the list a name, and read it afterward."
+            )
+        else:
+            fix = "give it a name, y, before the call; then use y, or copy it back with copy_(y)."
+            told.append(f"{call} {expression}, a copy that nothing keeps, so it is lost: {fix}")
+    return told
 
 
 def drop_note(send: Event, more: int = 0) -> str:

@@ -11,7 +11,7 @@ from ..frontend import show
 from ..judge.gloo import may_be_lost
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
-from ..log.text import all_dropped, block_table
+from ..log.text import all_discarded, all_dropped, block_table
 from ..log.transfers import steps_of
 
 SHOWN_BLOCKS = 3  # of a run that is abridged on display
@@ -73,6 +73,7 @@ class Run:
             following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
         parts += all_dropped(filter(may_be_lost, chain(*self.events)))
+        parts += all_discarded(chain(*self.events))
         if returned := self._returned(last_shown=not rest):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"

@@ -26,6 +26,7 @@ from ..log.event import Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, steps, threads, torch_private
 from .callers import learners_call
+from .discarded import discarded
 from .groups import KnownGroups
 from .idle import Idle
 from .operators import SAME_CALL, arguments, read
@@ -151,6 +152,8 @@ class Tracer:
         event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
         event.captured = bool(streams) and self.device.captures(streams)
         frame = _locate(event, caller)
+        if not event.async_op:  # else the Work may give the result
+            event.discarded = discarded(event.op, event.within, frame, call.all_out)
         issue = functools.partial(kernel.passed_on, op, keys, args, kwargs)
         self.report_ended()
         if name == "monitored_barrier_":

@@ -9,6 +9,7 @@ from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..log import messages
 from ..log.event import Line
+from ..log.text import is_discarded
 from . import report
 from .lines import RETURN_MESSAGE
 from .warnings import Notes
@@ -50,6 +51,8 @@ class Judge:
         self._progress, self._still_told = time.monotonic(), False
         if kind is messages.NotFinite and (event := self._monitor.event(rank, message.index)):
             self._notes.not_finite(event, self._monitor.call_of(event))
+        elif kind is messages.Called and message.event.discarded and is_discarded(message.event):
+            self._notes.discarded(message.event)
         elif kind is messages.Checked:
             self._notes.checked(rank, message)
         if not (self._certain_told and kind is messages.Failed):

@@ -10,6 +10,7 @@ from ..judge.wording.phrases import drop_note, source
 from ..log import messages
 from ..log.calls import Call
 from ..log.event import Event, Failure
+from ..log.text import all_discarded
 
 GRACE_SECONDS = 0.5  # for other ranks' earlier calls, whose messages come later
 KEPT_CHECKS = 64  # that lack ranks
@@ -21,11 +22,13 @@ class Notes:
         self._non_finite: dict[
             int, tuple[Event, Call]
         ] = {}  # of each rank, the first that passes in a NaN or an infinity
-        self._due = inf  # time.monotonic() at which that is reported
+        self._due = self._due_discarded = inf  # time.monotonic() at which that, and a lost result, is reported
         self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they had
         self._dropped: dict[int, tuple[Event, int]] = {}  # by rank, the first message that gloo may lose; how many more
+        self._discarded: list[Event] = []  # calls whose result nobody can read, still to be reported
+        self._places: set[tuple] = set()  # ranks and places of all such calls
         self._told: list[str] = []
 
     def not_finite(self, event: Event, call: Call) -> None:
@@ -50,6 +53,14 @@ class Notes:
         first, more = self._dropped.get(send.rank, (send, -1))
         self._dropped[send.rank] = first, more + 1
 
+    def discarded(self, event: Event) -> None:
+        """A rank makes a call whose result nobody can read."""
+        place = event.rank, event.line, event.discarded
+        if place not in self._places:
+            self._places.add(place)
+            self._due_discarded = self._due_discarded if self._discarded else time.monotonic() + GRACE_SECONDS
+            self._discarded.append(event)
+
     def ended_well(self) -> None:
         """The job has ended, and no fault was noticed."""
         self._told += [drop_note(*of) for of in self._dropped.values()]
@@ -66,6 +77,9 @@ class Notes:
     def due(self, at_the_end: bool) -> list[str]:
         """The warnings due now; at the end, all that are left."""
         told, self._told = self._told, []
+        if self._discarded and (at_the_end or time.monotonic() > self._due_discarded):
+            told += all_discarded(self._discarded)
+            self._discarded = []
         if self._non_finite and (time.monotonic() > self._due or at_the_end and self._due < inf):
             firsts, self._due = list(self._non_finite.values()), inf
             own = [e for e, _ in firsts if not any(_received(e, call) for _, call in firsts)]  # given to all others

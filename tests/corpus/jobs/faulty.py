@@ -112,6 +112,13 @@ def drops_by_luck(rank):
     dist.barrier()
 
 
+def loses(rank):
+    """Sums a copy of a transposed tensor, which nothing keeps."""
+    x = torch.ones(2, 3).t()
+    for _ in range(3):
+        dist.all_reduce(x.contiguous())
+
+
 def sleeper(rank):
     """Rank 2 waits for something else before the call."""
     steps()

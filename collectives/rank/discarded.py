@@ -1,0 +1,111 @@
+"""Results that nobody can read: `all_reduce(x.contiguous())` fills a copy of x, and `broadcast_object_list([x])` a list,
+that is gone right after the call.
+
+What a call's first argument is comes from the bytecode of the line that makes it (from Python 3.11 onward), once per call
+site; that the argument is a copy, and not x itself, from the tensors, at each call.
+"""
+
+import dis
+import sys
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+# Functions whose first argument is filled; for the second ones, a list of objects.
+FILLED = {
+    "all_reduce", "broadcast", "reduce", "scatter", "recv", "all_gather_single", "reduce_scatter", "reduce_scatter_single",
+    "all_to_all_single",
+}  # fmt: skip
+FILLED_LISTS = {"broadcast_object_list", "scatter_object_list", "recv_object_list", "all_gather_object"}
+
+
+class Argument(NamedTuple):
+    """An expression of a program: `names` joined by dots, then a method or an operator.  text: "x.contiguous()", "[...]"."""
+
+    names: tuple[str, ...]
+    text: str
+
+
+def discarded(op: str, within: str | None, frame: FrameType | None, outputs: list[torch.Tensor]) -> str | None:
+    """The expression of the program that made a call's output, if nothing holds that; None if something may.
+
+    frame: the program's, which is in this call.
+    """
+    if frame is None or not (op in FILLED and within is None and len(outputs) == 1 or within in FILLED_LISTS):
+        return None
+    argument = _first_argument(frame.f_code, frame.f_lasti)
+    if argument is None or bool(argument.names) == (within in FILLED_LISTS):
+        return None
+    if not argument.names:
+        return argument.text
+    source, output = _value(frame, argument.names), outputs[0]
+    if not isinstance(source, torch.Tensor) or source.layout != torch.strided or output.layout != torch.strided:
+        return None
+    is_copy = output is not source and output.untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
+    return argument.text if is_copy and not any(value is output for value in frame.f_locals.values()) else None
+
+
+@lru_cache(1024)
+def _first_argument(code: CodeType, at: int) -> Argument | None:
+    """The first argument of the call at this offset, if it is a new object."""
+    if sys.version_info < (3, 11):  # which has no columns of instructions
+        return None
+    steps = [step for step in dis.get_instructions(code) if step.positions and step.positions.col_offset is not None]
+    call = next((step for step in reversed(steps) if step.offset <= at), None)  # its caches follow it
+    if call is None or not call.opname.startswith("CALL"):
+        return None
+    start, end = _span(call)
+    inside = [step for step in steps if step.offset < call.offset and start <= _span(step)[0] and _span(step)[1] <= end]
+    callee = max(
+        (_span(step)[1] for step in inside if _span(step)[0] == start and _span(step) != (start, end)), default=end
+    )
+    rest = [step for step in inside if _span(step)[0] > callee]
+    if not rest:
+        return None
+    first = min(_span(step)[0] for step in rest)
+    parts = sorted((step for step in rest if _span(step)[0] == first), key=lambda step: _span(step)[1])
+    kind = parts[-1].opname
+    if parts[0].opname in ("BUILD_LIST", "LIST_EXTEND") and kind in ("BUILD_LIST", "LIST_EXTEND", "BINARY_OP"):
+        return Argument((), "[...]")
+    if not parts[0].opname.startswith("LOAD_") or not (kind.startswith("CALL") or kind == "BINARY_OP"):
+        return None
+    names: list[str] = []
+    for step in parts:
+        if step.opname in ("LOAD_METHOD", "BINARY_OP") or kind.startswith("CALL") and _calls_next(parts, step):
+            act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else f".{step.argval}(...)"
+            act = ".contiguous()" if act == ".contiguous(...)" else act
+            return Argument(tuple(names), ".".join(names) + act) if names else None
+        if step.opname not in _NAMED:
+            return None
+        names.append(step.argval)
+    return None
+
+
+_NAMED = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
+
+
+def _calls_next(parts: list[dis.Instruction], step: dis.Instruction) -> bool:
+    """Whether an attribute is a method that the program calls, as Python has it from 3.12 onward."""
+    following = parts[parts.index(step) + 1 :]
+    return step.opname == "LOAD_ATTR" and bool(following) and following[0].opname.startswith("CALL")
+
+
+def _span(step: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
+    at = step.positions
+    return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
+
+
+def _value(frame: FrameType, names: tuple[str, ...]) -> Any:
+    """The value of a name and its attributes, without running code of the program's own; None if it can't be known."""
+    first, *attributes = names
+    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    for name in attributes:
+        own = getattr(value, "__dict__", {})
+        if isinstance(value, torch.nn.Module):
+            own = {**own, **value._parameters, **value._buffers, **value._modules}
+        elif isinstance(value, torch.Tensor) and name in ("grad", "data"):
+            own = {name: getattr(value, name)}
+        value = own.get(name) if isinstance(own, dict) else None
+    return value
