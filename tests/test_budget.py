@@ -5,13 +5,13 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_105  # lines of functions, in
+MOST_ENTERED = 3_110  # lines of functions, in
 MOST_FILES = 52
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_195
+MOST_OF_SPINE = 2_200
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_890,
@@ -20,7 +20,7 @@ CEILINGS = {
     "collectives/draw": 1_590,
     "collectives/figures": 680,
     "collectives/judge": 2_750,
-    "collectives/launch": 2_500,
+    "collectives/launch": 2_550,
     "collectives/log": 1_480,
     "collectives/machines": 940,
     "collectives/outcome": 240,

@@ -126,6 +126,17 @@ def test_ranks_are_fresh_and_the_kernel_is_never_forked():
     assert len({r[3] for r in results}) == 4  # unseeded ranks draw different numbers
 
 
+def test_fresh_ranks_hash_strings_each_in_its_own_way():
+    def order():
+        dist.barrier()
+        return list({f"metric {k}" for k in range(32)})
+
+    forked, fresh = run(order, world_size=2), run(order, world_size=2, fresh=True)
+    assert forked.results[0] == forked.results[1]
+    assert fresh.results[0] != fresh.results[1] and sorted(fresh.results[0]) == sorted(forked.results[0])
+    assert [e.op for e in fresh.events[0]] == ["barrier"]
+
+
 def test_environment_is_what_torchrun_sets():
     def env():
         return [os.environ[k] for k in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] + [os.getcwd()]

@@ -100,6 +100,13 @@ class LocalRanks:
         return ()
 
 
+class FreshRanks(LocalRanks):
+    """Ranks on this machine, each a Python of its own rather than a fork."""
+
+    def _places(self, world_size: int) -> Sequence[Place]:
+        return [Place(fresh=True)] * world_size
+
+
 # --- between two runs ---------------------------------------------------------------------
 
 _replacing: threading.Thread | None = None

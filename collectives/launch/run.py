@@ -19,7 +19,7 @@ from ..outcome.run import Run
 from ..rank import torch_private
 from .interrupts import Interrupts
 from .pickling import pack_call
-from .pool import LocalRanks, wait_for_successors
+from .pool import FreshRanks, LocalRanks, wait_for_successors
 from .ranks import Ranks
 from .session import Session, Settings
 from .wire import ProcessContext
@@ -40,6 +40,7 @@ def run(
     record: bool = True,
     backend: str | None = None,
     device: str | None = None,
+    fresh: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Runs `fn(*args, **kwargs)` on every rank of a new process group.
@@ -58,12 +59,15 @@ def run(
         with gloo ranks may share one.  To show their tensors' values, run() waits for each call there, as gloo
         does: so it finds hangs, but to time overlapping calls, use record=False.
 
+    fresh: start each rank as a Python of its own, as torchrun does.  By default they are forked from one process, in
+        milliseconds, and so iterate over a set of strings in one order; fresh ones may do so in different orders.
+
     Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
     ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
     that cannot work, before any process starts.
     """
     settings = Settings(world_size, timeout, check, whole, record, backend or usual[0], device or usual[1])
-    return run_on(where(), settings, fn, args, kwargs)
+    return run_on(FreshRanks() if fresh and where is LocalRanks else where(), settings, fn, args, kwargs)
 
 
 usual: tuple[str | None, str | None] = None, None  # backend and device if run() is given none

@@ -24,7 +24,7 @@ import torch
 
 from ..log import messages
 from ..rank import torch_private, tracer
-from . import process, wire
+from . import fresh, process, wire
 
 MAX_STDERR_BYTES = 1 << 20
 
@@ -126,6 +126,8 @@ class Server:
                 os.close(self._wake_w)
                 self._control.close()
                 sock, out, err, wakeup = descriptors
+                if spec.place.fresh:
+                    fresh.start(spec, descriptors)
                 process.rank_main(spec, socket.socket(fileno=sock), out, err, wakeup)
             finally:
                 os._exit(messages.LOST_STATUS)  # in any case: there is only one server
