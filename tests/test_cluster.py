@@ -176,6 +176,8 @@ MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
     "parts": r"Stuck: .*\n(.*\n)*Earlier, ranks made calls #2 and #3 from different lines, .*\n  #2  rank 0 +evaluates, line N: .*\n  #2  ranks 1, 2 and 3 +parts",
     "drifts": r"^the parameters of replicas differ after step 4: ranks 0, 1 and 3; rank 2. After step 2 they were the same.\n?$",
+    "never_alike": r"^ranks 0, 1, 2 and 3 take the same gradients, and their parameters differ from the first step on: these .*alike",
+    "divided": r"^no two ranks had the same parameters after the first step: divided, or never alike\? `python -m ",
     "drops_by_luck": r"^Rank 0 dropped the handle of isend #2 \(drops_by_luck, line N: .*\), and of 1 more, before it was",
     "loses": r"^Ranks 0, 1, 2 and 3 got the result of all_reduce #1 \(loses, line N: .*\) in x.contiguous\(\), a copy that nothing keeps, so it is lost",
     "no_number": r"^rank 2 passes a NaN or an infinity to all_reduce #3, the first: no_number, line N",

@@ -124,7 +124,7 @@ class Checked(NamedTuple):
     """The rank's parameters after a step of an optimizer."""
 
     optimizer: int  # 0-based, in the order of their first steps
-    step: int  # steps that it has made
+    step: int  # steps that it has made; 0 for a checksum of the gradients that its first one took
     checksum: int
     calls: int  # that the rank has made
 

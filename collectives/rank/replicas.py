@@ -2,7 +2,7 @@
 
 import itertools
 import zlib
-from typing import Callable
+from typing import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,20 +34,25 @@ class Replicas:
         made[1] += 1
         if made[1] == 1 or made[1] % self._every == 0:
             with torch_private.NoModes():
-                checksum = _checksum(optimizer)
+                checksum = _checksum(p for group in optimizer.param_groups for p in group["params"])
+                if made[1] == 1:
+                    taken = _checksum(p.grad for group in optimizer.param_groups for p in group["params"])
             if checksum is not None:
+                if made[1] == 1:
+                    self._emit(Checked(made[0], 0, taken, self._calls()))
                 self._emit(Checked(*made, checksum, self._calls()))
 
 
-def _checksum(optimizer: Optimizer) -> int | None:
-    """A checksum of this rank's part of the parameters, bit by bit; None while a CUDA graph is captured."""
+def _checksum(tensors: Iterable[torch.Tensor | None]) -> int | None:
+    """A checksum of this rank's part of the tensors, bit by bit; None while a CUDA graph is captured."""
     checksum = 0
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            own = torch_private.local(parameter.detach())
-            streams = streams_of(own.device)
-            if streams and streams.capturing():
-                return None
-            if own.layout == torch.strided:
-                checksum = zlib.crc32(summarise(own).checksum.to_bytes(4, "little"), checksum)
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        own = torch_private.local(tensor.detach())
+        streams = streams_of(own.device)
+        if streams and streams.capturing():
+            return None
+        if own.layout == torch.strided:
+            checksum = zlib.crc32(summarise(own).checksum.to_bytes(4, "little"), checksum)
     return checksum

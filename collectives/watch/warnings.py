@@ -26,6 +26,9 @@ class Notes:
         self._checks: dict[tuple, dict[int, tuple]] = defaultdict(dict)  # (optimizer, step) -> checksum, calls by rank
         self._replicas: dict[int, list[list[int]]] = {}  # by optimizer, ranks that had the same parameters at first
         self._alike: dict[int, int] = {}  # by optimizer, the last step after which they had
+        self._took: dict[int, list[list[int]]] = {}  # by optimizer, ranks whose first step took the same gradients
+        # Optimizers after whose first step no two ranks were alike; None once some were, or it has been reported.
+        self._apart: int | None = 0
         self._dropped: dict[int, tuple[Event, int]] = {}  # by rank, the first message that gloo may lose; how many more
         self._discarded: list[Event] = []  # calls whose result nobody can read, still to be reported
         self._places: set[tuple] = set()  # ranks and places of all such calls
@@ -76,6 +79,8 @@ class Notes:
 
     def due(self, at_the_end: bool) -> list[str]:
         """The warnings due now; at the end, all that are left."""
+        if at_the_end:
+            self._warn_of_unlike_replicas()
         told, self._told = self._told, []
         if self._discarded and (at_the_end or time.monotonic() > self._due_discarded):
             told += all_discarded(self._discarded)
@@ -88,9 +93,19 @@ class Notes:
         return told
 
     def _compare(self, optimizer: int, step: int, states: dict[int, tuple]) -> None:
+        if step == 0:
+            checksums = {rank: checksum for rank, (checksum, _) in states.items()}
+            self._took[optimizer] = _group_equal(sorted(checksums), checksums)
+            return
         replicas = self._replicas.get(optimizer)
         if replicas is None:
             self._replicas[optimizer] = _group_equal(range(self._world_size), states)
+            if len(self._replicas[optimizer]) < self._world_size or self._world_size == 1:
+                self._apart = None
+            elif self._apart is not None:
+                self._apart += 1
+        else:
+            self._warn_of_unlike_replicas()
         for ranks in replicas or []:
             if len({states[rank][1] for rank in ranks}) > 1:  # they are not at the same place: uneven batches, say
                 self._replicas[optimizer] = []
@@ -102,6 +117,23 @@ class Notes:
                 )
                 self._replicas[optimizer] = []
         self._alike[optimizer] = step
+
+    def _warn_of_unlike_replicas(self) -> None:
+        """Warn, once, if no two ranks had the same parameters after the first step of any optimizer."""
+        if not self._apart:
+            return
+        self._apart = None
+        same = [ranks for took in self._took.values() for ranks in took if len(ranks) > 1]
+        if same:
+            self._told.append(
+                f"{name_ranks(same[0])} take the same gradients, and their parameters differ from the first step on: these "
+                "replicas were never alike. broadcast the parameters before the first step, or draw them from one seed."
+            )
+        else:
+            self._told.append(
+                "no two ranks had the same parameters after the first step: divided, or never alike? "
+                "`python -m collectives.watch --same` compares them with one process."
+            )
 
 
 def _received(e: Event, call: Call) -> bool:

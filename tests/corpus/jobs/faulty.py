@@ -316,6 +316,29 @@ def drifts(rank):
         apart.step()
 
 
+def never_alike(rank):
+    """Gradients are averaged, and each rank has drawn its own weights."""
+    torch.manual_seed(rank)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).square().mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
+def divided(rank):
+    """Each rank has parameters of its own, and a gradient of its own."""
+    weight = torch.nn.Parameter(torch.full((2,), float(rank)))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(3):
+        weight.grad = torch.full((2,), float(rank))
+        dist.all_reduce(torch.ones(1))
+        optimizer.step()
+
+
 def forever(rank):
     steps()
     open(f"at-{rank}", "w").close()
