@@ -32,6 +32,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         if not (type(peer) is int and peer in group or op == "recv" and peer is None):
             raise Malformed("a call to a rank that does not exist")
         setattr(event, role, peer)
+    _lay_out(event, header)
     if event.is_message:
         event.tag = header.get("tag")
         if type(event.tag) is not int or not 0 <= event.tag < 1 << 63:
@@ -48,8 +49,24 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
     return event
 
 
+def _lay_out(event: Event, header: dict[str, Any]) -> None:
+    """Note how the rank's tensors are stored, of which gloo and so the course's judgment makes a difference."""
+    strides, gaps = header.get("strides"), header.get("gaps", [False, False])
+    sized = isinstance(strides, list) and len(strides) <= 8 and all(_is_size(stride) for stride in strides)
+    if strides is not None and not sized:
+        raise Malformed("strides that are no numbers")
+    if not isinstance(gaps, list) or len(gaps) != 2:
+        raise Malformed("a call that says nothing of its tensors")
+    event.strides = strides and tuple(strides)
+    event.non_dense = tuple(side for side, has in zip(("in", "out"), gaps) if has is True)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
 def _is_sizes(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) in (0, count) and all(type(v) is int and v >= 0 for v in value)
+    return isinstance(value, list) and len(value) in (0, count) and all(map(_is_size, value))
 
 
 def fits(op: str, given: Any) -> bool:
@@ -79,7 +96,7 @@ def result_on_ranks(event: Event, call: Call, given: dict[int, Any], room: Room)
         if event.op not in COLLECTIVES and (collective.gives, collective.gets) == ("all", "own"):
             # gloo cuts the input by rows, and not by numbers
             passed, wanted, parts = given[event.rank].shape, room[0][1], len(event.group)
-            if not passed or not wanted or wanted[0] * parts != passed[0]:
+            if not passed or not wanted or wanted[0] * parts != passed[0] or wanted[1:] != passed[1:]:
                 raise Impossible(
                     f"{event.op}: an input of shape {list(passed)} for {parts} ranks needs an output with "
                     f"1/{parts} of its rows, and got one of shape {list(wanted)}."

@@ -19,7 +19,7 @@ SITE = (*PAGES, "browser")
 OPENED = ("browser/test_website", "browser/test_axe", "browser/test_writing", "browser/test_lab", "browser/test_opened")
 GRADER = (
     "test_score", "test_class", "test_grade", "test_handed_in", "test_forged", "test_switch", "test_nbgrader",
-    "test_agreement", "test_files",
+    "test_agreement", "test_files", "test_as_gloo_does",
 )  # fmt: skip
 EXERCISES = ("test_exercises", "test_agreement", *TEXT)
 PRICES = ("test_network", "test_machines", "test_planner", "test_calibrate", "test_traffic", "test_colours", *TEXT)

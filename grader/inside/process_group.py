@@ -83,7 +83,16 @@ class Uplink:
                 self._waiting -= 1
 
     def call(self, op: str, values: Any, outputs: Any, **details: Any) -> "PendingCall":
-        """outputs: the tensors that will hold the result, in a list."""
+        """outputs: the tensors that will hold the result, in a list.  stored: the caller's own, if values are copies."""
+        given = [values] if isinstance(values, torch.Tensor) else values or []
+        _refused(op, [*given, *outputs], details.get("reduce_op"))
+        stored = details.pop("stored", given)
+        details |= {"strides": _strides([*stored, *outputs][:1]), "gaps": [_gaps(stored), _gaps(outputs)]}
+        if op in _BY_MEMORY:
+            outputs, values = (
+                list(map(_memory, outputs)),
+                values if op == "all_to_all_single" else values and list(map(_memory, given)),
+            )
         value, body = sent = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
         with self._sending:
@@ -118,7 +127,8 @@ class PendingCall(dist.Work):
             return False
         for target, value in zip(self._outputs, decode(header["value"], body)):
             with torch.no_grad():
-                target.copy_(value)
+                once = tuple(slice(None, None if stride else 1) for stride in target.stride())  # of an expanded tensor
+                target[once].copy_(value[once])
         self._done, self._source = True, header["source"]
         self._sends = self._receives = self._before = None
         return True
@@ -220,7 +230,7 @@ class Group(dist.ProcessGroup):
 
     def _in_place(self, op: str, tensors: list[torch.Tensor] | torch.Tensor, **details: Any) -> PendingCall:
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        return self._call(op, _dense(op, tensor), [tensor], **details)
+        return self._call(op, tensor, [tensor], **details)
 
     def _root(self, options: Any) -> int:
         return self._ranks[getattr(options, "rootRank", options)]
@@ -244,6 +254,13 @@ class Group(dist.ProcessGroup):
         return self._call("all_gather", inputs[0], outputs[0])
 
     def all_gather_single(self, output, input, opts=None):
+        parts = output.chunk(len(self._ranks))
+        if len(parts) != len(self._ranks):  # gloo cuts the output by rows
+            count = f"expected length {len(self._ranks)}, got {len(parts)}"
+            raise RuntimeError(f"ProcessGroupGloo::allgather: invalid output tensor list at index 0 ({count})")
+        if parts[0].shape != input.shape:
+            sizes = f"expected {tuple(input.shape)}, got {tuple(parts[0].shape)}"
+            raise RuntimeError(f"ProcessGroupGloo::allgather: invalid tensor size at index 0 ({sizes})")
         return self._call("all_gather_single", input, [output])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
@@ -253,11 +270,14 @@ class Group(dist.ProcessGroup):
         return self._call("gather", inputs[0], outputs[0] if outputs else [], dst=self._root(opts))
 
     def scatter(self, outputs, inputs, opts=0):
-        values = [_dense("scatter", t) for t in inputs[0]] if inputs else None
-        return self._call("scatter", values, outputs, src=self._root(opts))
+        return self._call("scatter", list(inputs[0]) if inputs else None, outputs, src=self._root(opts))
 
     def reduce_scatter(self, outputs, inputs, opts=SUM):
-        return self._call("reduce_scatter", list(inputs[0]), outputs, reduce_op=_name(opts))
+        (output,), values, me = outputs, list(inputs[0]), self.rank()
+        if 0 in output.stride():
+            output.mul_(1)  # raises torch's error for an expanded tensor
+        values[me] = torch.empty_like(output).copy_(values[me])  # gloo begins with a copy of this one
+        return self._call("reduce_scatter", values, outputs, reduce_op=_name(opts), stored=inputs[0])
 
     def reduce_scatter_single(self, output, input, opts=SUM):
         return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts))
@@ -271,6 +291,8 @@ class Group(dist.ProcessGroup):
         return self._call("all_to_all", list(inputs), list(outputs))
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
+        if not input.is_contiguous():
+            raise ValueError("Tensors must be contiguous")
         splits = [list(input_splits or ()), list(output_splits or ())]
         return self._call("all_to_all_single", input, [output], splits=splits)
 
@@ -281,16 +303,21 @@ class Group(dist.ProcessGroup):
         self.barrier().wait()
 
     def send(self, tensors, to, tag):
-        (tensor,) = tensors
-        return self._call("send", tensor, [], dst=self._ranks[to], tag=tag)
+        (tensor,) = map(_contiguous, tensors)
+        return self._call("send", tensor, [], dst=self._other(to), tag=tag)
 
     def recv(self, tensors, source, tag):
-        return self._call("recv", None, tensors, src=self._ranks[source], tag=tag)
+        return self._call("recv", None, list(map(_contiguous, tensors)), src=self._other(source), tag=tag)
 
     def recv_anysource(self, tensors, tag):
         if not tensors[0].numel():
             raise RuntimeError("gloo cannot receive an empty tensor from any source. Name the source.")
-        return self._call("recv", None, tensors, src=None, tag=tag)
+        return self._call("recv", None, list(map(_contiguous, tensors)), src=None, tag=tag)
+
+    def _other(self, rank: int) -> int:
+        if self._ranks[rank] == self._uplink.rank:
+            raise RuntimeError(f"Pair is not connected: rank {self._uplink.rank} has none to itself")
+        return self._ranks[rank]
 
     def getBackendName(self) -> str:
         return "scored"
@@ -360,13 +387,46 @@ def _name(op: Any) -> str:
     return next(n for n, k in dist.ReduceOp.RedOpType.__members__.items() if k == kind)
 
 
-def _dense(op: str, tensor: torch.Tensor) -> torch.Tensor:
-    """As it is. Raises ValueError for a view with gaps, between whose numbers gloo would read and write."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    if tensor.numel() and extent > tensor.numel():
-        gaps = f"{op} was given a view with gaps between its numbers."
-        raise ValueError(f"{gaps} Pass x.contiguous(), and copy the result back.")
+_NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}
+
+
+# gloo's own limits. That a view has gaps, or strides that other ranks' tensors don't have, the scorer judges.
+
+
+def _refused(op: str, tensors: list[torch.Tensor], reduce_op: str | None) -> None:
+    """Raises RuntimeError for a dtype that gloo refuses in a collective."""
+    for tensor in tensors if op not in ("send", "recv") else ():
+        if tensor.dtype == torch.int16 or op == "gather" and tensor.is_complex():
+            raise RuntimeError("Invalid scalar type")
+        if reduce_op == "AVG" and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise RuntimeError(f"result type Float can't be cast to the desired output type {_NAMES[tensor.dtype]}")
+        if reduce_op in ("BAND", "BOR", "BXOR") and tensor.is_floating_point():
+            raise RuntimeError(f"Cannot use ReduceOp.{reduce_op} with non-integral dtype")
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_contiguous():
+        raise RuntimeError("input tensor has to be contiguous")
     return tensor
+
+
+def _strides(first: list[torch.Tensor]) -> list[int] | None:
+    return next((list(tensor.stride()) for tensor in first if not tensor.is_contiguous()), None)
+
+
+def _gaps(tensors: list[torch.Tensor]) -> bool:
+    """Whether one is a view with gaps, between whose numbers gloo would read and write."""
+    reach = [1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride())) for t in tensors]
+    return any(t.numel() and most > t.numel() for t, most in zip(tensors, reach))
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers in their order in memory, as gloo reads a transposed tensor."""
+    dense = tensor.is_contiguous() or _gaps([tensor]) or 0 in tensor.stride()
+    return tensor if dense else tensor.as_strided((tensor.numel(),), (1,)).view(tensor.shape)
+
+
+_BY_MEMORY = ("scatter", "reduce_scatter", "all_to_all_single")
 
 
 def _caller() -> dict[str, Any]:
