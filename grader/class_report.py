@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from collectives.format import align
 
+from . import alike
 from .entries import Entry
 from .folder import ReportFolder, write
 from .gradebook import CheckScore, Grading, Student, summary
@@ -61,7 +62,8 @@ def write_all(
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
     submissions = [
-        {key: value for key, value in one.data().items() if key != "pictures"} | {"page": pages[one.student]}
+        {key: value for key, value in one.data().items() if key not in ("pictures", "pieces")}
+        | {"page": pages[one.student]}
         for one in gradings
     ]
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
@@ -151,7 +153,8 @@ def feedback(title: str, student: Student) -> str:
 def statistics(title: str, people: list[Student], summary: dict[str, Any], walls: bool) -> str:
     """The class's page: points by exercise, how often each check passed, and the advice given most."""
     page = _TEMPLATES.get_template("class.html")
-    return page.render(title=f"{title}: the class", people=people, summary=summary, walls=walls)
+    pairs = alike.pairs(people)[:100]
+    return page.render(title=f"{title}: the class", people=people, summary=summary, walls=walls, pairs=pairs)
 
 
 def _rows(grading: Grading) -> Iterator[dict[str, Any]]:

@@ -48,6 +48,7 @@ class Grading:
     pictures: dict[str, str] = field(default_factory=dict)  # function -> SVG in base64
     undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
     untouched: bool = False  # all answers are the empty ones, so it isn't handed in
+    pieces: dict[str, list[int]] = field(default_factory=dict)  # answer cell -> see alike.pieces
     student: str = ""
     file: str = ""  # as it was found, below the folder of submissions
     id: str = ""  # the student's number in the platform it comes from

@@ -23,23 +23,26 @@ from collectives.outcome.run import Run
 from helpers.exercise.cases import WORLD_SIZES, Case, ranks
 from helpers.exercise.feedback import broken_words, explain, traffic_words
 from helpers.exercise.judgment import budget_finding, judge, unheard
-from helpers.exercise.notebook import checks_of, is_check
+from helpers.exercise.notebook import checks_of, is_answer, is_check, pristine, without_solution
 from helpers.exercise.task import Attempt, Puzzle, Task
 from helpers.exercise.tasks import TASKS
 
+from . import alike
 from .described_calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .inside.seccomp import computing_seconds
 from .sandbox import Crew, SandboxPool
-from .submission import Submission, graft, is_own
+from .submission import Submission, graft
 from .switch import SECONDS, Switch
 from .walls import Unavailable
 
 QUESTIONS = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 MINUTES = 5.0  # for a submission
 UNTOUCHED = "The answer is still the empty one of the exercise."
-COURSE_SOLUTION = "This is the solution that comes with the course, word for word."
+COURSE_SOLUTION = (
+    "This is the solution that comes with the course, but for comments and layout, or it still has its marks."
+)
 
 
 def score(
@@ -55,7 +58,18 @@ def score(
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {QUESTIONS[check.aspect]}", points, check.points, reason, cost))
     images, undrawn = draw_runs({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
-    return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched)
+    return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched, _pieces(submission))
+
+
+def _is_own(submission: Submission, function: str) -> bool:
+    cells = filter(is_answer, pristine(submission.exercise).cells)
+    wanted = next((cell for cell in cells if re.search(rf"^def {function}\b", cell.source, re.MULTILINE)), None)
+    return bool(wanted) and alike.is_own(submission.answers[wanted.id], wanted.source)
+
+
+def _pieces(submission: Submission) -> dict[str, list[int]]:
+    given = {cell.id: cell.source for cell in without_solution(pristine(submission.exercise)).cells}
+    return {name: alike.pieces(source, given[name]) for name, source in submission.answers.items()}
 
 
 GRADED_SECONDS = (
@@ -79,7 +93,7 @@ class Trial:
 
 
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
-    refused = UNTOUCHED if submission.untouched else COURSE_SOLUTION if is_own(submission, task.name) else ""
+    refused = UNTOUCHED if submission.untouched else COURSE_SOLUTION if _is_own(submission, task.name) else ""
     if refused:
         return Trial(refused, refused)
     try:

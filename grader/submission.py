@@ -14,7 +14,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from helpers.exercise.notebook import SOLUTION, checks_of, exercises, is_answer, is_check, pristine, without_solution
+from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check, pristine, without_solution
 
 from .inside.cell import plain
 
@@ -58,19 +58,6 @@ def slips(submission: Submission) -> str:
                 also = f" There is a {missing[0]} in cell {k}, and that is not the answer cell."
             return f"the answer cell must define {missing[0]}.{also}"
     return ""
-
-
-def is_own(submission: Submission, function: str) -> bool:
-    """Whether the answer to a function is the course's own solution, word for word, the marks around it included."""
-    cells = pristine(submission.exercise).cells
-    wanted = next(
-        (cell for cell in cells if is_answer(cell) and re.search(rf"^def {function}\b", cell.source, re.M)), None
-    )
-    return bool(
-        wanted
-        and SOLUTION.search(wanted.source + "\n")
-        and submission.answers[wanted.id].strip() == wanted.source.strip()
-    )
 
 
 def _bound_name(node: ast.AST) -> str | None:

@@ -30,7 +30,7 @@ CEILINGS = {
     "collectives/same": 2_080,
     "collectives/train": 2_215,
     "collectives/watch": 8_660,
-    "grader": 4_660,
+    "grader": 4_815,
     "helpers": 4_625,
     "tools": 2_300,
 }

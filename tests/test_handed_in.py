@@ -15,15 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from grader import assignment, roster, submission
+from grader import alike, assignment, roster, submission
 from grader.__main__ import main
-from grader.class_report import _csv, _junit, feedback, listing
+from grader.class_report import _csv, _junit, feedback, listing, statistics
 from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
-from grader.gradebook import CheckScore, Grading, students, unknown
+from grader.gradebook import CheckScore, Grading, students, summary, unknown
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
-from tests.corpus.cells import MEAN, RIGHT
+from tests.corpus import answers
+from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tools import release
 
 
@@ -361,10 +362,47 @@ def test_an_old_format_and_a_merge_are_named():
             submission.parse(Path("mine.ipynb"), content.encode())
 
 
-def test_the_solution_that_comes_with_the_course_is_known_by_its_marks():
-    own = submission.read(SOLUTIONS / f"{MEAN}.ipynb")
-    assert submission.is_own(own, "distributed_mean")
-    assert not submission.is_own(submission.parse(Path("m.ipynb"), notebook().encode()), "distributed_mean")
+RING = next(cell.source for cell in pristine("08_ring_all_reduce").cells if is_answer(cell))
+UNMARKED = re.sub(r" *### (BEGIN|END) SOLUTION\n", "", RING + "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda source: source.replace("\n", " \n", 1),
+        lambda source: UNMARKED,
+        lambda source: re.sub("    (?=dist)", "    # my own idea\n    ", UNMARKED).replace(" = ", "  =  "),
+    ],
+)
+def test_a_copy_of_the_solution_is_known_by_its_marks_or_tokens(change):
+    assert alike.is_own(change(RING), RING)
+
+
+def test_an_answer_of_few_tokens_may_be_everybodys():
+    solution = next(cell.source for cell in pristine(MEAN).cells if is_answer(cell))
+    assert not alike.is_own(re.sub(r" *### (BEGIN|END) SOLUTION\n", "", solution + "\n"), solution)
+    assert not alike.is_own(UNMARKED.replace("rank", "me"), RING) and not alike.is_own("(((", RING)
+
+
+def test_pairs_with_much_the_same_code_are_listed():
+    ring = "08_ring_all_reduce"
+    stub = next(cell for cell in without_solution(pristine(ring)).cells if is_answer(cell))
+    another = cell_of("ring_all_reduce", answers.RIGHT["ring_all_reduce"][0])
+    sources = {
+        "ann": UNMARKED,
+        "bob": UNMARKED.replace("rank", "me").replace("chunks", "parts"),
+        "cyd": another,
+        "dan": stub.source,
+    }
+    made = [
+        Grading(ring, student=name, pieces={stub.id: alike.pieces(source, stub.source)})
+        for name, source in sources.items()
+    ]
+    listed = {frozenset(pair[:2]): pair[2:] for pair in alike.pairs(students(made))}
+    assert listed[frozenset(("ann", "bob"))][1] > 90 and not any("dan" in pair or "cyd" in pair for pair in listed)
+    assert "<td>ann<td>bob<td>08_ring_all_reduce<td class=n>9" in statistics(
+        "", students(made), summary(students(made)), True
+    )
 
 
 def test_a_byte_order_mark_is_no_damage():
