@@ -13,6 +13,7 @@ def kernel():
         yield one
 
 
+@pytest.mark.slow
 def test_what_a_notebook_defines_travels(kernel):
     kernel.run("class Pair:\n    def __init__(self, a): self.a = a\ndef double(x): return 2 * x\nk = 5")
     kernel.run("torch.ones(1, requires_grad=True).sum().backward()")

@@ -649,6 +649,7 @@ def repeating(rank, emit):
     return tracer
 
 
+@pytest.mark.slow
 def test_a_call_like_an_earlier_one_is_told_as_one_that_is_read():
     def both():
         from collectives.log.messages import Again, Called, Completed, Misused

@@ -891,6 +891,7 @@ def test_python_dash_c():
     assert (done.stdout, done.stderr) == ("[1, 1]\n", "")
 
 
+@pytest.mark.slow
 def test_an_uncaught_failure_of_a_script_reads_well(script):
     done = script("from helpers import run\ndef f():\n    1 / 0\nrun(f, world_size=2)")
     assert done.returncode == 1

@@ -371,6 +371,7 @@ def test_executed_it_does_what_torch_does(n):
     assert run(on_ranks, list(variants(n, {n - 1})), 3 * n, world_size=n).results == [[]] * n
 
 
+@pytest.mark.slow
 def test_chunks_need_not_divide_the_buffer():
     schedules = [ring_all_reduce(4), rabenseifner_all_reduce(4), double_tree_all_reduce(4, 3), chain_broadcast(4, 1, 5)]
     for numel in (1, 2, 13):
@@ -515,6 +516,7 @@ def test_a_learners_mistake_is_read_and_then_told():
         recorded(adds_twice, "reduce", 2).prove()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_known_is_said():
     with pytest.raises(ValueError, match="sums it up elsewhere, moves its data as an all_gather"):
         recorded(whole_ring, "all_reduce", 4)

@@ -50,6 +50,7 @@ def _defined(tree: ast.AST) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_private_names_of_torch_stand_in_one_module():
     trees = dict(_trees())
     own = set().union(*(_defined(tree) for file, tree in trees.items() if file.name != "torch_private.py")) | OTHERS
