@@ -19,7 +19,7 @@ from .entries import Entry, find, naming, remarks
 from .folder import ReportFolder, Unfit, recall, remember, write
 from .gradebook import Grading, Student, students, unknown
 from .safe_text import bar, printable, printable_lines
-from .worker_pool import TRIES, NoWorker, Workers, WorkItem
+from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
 
 LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is read once nothing has written to it for that long
 
@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is read once
 def grade(
     entries: list[Entry],
     folder: ReportFolder,
-    workers: Workers,
+    workers: WorkerPool,
     progress: Callable[[int, int, str], None],
     each: Callable[[Grading], None] = lambda grading: None,
 ) -> list[Grading]:
@@ -142,14 +142,18 @@ def _expected(entries: list[Entry], listed: roster.Roster | None) -> list[str]:
     return roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
 
 
-def _workers(options: argparse.Namespace, private: list[Path]) -> Workers:
+def _workers(options: argparse.Namespace, private: list[Path]) -> WorkerPool:
     """This machine's worker processes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Workers(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
+    return WorkerPool(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
 
 
 def _score_all(
-    options: argparse.Namespace, folder: ReportFolder, workers: Workers, listed: roster.Roster | None, task: Assignment
+    options: argparse.Namespace,
+    folder: ReportFolder,
+    workers: WorkerPool,
+    listed: roster.Roster | None,
+    task: Assignment,
 ) -> tuple[list[Student], str]:
     """The class, its report written, and the message about its roster. With --watch it continues until stopped."""
     names = naming(options.names, options.one_student)
@@ -170,9 +174,9 @@ def _score_all(
         entries = find(options.paths, names)
         if options.watch:
             entries = [entry for entry in entries if entry.path in now or entry.problem]
-            gradings = grade(entries, folder, workers, Progress(), each)
+            gradings = grade(entries, folder, workers, ProgressBar(), each)
         else:
-            gradings = grade(entries, folder, workers, Progress())
+            gradings = grade(entries, folder, workers, ProgressBar())
         latest = {(grading.student, grading.file): grading for grading in gradings}
         before, people = people, students(gradings, task)
         class_report.write_all(folder, people, gradings, options.gradescope, before)
@@ -195,7 +199,7 @@ def _saved_times(paths: list[Path]) -> dict[Path, tuple[int, int]]:
     return times
 
 
-class Progress:
+class ProgressBar:
     """The line with the grader's progress and the time that is left."""
 
     def __init__(self) -> None:

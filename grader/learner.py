@@ -12,7 +12,7 @@ from helpers.progress import remember
 from . import submission
 from .execution import Feedback, Kernel, execute, untried
 from .safe_text import bar
-from .submission import Unusable
+from .submission import UnusableSubmission
 
 NOT_BEGUN = "not begun"
 LOOK_SECONDS = 0.3  # between two looks whether a notebook was saved
@@ -55,7 +55,7 @@ def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback
     """The feedback to one file; None, and a printed reason, if it cannot be graded.  kernel: one that is up already."""
     try:
         submitted = submission.read(path)
-    except Unusable as problem:
+    except UnusableSubmission as problem:
         print(f"{problem}\n", file=sys.stderr)
         return None
     if submitted.untouched:

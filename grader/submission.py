@@ -19,7 +19,7 @@ from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check,
 from .inside.cell import plain
 
 
-class Unusable(Exception):
+class UnusableSubmission(Exception):
     """A file that cannot be graded. The message has the reason and the remedy."""
 
 
@@ -72,11 +72,11 @@ def _bound_name(node: ast.AST) -> str | None:
 def read(path: Path) -> Submission:
     """The submission in a file. Raises Unusable."""
     if not path.is_file():
-        raise Unusable(f"There is no file {path}.")
+        raise UnusableSubmission(f"There is no file {path}.")
     try:
         return parse(path, path.read_bytes())
     except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}.") from None
+        raise UnusableSubmission(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def parse(path: Path, content: bytes) -> Submission:
@@ -91,7 +91,7 @@ def parse(path: Path, content: bytes) -> Submission:
         if [_source(cell).strip() for cell in matches] in ([], [stubs[wanted.id].strip()]):
             matches = _elsewhere(wanted, cells, matches) or matches
         if flaw := _flaw(exercise, wanted, matches, cells):
-            raise Unusable(f"{path}: {flaw}")
+            raise UnusableSubmission(f"{path}: {flaw}")
         used += (parts := _parts(wanted, matches[0], cells))
         answers[wanted.id] = "\n".join(map(_source, parts))
     others = [cell if cell not in used else {} for cell in cells]
@@ -99,7 +99,7 @@ def parse(path: Path, content: bytes) -> Submission:
     names = [name for source in stubs.values() for name in _functions(source)] if submission.untouched else []
     if astray := next((name for name in names if name in submission.elsewhere), None):
         what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
-        raise Unusable(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
+        raise UnusableSubmission(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
     return submission
 
 
@@ -168,17 +168,17 @@ def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
     try:
         notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
-        raise Unusable(
+        raise UnusableSubmission(
             f"{path} is not a notebook, or its file is damaged ({error}). {_merged(content) or 'Was it saved to the end?'} "
             "Take a fresh copy of the exercise and paste your answer in."
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if isinstance(notebook, dict) and "worksheets" in notebook:
-        raise Unusable(
+        raise UnusableSubmission(
             f"{path} is of the old format 3. Open and save it in JupyterLab, or: jupyter nbconvert --to notebook --inplace"
         )
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise Unusable(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
+        raise UnusableSubmission(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
     return cells
 
 
@@ -201,12 +201,14 @@ def _exercise_of(path: Path, cells: list[dict[str, Any]]) -> str:
     named = next((name for name in marked if path.stem.startswith(name)), None)
     if not best or not overlap[best]:
         what = f"none of the cells of exercise {named}" if named else "the cells of no exercise of this course"
-        raise Unusable(
+        raise UnusableSubmission(
             f"{path} holds {what}. Cells are known by their id, by nbgrader's "
             "grade_id, or by the function they define: put the answers into the course's own notebook."
         )
     if named and overlap[named] < overlap[best]:
-        raise Unusable(f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?")
+        raise UnusableSubmission(
+            f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?"
+        )
     return best
 
 

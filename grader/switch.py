@@ -63,7 +63,7 @@ class Request:
     room: Room  # of the tensors that will hold the result
 
 
-class Wait(NamedTuple):
+class PendingWait(NamedTuple):
     """A thread of a rank that waits for a call."""
 
     asked: Request
@@ -87,7 +87,7 @@ class Peer:
     calls: dict[int, Request] = field(default_factory=dict)  # of this case, by the rank's own count
     files: dict[int, File] = field(default_factory=dict)  # among its arguments, by their place
     reads: list[int] = field(default_factory=list)  # bytes that each read of them got
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[PendingWait] = field(default_factory=list)
     busy: int = 0  # threads that do something else
     returned: tuple[Any, tuple] | None = None
     failure: Failure | None = None
@@ -312,7 +312,7 @@ class Switch:
             self._tell(peer, ticket, done=True)
             return
         asked.event.waiting = asked.event.waiting or peer.tick()
-        peer.waits.append(Wait(asked, ticket, limit if limit > 0 else inf))
+        peer.waits.append(PendingWait(asked, ticket, limit if limit > 0 else inf))
         thread = MAIN if header.get("main") is True else ticket
         self._monitor.feed(peer.rank, Waiting(asked.event.index, asked.event.waiting, limit > 0, thread))
         self._answer_all()

@@ -18,7 +18,7 @@ from . import submission
 from .gradebook import Grading
 from .sandbox import SandboxPool
 from .score import score
-from .submission import Unusable
+from .submission import UnusableSubmission
 from .walls import Unavailable
 
 
@@ -46,7 +46,7 @@ def graded(file: str, content: bytes, seed: str, pictures: bool, minutes: float,
         began = time.monotonic()
         grading = score(submitted, sandboxes, seed, pictures, minutes)
         return replace(grading, seconds=round(time.monotonic() - began, 3))
-    except Unusable as problem:
+    except UnusableSubmission as problem:
         return Grading(problem=str(problem))
 
 

@@ -102,7 +102,7 @@ class _Worker:
         return process.returncode
 
 
-class Workers:
+class WorkerPool:
     """Worker processes of this machine, to be closed.  most: at a time.  private: as for walls.around."""
 
     def __init__(self, most: int, walls: bool, private: Iterable[Path] = ()) -> None:

@@ -175,7 +175,7 @@ def test_a_worker_that_does_not_come_up_says_nothing_about_a_submission(tmp_path
 def graded(entries, out, jobs=2, each=lambda done, student: None):
     """In this process. each: called with how many are done, and the last one's student."""
     with closing(ReportFolder(out, "s", walls=False, pictures=False)) as folder:
-        with closing(worker_pool.Workers(jobs, walls=False)) as ours:
+        with closing(worker_pool.WorkerPool(jobs, walls=False)) as ours:
             gradings = instructor.grade(entries, folder, ours, lambda done, of, student: each(done, student))
         class_report.write_all(folder, gradebook.students(gradings), gradings, gradescope=True)
     return {grading.student: grading for grading in gradings}

@@ -32,8 +32,8 @@ from collectives.log.messages import (
 from collectives.machines import rails
 from collectives.watch.job_judge import ENDING_SECONDS, KEPT_CALLS, Judge
 from collectives.watch.lines import RETURN_MESSAGE, Reader, decode_line
-from collectives.watch.message_decoder import Hearer
-from collectives.watch.message_encoder import Teller
+from collectives.watch.message_decoder import MessageDecoder
+from collectives.watch.message_encoder import MessageEncoder
 from collectives.watch.ring import RingReader, RingWriter
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
@@ -630,7 +630,7 @@ def test_what_is_told_is_heard_and_read_again(value, values):
     """Each way: what a rank writes into its ring is heard by the collector, and read from the record's lines."""
     line = Line("train.py", 3, "main", "dist.all_reduce(x)")
     ring = RingWriter(1 << 16)
-    teller, hearer = Teller(ring, 1, values), Hearer(1, 10.0)
+    teller, hearer = MessageEncoder(ring, 1, values), MessageDecoder(1, 10.0)
     told = [Waiting(0, 1.5, False, "main"), Completed(0, value, 2.0, True, None), Misused(0, "read", line)]
     told = [Called(event(1, 0, before=value, line=line, start=1.0)), *told, WorkBegan(("future", 0, 7), 0)]
     told += [Grouped(0, (0, 1, 2, 3), line), Grouped(0, (1, 3), line, "name", 2), Ungrouped(0)]

@@ -358,7 +358,7 @@ def test_an_old_format_and_a_merge_are_named():
         ('{"nbformat": 3, "worksheets": []}', "old format 3"),
         ('{"cells": [\n<<<<<<< HEAD\n]}', "Line 2 is the mark of a git merge"),
     ):
-        with pytest.raises(submission.Unusable, match=words):
+        with pytest.raises(submission.UnusableSubmission, match=words):
             submission.parse(Path("mine.ipynb"), content.encode())
 
 

@@ -14,7 +14,7 @@ import pytest
 from collectives.jobs import load
 from collectives.log.messages import Called
 from collectives.watch import client
-from collectives.watch.message_decoder import Hearer
+from collectives.watch.message_decoder import MessageDecoder
 from collectives.watch.pipe import Pipe
 from collectives.watch.ring import RingReader
 from collectives.watch.sockets import FOLDER, Listener, Untrusted, connect, same_user
@@ -180,7 +180,7 @@ def link(folder, monkeypatch):
         monkeypatch.setenv(name, "0")
     monkeypatch.setattr(client, "START_SECONDS", 0.0)
     monkeypatch.setattr(client, "FIND_SECONDS", 10.0)
-    link = client.Link(0, 0.0, False)
+    link = client.Client(0, 0.0, False)
     link.emit(Called(event(0, 0)))
     return link
 
@@ -200,7 +200,7 @@ def test_a_script_that_ends_before_its_collector_is_there_is_recorded(link):
             ring = RingReader(pipe.descriptors.pop())
             pieces = [piece for piece, _ in ring.read()]
             ring.close()
-            messages = [message for piece in pieces for _, message in Hearer(0, 0.0).hear(piece, False)]
+            messages = [message for piece in pieces for _, message in MessageDecoder(0, 0.0).hear(piece, False)]
             assert Called in map(type, messages)
             pipe.send({"bye": True})
             ending.join(client.END_SECONDS)

@@ -17,8 +17,8 @@ from collectives.watch import ring as rings
 from collectives.watch.collector import Collector
 from collectives.watch.job_judge import Judge
 from collectives.watch.lines import Reader, decode_line
-from collectives.watch.message_decoder import Hearer
-from collectives.watch.message_encoder import CALL, LINE, Teller
+from collectives.watch.message_decoder import MessageDecoder
+from collectives.watch.message_encoder import CALL, LINE, MessageEncoder
 from collectives.watch.pipe import Pipe
 from collectives.watch.record import load
 from collectives.watch.ring import HEADER_BYTES, RingReader, RingWriter
@@ -37,9 +37,9 @@ class Told:
         ring._hold = 0.0  # nobody reads meanwhile: to wait would be for nothing
         self.ring, self.memory = ring, mmap.mmap(ring.descriptor, 0)
         self.teller, self.reader, self.hearer = (
-            Teller(ring, rank, False),
+            MessageEncoder(ring, rank, False),
             RingReader(os.dup(ring.descriptor)),
-            Hearer(rank, 0.0),
+            MessageDecoder(rank, 0.0),
         )
 
     def call(self, index, **rest):

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from .schedule import Message, Schedule
 
 
-class Program:
+class ScheduleProgram:
     """The schedule as a function that every rank of a group calls with its tensor: `program(x, group=None)`.
 
     It has the effect of torch.distributed's function of its name, message by message, where send and recv work: under

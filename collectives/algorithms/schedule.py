@@ -193,7 +193,7 @@ class Schedule:
 
     prove = Later(".proof", "prove")
     count = Later(".count", "count")
-    program = Later(".execute", "Program")
+    program = Later(".execute", "ScheduleProgram")
     draw = Later(".picture", "draw_schedule")
 
     def table(self, brief: bool = False) -> str:

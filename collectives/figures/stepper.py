@@ -26,7 +26,7 @@ class Moment(NamedTuple):
     says: str  # the events, in words
 
 
-class Steps(Interactive):
+class Stepper(Interactive):
     """The result of `step`: `.frames`, `.still` (the picture of all steps), and in Jupyter a slider over them.
 
     Where there are no widgets (a preview, a file that was only opened) the still and the text show.
@@ -63,7 +63,7 @@ class Steps(Interactive):
         return self.still
 
 
-def step(what: Run | Schedule) -> Steps:
+def step(what: Run | Schedule) -> Stepper:
     """Step through the messages of a run (a ring or a tree of send and recv), or through a schedule.
 
     Raises ValueError for a run without messages: a collective is one call, and what goes on
@@ -75,7 +75,7 @@ def step(what: Run | Schedule) -> Steps:
 # --- a run --------------------------------------------------------------------------------
 
 
-def _of_run(run: Run) -> Steps:
+def _of_run(run: Run) -> Stepper:
     calls = [call for call in run.calls if call.is_message]
     if not calls:
         raise ValueError(
@@ -89,7 +89,7 @@ def _of_run(run: Run) -> Steps:
     words = f"{run.name}: {len(calls)} message{'s' * (len(calls) > 1)} in {count} step{'s' * (count > 1)}"
     if others := len(run.calls) - len(calls):
         words += f" (and {others} collective{'s' * (others > 1)}, not shown)"
-    return Steps(words, frames, lambda: _so_far(calls, count), _lanes(messages, steps, says))
+    return Stepper(words, frames, lambda: _so_far(calls, count), _lanes(messages, steps, says))
 
 
 def _lanes(messages: list[Transfer], steps: list[list[Transfer]], says: list[str]) -> dict:
@@ -127,7 +127,7 @@ def _sentences(steps: list[list[Transfer]]) -> Iterator[str]:
 # --- a schedule ---------------------------------------------------------------------------
 
 
-def _of_schedule(schedule: Schedule) -> Steps:
+def _of_schedule(schedule: Schedule) -> Stepper:
     pictures = (lambda k=k: schedule.draw(k + 1) for k in range(len(schedule.steps) + 1))
     frames = [Moment(draw, words) for draw, words in zip(pictures, sentences(schedule))]
-    return Steps(title(schedule), frames, schedule.draw, playback(schedule))
+    return Stepper(title(schedule), frames, schedule.draw, playback(schedule))

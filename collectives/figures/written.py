@@ -27,7 +27,7 @@ FILE = "<your code>"
 BUILTINS = {"Schedule": Schedule, "add": add, "copy": copy, "Pipeline": Pipeline}  # names that need no import
 
 
-class Wrong(Exception):
+class WrongAnswer(Exception):
     """The result is not the one asked for.  plays: a recording that shows it; board: it among the others."""
 
     def __init__(self, words: str, plays: dict | None = None, board: list | None = None) -> None:
@@ -49,7 +49,7 @@ def evaluate(source: str, task: dict) -> dict:
     with redirect_stdout(printed):
         try:
             found = _judge(_defined(source, task["name"]), task)
-        except Wrong as wrong:
+        except WrongAnswer as wrong:
             found = {"failure": str(wrong), "line": None, "plays": wrong.plays, "board": wrong.board}
         except (Exception, SystemExit) as error:
             line = _line(error)
@@ -77,7 +77,7 @@ def _defined(source: str, name: str) -> Callable:
     names = {"__name__": "__main__", **BUILTINS}
     exec(compile(source, FILE, "exec"), names)
     if not callable(names.get(name)):
-        raise Wrong(f"There is no function {name} in the code: it begins with `def {name}(`.")
+        raise WrongAnswer(f"There is no function {name} in the code: it begins with `def {name}(`.")
     return names[name]
 
 
@@ -101,19 +101,19 @@ def _ranked(s: Schedule, board: dict, plays: dict) -> list[list]:
             words = (
                 f"It is right, but not fast enough: {size(nbytes)} take {duration(took)}; {duration(most)} are allowed."
             )
-            raise Wrong(words, plays, rows)
+            raise WrongAnswer(words, plays, rows)
     return rows
 
 
 def _compare(call: str, what: Any, case: dict) -> None:
     for name, wanted in case.get("is", {}).items():
         if getattr(what, name) != wanted:
-            raise Wrong(f"{call} has {name}={getattr(what, name)!r}; it should be {wanted!r}.")
+            raise WrongAnswer(f"{call} has {name}={getattr(what, name)!r}; it should be {wanted!r}.")
 
 
 def _schedule(call: str, s: Any, case: dict) -> dict:
     if not isinstance(s, Schedule):
-        raise Wrong(f"{call} returns {_kind(s)}; it should be a Schedule.")
+        raise WrongAnswer(f"{call} returns {_kind(s)}; it should be a Schedule.")
     _compare(call, s, case)
     try:
         prove(s)
@@ -121,14 +121,14 @@ def _schedule(call: str, s: Any, case: dict) -> dict:
         until = Schedule(s.collective, s.world_size, s.steps[: wrong.step], s.chunks, s.root, s.name)
         plays = _plays(until)
         plays["says"][-1] = str(wrong)
-        raise Wrong(f"{call} is wrong: {wrong}", plays) from None
+        raise WrongAnswer(f"{call} is wrong: {wrong}", plays) from None
     counted, most = count(s), case.get("steps")
     words = (
         f"{counted.steps} steps, at least {counted.bound.steps}; the busiest rank sends or receives {counted.most} S, at "
         f"least {counted.bound.bytes} S."
     )
     if most is not None and counted.steps > most:
-        raise Wrong(f"{call} is right, but takes {counted.steps} steps; {most} are enough.", _plays(s))
+        raise WrongAnswer(f"{call} is right, but takes {counted.steps} steps; {most} are enough.", _plays(s))
     return {"words": words, "plays": _plays(s)}
 
 
@@ -138,27 +138,27 @@ def _plays(s: Schedule) -> dict:
 
 def _pipeline(call: str, rows: Any, case: dict) -> dict:
     if not isinstance(rows, (list, tuple)):
-        raise Wrong(f"{call} returns {_kind(rows)}; it should be a list of lists, one for each rank.")
+        raise WrongAnswer(f"{call} returns {_kind(rows)}; it should be a list of lists, one for each rank.")
     try:
         s = Pipeline(rows, "yours")
     except (ValueError, TypeError) as wrong:
-        raise Wrong(f"{call} is wrong: {wrong}") from None
+        raise WrongAnswer(f"{call} is wrong: {wrong}") from None
     try:
         prove_pipeline(s)
     except WrongPipeline as wrong:
-        raise Wrong(f"{call} is wrong: {wrong}", _orders(s)) from None
+        raise WrongAnswer(f"{call} is wrong: {wrong}", _orders(s)) from None
     _compare(call, s, case)
     counted = count_pipeline(s)
     if counted.peaks and max(counted.peaks) > case.get("keeps", max(counted.peaks)):
         rank = counted.peaks.index(max(counted.peaks))
-        raise Wrong(
+        raise WrongAnswer(
             f"{call} is wrong: rank {rank} keeps {number(counted.peaks[rank])} microbatches at a time, and {case['keeps']} are "
             "allowed.",
             _orders(s),
         )
     if counted.time > case.get("time", counted.time):
         words = f"{call} is right, but slow: a step takes {number(counted.time)}, and {case['time']} are allowed."
-        raise Wrong(words, _orders(s))
+        raise WrongAnswer(words, _orders(s))
     words = f"A step takes {number(counted.time)}, of which the busiest rank works {number(counted.work)}: a bubble of "
     words += f"{counted.of_work:.0%} of the work. A rank keeps at most {number(max(counted.peaks))} microbatches."
     return {"words": words, "plays": _orders(s)}

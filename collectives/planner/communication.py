@@ -24,7 +24,7 @@ class Messages(NamedTuple):
     exposed: float = 0.0  # seconds per step that no computing hides
 
 
-class Network:
+class CallPrices:
     """A machine's prices of calls among ranks that are equally far apart; asked for again, they are not made again."""
 
     def __init__(self, machine: Machine) -> None:
@@ -43,13 +43,13 @@ class Network:
         return self._priced[key]
 
 
-network = lru_cache(maxsize=64)(Network)
+network = lru_cache(maxsize=64)(CallPrices)
 
 
-class Group(NamedTuple):
+class CallGroup(NamedTuple):
     """Ranks that communicate, and the distance of two neighbors among them."""
 
-    network: Network
+    network: CallPrices
     ranks: int
     apart: int
 
@@ -65,13 +65,13 @@ class Group(NamedTuple):
 
 
 def tensor_messages(
-    model: Shape, d: Division, net: Network, overlap: Overlap, microbatches: int, bytes_: Bytes
+    model: Shape, d: Division, net: CallPrices, overlap: Overlap, microbatches: int, bytes_: Bytes
 ) -> Messages:
     """Four all_reduces per layer, or an all_gather and a reduce_scatter for each, and two more to recompute.
 
     Experts that are whole on a rank need none for their block.
     """
-    group = Group(net, d.tensor, 1)
+    group = CallGroup(net, d.tensor, 1)
     nbytes = bytes_.activation * model.length / d.context * d.microbatch * model.hidden
     whole = model.routed if d.experts > 1 else 0.0
     forward = 2 - whole  # per layer: one for attention, one for the feed-forward block
@@ -83,10 +83,10 @@ def tensor_messages(
 
 
 def context_messages(
-    model: Shape, d: Division, net: Network, overlap: Overlap, microbatches: int, bytes_: Bytes, attention: float
+    model: Shape, d: Division, net: CallPrices, overlap: Overlap, microbatches: int, bytes_: Bytes, attention: float
 ) -> Messages:
     """All keys and values forward, again backward, and their gradients, hidden by attention (its seconds)."""
-    group = Group(net, d.context, d.tensor)
+    group = CallGroup(net, d.context, d.tensor)
     nbytes = 2 * bytes_.activation * model.kv_width / d.tensor * model.length * d.microbatch
     calls, each = d.layers(model) * microbatches, 3 + (d.recompute == "full")
     seconds = each * group.seconds("all_gather", nbytes)
@@ -95,10 +95,10 @@ def context_messages(
 
 
 def expert_messages(
-    model: Shape, d: Division, net: Network, overlap: Overlap, microbatches: int, bytes_: Bytes
+    model: Shape, d: Division, net: CallPrices, overlap: Overlap, microbatches: int, bytes_: Bytes
 ) -> Messages:
     """Tokens to their experts and back, forward and backward.  A token crosses to a node once, as DeepEP sends it."""
-    group = Group(net, d.experts, 1)
+    group = CallGroup(net, d.experts, 1)
     nodes = max(1, d.experts // net.machine.gpus.node)
     copies = nodes * (1 - (1 - 1 / nodes) ** model.active) if nodes > 1 else model.active  # nodes that a token visits
     tokens = model.length / d.context * d.microbatch / d.tensor
@@ -110,10 +110,10 @@ def expert_messages(
 
 
 def pipeline_messages(
-    model: Shape, d: Division, net: Network, overlap: Overlap, microbatches: int, bytes_: Bytes
+    model: Shape, d: Division, net: CallPrices, overlap: Overlap, microbatches: int, bytes_: Bytes
 ) -> Messages:
     """An activation forward and its gradient backward, at each border of a rank's stages."""
-    group = Group(net, d.pipeline, d.tensor * d.context * d.data)
+    group = CallGroup(net, d.pipeline, d.tensor * d.context * d.data)
     # the tensor ranks send a part each
     nbytes = bytes_.activation * model.length / d.context * d.microbatch * model.hidden / d.tensor
     calls = 2 * d.chunks * microbatches
@@ -136,21 +136,23 @@ class DataCalls(NamedTuple):
         return DataCalls(*map(sum, zip(self, other)))
 
 
-def data_calls(model: Shape, d: Division, net: Network, bytes_: Bytes) -> DataCalls:
+def data_calls(model: Shape, d: Division, net: CallPrices, bytes_: Bytes) -> DataCalls:
     """The calls for a GPU's parameters: for all at once, or layer by layer where these are sharded, too."""
     held = max((held_parameters(model, d, stage) for stage in (0, 1)), key=lambda held: held.total)
     apart = d.experts if d.experts > 1 else d.tensor
     expert_shards = d.expert_replicas // d.expert_copies
-    shards, copies = Group(net, d.shards, d.tensor), Group(net, d.copies, d.tensor * d.shards)
+    shards, copies = CallGroup(net, d.shards, d.tensor), CallGroup(net, d.copies, d.tensor * d.shards)
     calls = _calls(held.dense, shards, copies, d, model, bytes_)
     if held.experts:
-        shards = Group(net, expert_shards, apart)
-        copies = Group(net, d.expert_copies, apart * expert_shards)
+        shards = CallGroup(net, expert_shards, apart)
+        copies = CallGroup(net, d.expert_copies, apart * expert_shards)
         calls += _calls(held.experts, shards, copies, d, model, bytes_)
     return calls
 
 
-def _calls(parameters: float, shards: Group, copies: Group, d: Division, model: Shape, bytes_: Bytes) -> DataCalls:
+def _calls(
+    parameters: float, shards: CallGroup, copies: CallGroup, d: Division, model: Shape, bytes_: Bytes
+) -> DataCalls:
     """The calls for that many parameters, sharded over `shards`; the ranks of `copies` have the same shard."""
     values, gradients = parameters * bytes_.parameter, parameters * bytes_.gradient
     if d.shard == 0:

@@ -24,7 +24,7 @@ from . import torch_private
 from .callers import owner
 from .tensors import outline
 from .threads import here
-from .traced import Part, TracedWork
+from .traced import TracedWork, WorkPart
 from .watch import FRAMES, Guard
 
 MAX_PATTERNS = 4096
@@ -99,7 +99,7 @@ class Callsites:
             # gloo's threads inherit this one's modes, and the watch would take what they do for the program's.
             with torch_private.NoModes():
                 work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
-            traced = TracedWork(tracer, work, [Part(index, None)], by_torch=pattern.by_torch)
+            traced = TracedWork(tracer, work, [WorkPart(index, None)], by_torch=pattern.by_torch)
             traced.after, traced.gives_up = pattern.after, pattern.gives_up
             tracer.open[index] = traced
         pattern.count += 1

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from ..log.messages import Message
 from .exit_status import this_host
-from .message_encoder import Teller
+from .message_encoder import MessageEncoder
 from .pipe import Pipe, say
 from .ring import RingWriter
 from .sockets import Listener, Untrusted, connect
@@ -58,7 +58,7 @@ def listener(count: int) -> Listener:
             time.sleep(RETRY_SECONDS)  # an earlier job with the same port is about to end
 
 
-class Link:
+class Client:
     """A rank's connection to the collector: it sends messages, and answers requests.
 
     rank: global.  began: time.perf_counter() from which messages count their seconds.  values: whether it sends any.
@@ -67,7 +67,7 @@ class Link:
     def __init__(self, rank: int, began: float, values: bool) -> None:
         self._rank, self._began = rank, began
         self._ring = RingWriter(VALUES_SEGMENT_BYTES if values else SEGMENT_BYTES)
-        self._teller = Teller(self._ring, rank, values)
+        self._teller = MessageEncoder(self._ring, rank, values)
         self._over = False  # the script has ended
         self._up, self._ended = threading.Event(), threading.Event()
         self._pipe: Pipe | None = None

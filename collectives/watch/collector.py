@@ -20,9 +20,9 @@ from ..log.event import Line
 from ..log.messages import Skipped
 from ..rank.source import innermost
 from . import alarm, report
-from .forwarder import Upward, publish
+from .forwarder import Forwarder, publish
 from .job_judge import Judge
-from .message_decoder import Hearer
+from .message_decoder import MessageDecoder
 from .pipe import Pipe, alive, say
 from .report import RankPlace
 from .rings import Host, Local
@@ -58,7 +58,7 @@ def collect(
     gc.set_threshold(*GARBAGE)
     if folder is None:
         try:
-            Upward(local, count).serve()
+            Forwarder(local, count).serve()
         except Exception as error:  # its ranks report that they are not recorded
             say(f"the collector of {socket.gethostname()} has ended ({error or type(error).__name__})")
         return
@@ -72,7 +72,7 @@ class _Rank:
 
     def __init__(self, number: int, about: dict, shift: float, ask: Callable[[dict], None]) -> None:
         self.number, self.ask, self.origin = number, ask, about["began"]
-        self.hearer = Hearer(number, shift)
+        self.hearer = MessageDecoder(number, shift)
         self.where = RankPlace(about["host"], about["pid"])
         self.ended = False  # its last message has arrived
         self.cut_at: float | None = None  # time.monotonic() since which its process's end is unknown

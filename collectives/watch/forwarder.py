@@ -46,7 +46,7 @@ def publish(way: dict) -> None:
         say(f"ranks of other hosts are not recorded: the launcher's store is not reachable ({error})")
 
 
-class Upward(Host):
+class Forwarder(Host):
     """The ranks of this host, for the other collector."""
 
     def __init__(self, listener: socket.socket, count: int) -> None:

@@ -174,8 +174,8 @@ class Reader:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self.shift = 0.0  # its clock offset
-        self.signatures: dict[int, Signature] = {}
-        self._under_way: dict[int, Signature] = {}  # by index
+        self.signatures: dict[int, LineSignature] = {}
+        self._under_way: dict[int, LineSignature] = {}  # by index
         self.step = 0  # training steps that it has ended
 
     def read(self, kind: str, *rest: Any) -> list[messages.Message]:
@@ -221,7 +221,7 @@ class Reader:
         return []
 
     def _signature(self, number: int, op: str, about: dict) -> list:
-        self.signatures[number] = Signature(_event(self._rank, op, about))
+        self.signatures[number] = LineSignature(_event(self._rank, op, about))
         return []
 
     def _call(self, index: int, what: int | str, start: float, about: dict | None = None) -> list:
@@ -271,7 +271,7 @@ class Reader:
         return [messages.Failed(Failure(**fields | {"frames": [*map(_line, fields["frames"])]}))]
 
 
-class Signature:
+class LineSignature:
     """The fields that calls share.  after, leaves: their results when they are complete, and when they are issued."""
 
     __slots__ = "_class", "after", "leaves"

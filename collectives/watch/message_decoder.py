@@ -13,7 +13,7 @@ from .message_encoder import CALL, CALLED, COMPLETED, DONE, FULL, ISSUED, LEFT, 
 _TRUTH = b"false", b"true"
 
 
-class Hearer(lines.Reader):
+class MessageDecoder(lines.Reader):
     """Decodes one rank's records."""
 
     def __init__(self, rank: int, shift: float) -> None:

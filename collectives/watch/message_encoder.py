@@ -54,7 +54,7 @@ class _Signature:
         self.after = self.leaves = _UNTOLD
 
 
-class Teller:
+class MessageEncoder:
     """Writes a rank's messages into a ring.  values: whether events hold tensors, and so are written one by one."""
 
     def __init__(self, ring: RingWriter, rank: int, values: bool) -> None:

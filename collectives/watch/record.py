@@ -83,8 +83,8 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     if not files:
         raise ValueError(f"{folder} holds no calls: the job ended before its ranks were connected.")
     n = about["world_size"]
-    reader = _Reader(n, files[:1] if beginning else _last(files))
-    account = _Reader(n, files[-1:]).account if beginning else reader.account
+    reader = _RecordReader(n, files[:1] if beginning else _last(files))
+    account = _RecordReader(n, files[-1:]).account if beginning else reader.account
     verdict = folder / "verdict.txt"
     events = reader.events()
     hosts = dict(json.loads(line)[:2] for line in _lines(folder / "ranks.jsonl"))
@@ -115,7 +115,7 @@ def _lines(path: Path) -> list[bytes]:
     return data.split(b"\n")[:-1]
 
 
-class _Reader:
+class _RecordReader:
     """The calls and totals in files that follow each other."""
 
     def __init__(self, world_size: int, files: list[Path]) -> None:

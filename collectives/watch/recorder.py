@@ -43,7 +43,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
             _start_collector(options, began)
         except OSError as error:  # each rank reports that it is not recorded
             say(f"no collector can be started: {error}")
-    way = client.Link(rank, began, options.values)
+    way = client.Client(rank, began, options.values)
     emit = (lambda message: way.emit(_without_tensors(message))) if options.values else way.emit
     if rank == 0:
         torch_private.warn()
@@ -83,7 +83,7 @@ def recording(options: argparse.Namespace) -> Iterator[None]:
             way.emit(Joining(set(threads.to_join)))
 
 
-def _compose(tracer: Tracer, way: client.Link, options: argparse.Namespace) -> None:
+def _compose(tracer: Tracer, way: client.Client, options: argparse.Namespace) -> None:
     """Set the parts of a job's tracer that its options ask for."""
     tracer.groups = KnownGroups(
         tracer.rank, _is_caught, lambda at: way.give_up(f"the program made it rank {at}, in a default group of its own")

@@ -211,7 +211,7 @@ def collect(futures: list[torch.futures.Future]) -> Future:
     return Future(wait_for_all)
 
 
-class Group(dist.ProcessGroup):
+class SwitchGroup(dist.ProcessGroup):
     """The methods of a process group, as torch.distributed calls them, or an answer itself.
 
     opts: torch's options, or a short form's argument instead: a root, or a reduce op.
@@ -235,7 +235,7 @@ class Group(dist.ProcessGroup):
     def _root(self, options: Any) -> int:
         return self._ranks[getattr(options, "rootRank", options)]
 
-    def _get_backend(self, device: Any) -> "Group":  # which torch 2.14 asks whether it can coalesce messages
+    def _get_backend(self, device: Any) -> "SwitchGroup":  # which torch 2.14 asks whether it can coalesce messages
         return self
 
     def allreduce(self, tensors, opts=SUM):
@@ -342,7 +342,7 @@ def open_to(uplink: Uplink) -> None:
 
     def create(options, backend_options):
         ranks = list(options.global_ranks_in_group) or list(range(uplink.world_size))
-        return Group(uplink, ranks, str(options.group_id))
+        return SwitchGroup(uplink, ranks, str(options.group_id))
 
     torch.futures.collect_all, torch.futures.wait_all = collect, lambda futures: [f.wait() for f in futures]
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])

@@ -20,8 +20,8 @@ from collectives.log.event import Event, Line, Summary
 from collectives.log.messages import Called, Completed, Waiting
 from collectives.watch.collector import GARBAGE
 from collectives.watch.job_judge import Judge
-from collectives.watch.message_decoder import Hearer
-from collectives.watch.message_encoder import Teller
+from collectives.watch.message_decoder import MessageDecoder
+from collectives.watch.message_encoder import MessageEncoder
 from collectives.watch.ring import RingReader, RingWriter
 from collectives.watch.writer import Writer
 
@@ -34,8 +34,8 @@ def main() -> None:
     line = Line(__file__, 1, "main", "dist.all_reduce(x)")
     gc.set_threshold(*GARBAGE)
     rings = [RingWriter(1 << 19) for _ in group]
-    tellers = [Teller(ring, rank, False) for rank, ring in enumerate(rings)]
-    readers = [(RingReader(ring.descriptor), Hearer(rank, 0.0)) for rank, ring in enumerate(rings)]
+    tellers = [MessageEncoder(ring, rank, False) for rank, ring in enumerate(rings)]
+    readers = [(RingReader(ring.descriptor), MessageDecoder(rank, 0.0)) for rank, ring in enumerate(rings)]
     told = heard = 0.0
     with tempfile.TemporaryDirectory() as folder:
         judge, writer = Judge(ranks, 60), Writer(folder, ranks, ["train.py"], 2000, lambda: (), 0.0)

@@ -59,7 +59,7 @@ class TrainingStep(NamedTuple):
 
 
 @dataclass
-class Part:
+class StepPart:
     """Calls that have something in common, of all ranks, in seconds."""
 
     calls: int = 0
@@ -110,7 +110,7 @@ class StepTimes(list[TrainingStep]):
         }  # fmt: skip
         if what not in keys:
             raise ValueError(f"steps are added up by {', '.join(keys)}, not by {what!r}.")
-        parts: dict = defaultdict(Part)
+        parts: dict = defaultdict(StepPart)
         if what == "rank":
             for step in self:
                 for rank, each in step.ranks.items():

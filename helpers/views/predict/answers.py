@@ -31,26 +31,26 @@ _WORDS = {
 _PLAIN = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789", "_ ()'\"")
 
 
-class Answer(Want):
+class LearnersAnswer(Want):
     """The learner's answer in one cell."""
 
 
-def parse_answer(words: Any) -> Answer:
+def parse_answer(words: Any) -> LearnersAnswer:
     words = "" if words is None else str(words).strip()
     low = words.lower()
     for kind, names in _WORDS.items():
         if low in names:
-            return Answer(kind, words)
+            return LearnersAnswer(kind, words)
     if low in ("true", "false"):
-        return Answer("number", words, low == "true")
+        return LearnersAnswer("number", words, low == "true")
     for kind in (int, float, complex):
         try:
-            return Answer("number", words, kind(low))
+            return LearnersAnswer("number", words, kind(low))
         except ValueError:
             pass
     if match := re.fullmatch(r"(-?\d+)/(\d*[1-9]\d*)", low):
-        return Answer("number", words, int(match[1]) / int(match[2]))
-    return Answer("word" if words else "blank", words, plain(words))
+        return LearnersAnswer("number", words, int(match[1]) / int(match[2]))
+    return LearnersAnswer("word" if words else "blank", words, plain(words))
 
 
 def plain(words: str) -> str:
@@ -74,7 +74,7 @@ def wants(value: Any) -> list[Want]:
     return [Want("word", words, plain(words))]
 
 
-def fits(answer: Answer, want: Want) -> bool:
+def fits(answer: LearnersAnswer, want: Want) -> bool:
     if answer.kind != want.kind:
         return answer.kind == "blank" and want.kind == "nothing"
     if want.kind == "word":

@@ -10,13 +10,13 @@ from collectives.format import name_ranks
 from collectives.launch.attempt import Outcome
 from collectives.outcome.errors import RankFailed, Stuck
 
-from .answers import NO_VALUE, Answer, Want, fits, parse_answer, wants
+from .answers import NO_VALUE, LearnersAnswer, Want, fits, parse_answer, wants
 from .questions import Choice, FillIn, Open
 from .reasons import Story, stories, story_lines
 
 
 class MarkedCell(NamedTuple):
-    given: Answer
+    given: LearnersAnswer
     want: Want
     right: bool | None  # None: not answered
     why: str = ""
@@ -88,7 +88,7 @@ def _mark_choice(question: Choice, filled: list[list[str]], outcome: Outcome) ->
     picked, right = filled[0][0], outcome.answer(question.right)
     if right not in question.options:
         raise ValueError(f"predict: the answer is {right!r}, which is not one of the choices {question.options}")
-    answer = Answer("word" if picked else "blank", picked, picked)
+    answer = LearnersAnswer("word" if picked else "blank", picked, picked)
     why = question.why(picked, outcome) if picked and picked != right else ""
     return [[MarkedCell(answer, Want("word", right, right), picked == right if picked else None, why)]]
 

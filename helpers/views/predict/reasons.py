@@ -15,7 +15,7 @@ from collectives.log import collectives, provenance
 from collectives.log.calls import Call
 from collectives.log.event import Event
 
-from .answers import Answer, Want, numbers_of
+from .answers import LearnersAnswer, Want, numbers_of
 from .questions import FillIn
 
 
@@ -26,7 +26,7 @@ class Story(NamedTuple):
     words: str  # a sentence without the rank's number: several ranks may share it
 
 
-def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: Answer, want: Want) -> list[Story]:
+def stories(grid: FillIn, outcome: Outcome, rank: int, k: int, given: LearnersAnswer, want: Want) -> list[Story]:
     """All stories that explain the answer in cell k of a rank, the likeliest first."""
     if grid.kind == "returned":
         if said := _result_reason(grid, outcome, rank, given, want):
@@ -47,7 +47,7 @@ def story_lines(cells: list[list[Story]]) -> list[str]:
     return [max(found, key=lambda story: explains[story.kind]).words if found else "" for found in cells]
 
 
-def _last(outcome: Outcome, rank: int, k: int, given: Answer, want: Want) -> list[Story]:
+def _last(outcome: Outcome, rank: int, k: int, given: LearnersAnswer, want: Want) -> list[Story]:
     """The stories about a result, if it is the result of the rank's last call."""
     mine = outcome.run.events[rank]
     left = numbers_of(mine[-1].after) if mine and isinstance(mine[-1].after, torch.Tensor) else []
@@ -74,7 +74,7 @@ def _breaks(call: Call, e: Event) -> bool:
     return any(slot.kind != promised for slot in after[call.events.index(e)])
 
 
-def _result_reason(grid: FillIn, outcome: Outcome, rank: int, given: Answer, want: Want) -> str:
+def _result_reason(grid: FillIn, outcome: Outcome, rank: int, given: LearnersAnswer, want: Want) -> str:
     if want.kind == "never":
         return "the run did not end well, so nothing was returned: see below"
     if want.kind == "nothing" and given.kind != "nothing":
@@ -87,7 +87,7 @@ def _result_reason(grid: FillIn, outcome: Outcome, rank: int, given: Answer, wan
     return ""
 
 
-def _contract(e: Event, given: Answer, want: Want) -> str:
+def _contract(e: Event, given: LearnersAnswer, want: Want) -> str:
     """The story of what the op itself promises, or does not."""
     if want.kind == "never":
         return f"this {e.op} never completed here: see below"
@@ -116,7 +116,7 @@ def _near(a, b) -> bool:
     return not isinstance(b, bool) and (a == b or abs(a - b) <= 5e-3 * abs(b))
 
 
-def _value(call: Call, e: Event, k: int, given: Answer, want: Want) -> list[Story]:
+def _value(call: Call, e: Event, k: int, given: LearnersAnswer, want: Want) -> list[Story]:
     found = []
     if given.kind == "number" and want.kind == "number":
         before = {other.rank: numbers_of(other.before) for other in call}
