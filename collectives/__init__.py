@@ -22,7 +22,7 @@ __all__ = lazy(
         ".watch.steps.timeline": "timeline",
         ".watch.steps.training_steps": "training_steps",
         ".log.calls": "Call",
-        ".rank.steps": "step_ended",
+        ".rank.step_marks": "step_ended",
         ".log.event": "Event Line Summary",
     },
 )

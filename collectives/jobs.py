@@ -16,7 +16,7 @@ __all__ = lazy(
     {
         "collectives.remote.engines": "EngineError",
         "collectives.remote.hosts": "Hosts HostsUnavailable NoHosts",
-        "collectives.remote.placement": "run use",
+        "collectives.remote.destinations": "run use",
         "collectives.watch.record": "Record load",
     },
 )

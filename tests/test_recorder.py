@@ -32,13 +32,13 @@ from collectives.log.calls import pair
 from collectives.log.event import as_list
 from collectives.log.traffic import count
 from collectives.rank.callsites import Callsites
+from collectives.rank.early_use import ALWAYS, SELDOM
 from collectives.rank.finite import all_finite
 from collectives.rank.operators import MADE_OF_OPS, OPS, _reduction, read
 from collectives.rank.tensors import LARGE, aliased, capture, outline, summarise
 from collectives.rank.torch_private import HasSource
 from collectives.rank.traced import TracedWork
 from collectives.rank.tracer import MAX_OPEN, Tracer
-from collectives.rank.watch import ALWAYS, SELDOM
 from helpers import Mismatch, Stuck, Summary, run
 
 # Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,

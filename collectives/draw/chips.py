@@ -66,4 +66,4 @@ def chip(value: Value, room: float) -> str:
         return "…" if cut else ""
     ends = f"{words[0]} … {words[-1]}" if len(words) > 1 else f"{words[0][:3]}…"
     choices = [" ".join(words)] * (len(words) <= 4 and not cut) + [ends, f"{words[0]} …", "…"]
-    return next((each for each in choices if text_width(each, 11.5) + 10 <= room), "…")
+    return next((choice for choice in choices if text_width(choice, 11.5) + 10 <= room), "…")

@@ -57,10 +57,10 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     if len(calls) > MAX_MESSAGES:
         sketch.text(0, y, f"and {len(calls) - MAX_MESSAGES} more messages", 11.5, SOFT, align="left")
         y += 18
-    none = " (gray: none yet)" * any(each.idle(rank) for each in drawn for rank in ranks)
+    none = " (gray: none yet)" * any(picture.idle(rank) for picture in drawn for rank in ranks)
     legend = [f"lane color: whose data the rank last sent or received{none}"]
     legend += [f"every message carries {same}"] * bool(same)
-    legend += ["dashed: waits"] * any(each.waits(rank) for each in drawn for rank in ranks)
+    legend += ["dashed: waits"] * any(picture.waits(rank) for picture in drawn for rank in ranks)
     legend += ["gray: several ranks hold equal numbers, so the source is ambiguous"] * any(
         m.sent and m.origin is None for m in every
     )

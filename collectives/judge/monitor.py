@@ -293,7 +293,7 @@ class Monitor(State):
     def _unmet(self) -> dict[int, frozenset[int]]:
         """By rank that waits, or ended while it waited, the members of its call's group that have not made it."""
         standing: Iterable[Standing] = map(self._standing, self._blocked)
-        return {each.rank: frozenset(each.waits_for) for each in standing if each.waits_for}
+        return {state.rank: frozenset(state.waits_for) for state in standing if state.waits_for}
 
     def _ended_by_itself(self, rank: int) -> bool:
         """Whether the end of a rank that died follows from no other rank's, according to its exit status."""
@@ -328,7 +328,7 @@ class Monitor(State):
         calls = list(self._matcher.of.values())
         lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
         under_way = nccl.in_flight(calls, self._returned | self._lost.keys())
-        if not lacking and not blocked and not under_way and not any(each.entering for each in self.standing):
+        if not lacking and not blocked and not under_way and not any(state.entering for state in self.standing):
             return None
         lacks = tuple(map(frozenset, lacking.values()))
         in_flight = tuple((call, tuple(e.rank for e in parts)) for call, parts in under_way.items())
@@ -347,7 +347,7 @@ class Monitor(State):
         """How a rank's calls have slipped, in a collective's group, against the calls of a rank that has made it."""
         other = next(e.rank for e in reversed(call.events) if e.rank != rank)
         calls = [*self._matcher.before(call, diagnose.LOOK_BACK), call]
-        mine, theirs = ({each.index: e for each in calls for e in each if e.rank == of} for of in (rank, other))
+        mine, theirs = ({call.index: e for call in calls for e in call if e.rank == of} for of in (rank, other))
         slipped = causes.slip(mine, theirs)
         return slipped and Slip(rank, *slipped)
 
@@ -379,8 +379,8 @@ class Monitor(State):
     def _stuck(self, waits: dict[int, set[int]]) -> Deadlock:
         everybody, ranks = self._everybody, tuple(sorted(waits))
         stuck = [everybody["standing"][rank] for rank in ranks]
-        calls = tuple(dict.fromkeys(each.call for each in stuck))
-        absent = frozenset().union(*waits.values(), *(each.absent for each in stuck))
+        calls = tuple(dict.fromkeys(state.call for state in stuck))
+        absent = frozenset().union(*waits.values(), *(state.absent for state in stuck))
         parted = next((found for call in calls if (found := self._parted(call))), ())
         return Deadlock(**everybody, ranks=ranks, calls=calls, absent=absent, parted=parted)
 

@@ -1,6 +1,6 @@
 """The interface between a run and its ranks: everything that a Session uses of them, wherever they are.
 
-    Ranks     their source            LocalRanks (pool.py), HostRanks (remote/placement.py), EngineRanks (remote/engines.py)
+    Ranks     their source            LocalRanks (pool.py), HostRanks (remote/destinations.py), EngineRanks (remote/engines.py)
     Server    the process they need   ForkServer (forkserver.py), _NoServer (remote/engines.py)
     Workers   the ranks of one run    LocalWorkers (forkserver.py), EngineWorkers (remote/relay.py)
 

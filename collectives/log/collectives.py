@@ -205,8 +205,8 @@ _TABLE = (
         code=("dist.barrier()",), also=("monitored_barrier",),
     ),
 )  # fmt: skip
-COLLECTIVES = {each.op: each for each in _TABLE}
-_BY_NAME = {name: each for each in _TABLE for name in (each.op, *each.also)}
+COLLECTIVES = {row.op: row for row in _TABLE}
+_BY_NAME = {name: row for row in _TABLE for name in (row.op, *row.also)}
 # For a message, or an operator that is newer than this table: no name, no tensor, no promise.
 _NO_COLLECTIVE = COLLECTIVES["barrier"]._replace(op="", also=(), says="", promise="", code=())
 

@@ -122,7 +122,7 @@ class Event:
     misused_at: Line | None = None  # where it read or wrote them too early
     viewed_at: Line | None = None  # where it took a NumPy or DLPack view of them before they were waited for
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
-    step: int = 0  # training steps that the rank had ended before; see rank/steps.py
+    step: int = 0  # training steps that the rank had ended before; see rank/step_marks.py
     backend: str | None = None  # "gloo", "nccl", ...; None: not known
     # When the rank continued and left the call to a device's stream: `end` is then when its completion was observed,
     # None if it was not. None: the rank waited for its end.

@@ -107,8 +107,8 @@ def _details(verdict: Verdict) -> dict:
         case kinds.Deadlock() | kinds.TimeUp() | kinds.Deserted():
             return {
                 "ranks": verdict.ranks,
-                "standing": [wording.waits.stands(each, verdict.world_size) for each in verdict.standing],
-                "waits": {each.rank: each.waits_for for each in verdict.standing if each.event},
+                "standing": [wording.waits.stands(state, verdict.world_size) for state in verdict.standing],
+                "waits": {state.rank: state.waits_for for state in verdict.standing if state.event},
                 "timed_out": isinstance(verdict, kinds.TimeUp),
             }
         case kinds.Disagreement():

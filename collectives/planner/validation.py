@@ -239,7 +239,7 @@ class Validation(list):
                     f"    each source judged by the others' band: median error {error:.0%}, {inside:.0%} inside it"
                 )
                 held = rows.untouched
-                median = statistics.median(each.median for each in held.sources.values())
+                median = statistics.median(source.median for source in held.sources.values())
                 many = sum(band.low <= row.ratio <= band.high for row in held)
                 lines.append(
                     f"    {len(held.sources)} sources not used for fitting: median error {median:.0%}, "

@@ -22,10 +22,10 @@ from ..log.event import MAIN, Event, Value
 from ..log.messages import Again
 from . import torch_private
 from .callers import owner
+from .early_use import FRAMES, Guard
 from .tensors import outline
 from .threads import here
 from .traced import TracedWork, WorkPart
-from .watch import FRAMES, Guard
 
 MAX_PATTERNS = 4096
 DEEP = 24  # frames of torch between a call and the program's line

@@ -15,7 +15,7 @@ _NUMPY = {
     getattr(torch, name): np.dtype(name)
     for name in ("float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "uint8")
 } | {torch.bool: np.dtype(bool)}
-_tolist = torch.Tensor.tolist  # before watch.py replaces it: the recorder's reading isn't the program's
+_tolist = torch.Tensor.tolist  # before early_use.py replaces it: the recorder's reading isn't the program's
 MAX_ELEMENTS = 1 << 16  # of a list, to be compared one by one
 
 

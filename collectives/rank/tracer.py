@@ -3,7 +3,7 @@
 The kernel (kernel.py) hands it each call of an operator. It reads the call (operators.py), reports it, passes it on to
 its backend, and returns a Work of its own (traced.py), so what was asynchronous stays asynchronous.
 
-Its parts, each of which holds what only some calls need: point_to_point.py (gloo's messages), watch.py (tensors used
+Its parts, each of which holds what only some calls need: point_to_point.py (gloo's messages), early_use.py (tensors used
 too early), idle.py (waits inside autograd), device.py (calls in a device's stream, loaded with the first of them). A
 job may add callsites.py (calls repeated from one call site) and finite.py (a look for NaN and infinity).
 """
@@ -24,16 +24,16 @@ from torch.distributed import Work
 
 from ..log.event import Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
-from . import kernel, steps, threads, torch_private
+from . import kernel, step_marks, threads, torch_private
 from .callers import learners_call
 from .discarded import discarded
+from .early_use import Guard, Unwatched, Watch
 from .groups import KnownGroups
 from .idle import Idle
 from .operators import SAME_CALL, arguments, read
 from .point_to_point import Messages, is_blocking, message
 from .tensors import capture, is_dense
 from .traced import TracedWork, WorkPart, in_their_own_words
-from .watch import Guard, Unwatched, Watch
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 WAITED_FOR = {"cpu"}  # kinds of device whose calls are waited for; those of any other go into a stream (device.py)
 HANDLED_CHARACTERS = 300
 _BETWEEN = {  # files of the frames between a program and the kernel
-    os.path.join(os.path.dirname(__file__), file) for file in ("watch.py", "point_to_point.py", "callsites.py")
+    os.path.join(os.path.dirname(__file__), file) for file in ("early_use.py", "point_to_point.py", "callsites.py")
 }
 
 
@@ -84,7 +84,7 @@ class Tracer:
         self.messages = Messages(self)
         self.watch = Watch(self._touched) if torch_private.WATCHING else Unwatched()
         self.idle = Idle(self)
-        self.steps = steps.Steps()
+        self.steps = step_marks.Steps()
         self._threads = threads.Follower(emit)
         self._device: Device | None = None
 

@@ -78,7 +78,7 @@ class _Rank:
         self.cut_at: float | None = None  # time.monotonic() since which its process's end is unknown
 
 
-class _Other(Pipe):
+class _OtherCollector(Pipe):
     """The collector of another host, once it has shown the token.  clock: offset to add to its times."""
 
     known = False
@@ -96,7 +96,7 @@ class Collector(Host):
         super().__init__(local, count)
         self._others, self._token, self._size, self._began = others, way["token"], world_size, way["began"]
         self._ranks: dict[int, _Rank] = {}  # of all hosts
-        self._hosts: dict[_Other, set[int]] = {}  # the ranks of each other host
+        self._hosts: dict[_OtherCollector, set[int]] = {}  # the ranks of each other host
         if others is not None:
             self._select.register(others, selectors.EVENT_READ, self._accept_other)
         self._writer = Writer(folder, world_size, options.script, options.last, self._standing, self._began)
@@ -185,12 +185,12 @@ class Collector(Host):
         sock, _ = self._others.accept()
         alive(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        other = _Other(sock)
+        other = _OtherCollector(sock)
         self._connected += 1
         self._hosts[other] = set()
         self._select.register(sock, selectors.EVENT_READ, partial(self._hear, other))
 
-    def _hear(self, other: _Other) -> None:
+    def _hear(self, other: _OtherCollector) -> None:
         try:
             frames = other.receive()
             for what, piece in frames or ():
@@ -204,7 +204,7 @@ class Collector(Host):
                 self._judge.dark(self._ranks[min(ranks)].where.host, ranks)
             self._close_other(other)
 
-    def _take(self, other: _Other, what: dict, piece: bytes) -> None:
+    def _take(self, other: _OtherCollector, what: dict, piece: bytes) -> None:
         if not other.known:
             if what["token"] != self._token:
                 raise ValueError("no collector of this job")
@@ -230,7 +230,7 @@ class Collector(Host):
         elif "gone" in what:
             self.gone(what["gone"], what["status"])
 
-    def _close_other(self, other: _Other) -> None:
+    def _close_other(self, other: _OtherCollector) -> None:
         self._select.unregister(other.sock)
         other.sock.close()
         self._connected -= 1
@@ -240,7 +240,7 @@ class Collector(Host):
             self.gone(number, None)
         del self._hosts[other]
 
-    def _left(self, other: _Other) -> set[int]:
+    def _left(self, other: _OtherCollector) -> set[int]:
         """The ranks of another host that have not ended, according to its collector."""
         return {number for number in self._hosts[other] if self._ranks[number].where.connected}
 

@@ -153,7 +153,7 @@ class Judge:
         monitor = self._monitor
         if monitor.standstill(0.0) or not all(map(monitor.made, range(monitor.world_size))):
             return True
-        return any(each.lacking for each in monitor.standing)
+        return any(state.lacking for state in monitor.standing)
 
     @property
     def _is_late(self) -> bool:

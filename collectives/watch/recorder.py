@@ -20,13 +20,13 @@ from ..log.messages import Called, Completed, Failed, Joining, Message
 from ..rank import threads, torch_private
 from ..rank.callers import is_learners
 from ..rank.callsites import Callsites
+from ..rank.early_use import Unwatched
 from ..rank.failure import failure
 from ..rank.finite import Finite
 from ..rank.groups import Groups, KnownGroups
 from ..rank.replicas import Replicas
 from ..rank.tensors import capture, outline
 from ..rank.tracer import Tracer
-from ..rank.watch import Unwatched
 from . import client
 from .lines import RETURN_MESSAGE
 from .pipe import say

@@ -65,17 +65,17 @@ def show_error(hook: Callable, kind: type, error: BaseException, _: TracebackTyp
 
 def _without_ours(error: BaseException) -> TracebackType | None:
     """The traceback of an error without this package's frames, and without the runpy that started it."""
-    frames, each = [], error.__traceback__
-    while each is not None:
-        if each.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    frames, frame = [], error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             if all(frame.tb_frame.f_code.co_filename.startswith("<frozen") for frame in frames):
                 frames.clear()
         else:
-            frames.append(each)
-        each = each.tb_next
+            frames.append(frame)
+        frame = frame.tb_next
     if not frames and not isinstance(error, SyntaxError):  # no script was reached: this is an error of our own
         return error.__traceback__
     below = None
-    for each in reversed(frames):
-        below = TracebackType(below, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    for frame in reversed(frames):
+        below = TracebackType(below, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return below

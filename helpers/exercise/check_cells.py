@@ -108,8 +108,8 @@ def check_practice(answer: Callable) -> None:
 
 def _of_the_chapter(task: Task | Puzzle) -> str:
     """A sentence on how many of its chapter's short tasks are done with this one."""
-    chapter, tasks = next((each for each in PRACTICE.items() if task in each[1]), ("", (task,)))
-    done = {task.name, *progress.practice().get(chapter, ())} & {each.name for each in tasks}
+    chapter, tasks = next((item for item in PRACTICE.items() if task in item[1]), ("", (task,)))
+    done = {task.name, *progress.practice().get(chapter, ())} & {task.name for task in tasks}
     if len(tasks) == 1:
         return "That is this chapter's practice done."
     whole = f"chapter's {len(tasks)} short tasks" if chapter[:2].isdigit() else f"page's {len(tasks)}"
@@ -130,7 +130,7 @@ def _record_success(task: Task | Puzzle, aspect: str, tried: list[TriedCase]) ->
 
 def _show_one(task: Task, tried: list[TriedCase]) -> None:
     """Show the most telling run of a right answer that fits a picture."""
-    fitting = [each for each in tried if 1 < each[0].world_size <= MOST_RANKS_SHOWN and each[0].size > 0]
+    fitting = [case for case in tried if 1 < case[0].world_size <= MOST_RANKS_SHOWN and case[0].size > 0]
     runs = [Run(case.world_size, [], attempt.events, name=task.name) for case, _, attempt in fitting]
     counted = [(run, sum(map(len, run.events))) for run in runs]
     telling = [each for each in counted if 0 < each[1] <= MOST_EVENTS_SHOWN]

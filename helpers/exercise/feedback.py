@@ -261,7 +261,7 @@ def _arguments(parameters: tuple[str, ...], arguments: tuple) -> str:
 def in_words(value: Any) -> str:
     """A value in a line."""
     tensors = value if isinstance(value, list) else [value]
-    all_tensors = bool(tensors) and all(isinstance(each, torch.Tensor) for each in tensors)
+    all_tensors = bool(tensors) and all(isinstance(tensor, torch.Tensor) for tensor in tensors)
     return text(_dense(value)) if all_tensors else _Line().repr(value)
 
 

@@ -84,8 +84,8 @@ def raised(verdict: Raised) -> str:
 
 def _consequences(verdict: Raised | Died | Unreachable) -> list[str]:
     """The consequences of the ranks' end for others: calls that these have made and that can no longer complete."""
-    waiting = [each for each in verdict.standing if each.event and each.rank not in verdict.ranks]
-    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
+    waiting = [state for state in verdict.standing if state.event and state.rank not in verdict.ranks]
+    calls = alike((state.rank, call_waited_in(state, verdict.world_size)) for state in waiting)
     return [f"As a consequence, {name_ranks(ranks)} couldn't finish {what}." for what, ranks in calls.items()]
 
 
@@ -111,7 +111,7 @@ def died(verdict: Died) -> str:
     if last := each.last:
         where = "in" if last.end is None else "after"
         lines.append(f"    {where} {last.op} #{last.index + 1}   {source(last.line)}".rstrip())
-    if cause := _what(verdict.last_words):
+    if cause := _call_words(verdict.last_words):
         lines.append(f"It left this message: {cause}")
     if status == -signal.SIGKILL:
         lines.append(FROM_OUTSIDE)
@@ -167,7 +167,7 @@ def killed_by(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def _what(last_words: str) -> str:
+def _call_words(last_words: str) -> str:
     """The line that names the cause, of what C++ printed before it aborted."""
     causes = (line.split("what():", 1)[1].strip() for line in last_words.splitlines() if "what():" in line)
     return next(causes, "")

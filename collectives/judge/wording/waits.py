@@ -25,7 +25,7 @@ LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that
 
 def table(standing: Sequence[Standing]) -> str:
     """A table of every rank's state and source line: one row for ranks in the same state."""
-    return rows((each.rank, stands(each, len(standing)), source(_line(each))) for each in standing)
+    return rows((state.rank, stands(state, len(standing)), source(_line(state))) for state in standing)
 
 
 def stands(each: Standing, world_size: int) -> str:
@@ -53,11 +53,11 @@ def _at(each: Standing) -> str:
 def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
     """The ranks' states, in one line."""
     size = len(standing)
-    busy = [each for each in standing if not each.returned]
+    busy = [state for state in standing if not state.returned]
     head = f"{size} ranks" if len(busy) == size else f"{len(busy)} of {size} ranks"
     if not started:
         return f"{head} starting ..."
-    doing = alike((each.rank, _does(each, size)) for each in busy)
+    doing = alike((member.rank, _does(member, size)) for member in busy)
     words = (what if len(doing) == 1 else f"{name_ranks(ranks)} {what}" for what, ranks in doing.items())
     return f"{head} running {name}: {'; '.join(words)} ..."
 
@@ -83,7 +83,7 @@ def interruption(verdict: Interruption) -> str:
 
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
-    errors = handled(each.event for each in verdict.standing)
+    errors = handled(state.event for state in verdict.standing)
     lacks = [*_lost(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
     return "\n".join([head, *_causes(verdict), _told(verdict.standing), *errors, *lacks])
 
@@ -101,7 +101,8 @@ def _told(standing: Sequence[Standing]) -> str:
     """The table of a job, whose ranks start by themselves."""
     size = len(standing)
     described = (
-        (each.rank, stands(each, size) if each.began else "has not started", source(_line(each))) for each in standing
+        (state.rank, stands(state, size) if state.began else "has not started", source(_line(state)))
+        for state in standing
     )
     return rows(described)
 
@@ -110,9 +111,11 @@ def _lack_entries(verdict: Standstill) -> Iterable[str]:
     """A sentence for each function in which ranks wait for others to come."""
     yield from _lack_members(verdict.standing)
     for name in ENTRIES:
-        inside = [each.rank for each in verdict.standing if each.entering == name and each.lacking is None]
+        inside = [state.rank for state in verdict.standing if state.entering == name and state.lacking is None]
         others = [
-            each.rank for each in verdict.standing if each.rank not in inside and (name == ENTRIES[1] or not each.made)
+            state.rank
+            for state in verdict.standing
+            if state.rank not in inside and (name == ENTRIES[1] or not state.made)
         ]
         if inside and others:
             yield f"{name} of {name_ranks(inside)} lacks {name_ranks(others)}."
@@ -122,7 +125,7 @@ def _lack_entries(verdict: Standstill) -> Iterable[str]:
 
 def _lack_members(standing: Sequence[Standing]) -> Iterable[str]:
     """A sentence for each group that ranks make with its members alone: on those that haven't come."""
-    making = alike((each.rank, each.lacking) for each in standing if each.entering == ENTRIES[1])
+    making = alike((state.rank, state.lacking) for state in standing if state.entering == ENTRIES[1])
     for lacking, inside in making.items():
         if lacking:
             yield (
@@ -143,7 +146,7 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
         end = f": {name_ranks(gone)} returned, so it can never finish." if gone else "."
         number = call.events[0].index + 1
         yield f"{call.op} #{number} of {name_ranks(list(call.ranks))} lacks {name_ranks(sorted(absent))}{end}"
-    if verdict.in_flight and not verdict.calls and not any(each.lost for each in verdict.standing):
+    if verdict.in_flight and not verdict.calls and not any(state.lost for state in verdict.standing):
         flights = "; ".join(
             f"{call.op} #{call.events[0].index + 1} on {name_ranks(list(ranks))}" for call, ranks in verdict.in_flight
         )
@@ -153,7 +156,7 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
 
 def _lost(standing: Sequence[Standing]) -> list[str]:
     """A sentence for each message that a rank waits for and that gloo may have lost."""
-    return [drop_note(each.lost) for each in standing if each.lost]
+    return [drop_note(state.lost) for state in standing if state.lost]
 
 
 def stood(verdict: Halt) -> list[str]:
@@ -172,12 +175,14 @@ def stood(verdict: Halt) -> list[str]:
 def deadlock(verdict: Deadlock) -> str:
     waiting = [verdict.standing[rank] for rank in verdict.ranks]
     gone = [verdict.standing[rank] for rank in sorted(verdict.absent) if verdict.standing[rank].returned]
-    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
+    calls = alike((state.rank, call_waited_in(state, verdict.world_size)) for state in waiting)
     clauses = [f"{name_ranks(ranks)} {verb('wait', ranks)} in {what}" for what, ranks in calls.items()]
-    ends = alike((each.rank, after(each.made)) for each in gone)
+    ends = alike((state.rank, after(state.made)) for state in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
-    advice = _advice(verdict, [each.rank for each in gone])
-    more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *handled(each.event for each in verdict.standing)])
+    advice = _advice(verdict, [state.rank for state in gone])
+    more = "".join(
+        f"\n{line}" for line in [*apart(verdict.parted), *handled(state.event for state in verdict.standing)]
+    )
     return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
 
@@ -219,7 +224,7 @@ def _tags(verdict: Deadlock) -> str:
 
 def deserted(verdict: Deserted) -> str:
     waiting = [verdict.standing[rank] for rank in verdict.ranks]
-    calls = alike((each.rank, call_waited_in(each, verdict.world_size)) for each in waiting)
+    calls = alike((state.rank, call_waited_in(state, verdict.world_size)) for state in waiting)
     clauses = [
         f"{name_ranks(ranks)} lost {'its' if len(ranks) == 1 else 'their'} connections in {what}"
         for what, ranks in calls.items()
@@ -238,7 +243,9 @@ def deserted(verdict: Deserted) -> str:
 
 def time_up(verdict: TimeUp) -> str:
     size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
-    doing = alike((each.rank, f"in {call_waited_in(each, size)}" if each.event else _at(each)) for each in busy)
+    doing = alike(
+        (member.rank, f"in {call_waited_in(member, size)}" if member.event else _at(member)) for member in busy
+    )
     who = "; ".join(
         f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
         for what, ranks in doing.items()
@@ -252,11 +259,11 @@ def _look_for(busy: list[Standing], fits: bool, distant: bool) -> str:
         return lack_members
     if lost := _lost(busy):
         return "\n".join(lost)
-    if any(each.entering == "new_group" for each in busy):
+    if any(member.entering == "new_group" for member in busy):
         return EVERY_RANK_MAKES_IT
-    if not all(each.event for each in busy):
+    if not all(member.event for member in busy):
         return LONGER
-    if fits and (made := [each.rank for each in busy if each.call.is_complete]):
+    if fits and (made := [member.rank for member in busy if member.call.is_complete]):
         advice = "Look at what is between the ranks: a cable, a firewall, a slow network." if distant else LONGER
         return (
             f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "

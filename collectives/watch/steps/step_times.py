@@ -44,12 +44,12 @@ class TrainingStep(NamedTuple):
     @property
     def seconds(self) -> float:
         """From when the first rank begins until the last one ends."""
-        return max(each.end for each in self.ranks.values()) - min(each.start for each in self.ranks.values())
+        return max(share.end for share in self.ranks.values()) - min(share.start for share in self.ranks.values())
 
     @property
     def waited(self) -> float:
         """Seconds of all ranks together."""
-        return sum(each.waited for each in self.ranks.values())
+        return sum(share.waited for share in self.ranks.values())
 
     @property
     def late(self) -> int | None:

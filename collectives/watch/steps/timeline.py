@@ -193,7 +193,7 @@ def _lanes(run: Run, calls: list[Call], spans: list[CallSpan], start: float, sto
     for span in shown if len(shown) <= MAX_BARS else _spread_spans(shown, inside):
         _bar(sketch, span, inside, y[span.event.rank])
     arrows = [(max(a.start, b.start), a, b) for a, b in _messages(calls, spans)]
-    arrows = [each for each in arrows if each[0] >= start and each[2].end <= stop]
+    arrows = [arrow for arrow in arrows if arrow[0] >= start and arrow[2].end <= stop]
     for begin, source, target in arrows if len(arrows) <= MAX_ARROWS else ():
         y0, y1 = y[source.event.rank], y[target.event.rank]
         out = HIGH / 2 if y1 > y0 else -HIGH / 2

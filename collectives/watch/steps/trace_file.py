@@ -120,11 +120,11 @@ def _flight(span: CallSpan, first: int) -> Iterator[dict]:
 def _threads(slices: list[list[_Slice]]) -> Iterator[tuple[_Slice, int]]:
     """Each slice with its thread: the first that is free when it begins."""
     until: list[int] = []  # of each thread: when it is free
-    for each in sorted(slices, key=lambda each: (each[0].start, -each[0].end)):
-        start, end = each[0].start, each[0].end
+    for piece in sorted(slices, key=lambda piece: (piece[0].start, -piece[0].end)):
+        start, end = piece[0].start, piece[0].end
         thread = next((number for number, free in enumerate(until) if free <= start), len(until))
         until[thread : thread + 1] = [end]
-        for one in each:
+        for one in piece:
             yield one, thread
 
 

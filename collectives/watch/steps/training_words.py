@@ -74,7 +74,7 @@ def straggler(steps: StepTimes) -> str:
         for rank, each in step.ranks.items():
             caused[rank] += each.caused
     waited = sum(step.waited for step in told)
-    spent = sum(each.seconds for step in told for each in step.ranks.values())
+    spent = sum(share.seconds for step in told for share in step.ranks.values())
     if waited < LARGE_SHARE * spent:
         return f"The ranks hardly waited for one another: {waited / spent if spent else 0:.1%} of their time."
     worst = max(caused, key=caused.__getitem__)
@@ -110,7 +110,7 @@ def _ranks(steps: StepTimes) -> str:
 
 
 def _slowest(steps: StepTimes) -> str:
-    usual = Counter(sum(each.calls for each in step.ranks.values()) for step in steps).most_common(1)[0][0]
+    usual = Counter(sum(share.calls for share in step.ranks.values()) for step in steps).most_common(1)[0][0]
     rows = [("step", "took", "all ranks waited", "for", "that rank worked", "")]
     for step in sorted(steps, key=lambda step: -step.seconds)[:SLOWEST]:
         rows.append(
@@ -124,7 +124,7 @@ def _late_cells(step: TrainingStep) -> tuple[str, str]:
 
 
 def _calls(step: TrainingStep, usual: int) -> str:
-    made = sum(each.calls for each in step.ranks.values())
+    made = sum(share.calls for share in step.ranks.values())
     return "" if made == usual else f"{made:,} calls, usually {usual:,}"
 
 
