@@ -23,7 +23,14 @@ GRADER = (
 )  # fmt: skip
 EXERCISES = ("test_exercises", "test_agreement", *TEXT)
 PRICES = ("test_network", "test_machines", "test_planner", "test_calibrate", "test_traffic", "test_colours", *TEXT)
-EXPLAIN = ("test_explain", "test_explain_logs", "test_explain_evidence", "test_explain_traces", "test_one_judge", "test_imports")
+EXPLAIN = (
+    "test_explain",
+    "test_explain_logs",
+    "test_explain_evidence",
+    "test_explain_traces",
+    "test_one_judge",
+    "test_imports",
+)
 JOBS = (
     "test_cluster",
     "test_ring",
