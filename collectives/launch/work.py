@@ -60,7 +60,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
             if threads.to_join:
                 channel.send(Joining(set(threads.to_join)))
             threads.join_all()
-            result = _packed(result, tracer.returns if job.record else None)  # waits for functional collectives
+            result = _packed(result, tracer.watch.returns if job.record else None)  # waits for functional collectives
             tracer.finish()
             _flush()
             new = list(islice(reversed(sys.modules), len(sys.modules) - known))

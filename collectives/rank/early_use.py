@@ -110,6 +110,11 @@ class Watch(DispatchMode):
         self.guards[guard.index] = guard
         self.settle()
 
+    def returns(self, tensor: torch.Tensor) -> None:
+        """The function returns this tensor, which somebody will read."""
+        if self.guards:
+            self.check(tensor, "returned")
+
     def waits(self, index: int, now: bool) -> None:
         """Allow the tensors to be used during a wait: that is when gloo's reduce_scatter_single fills its output."""
         if guard := self.guards.get(index):
@@ -196,7 +201,7 @@ class Unwatched:
     def _nothing(self, *_) -> None: ...
 
     guards: dict[int, Guard] = {}
-    start = stop = due = is_due = add = waits = remove = settle = _nothing
+    start = stop = due = is_due = add = returns = waits = remove = settle = _nothing
     run_backward = staticmethod(torch_private.run_backward)
 
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from ..log.collectives import of
 from ..log.event import Event, Value, as_list
+from .point_to_point import peer
 from .tensors import aliased, has_gaps
 from .torch_private import schema
 
@@ -112,9 +113,9 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
     if kind == "all_to_all_single":
         event.splits = (tuple(given["input_split_sizes"]), tuple(given["output_split_sizes"]))
     if kind == "send":
-        event.dst, event.tag = _peer(ranks, given["dst"], "send to"), given["tag"]
+        event.dst, event.tag = peer(ranks, given["dst"], "send to"), given["tag"]
     elif kind == "recv":
-        src = None if operator == "recv_any_source_" else _peer(ranks, given["src"], "receive from")
+        src = None if operator == "recv_any_source_" else peer(ranks, given["src"], "receive from")
         event.src, event.tag = src, given["tag"]
     all_in = as_list(inputs)
     all_out = all_in if outputs is inputs else as_list(outputs)
@@ -130,17 +131,6 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
     event.misuse = "aliased" if len(all_out) > 1 and aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
-
-
-def _peer(ranks: tuple[int, ...], place: int, act: str) -> int:
-    """The global rank at a place of a group. Elsewhere gloo would look for a rank that never joins it, until its timeout."""
-    size = len(ranks)
-    if 0 <= place < size:
-        return ranks[place]
-    valid = f"Ranks are 0 to {size - 1}" if size > 1 else "The only rank is 0"
-    raise ValueError(
-        f"there is no rank {place} to {act}. {valid}; on a ring, use (rank + 1) % {size} and (rank - 1) % {size}."
-    )
 
 
 def _reduction(reduce_op: torch.ScriptObject) -> str | None:

@@ -95,6 +95,17 @@ def message(name: str, group: ProcessGroup, given: dict[str, Any]) -> Work:
     return backend.recv_anysource(tensors, tag)
 
 
+def peer(ranks: tuple[int, ...], place: int, act: str) -> int:
+    """The global rank at a place of a group. Elsewhere gloo would look for a rank that never joins it, until its timeout."""
+    size = len(ranks)
+    if 0 <= place < size:
+        return ranks[place]
+    valid = f"Ranks are 0 to {size - 1}" if size > 1 else "The only rank is 0"
+    raise ValueError(
+        f"there is no rank {place} to {act}. {valid}; on a ring, use (rank + 1) % {size} and (rank - 1) % {size}."
+    )
+
+
 def is_blocking(frame: FrameType | None) -> bool:
     """Whether send() or recv() makes the call: both are made of isend() or irecv(), and wait."""
     for _ in range(3):  # isend, its decorator, send

@@ -36,8 +36,6 @@ from .tensors import capture, is_dense
 from .traced import TracedWork, WorkPart, in_their_own_words
 
 if TYPE_CHECKING:
-    import torch
-
     from .callsites import Callsites
     from .device import Device, Streams
     from .finite import Finite
@@ -126,11 +124,6 @@ class Tracer:
         self.ask()
         for traced in [*self.open.values(), *self.messages.works()]:
             self.done(traced, waited=False, complete=traced.complete)
-
-    def returns(self, tensor: torch.Tensor) -> None:
-        """The function returns this tensor, which somebody will read."""
-        if self.watch.guards:
-            self.watch.check(tensor, "returned")
 
     # --- a call -------------------------------------------------------------------------
 
@@ -278,7 +271,7 @@ class Tracer:
 
     def ask(self) -> None:
         """Report the end of every call that is complete, as far as can be seen. Never waits."""
-        self.messages.report_released()
+        self.report_ended()
         if self._device and self._device.in_capture():
             return
         with self.lock:
