@@ -41,7 +41,7 @@ JOBS = (
     "test_nccl",
     "test_foreign",
 )
-ALWAYS = ("test_repository", "test_imports", "test_budget")
+ALWAYS = ("test_repository", "test_imports", "test_budget", "test_names")
 
 # Pattern of a path -> the tests of what is there. The first row that fits a file counts.
 AREAS = {

@@ -25,7 +25,7 @@ from .callers import owner
 from .early_use import FRAMES, Guard
 from .tensors import outline
 from .threads import here
-from .traced import TracedWork, WorkPart
+from .traced import Part, TracedWork
 
 MAX_PATTERNS = 4096
 DEEP = 24  # frames of torch between a call and the program's line
@@ -99,7 +99,7 @@ class Callsites:
             # gloo's threads inherit this one's modes, and the watch would take what they do for the program's.
             with torch_private.NoModes():
                 work = getattr(torch_private.backend(group, _CPU), pattern.method)(*args)
-            traced = TracedWork(tracer, work, [WorkPart(index, None)], by_torch=pattern.by_torch)
+            traced = TracedWork(tracer, work, [Part(index, None)], by_torch=pattern.by_torch)
             traced.after, traced.gives_up = pattern.after, pattern.gives_up
             tracer.open[index] = traced
         pattern.count += 1

@@ -18,7 +18,7 @@ from ..log.event import Event, Value
 from ..log.messages import Completed, Issued, Resumed, Waiting
 from . import threads, torch_private
 from .tensors import outline
-from .traced import TracedWork, WorkPart
+from .traced import Part, TracedWork
 
 ASK_SECONDS = 0.0002  # between two looks at a device that is waited for
 CAPTURE_SECONDS = 10.0  # after a call that went into a graph, in which more may follow
@@ -74,7 +74,7 @@ class Device:
         # end may be asked for.
         self._capturing: Streams | None = None
         self._captured_at = 0.0
-        self._batches: dict[tuple[int, str], list[WorkPart]] = {}  # (thread, group name) -> calls of its batch
+        self._batches: dict[tuple[int, str], list[Part]] = {}  # (thread, group name) -> calls of its batch
 
     # --- issuing ------------------------------------------------------------------------
 
@@ -105,12 +105,12 @@ class Device:
         """
         batch = self._batches.get((threading.get_ident(), event.group_name))
         if batch is not None:  # NCCL starts its calls, and they are waited for, as one
-            batch.append(WorkPart(event.index, outputs))
+            batch.append(Part(event.index, outputs))
         elif waited:
             self._tracer.emit(Completed(event.index, None, self._tracer.now(), True, None))
         else:  # of a batch that C++ makes, not all calls are in the stream yet
             whole = not event.async_op and not event.is_message
-            self._leave([WorkPart(event.index, outputs)], event.captured, device, streams if whole else None)
+            self._leave([Part(event.index, outputs)], event.captured, device, streams if whole else None)
 
     def start_batch(self, group: ProcessGroup, device_type: torch.device) -> None:
         torch_private.start_coalescing(group, device_type)
@@ -155,11 +155,11 @@ class Device:
         for part in traced.parts:
             tracer.watch.remove(part.index)
         self._leave(traced.parts, traced.captured, traced.device, traced.streams, is_through)
-        traced.parts = [WorkPart(part.index, None) for part in traced.parts]
+        traced.parts = [Part(part.index, None) for part in traced.parts]
 
     def _leave(
         self,
-        parts: list[WorkPart],
+        parts: list[Part],
         captured: bool,
         device: torch.device | None,
         streams: Streams | None,
@@ -178,7 +178,7 @@ class Device:
             if is_through and not captured:
                 self._left[part.index] = is_through
 
-    def _wait_for(self, parts: list[WorkPart], is_through: Callable[[], bool]) -> None:
+    def _wait_for(self, parts: list[Part], is_through: Callable[[], bool]) -> None:
         tracer = self._tracer
         for part in parts:
             tracer.emit(Waiting(part.index, tracer.now(), False, threads.here.work))
@@ -207,7 +207,7 @@ class Device:
             if _seen(is_through):
                 self._end(index)
 
-    def end(self, parts: list[WorkPart]) -> None:
+    def end(self, parts: list[Part]) -> None:
         """Report the end of those calls that a stream still had."""
         for part in parts:
             self._end(part.index)

@@ -21,7 +21,7 @@ _MARKED = re.compile(
 )
 
 
-class WorkPart(NamedTuple):
+class Part(NamedTuple):
     """One call covered by a Work."""
 
     index: int  # of its event
@@ -47,13 +47,7 @@ class TracedWork(HasSource, Work):
     failed = succeeded = False  # whether a wait for it is known to raise its error; or has returned
 
     def __init__(
-        self,
-        tracer,
-        inner: Work,
-        parts: list[WorkPart],
-        device: torch.device | None = None,
-        streams=None,
-        by_torch=False,
+        self, tracer, inner: Work, parts: list[Part], device: torch.device | None = None, streams=None, by_torch=False
     ) -> None:
         super().__init__()
         self._tracer, self.inner, self.parts = tracer, inner, parts

@@ -33,7 +33,7 @@ from .idle import Idle
 from .operators import SAME_CALL, arguments, read
 from .point_to_point import Messages, is_blocking, message
 from .tensors import capture, is_dense
-from .traced import TracedWork, WorkPart, in_their_own_words
+from .traced import Part, TracedWork, in_their_own_words
 
 if TYPE_CHECKING:
     from .callsites import Callsites
@@ -162,7 +162,7 @@ class Tracer:
             if work is not None:
                 by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
                 by_torch = by_operator or event.within is not None
-                traced = TracedWork(self, work, [WorkPart(event.index, call.outputs)], device, streams, by_torch)
+                traced = TracedWork(self, work, [Part(event.index, call.outputs)], device, streams, by_torch)
                 traced.captured, traced.event = event.captured, event
                 in_stream = bool(streams) and not self.waits and barrier is None  # the rank itself waits in a barrier
                 traced.gives_up = in_stream or self.groups.has_short_timeout(group, event.is_message)
@@ -245,7 +245,7 @@ class Tracer:
                 if complete and self.finite:
                     self.finite.on_complete(part.index)
         if waited:  # otherwise the program may still wait for it
-            traced.parts = [WorkPart(part.index, None) for part in traced.parts]
+            traced.parts = [Part(part.index, None) for part in traced.parts]
 
     def close(self, traced: TracedWork, waited: bool) -> None:
         """Take a Work out of the open ones, as reported. Needs the lock."""

@@ -100,10 +100,7 @@ def _causes(verdict: Standstill) -> Iterable[str]:
 def _told(standing: Sequence[Standing]) -> str:
     """The table of a job, whose ranks start by themselves."""
     size = len(standing)
-    described = (
-        (state.rank, stands(state, size) if state.began else "has not started", source(_line(state)))
-        for state in standing
-    )
+    described = ((s.rank, stands(s, size) if s.began else "has not started", source(_line(s))) for s in standing)
     return rows(described)
 
 
@@ -112,11 +109,7 @@ def _lack_entries(verdict: Standstill) -> Iterable[str]:
     yield from _lack_members(verdict.standing)
     for name in ENTRIES:
         inside = [state.rank for state in verdict.standing if state.entering == name and state.lacking is None]
-        others = [
-            state.rank
-            for state in verdict.standing
-            if state.rank not in inside and (name == ENTRIES[1] or not state.made)
-        ]
+        others = [s.rank for s in verdict.standing if s.rank not in inside and (name == ENTRIES[1] or not s.made)]
         if inside and others:
             yield f"{name} of {name_ranks(inside)} lacks {name_ranks(others)}."
         elif inside:
@@ -180,9 +173,7 @@ def deadlock(verdict: Deadlock) -> str:
     ends = alike((state.rank, after(state.made)) for state in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [state.rank for state in gone])
-    more = "".join(
-        f"\n{line}" for line in [*apart(verdict.parted), *handled(state.event for state in verdict.standing)]
-    )
+    more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *handled(s.event for s in verdict.standing)])
     return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
 
@@ -243,9 +234,7 @@ def deserted(verdict: Deserted) -> str:
 
 def time_up(verdict: TimeUp) -> str:
     size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
-    doing = alike(
-        (member.rank, f"in {call_waited_in(member, size)}" if member.event else _at(member)) for member in busy
-    )
+    doing = alike((s.rank, f"in {call_waited_in(s, size)}" if s.event else _at(s)) for s in busy)
     who = "; ".join(
         f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
         for what, ranks in doing.items()
