@@ -31,7 +31,7 @@ CEILINGS = {
     "collectives/train": 2_215,
     "collectives/watch": 8_660,
     "grader": 4_815,
-    "helpers": 4_625,
+    "helpers": 4_650,
     "tools": 2_300,
 }
 

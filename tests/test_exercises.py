@@ -381,6 +381,20 @@ def test_a_short_task_says_how_many_of_its_chapter_are_done(monkeypatch, tmp_pat
     assert "1 of 5 short tasks done" in repr(Progress({}, practice={chapter: ["mean_shard"]}))
 
 
+def test_a_right_answer_is_told_its_calls(capsys):
+    check_practice(named(practice.RIGHT["mean_loss"][0], "mean_loss"))
+    assert capsys.readouterr().out.startswith("Right, in 8 cases on 1 to 8 ranks, with one reduce.")
+
+
+def test_a_budget_is_not_checked_of_an_answer_that_is_wrong():
+    """It would repeat the whole message."""
+    answer = named(practice.WRONG["mean_loss"][1][0], "mean_loss")
+    with pytest.raises(CheckFailed, match="the sum of the losses"):
+        check_values(answer)
+    with pytest.raises(CheckFailed, match="isn't right yet, so its budget wasn't checked"):
+        check_budget(answer)
+
+
 @pytest.mark.slow
 def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 5.0)

@@ -345,10 +345,6 @@ TASKS = (
                 "this is averaged over tensor ranks. They hold different pieces of the same layers.",
             ),
             Suspect(
-                lambda args: averaged(args, lambda place: ()),
-                "this is averaged over all ranks. Tensor ranks hold different pieces of a layer, and stages hold different layers.",
-            ),
-            Suspect(
                 transposed,
                 "here the stages of a replica are neighbors. In this task all ranks of the first stage come first.",
             ),
@@ -363,6 +359,10 @@ TASKS = (
             Suspect(
                 lambda args: scaled(args, coordinates(args)[1] / len(args)),
                 "this is divided by all ranks. How many gradients went into the sum?",
+            ),
+            Suspect(
+                lambda args: averaged(args, lambda place: ()),
+                "this is averaged over all ranks. Tensor ranks hold different pieces of a layer, and stages hold different layers.",
             ),
         ),
         thoughts={

@@ -12,6 +12,7 @@ import contextlib
 import io
 import pickle
 import sys
+from collections import Counter
 from typing import Any, Callable
 
 from collectives import frontend
@@ -64,8 +65,8 @@ def check_values(answer: Callable) -> None:
     task, key = task_of(answer), _key(answer)
     try:
         tried = attempt_all(task, answer, budget=False)
-    except CheckFailed:
-        _wrong.add(key)
+    except CheckFailed as failed:
+        _wrong.update({key} if not isinstance(failed, NotWritten) else ())
         raise
     print(wrap(f"Right: {task.name} does what it should in {_tried_words(task)}."))
     _record_success(task, "values", tried)
@@ -100,10 +101,18 @@ def check_practice(answer: Callable) -> None:
     except NotWritten:
         print(to_write(task, "Or open the answer below."))
         return
-    print(f"Right, in {_tried_words(task)}. {_of_the_chapter(task)}")
+    print(wrap(f"Right, in {_tried_words(task)}{_calls(task, tried)}. {_of_the_chapter(task)}"))
     progress.practised(task.name)
     if isinstance(task, Task):
         _show_one(task, tried)
+
+
+def _calls(task: Task | Puzzle, tried: list[TriedCase]) -> str:
+    """', with one all_reduce': a rank's calls in the case with the most ranks; "" where it makes none."""
+    *_, attempt = max(tried, key=lambda each: each[0].world_size)
+    made = Counter(e.within or e.op for e in max(attempt.events, key=len, default=()))
+    words = [f"one {op}" if count == 1 else f"{count} calls of {op}" for op, count in made.items()]
+    return f", with {' and '.join(words)}" if words and isinstance(task, Task) else ""
 
 
 def _of_the_chapter(task: Task | Puzzle) -> str:
@@ -257,7 +266,9 @@ def _run_single(
         (attempt,) = attempts_of(done, 1)
         if verdict := judge(task, case, arguments, attempt, budget):
             if verdict.aspect == "values" and verdict.thought and isinstance(task, Task):
-                ran = [each for each in (*ran, *_on_more(task, answer, case)) if each[0].uneven <= case.uneven]
+                ran = [
+                    each for each in (*ran, *_on_more(task, answer, case)) if each[0] in passed or _alike(each[0], case)
+                ]
                 others = [(inputs, attempt.results) for _, inputs, attempt in ran]
                 verdict = judge(task, case, arguments, attempt, budget, others)
             words, shows = "", verdict.shows
@@ -269,13 +280,19 @@ def _run_single(
 
 
 def _on_more(task: Task, answer: Callable, failed: Case) -> list[TriedCase]:
-    """Cases on three ranks, if fewer or more failed: two ranks' maximum may be their sum."""
-    cases = [case for case in task.cases if case.world_size == WORLD_SIZES[1] != failed.world_size]
+    """Cases like one that failed, on a different number of ranks: two ranks' maximum may be their sum."""
+    alike = [case for case in task.cases if case.world_size not in (1, failed.world_size) and _alike(case, failed)]
+    cases = [case for case in alike if case.world_size == alike[0].world_size]
     inputs = [task.arguments(case) for case in cases]
     try:
         return list(zip(cases, inputs, attempts_of(_run(answer, cases, inputs), len(cases)))) if cases else []
     except RunError:
         return []
+
+
+def _alike(case: Case, failed: Case) -> bool:
+    """Whether a mistake that explains the case that failed should explain this one."""
+    return (case.kind, case.dtype) == (failed.kind, failed.dtype) and case.uneven <= failed.uneven
 
 
 def _show(done: Run, shows: Any = None) -> None:

@@ -4036,7 +4036,7 @@ def mean_over(gradient, groups):
     return gradient / len(groups[mine])
 
 
-@wrong(AVERAGE, "averaged over all ranks. Tensor ranks hold different pieces")
+@wrong(AVERAGE, "averaged over (all|tensor) ranks")
 def averaged_over_everybody(gradient, tensor, pipeline):
     dist.all_reduce(gradient)
     return gradient / dist.get_world_size()

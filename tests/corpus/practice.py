@@ -777,7 +777,7 @@ def ask_rank_zero(x):
     return bool(same)
 
 
-@wrong("in_sync", "a NaN on one rank is overlooked")
+@wrong("in_sync", "a NaN on one rank is overlooked|view x as bytes")
 def smallest_and_largest_value(x):
     least, greatest = x.clone(), x.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -1799,3 +1799,45 @@ def zeros_of_the_owner(x, owner):
     y = torch.zeros_like(x)
     dist.broadcast(y, src=owner)
     return y
+
+
+@wrong("how_many", r"\A(?s:(?!.*the sum of the ranks))")
+def largest_rank():
+    x = torch.tensor([dist.get_rank()])
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.item()
+
+
+@wrong("how_many", "must return an int, not a float32 tensor of shape")
+def count_in_a_tensor():
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return x
+
+
+@wrong("hand_over", "never waits for its irecv|without waiting for it")
+def waits_for_its_send_only(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine, theirs = x.clone(), torch.zeros_like(x)
+    works = [dist.isend(mine, (rank + 1) % n), dist.irecv(theirs, (rank - 1) % n)]
+    works[0].wait()
+    x.zero_()
+    return theirs
+
+
+@wrong("largest", "rank 1 alone should return the result")
+def largest_on_every_rank(x):
+    y = x.clone()
+    dist.reduce(y, dst=dist.get_world_size() - 1, op=dist.ReduceOp.MAX)
+    return y
+
+
+@wrong("mean_loss", r"\A(?s:(?=.*NameError)(?!.*Think: ))")
+def slip_of_a_name(loss):
+    return losses.mean()  # noqa: F821
+
+
+@wrong("nan_ranks", r"expected   \[")
+def first_rank_always(loss):
+    dist.all_reduce(loss)
+    return [0] if dist.get_rank() == 0 else None

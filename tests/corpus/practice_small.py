@@ -275,7 +275,7 @@ def floats_only(tensors):
             dist.broadcast(tensor, src=0)
 
 
-@wrong("same_state", "`x = ...` or `torch.cat` makes is a new one")
+@wrong("same_state", r"`xs\[k\] = ...` or `torch.cat` makes is a new one")
 def replaced_in_the_list(tensors):
     for k, tensor in enumerate(tensors):
         tensors[k] = tensor.clone()
