@@ -25,10 +25,11 @@ def start(spec: RankSpec, descriptors: list[int]) -> NoReturn:
 
 def main(descriptor: int) -> None:
     """Run the rank that `start` was given."""
-    from . import process, server
+    from .process import rank_main
+    from .warmup import preload
 
     with open(descriptor, "rb") as file:
         file.seek(0)
         spec, (sock, *streams) = pickle.load(file)
-    server.preload()
-    process.rank_main(spec, socket.socket(fileno=sock), *streams)
+    preload()
+    rank_main(spec, socket.socket(fileno=sock), *streams)

@@ -8,8 +8,6 @@ runs no thread and no tensor work of its own, which is what makes forking it saf
 
 import ctypes
 import errno
-import gc
-import importlib
 import os
 import select
 import shutil
@@ -20,13 +18,9 @@ import traceback
 from contextlib import suppress
 from typing import Callable
 
-import torch
-
 from ..log import messages
-from ..rank import torch_private, tracer
 from . import fresh, process, wire
-
-MAX_STDERR_BYTES = 1 << 20
+from .warmup import import_modules, preload
 
 
 class Server:
@@ -97,7 +91,7 @@ class Server:
                     if its_run == run:
                         os.kill(pid, signal.SIGUSR1)
             case wire.Preload(modules):
-                _import(modules)
+                import_modules(modules)
             case _:
                 raise TypeError(f"the server was sent {request!r}, which is not a request")
 
@@ -199,35 +193,6 @@ def _kill(pid: int, kill: Callable[[int, int], None] = os.kill) -> None:
     """kill: os.killpg for all of the session that this process leads."""
     with suppress(ProcessLookupError, PermissionError):  # another user's: a rank may have started sudo
         kill(pid, signal.SIGKILL)
-
-
-def preload() -> None:
-    """Initialize the parts of torch that every rank uses, so that a fork inherits them."""
-    torch.set_num_threads(1)
-    torch_private.fake_backend()
-    if torch_private.RECORDING:
-        with tracer.Tracer(0, lambda *_: None, 0.0):
-            torch.zeros(1).add_(1).clone()
-    freeze_gc()
-
-
-def _import(modules: list[str]) -> None:
-    """Import modules for later ranks to inherit."""
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception:  # a rank that needs it raises the error itself
-            traceback.print_exc()
-    freeze_gc()
-    if os.fstat(2).st_size > MAX_STDERR_BYTES:  # modules warn, and nobody reads this file while all is well
-        os.ftruncate(2, 0)
-        os.lseek(2, 0, os.SEEK_SET)
-
-
-def freeze_gc() -> None:
-    """Keep the garbage collector from dirtying the pages that ranks share."""
-    gc.collect()
-    gc.freeze()
 
 
 def main(descriptor: int, folder: str) -> None:
