@@ -15,7 +15,7 @@ import urllib.request
 
 import pytest
 
-from collectives.watch.explain import server
+from collectives.watch.explain import debug_server
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.text import Text, line
 from tests import ROOT
@@ -365,7 +365,7 @@ def test_the_debug_server_of_a_job_that_hangs(tmp_path, monkeypatch):
     )
     try:
         until(lambda: (tmp_path / "here").exists() and is_open(port))
-        monkeypatch.setattr(server, "SECONDS", 0.1)
+        monkeypatch.setattr(debug_server, "SECONDS", 0.1)
         told = explain(f"http://localhost:{port}")
         page = urllib.request.urlopen(f"http://localhost:{port}/fr_trace_json").read()
     finally:

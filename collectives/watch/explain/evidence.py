@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Iterable, Iterator
 
 from ..record import is_record
-from . import dump, plain, server, traces
+from . import debug_server, dump, plain, traces
 from .dump import Dump
 from .failures import Failures
 from .hosts import Hosts
@@ -87,7 +87,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                 found.said.append(f"{file} {error}.")
             except OSError as error:
                 found.said.append(f"{file} could not be read: {error.strerror or error}.")
-        for address in filter(server.is_address, map(str, paths)):
+        for address in filter(debug_server.is_address, map(str, paths)):
             _ask(address, found, known)
         if STDIN in map(str, paths):
             if not _read_text(sys.stdin.buffer, "standard input", found):
@@ -128,7 +128,7 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield from (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         elif path.exists():
             yield path
-        elif str(path) != STDIN and not server.is_address(str(original)):
+        elif str(path) != STDIN and not debug_server.is_address(str(original)):
             raise FileNotFoundError(f"there is no {path}.")
 
 
@@ -140,21 +140,21 @@ def _in_order(file: Path) -> tuple:
 
 def _ask(address: str, found: Evidence, known: dict) -> None:
     """Add the answers of a job's debug server."""
-    answers = server.ask(address)
+    answers = debug_server.ask(address)
     for answer in answers:
         _add_stacks(answer, address, found)
     _add_records(answers[-1], address, found, known)
-    found.moved = server.moved(*answers)
+    found.moved = debug_server.moved(*answers)
 
 
-def _add_stacks(answer: server.Answer, name: str, found: Evidence) -> None:
+def _add_stacks(answer: debug_server.Answer, name: str, found: Evidence) -> None:
     for rank, text in answer.stacks.items():
         found.stacks.begin(name, rank)
         for each in text.splitlines():
             found.stacks.read(line(each))
 
 
-def _add_records(answer: server.Answer, name: str, found: Evidence, known: dict) -> None:
+def _add_records(answer: debug_server.Answer, name: str, found: Evidence, known: dict) -> None:
     for rank, record in answer.records.items():
         found.dumps.append(dump.read(record, f"{name}, rank {rank}", known))
 
@@ -192,8 +192,8 @@ def _take(file: Path, found: Evidence, known: dict) -> bool:
 
 def _take_page(text: str, name: str, found: Evidence, known: dict) -> bool:
     """Read a page of the debug server that somebody saved."""
-    answer = server.Answer()
-    server.add(server.pages(text)[0], answer)
+    answer = debug_server.Answer()
+    debug_server.add(debug_server.pages(text)[0], answer)
     _add_stacks(answer, name, found)
     _add_records(answer, name, found, known)
     return bool(answer.stacks or answer.records)
