@@ -70,7 +70,6 @@ MOST_BINDINGS = 1690  # of all variables, parameters, functions and classes; may
 # Modules that share a name, and why they may.
 SAME_STEM = {
     "alike": "steps of a schedule that are alike, and submissions that are",
-    "server": "what ranks are forked from, and the debug server that explain asks",
     "calibrate": "the room, its main module, and the face that chapters import",
     "cost": "the room and its main function",
     "pipeline": "the room and its main class",
