@@ -54,7 +54,7 @@ def _lay_out(event: Event, header: dict[str, Any]) -> None:
     strides, gaps = header.get("strides"), header.get("gaps", [False, False])
     sized = isinstance(strides, list) and len(strides) <= 8 and all(_is_size(stride) for stride in strides)
     if strides is not None and not sized:
-        raise Malformed("strides that are no numbers")
+        raise Malformed("a stride that isn't a number")
     if not isinstance(gaps, list) or len(gaps) != 2:
         raise Malformed("a call that says nothing of its tensors")
     event.strides = strides and tuple(strides)

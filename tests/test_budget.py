@@ -5,34 +5,34 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_110  # lines of functions, in
-MOST_FILES = 52
+MOST_ENTERED = 3_100  # lines of functions, in
+MOST_FILES = 53
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_200
+MOST_OF_SPINE = 2_145
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
-    "collectives/algorithms": 2_890,
-    "collectives/calibrate": 500,
-    "collectives/cost": 1_500,
+    "collectives/algorithms": 2_885,
+    "collectives/calibrate": 495,
+    "collectives/cost": 1_490,
     "collectives/draw": 1_590,
-    "collectives/figures": 680,
-    "collectives/judge": 2_750,
-    "collectives/launch": 2_550,
+    "collectives/figures": 675,
+    "collectives/judge": 2_745,
+    "collectives/launch": 2_555,
     "collectives/log": 1_480,
-    "collectives/machines": 940,
+    "collectives/machines": 935,
     "collectives/outcome": 240,
     "collectives/planner": 1_890,
     "collectives/rank": 2_760,
     "collectives/remote": 1_320,
-    "collectives/same": 2_080,
+    "collectives/same": 2_040,
     "collectives/train": 2_215,
-    "collectives/watch": 8_700,
+    "collectives/watch": 8_695,
     "grader": 4_815,
-    "helpers": 4_650,
-    "tools": 2_300,
+    "helpers": 4_635,
+    "tools": 2_295,
 }
 
 

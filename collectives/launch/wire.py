@@ -52,10 +52,8 @@ class Place(NamedTuple):
 
     # Files of /proc that name the namespaces of a host (remote/hosts.py), in the order of entering them.
     namespaces: tuple[str, ...] = ()  # empty: the rank runs where it was forked
-    fresh: bool = (
-        False  # whether it runs in a Python of its own, which hashes strings its own way, rather than in a fork
-    )
     environ: dict[str, str] = {}  # variables that torchrun sets differently on each host, and the network interface
+    fresh: bool = False  # whether it runs in a Python of its own, with its own hash seed, rather than in a fork
 
 
 class RankSpec(NamedTuple):
