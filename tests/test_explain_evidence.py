@@ -353,8 +353,6 @@ dist.all_reduce(torch.ones(8))
 
 @pytest.mark.slow
 def test_the_debug_server_of_a_job_that_hangs(tmp_path, monkeypatch):
-    for needed in ("jinja2", "tabulate", "aiohttp"):
-        pytest.importorskip(needed)
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]
