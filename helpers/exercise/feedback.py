@@ -124,7 +124,7 @@ def _thought_on(task: Task | Puzzle, error: RunError) -> str:
             return ""
         if "can't be cast to the desired output type" in last:
             return "an integer tensor can't hold a fraction, so it can't be divided in place. Which dtype should the result have?"
-        if "NoneType" in last and "None" not in thought:
+        if "NoneType" in last and "elements of type" not in last and "None" not in thought:
             return "" if _NONE[4:] in str(error) else _NONE
     dtypes = re.search(r"\bdtypes?\b", str(error).partition("\n")[0])
     return "" if isinstance(error, Mismatch) and dtypes and "dtype" not in thought else thought
