@@ -1,17 +1,19 @@
 """The same fault, judged twice: by what its ranks report while they run, and by the dumps that they leave."""
 
 import random
+import typing
 from itertools import chain, combinations_with_replacement
 
 import pytest
 import torch
 
-from collectives.judge import wording
+from collectives.judge import diagnose, verdict, wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Cause, Disagreement
+from collectives.judge.wording import causes, mismatches
 from collectives.log.event import MAIN, Event, Line
 from collectives.log.messages import Began, Called, Completed, Issued, Waiting, WorkBegan
-from collectives.watch.explain import evidence, ops
+from collectives.watch.explain import evidence, ops, words
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.messages import Judged
 from collectives.watch.explain.waits import Job
@@ -207,3 +209,15 @@ def test_a_rank_that_has_reported_nothing_may_hold_up_the_others():
     assert "Rank 2 may hold up the other 2: it has reported nothing, and ranks 0 and 1 wait in all_reduce #1." in (
         wording.headline(monitor.standstill(1.0))
     )
+
+
+def leaves(kind):
+    """The classes below this one that have none below them."""
+    return set().union(*map(leaves, kind.__subclasses__())) or {kind}
+
+
+def test_every_kind_has_its_words():
+    assert leaves(verdict.Verdict) == set(wording._KINDS)
+    kinds = set(typing.get_args(typing.get_type_hints(Cause)["kind"]))
+    assert kinds == set(causes._WHY) == set(words._SENTENCES) == set(words._ADVICE)
+    assert set(diagnose._GRAVITY) <= set(mismatches.CONSEQUENCES)
