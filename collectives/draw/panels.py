@@ -53,7 +53,7 @@ def _numbers(blocks: list[list[Call]], places: dict[int, int]) -> str:
 
 
 def panel(block: list[Call], which: str = "") -> tuple[Canvas, str]:
-    """The picture of one block, and its description in a few words.  which: as returned by `_which`."""
+    """The picture of one block, and its description in a few words.  which: as returned by `_numbers`."""
     call = block[0]
     if call.is_message:
         return space_time(block, which=which)
