@@ -48,7 +48,7 @@ def rank():
         os._exit(0 if os.getpid() == 1 else 5)
     os._exit(3)
 
-_, status = os.waitpid(seccomp.apart(rank), 0)
+_, status = os.waitpid(seccomp.fork_rank(rank), 0)
 os._exit(os.waitstatus_to_exitcode(status))
 """  # ends well only where the walls hold
 
@@ -108,7 +108,12 @@ def bwrap(processors: BinaryIO, private: Iterable[Path] = ()) -> list[str]:
     private: as for check. Python's own files are visible even in one of these folders.
     """
     options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    options += ["--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"]  # for inside/__main__.py alone, see seccomp.apart
+    options += [
+        "--cap-drop",
+        "ALL",
+        "--cap-add",
+        "CAP_SYS_ADMIN",
+    ]  # for inside/__main__.py alone, see seccomp.fork_rank
     options += ["--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and needs a folder to write to
     seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}

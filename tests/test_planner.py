@@ -342,7 +342,7 @@ def test_the_fitted_figures_are_the_best(monkeypatch):
     """No neighbor of a fitted figure makes the mean error of the fitted rows smaller, each source and GPU alike."""
     from importlib import import_module
 
-    compute, programs = (import_module(f"collectives.planner.{name}") for name in ("compute", "program"))
+    compute, programs = (import_module(f"collectives.planner.{name}") for name in ("compute", "software"))
     alike = {"Megatron-LM 2021": ("Megatron-LM 2021", "Megatron-LM 2023", "DeepSpeed 2021")}
 
     def error():

@@ -334,7 +334,11 @@ def test_a_program_that_executes_the_notebook_is_not_asked(file):
         (output,) = cell.outputs  # the question, and its answer folded
         asked, fold, answer = output.data["text/html"].partition("<details><summary>The answer</summary>")
         assert set(output.data) == {"text/plain", "text/html"} and fold
-        assert unescape(asked) == output.data["text/plain"].splitlines(keepends=True)[0]
+        question, _, inputs = unescape(asked).partition(
+            "<pre"
+        )  # the ranks' tensors before the call, to be seen unopened
+        assert question == output.data["text/plain"].splitlines(keepends=True)[0]
+        assert not inputs or inputs.endswith("</pre>") and "rank" in inputs
         assert "<img src=" in answer and "<pre" in answer and answer.endswith("</pre></details>")
     picture, words = notebook.cells[4].outputs
     assert "image/png" in picture.data and set(words.data) == {"text/plain", "text/html"}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import suppress
 from datetime import timedelta
 
@@ -529,6 +530,23 @@ def test_a_result_that_somebody_may_read_is_no_loss():
 
     assert "lost" not in repr(run(kept, world_size=2))
     assert "lost" not in repr(run(lambda x: dist.all_reduce(x.clone()), torch.ones(2), world_size=1))  # nothing to lose
+
+
+def test_a_look_at_a_programs_variables_keeps_none_of_them():
+    def deletes():
+        x, deleted = torch.ones(2, 3).t(), torch.ones(1)
+        dist.all_reduce(x.contiguous())
+        left = weakref.ref(deleted)
+        del deleted
+        return left() is None
+
+    def shows():
+        x = torch.ones(2, 3).t()
+        shown = locals()
+        dist.all_reduce(x.contiguous())
+        return "x" in shown
+
+    assert run(deletes, world_size=2).results == run(shows, world_size=2).results == [True, True]
 
 
 def test_only_the_root_reduces():

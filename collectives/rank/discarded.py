@@ -6,6 +6,7 @@ site; that the argument is a copy, and not x itself, from the tensors, at each c
 """
 
 import dis
+import inspect
 import sys
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -18,6 +19,7 @@ FILLED = {
     "all_reduce", "broadcast", "reduce", "scatter", "recv", "all_gather_single", "reduce_scatter", "reduce_scatter_single",
     "all_to_all_single",
 }  # fmt: skip
+SHOW_VARIABLES = {"locals", "vars", "dir", "eval", "exec"}  # functions that give a program its frame's variables
 FILLED_LISTS = {"broadcast_object_list", "scatter_object_list", "recv_object_list", "all_gather_object"}
 
 
@@ -40,11 +42,12 @@ def discarded(op: str, within: str | None, frame: FrameType | None, outputs: lis
         return None
     if not argument.names:
         return argument.text
-    source, output = _value(frame, argument.names), outputs[0]
+    variables = _variables(frame, argument.names[0])
+    source, output = _value(variables, argument.names), outputs[0]
     if not isinstance(source, torch.Tensor) or source.layout != torch.strided or output.layout != torch.strided:
         return None
     is_copy = output is not source and output.untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
-    return argument.text if is_copy and not any(value is output for value in frame.f_locals.values()) else None
+    return argument.text if is_copy and not any(value is output for value in variables.values()) else None
 
 
 @lru_cache(1024)
@@ -97,14 +100,36 @@ def _span(step: dis.Instruction) -> tuple[tuple[int, int], tuple[int, int]]:
     return (at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)
 
 
-def _value(frame: FrameType, names: tuple[str, ...]) -> Any:
+def _variables(frame: FrameType, name: str) -> dict[str, Any]:
+    """The variables among which a name is: a function's own, or else those of its module. Empty if they can't be read.
+
+    Up to Python 3.12, a function's frame keeps what `f_locals` shows alive until it ends, so a program's `del` would do
+    nothing. It is emptied again, unless the program might have it, too.
+    """
+    code = frame.f_code
+    if name not in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        return frame.f_globals
+    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    if sys.gettrace() or not SHOW_VARIABLES.isdisjoint(code.co_names):
+        return {}
+    kept = frame.f_locals
+    variables = dict(kept)
+    kept.clear()
+    return variables
+
+
+def _value(variables: dict[str, Any], names: tuple[str, ...]) -> Any:
     """The value of a name and its attributes, without running code of the program's own; None if it can't be known."""
     first, *attributes = names
-    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    value = variables.get(first)
     for name in attributes:
         own = getattr(value, "__dict__", {})
         if isinstance(value, torch.nn.Module):
-            own = {**own, **value._parameters, **value._buffers, **value._modules}
+            parts = torch.nn.Module.named_parameters, torch.nn.Module.named_buffers
+            own = {**own, **dict(torch.nn.Module.named_children(value))}
+            for part in parts:
+                own |= dict(part(value, recurse=False))
         elif isinstance(value, torch.Tensor) and name in ("grad", "data"):
             own = {name: getattr(value, name)}
         value = own.get(name) if isinstance(own, dict) else None

@@ -34,11 +34,13 @@ class Replicas:
         made[1] += 1
         if made[1] == 1 or made[1] % self._every == 0:
             with torch_private.NoModes():
-                checksum = _checksum(p for group in optimizer.param_groups for p in group["params"])
-                if made[1] == 1:
-                    taken = _checksum(p.grad for group in optimizer.param_groups for p in group["params"])
+                parameters = [p for group in optimizer.param_groups for p in group["params"]]
+                checksum = _checksum(parameters)
+                # Nobody need ask whether ranks hold different parts of a DTensor.
+                asks = made[1] == 1 and not any(type(p).__name__ == "DTensor" for p in parameters)
+                taken = _checksum(p.grad for p in parameters) if asks else None
             if checksum is not None:
-                if made[1] == 1:
+                if taken is not None:
                     self._emit(Checked(made[0], 0, taken, self._calls()))
                 self._emit(Checked(*made, checksum, self._calls()))
 
@@ -49,7 +51,9 @@ def _checksum(tensors: Iterable[torch.Tensor | None]) -> int | None:
     for tensor in tensors:
         if tensor is None:
             continue
-        own = torch_private.local(tensor.detach())
+        own = torch_private.local(
+            tensor
+        ).detach()  # not the reverse: without modes, a DTensor's detach is its empty shell
         streams = streams_of(own.device)
         if streams and streams.capturing():
             return None

@@ -34,6 +34,7 @@ UPDATES = {
     "sub_", "add_", "__isub__", "__iadd__", "addcdiv_", "addcmul_", "lerp_",
     "_foreach_sub_", "_foreach_add_", "_foreach_addcdiv_",
 }  # fmt: skip
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 HYPERPARAMETERS = ("lr", "weight_decay", "momentum", "betas", "eps")
 
 
@@ -186,7 +187,7 @@ class Recorder:
     def _suspect(self, module: nn.Module) -> None:
         if getattr(module, "_comm_hooks", None):
             self.record.doubt("a communication hook changes gradients on purpose: leave it out for the comparison")
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+        if isinstance(module, BATCH_NORMS) and module.training:
             self.record.doubt(
                 "batch norm in training uses the statistics of each rank's own rows: replace it, or call its eval()"
             )
@@ -433,7 +434,7 @@ class _Functions(TorchFunctionMode):
         if name in UPDATES and args:
             recorder.updated(args[0])
         elif name == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
-            recorder.record.losses.append(float(local(args[0].detach())))
+            recorder.record.losses.append(float(local(args[0]).detach()))
         elif name in DROPOUTS:
             args, kwargs = self._without_dropout(args, kwargs)
         elif name == "scaled_dot_product_attention" and (args[4] if len(args) > 4 else kwargs.get("dropout_p")):
@@ -497,7 +498,8 @@ class _Calls(DispatchMode):
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of this rank's part, on the CPU."""
-    part = tensor._local_tensor if type(tensor).__name__ == "DTensor" else tensor
+    with torch.no_grad():
+        part = tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
     if type(part).__name__ == "AsyncCollectiveTensor":
         part = part.wait()
     return part.detach().clone().cpu()

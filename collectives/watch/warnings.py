@@ -102,7 +102,7 @@ class Notes:
             self._replicas[optimizer] = _group_equal(range(self._world_size), states)
             if len(self._replicas[optimizer]) < self._world_size or self._world_size == 1:
                 self._apart = None
-            elif self._apart is not None:
+            elif self._apart is not None and optimizer in self._took:
                 self._apart += 1
         else:
             self._warn_of_unlike_replicas()
