@@ -113,9 +113,9 @@ def _variables(frame: FrameType, name: str) -> dict[str, Any]:
         return dict(frame.f_locals)
     if sys.gettrace() or not SHOW_VARIABLES.isdisjoint(code.co_names):
         return {}
-    kept = frame.f_locals
-    variables = dict(kept)
-    kept.clear()
+    snapshot = frame.f_locals
+    variables = dict(snapshot)
+    snapshot.clear()
     return variables
 
 

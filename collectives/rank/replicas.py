@@ -38,10 +38,10 @@ class Replicas:
                 checksum = _checksum(parameters)
                 # Nobody need ask whether ranks hold different parts of a DTensor.
                 asks = made[1] == 1 and not any(type(p).__name__ == "DTensor" for p in parameters)
-                taken = _checksum(p.grad for p in parameters) if asks else None
+                gradients = _checksum(p.grad for p in parameters) if asks else None
             if checksum is not None:
-                if taken is not None:
-                    self._emit(Checked(made[0], 0, taken, self._calls()))
+                if gradients is not None:
+                    self._emit(Checked(made[0], 0, gradients, self._calls()))
                 self._emit(Checked(*made, checksum, self._calls()))
 
 
@@ -51,12 +51,12 @@ def _checksum(tensors: Iterable[torch.Tensor | None]) -> int | None:
     for tensor in tensors:
         if tensor is None:
             continue
-        own = torch_private.local(
+        shard = torch_private.local(
             tensor
         ).detach()  # not the reverse: without modes, a DTensor's detach is its empty shell
-        streams = streams_of(own.device)
+        streams = streams_of(shard.device)
         if streams and streams.capturing():
             return None
-        if own.layout == torch.strided:
-            checksum = zlib.crc32(summarise(own).checksum.to_bytes(4, "little"), checksum)
+        if shard.layout == torch.strided:
+            checksum = zlib.crc32(summarise(shard).checksum.to_bytes(4, "little"), checksum)
     return checksum
