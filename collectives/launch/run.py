@@ -58,7 +58,6 @@ def run(
     device: the default kind of device for tensors, such as "cuda".  Rank k of a host has the k-th device;
         with gloo ranks may share one.  To show their tensors' values, run() waits for each call there, as gloo
         does: so it finds hangs, but to time overlapping calls, use record=False.
-
     fresh: start each rank as a Python of its own, as torchrun does.  By default they are forked from one process, in
         milliseconds, and so iterate over a set of strings in one order; fresh ones may do so in different orders.
 

@@ -50,6 +50,14 @@ def pieces(tensor, dim=0):
     return tensor.tensor_split(n, dim)[rank]
 
 
+def fill(model, flat):
+    """Fill a model's parameters from one flat buffer."""
+    start = 0
+    for p in model.parameters():
+        p.data.copy_(flat[start : start + p.numel()].view_as(p))
+        start += p.numel()
+
+
 def mlp(seed=0, wide=32):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(16, wide), nn.GELU(), nn.LayerNorm(wide), nn.Linear(wide, 10))
@@ -350,10 +358,7 @@ def zero_by_hand():
         optimizer.step()
         whole = torch.empty(len(shard) * n)
         dist.all_gather_into_tensor(whole, shard.detach())
-        start = 0
-        for p in model.parameters():
-            p.data.copy_(whole[start : start + p.numel()].view_as(p))
-            start += p.numel()
+        fill(model, whole)
 
 
 @right(2, broken=False)
@@ -369,10 +374,7 @@ def flat_by_hand(broken):
         gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
         dist.all_reduce(gradients)
         flat -= 0.1 * (gradients if broken else gradients / dist.get_world_size())
-        start = 0
-        for p in model.parameters():
-            p.data.copy_(flat[start : start + p.numel()].view_as(p))
-            start += p.numel()
+        fill(model, flat)
 
 
 @right(2, passed=True)
