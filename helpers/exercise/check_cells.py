@@ -66,8 +66,9 @@ def check_values(answer: Callable) -> None:
     try:
         tried = attempt_all(task, answer, budget=False)
     except CheckFailed as failed:
-        _wrong.update({key} if not isinstance(failed, NotWritten) else ())
+        _wrong.update(() if isinstance(failed, NotWritten) else [key])
         raise
+    _wrong.discard(key)
     print(wrap(f"Right: {task.name} does what it should in {_tried_words(task)}."))
     _record_success(task, "values", tried)
 
@@ -141,8 +142,7 @@ def _show_one(task: Task, tried: list[TriedCase]) -> None:
     """Show the most telling run of a right answer that fits a picture."""
     fitting = [case for case in tried if 1 < case[0].world_size <= MOST_RANKS_SHOWN and case[0].size > 0]
     runs = [Run(case.world_size, [], attempt.events, name=task.name) for case, _, attempt in fitting]
-    counted = [(run, sum(map(len, run.events))) for run in runs]
-    telling = [each for each in counted if 0 < each[1] <= MOST_EVENTS_SHOWN]
+    telling = [(run, n) for run in runs if 0 < (n := sum(map(len, run.events))) <= MOST_EVENTS_SHOWN]
     if telling and frontend.shell() is not None:
         shown, _ = max(telling, key=lambda each: (each[0].world_size, -each[1]))
         _display(shown if task.drawn is None else shown.draw(task.drawn))
@@ -200,7 +200,7 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
     return tried
 
 
-_wrong: set[Any] = set()  # answers that check_values found wrong, by _key
+_wrong: set[Any] = set()  # answers that check_values found wrong when it last ran, by _key
 
 # The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
 _last_attempts: dict[Any, dict[int, list[Attempt]]] = {}

@@ -80,7 +80,9 @@ def test_the_first_picture_is_on_a_small_screen_after_shift_and_enter(opened):
     lab.menu("Edit", "Clear Outputs of All Cells")
     lab.run_cell(0)
     lab.cell(0).locator(".jp-InputPrompt", has_text="1").wait_for()
-    for _ in range(9):  # the loop, the reader's own and its check, the loop with the new line, its picture; texts between
+    for _ in range(
+        9
+    ):  # the loop, the reader's own and its check, the loop with the new line, its picture; texts between
         lab.keyboard.press("Shift+Enter")
     image = lab.cell(5).locator(".jp-OutputArea-output img")
     image.wait_for()
