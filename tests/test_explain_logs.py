@@ -91,6 +91,19 @@ def test_ranks_of_which_the_log_says_nothing(tmp_path):
     )
 
 
+def test_the_only_rank_that_reports_no_timeout(tmp_path):
+    told = said(tmp_path, "\n".join(lines(r, 4, 4, "BROADCAST", 112) for r in range(1, 8)))
+    assert "Each rank in that call has reported its timeout. Rank 0 alone has not: it never came to" in told, told
+
+
+@pytest.mark.parametrize("op, empty, root", [("GATHER", "Out", "destination"), ("SCATTER", "In", "source")])
+def test_the_root_of_a_call_is_another_rank(op, empty, root, tmp_path):
+    told = said(tmp_path, lines(1, 46, 46, op, 28).replace(f"Numel{empty}=28", f"Numel{empty}=0"))
+    assert told.startswith(f"Rank 1 timed out in {op.lower()} #46 after 600 s"), told
+    assert f" no elements there, so the {root} is another rank: look for its log first." in told
+    assert " is another rank" not in said(tmp_path / "both", lines(1, 46, 46, op, 28))
+
+
 def test_the_form_of_torch_2_1_and_a_stack(tmp_path):
     # https://github.com/hiyouga/LlamaFactory/issues/6269
     old = """[rank0]:[E1206 18:44:12 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, NumelOut=68124672, Timeout(ms)=600000) ran for 600061 milliseconds before timing out.

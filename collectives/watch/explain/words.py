@@ -86,6 +86,12 @@ def waits(names: "Names") -> list[str]:
             did = f"{'is' if len(ranks) == 1 else 'are'} waiting in {call}{names.since(e)}"
         passed = f", with {names.sizes(e)}" if names.sizes(e) else ""
         lines.append(f"{few(ranks).capitalize()} {did}{passed}{names.at(e)}{done}.")
+        if root := names.far_root(e):
+            verb = "get" if root == "destination" else "pass"
+            verb += ("s" if verb == "get" else "es") * (len(ranks) == 1)
+            lines.append(
+                f"{few(ranks).capitalize()} {verb} no elements there, so the {root} is another rank: look for its log first."
+            )
     if len(alike) > wording.MOST:
         lines.append(f"({len(alike) - wording.MOST:,} more calls are waited in: see the table.)")
     return lines
@@ -167,6 +173,17 @@ class Names(wording.Names):
     def silence(self, ranks: Sequence[int]) -> str:
         of = "it" if len(ranks) == 1 else "them"
         return f"there is no dump of {of}" + (", and no watchdog message in a log" if self.is_from_log else "")
+
+    def reports_timeouts(self, cause: Cause) -> bool:
+        """Whether all ranks that wait in a call have reported that it timed out."""
+        return all(self.judged.launch(wait.event).limit is not None for wait in cause.waits)
+
+    def far_root(self, e: Event) -> str:
+        """The root of a gather or scatter whose arguments show that another rank is the root; "" if they don't."""
+        what = self.judged.launch(e).what
+        if what.op == "gather" and _is_empty(what.results) and not _is_empty(what.sizes):
+            return "destination"
+        return "source" if what.op == "scatter" and _is_empty(what.sizes) and not _is_empty(what.results) else ""
 
     # --- in addition to the judge's -------------------------------------------------------
 
@@ -283,7 +300,14 @@ def _to_not_started(names: Names, causes: Sequence[Cause]) -> list[str]:
 
 
 def _of_silent(names: Names, cause: Cause, named: bool) -> list[str]:
-    return [_about_call(names, cause, named)]
+    lines = [_about_call(names, cause, named)]
+    if len(cause.ranks) == 1 and len(cause.waits) > 1 and names.reports_timeouts(cause):
+        (rank,) = cause.ranks
+        lines.append(
+            f"Each rank in that call has reported its timeout. Rank {rank} alone has not: it never came to the call, "
+            "or its log is missing here."
+        )
+    return lines
 
 
 def _to_silent(names: Names, causes: Sequence[Cause]) -> list[str]:
@@ -492,6 +516,10 @@ def sizes(what: Signature) -> str:
     shown = str(list(shapes[0])) if len(shapes) == 1 else f"{len(shapes)} tensors of {list(shapes[0])}"
     nbytes = sum(map(prod, shapes)) * ops.bytes_of(dtype)
     return f"{dtype} {shown}".strip() + (f", {size(nbytes)}" if nbytes or not sum(map(prod, shapes)) else "")
+
+
+def _is_empty(shapes: Sequence[tuple[int, ...]]) -> bool:
+    return bool(shapes) and not sum(map(prod, shapes))
 
 
 def _at(place: Place | None) -> str:
