@@ -24,11 +24,13 @@ from .forwarder import Forwarder, publish
 from .job_judge import Judge
 from .message_decoder import MessageDecoder
 from .pipe import Pipe, alive, say
+from .exit_status import wait_for_end
 from .report import RankPlace
 from .rings import Host, Local
 from .sockets import Listener
 from .writer import Writer
 
+LAUNCHER_SECONDS = 5.0  # for the launcher to end, once all ranks have
 JUDGE_SECONDS = 0.05  # between two checks for a verdict
 STACK_SECONDS = 0.3  # for the ranks to send their stacks
 GOES_ON_SECONDS = 10.0  # without its connection, until a process is assumed to continue unrecorded
@@ -105,6 +107,8 @@ class Collector(Host):
         self._skipped = False  # lost calls have been reported
         self._damaged: set[int] = set()  # ranks of which records were damaged
         self._finished = False  # the summary has been printed
+        self._blamed: tuple[int, ...] | None = None  # the ranks of the last verdict
+        self._launcher = way.get("launcher")
 
     def serve(self) -> None:
         looked = 0.0
@@ -280,6 +284,7 @@ class Collector(Host):
                 self._ranks[number].where.end = end
             text = report.report(verdict, {number: rank.where for number, rank in self._ranks.items()})
             self._writer.verdict(text, verdict)
+            self._blamed = report.culprits(verdict, self._size)
             say(text, by="")
             if self._alarm:
                 try:
@@ -293,3 +298,6 @@ class Collector(Host):
         self._note()
         self._announce()
         say(self._writer.summary(time.perf_counter() - self._began))
+        if self._blamed is not None:
+            wait_for_end(self._launcher, LAUNCHER_SECONDS)  # its own report comes first, and would hide this line
+            say(report.pointer(self._blamed, self._writer.folder), by="collectives: ")

@@ -1,6 +1,7 @@
 """The exit status of processes of this host, as the kernel reports it to a process that is not their parent."""
 
 import os
+import select
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -60,3 +61,14 @@ class Process:
             mask, status = _INFO.unpack(about)
             return status if mask & _INFO_EXIT else None
         return None
+
+
+def wait_for_end(pid: int | None, seconds: float) -> None:
+    """Wait until a process has ended, but no longer than this."""
+    with suppress(OSError):
+        if pid is not None:
+            process = Process(pid)
+            try:
+                select.select([process], [], [], seconds)
+            finally:
+                process.close()

@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..judge import wording
 from ..judge.verdict import Standstill, Verdict
 from ..judge.wording.failures import killed_by
+from ..judge.wording.phrases import few
 from ..log.event import Failure, Line
 
 RULE = "-" * 80
@@ -42,6 +44,19 @@ def report(verdict: Verdict, where: dict[int, RankPlace]) -> str:
     """A verdict, every rank's stack, and what happens to the ranks, if the verdict is certain."""
     end = [] if isinstance(verdict, Standstill) else [NOTE]
     return "\n".join([RULE, wording.headline(verdict), *stacks(where), *end, RULE])
+
+
+def culprits(verdict: Verdict, world_size: int) -> tuple[int, ...]:
+    """The ranks to look at first; empty where the verdict is about all of them alike."""
+    causes = {rank for cause in getattr(verdict, "causes", ()) for rank in cause.ranks}
+    ranks = causes or getattr(verdict, "absent", ()) or verdict.ranks
+    return tuple(sorted(ranks)) if len(ranks) < world_size else ()
+
+
+def pointer(ranks: tuple[int, ...], folder: Path) -> str:
+    """The last line on a job: the ranks that its verdict names, and the file that holds it."""
+    file = folder / "verdict.txt"
+    return f"{few(ranks)}, see {file}" if ranks else f"see {file}"
 
 
 def stacks(where: dict[int, RankPlace]) -> list[str]:

@@ -90,7 +90,7 @@ def waits(names: "Names") -> list[str]:
             verb = "get" if root == "destination" else "pass"
             verb += ("s" if verb == "get" else "es") * (len(ranks) == 1)
             lines.append(
-                f"{few(ranks).capitalize()} {verb} no elements there, so the {root} is another rank: look for its log first."
+                f"{few(ranks).capitalize()} {verb} no elements there, so some other rank is the {root}: look for its log first."
             )
     if len(alike) > wording.MOST:
         lines.append(f"({len(alike) - wording.MOST:,} more calls are waited in: see the table.)")
