@@ -12,6 +12,7 @@ COMMANDS = {
     ),
     "export": ("remote.export", "make a notebook a program that torchrun starts"),
     "explain": ("watch.explain.command", "say who holds whom up, from what other tools left: dumps, traces, logs"),
+    "collect": ("collect.command", "gather stacks, logs, dumps and counters of a hanging job from all its hosts"),
     "steps": (
         "watch.steps.command",
         "say how the ranks of a recorded job spent its training steps, and who held up the others",

@@ -20,11 +20,11 @@ from ..log.event import Line
 from ..log.messages import Skipped
 from ..rank.source import innermost
 from . import alarm, report
+from .exit_status import wait_for_end
 from .forwarder import Forwarder, publish
 from .job_judge import Judge
 from .message_decoder import MessageDecoder
 from .pipe import Pipe, alive, say
-from .exit_status import wait_for_end
 from .report import RankPlace
 from .rings import Host, Local
 from .sockets import Listener

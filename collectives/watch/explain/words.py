@@ -175,7 +175,7 @@ class Names(wording.Names):
         return f"there is no dump of {of}" + (", and no watchdog message in a log" if self.is_from_log else "")
 
     def reports_timeouts(self, cause: Cause) -> bool:
-        """Whether all ranks that wait in a call have reported that it timed out."""
+        """Whether all ranks in a call have reported that it timed out."""
         return all(self.judged.launch(wait.event).limit is not None for wait in cause.waits)
 
     def far_root(self, e: Event) -> str:

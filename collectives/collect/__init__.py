@@ -1,0 +1,1 @@
+"""Evidence on a job, gathered from all its hosts into one folder."""

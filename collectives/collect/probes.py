@@ -1,0 +1,39 @@
+"""The commands for each host, and for each of its ranks, with their purpose."""
+
+from typing import NamedTuple
+
+# Processes with RANK in their environment, except a rank's children, such as workers of a data loader.
+RANKS = r"""for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}
+r=$(tr '\0' '\n' <"$e" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ -n "$r" ] || continue
+u=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
+q=$(tr '\0' '\n' <"/proc/$u/environ" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ "$q" = "$r" ] || echo "$r $p"
+done; true"""
+
+
+class Inquiry(NamedTuple):
+    """A command of the shell, and the purpose of its output.  {pid}: of a rank."""
+
+    name: str
+    command: str
+    purpose: str
+
+
+OF_A_RANK = (
+    Inquiry("stack", "py-spy dump --pid {pid}", "the line that the rank is at (needs py-spy, and the right to trace)"),
+    Inquiry("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
+)
+OF_A_HOST = (
+    Inquiry(
+        "ras",
+        "timeout 20 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"verbose status\\n\" >&3 && cat <&3'",
+        "the operation counts of NCCL's RAS service",
+    ),
+    Inquiry("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),
+    Inquiry("gpu", "nvidia-smi -q", "errors and states of the GPUs"),
+    Inquiry("rdma", "rdma statistic show", "errors of InfiniBand, RoCE and EFA"),
+    Inquiry(
+        "network",
+        'for d in /sys/class/net/*/statistics; do echo "$d"; grep -H . "$d"/*errors "$d"/*dropped; done',
+        "errors of network interfaces",
+    ),
+)
