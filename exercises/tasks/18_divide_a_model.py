@@ -2,7 +2,7 @@
 average_gradient(gradient, tensor, pipeline), on real ranks."""
 
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from numbers import Integral
 from typing import Any, Iterator, NamedTuple
 
@@ -29,11 +29,15 @@ class Job(NamedTuple):
     batch: int  # sequences per step
     gpu: str = "H100"
     layers: int = 0  # 0: as many as the model has
+    head: int = 0  # numbers in a head; 0: as many as in the model's
 
     @property
     def shape(self) -> Shape:
         model = shape(self.model)
-        return model.with_(length=LENGTH, layers=self.layers or model.layers)
+        head = self.head or model.hidden // model.heads
+        ffn = model.ffn and model.ffn * head * model.heads // model.hidden
+        layers = self.layers or model.layers
+        return model.with_(length=LENGTH, layers=layers, hidden=head * model.heads, ffn=ffn)
 
     @property
     def figures(self) -> tuple[int, ...]:
@@ -62,15 +66,20 @@ DRAWN = {  # what a case says -> models, GPUs, sequences per step
 }  # fmt: skip
 
 
+# Each is drawn so often, with one of many depths and widths: a table of the jobs that were seen has none that is drawn next.
+TIMES = 3
+
+
 def depths(model: str) -> range:
-    """Numbers of layers up to a quarter more and fewer than the model has: nobody writes down a table of all that is drawn."""
+    """Numbers of layers up to a quarter more and fewer than the model has."""
     layers = shape(model).layers
     return range(layers - layers // 8 * 2, layers + layers // 8 * 2 + 1, 2)
 
 
-NAMES = {job.model for job in JOBS.values()}.union(*(names for names, *_ in DRAWN.values()))
-MODELS = {int(Job(name, 1, 1, layers=n).shape.parameters): (name, n) for name in sorted(NAMES) for n in depths(name)}
-MODELS |= {int(Job(name, 1, 1).shape.parameters): (name, 0) for name in NAMES}
+def widths(model: str) -> range:
+    """Numbers in a head, up to a quarter more and fewer than the model has."""
+    head = shape(model).hidden // shape(model).heads
+    return range(head - head // 4, head + head // 4 + 1)
 
 
 def draw_job(d) -> tuple[int, ...]:
@@ -78,16 +87,19 @@ def draw_job(d) -> tuple[int, ...]:
     if d.case.kind in JOBS:
         return JOBS[d.case.kind].figures
     model, gpus, batch = (among[d.integer(0, len(among))] for among in DRAWN[d.case.kind])
-    layers = depths(model)
-    return Job(model, gpus, batch, layers=layers[d.integer(0, len(layers))]).figures
+    layers, head = (among[d.integer(0, len(among))] for among in (depths(model), widths(model)))
+    return Job(model, gpus, batch, layers=layers, head=head).figures
 
 
 @cache
 def job_of(figures: tuple[int, ...]) -> Job:
     """The Job that has these figures."""
-    parameters, _, _, filled, gpus, batch = figures
-    model, layers = MODELS[parameters]
-    return Job(model, gpus, batch, next(gpu for gpu, nbytes in FILLED.items() if nbytes == filled), layers)
+    _, layers, _, filled, gpus, batch = figures
+    gpu = next(gpu for gpu, nbytes in FILLED.items() if nbytes == filled)
+    named = [job for job in JOBS.values() if job.figures == figures]
+    models = chain(*(names for names, *_ in DRAWN.values()))
+    drawn = (Job(model, gpus, batch, gpu, layers, head) for model in models for head in widths(model))
+    return next(job for job in chain(named, drawn) if job.figures == figures)
 
 
 @cache
@@ -162,8 +174,12 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
 
 
 def situation(job: Job) -> str:
-    layers = f" with {job.layers} layers" if job.layers not in (0, shape(job.model).layers) else ""
-    return f"{job.model}{layers} on {job.gpus:,} {job.gpu}s, {job.batch:,} sequences per step"
+    model, mine = shape(job.model), job.shape
+    parts = [f"{mine.layers} layers"] * (mine.layers != model.layers) + [f"width {mine.hidden:,}"] * (
+        mine.hidden != model.hidden
+    )
+    changed = f" with {' and '.join(parts)}" * bool(parts)
+    return f"{job.model}{changed} on {job.gpus:,} {job.gpu}s, {job.batch:,} sequences per step"
 
 
 def filled(s: Step) -> str:
@@ -307,7 +323,11 @@ def needs(case, args):
 TASKS = (
     Puzzle(
         NAME,
-        tuple(Case(1, kind) for kind in (*list(JOBS)[:4], *DRAWN, *list(JOBS)[4:])),
+        tuple(
+            Case(1, kind, k)
+            for kind in (*list(JOBS)[:4], *DRAWN, *list(JOBS)[4:])
+            for k in range(TIMES if kind in DRAWN else 1)
+        ),
         draw_job,
         verdict,
         praise,
