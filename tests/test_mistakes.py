@@ -9,7 +9,9 @@ import torch.distributed as dist
 
 from helpers import Mismatch, RunError, run
 from tests import ROOT
+from tests.bench.mistakes_table import RUN, grade, grades, report_row, told_by_run
 from tests.corpus.mistakes import MISTAKES
+from tests.corpus.reports import REPORTS
 from tests.sampling import when
 
 PAGE = (ROOT / "notebooks" / "mistakes.md").read_text()
@@ -57,3 +59,21 @@ def test_a_mismatch_waits_for_nobody_once_all_have_made_the_call(monkeypatch):
     with pytest.raises(Mismatch, match="ranks disagree on the reduce op of all_reduce") as caught:
         run(program, world_size=3)
     assert caught.value.run.seconds < 30
+
+
+def page_row(name):
+    [row] = re.findall(rf"^{re.escape(report_row(name, {}).removesuffix(' |' + chr(10)))}.*$", PAGE, re.MULTILINE)
+    return row
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=when(k % 4 == 0, k % 4 == 2)) for k, name in enumerate(REPORTS)]
+)
+def test_a_report_under_run_is_graded_as_on_the_page(name):
+    assert grade(name, told_by_run(name)) == page_row(name).split(" | ")[2], f"make mistakes: {RUN} says something else"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_is_graded_as_on_the_page(name):
+    assert page_row(name) + "\n" == report_row(name, grades(name))

@@ -3,7 +3,7 @@
     make mistakes        (python -m tests.bench.mistakes_table)
 
 Every program of mistakes.py runs three ways: as plain gloo, a process a rank; the same with
-TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run().
+TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run(). Every report of reports/ runs with run() and under watch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import itertools
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -31,6 +33,7 @@ from helpers import RunError, run
 from tests import ROOT
 from tests.corpus import mistakes
 from tests.corpus.mistakes import MISTAKES, Mistake
+from tests.corpus.reports import REPORTS
 
 PAGE = ROOT / "notebooks" / "mistakes.md"
 WORLD_SIZE = 3
@@ -227,6 +230,79 @@ def verdict(mistake: Mistake) -> tuple[str, str]:
     return "", "nothing"
 
 
+# --- real reports -------------------------------------------------------------------------
+
+VERDICT = re.compile(r"^(?:Mismatch|Stuck|RankFailed|Standstill|Differs): .*", re.MULTILINE)
+RUN, WATCH, SAME = "`run`", "`watch`", "`watch --same`"
+NAMED, NARROWED, SILENT = "**named**", "verdict", "silent"
+REPORTS_INTRO = """
+## Reports of real programs
+
+{total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports).
+The cause is named in {named} of them by at least one way of running; {silent} get no word from any.
+Whoever wrote the judge has seen these reports, so expect less from yours: a new file there adds a row.
+
+*named*: the words contain the sentence that names the cause. *verdict*: they say where ranks differ, or wait, and not why.
+*silent*: nothing is printed. A dash: this way of running doesn't apply. It took {seconds:.0f} s to run them all.
+
+| report | from | `run` | `watch` | `watch --same` |
+|---|---|---|---|---|
+"""
+
+
+def told_by_run(name: str) -> str:
+    """The verdict of run() on a report, and nothing where it has none."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(lambda: REPORTS[name].job(dist.get_rank(), dist.get_world_size()), world_size=WORLD_SIZE, timeout=10)
+    except RunError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def told_by_watch(name: str, *options: str) -> str:
+    """The lines that watch prints about a report under torchrun."""
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = f"--nproc-per-node {WORLD_SIZE} --rdzv-backend c10d --rdzv-endpoint localhost:0".split()
+        watch = ["-m", "collectives.watch", "--record", f"{folder}/record", "--patience", "4", *options]
+        command = [sys.executable, "-m", "torch.distributed.run", *launcher, *watch, "-m", "tests.corpus.reports", name]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=ROOT)
+        try:
+            return process.communicate(timeout=60)[1]
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun ends its ranks
+            return process.communicate()[1]
+
+
+def grade(name: str, words: str) -> str:
+    """Whether words name the cause of a report."""
+    if re.search(REPORTS[name].CAUSE, " ".join(words.split())):
+        return NAMED
+    return NARROWED if VERDICT.search(words) else SILENT
+
+
+def grades(name: str) -> dict[str, str]:
+    """The grade of each way of running a report."""
+    same = grade(name, told_by_watch(name, "--same")) if hasattr(REPORTS[name], "SAME") else "-"
+    return {RUN: grade(name, told_by_run(name)), WATCH: grade(name, told_by_watch(name)), SAME: same}
+
+
+def report_row(name: str, ways: dict[str, str]) -> str:
+    module = REPORTS[name]
+    title = module.__doc__.splitlines()[0].rstrip(".")
+    return f"| {title} | {module.SOURCE} | {' | '.join(ways.values())} |\n"
+
+
+def reports_section() -> str:
+    start = time.monotonic()
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        table = dict(zip(REPORTS, pool.map(grades, REPORTS)))
+    named = sum(NAMED in ways.values() for ways in table.values())
+    silent = sum(set(ways.values()) <= {SILENT, "-"} for ways in table.values())
+    intro = REPORTS_INTRO.format(total=len(table), named=named, silent=silent, seconds=time.monotonic() - start)
+    return intro + "".join(report_row(name, ways) for name, ways in table.items())
+
+
 # --- the page -----------------------------------------------------------------------------
 
 INTRO = """\
@@ -281,7 +357,7 @@ def page() -> str:
         total=len(MISTAKES), world_size=WORLD_SIZE, timeout=TIMEOUT, torch=torch.__version__.partition("+")[0],
         plain=counts[0][0], detail=counts[1][0], ours=counts[2][0], counts="\n".join(lines),
     )  # fmt: skip
-    return intro + "".join(rows)
+    return intro + "".join(rows) + reports_section()
 
 
 if __name__ == "__main__":

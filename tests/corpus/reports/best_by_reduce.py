@@ -1,0 +1,15 @@
+"""the best model is saved by reduce's result, which only rank 0 has."""
+
+import torch
+import torch.distributed as dist
+
+SOURCE = "a training loop"
+CAUSE = r"reduce .*(only|alone).* rank 0"
+
+
+def job(rank, n):
+    loss = torch.tensor([1.0 if rank == 0 else 5.0])
+    dist.reduce(loss, dst=0)
+    if rank != 0 or loss.item() > 100:
+        dist.broadcast(torch.ones(6), src=0)
+    dist.all_reduce(torch.ones(3))
