@@ -138,7 +138,8 @@ def _start_collector(options: argparse.Namespace, began: float) -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     count = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     folder = _folder(options.record, options.script[0]) if rank == 0 else None
-    others, way = None, {"token": secrets.token_hex(16), "began": began, "launcher": os.getppid()}
+    launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None  # torchrun, which ends after its ranks
+    others, way = None, {"token": secrets.token_hex(16), "began": began, "launcher": launcher}
     if rank == 0 and count < size:
         others = socket.create_server(("", 0), backlog=size)
         way |= {"addresses": [os.environ["MASTER_ADDR"], socket.gethostname()], "port": others.getsockname()[1]}

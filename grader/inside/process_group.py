@@ -233,7 +233,7 @@ class SwitchGroup(dist.ProcessGroup):
         return self._call(op, tensor, [tensor], **details)
 
     def _root(self, options: Any) -> int:
-        return self._ranks[getattr(options, "rootRank", options)]
+        return self._member(getattr(options, "rootRank", options))
 
     def _get_backend(self, device: Any) -> "SwitchGroup":  # which torch 2.14 asks whether it can coalesce messages
         return self
@@ -315,8 +315,14 @@ class SwitchGroup(dist.ProcessGroup):
         return self._call("recv", None, list(map(_contiguous, tensors)), src=None, tag=tag)
 
     def _other(self, rank: int) -> int:
-        if self._ranks[rank] == self._uplink.rank:
+        if self._member(rank) == self._uplink.rank:
             raise RuntimeError(f"Pair is not connected: rank {self._uplink.rank} has none to itself")
+        return self._ranks[rank]
+
+    def _member(self, rank: int) -> int:
+        """The global rank of a group's rank; a negative one is no member, as it is for gloo."""
+        if not 0 <= rank < len(self._ranks):
+            raise IndexError(f"there is no rank {rank} in a group of {len(self._ranks)}")
         return self._ranks[rank]
 
     def getBackendName(self) -> str:
