@@ -489,6 +489,18 @@ def along_a_chain(x, src):
         dist.send(x, (rank + 1) % n)
 
 
+@wrong(TREE, "there is no rank -")
+def receives_from_a_negative_rank(x, src):
+    rank, n = here()
+    place, have = (rank - src) % n, 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(x, (place + have + src) % n)
+        elif have <= place < 2 * have:
+            dist.recv(x, (place - have + src) % n - n)
+        have *= 2
+
+
 @wrong(TREE, "Stuck|RankFailed")
 def powers_of_two_only(x, src):
     rank, n = here()
