@@ -320,7 +320,7 @@ class SwitchGroup(dist.ProcessGroup):
         return self._ranks[rank]
 
     def _member(self, rank: int) -> int:
-        """The global rank of a group's rank; a negative one is no member, as it is for gloo."""
+        """The global rank of a group's rank.  Raises IndexError for a rank outside the group."""
         if not 0 <= rank < len(self._ranks):
             raise IndexError(f"there is no rank {rank} in a group of {len(self._ranks)}")
         return self._ranks[rank]
