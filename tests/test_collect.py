@@ -1,7 +1,9 @@
 """Evidence on a real job that hangs under torchrun, gathered into a folder."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ import time
 import pytest
 
 from collectives.collect.transports import TRANSPORTS
+from collectives.watch.explain.text import host_in
 from tests import ROOT
 
 SCRIPT = """
@@ -43,8 +46,12 @@ def test_a_job_that_hangs_is_gathered_from_its_host(tmp_path):
     assert ready.stdout.splitlines()[-1] == f"python -m collectives explain {tmp_path}/hang"
     names = [file.name for file in (tmp_path / "hang").iterdir()]
     for rank in range(2):
-        assert any(name.endswith(f".rank{rank}.status.txt") for name in names), names
+        assert any(re.search(rf"\.rank{rank}\.\d+\.status\.txt$", name) for name in names), names
     assert [file.read_text() for file in (tmp_path / "hang").glob("*/*train.py")] == [SCRIPT]
+    assert {host_in(name) for name in names if name.endswith(".txt")} == {
+        socket.gethostname(),
+        "",
+    }  # missing.txt has none
     again = collect(tmp_path / "hang")
     assert again.returncode == 1 and "nothing is overwritten" in again.stderr
 
@@ -54,8 +61,8 @@ def test_commands_that_would_run_and_a_way_that_is_not_there(way, tmp_path):
     dry = collect(tmp_path / "hang", "--by", way, "node0", "node1", "--dry-run")
     assert "py-spy dump --pid PID" in dry.stdout and dry.stdout.count("nvidia-smi -q") == 2
     assert not (tmp_path / "hang").exists()
-    told = subprocess.run(
+    absent = subprocess.run(
         [sys.executable, "-m", "collectives", "collect", str(tmp_path / "hang"), "--by", way, "node0.invalid"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": str(tmp_path)},
     )  # fmt: skip
-    assert told.returncode == 0 and "node0.invalid: not reachable: " in told.stdout, told
+    assert absent.returncode == 0 and "node0.invalid: not reachable: " in absent.stdout, absent

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from helpers import Mismatch, RunError, run
 from tests import ROOT
-from tests.bench.mistakes_table import RUN, grade, grades, report_row, told_by_run
+from tests.bench.mistakes_table import NAMED, NARROWED, RUN, grade, grades, report_row, told_by_run
 from tests.corpus.mistakes import MISTAKES
 from tests.corpus.reports import REPORTS
 from tests.sampling import when
@@ -71,6 +71,13 @@ def page_row(name):
 )
 def test_a_report_under_run_is_graded_as_on_the_page(name):
     assert grade(name, told_by_run(name)) == page_row(name).split(" | ")[2], f"make mistakes: {RUN} says something else"
+
+
+def test_the_page_counts_its_reports():
+    rows = [page_row(name) for name in REPORTS]
+    named, silent = sum(NAMED in row for row in rows), sum(NAMED not in row and NARROWED not in row for row in rows)
+    assert f"{len(rows)} public bug reports" in PAGE
+    assert f"The cause is named in {named} of them by at least one way of running; {silent} get no word" in PAGE
 
 
 @pytest.mark.slow

@@ -52,14 +52,16 @@ class Gathering:
             if not ranks:
                 self.missing.append(f"{host}: no process with RANK in its environment that this user may read.")
             for rank, pid in ranks:
-                for probe in OF_A_RANK:
-                    self._keep(
-                        host, f"{host}.rank{rank}.{probe.name}.txt", probe.command.format(pid=pid), probe.purpose
-                    )
+                for probe in OF_A_RANK:  # the process, too, as two jobs on a host may have the same ranks
+                    name = f"{host}.rank{rank}.{pid}.{probe.name}.txt"
+                    self._keep(host, name, probe.command.format(pid=pid), probe.purpose)
             for probe in OF_A_HOST:
                 self._keep(host, f"{host}.{probe.name}.txt", probe.command, probe.purpose)
             for command in self._packing():
-                self._unpack(host, self._run(host, command))
+                try:
+                    self._unpack(host, self._run(host, command))
+                except ChildProcessError as error:
+                    self.missing.append(f"{host} ({' '.join(self._files)}): {error}.")
         except HostError as error:
             self.missing.append(f"{host}: not reachable: {error}.")
 
@@ -67,21 +69,19 @@ class Gathering:
         return [PACK.format(files=" ".join(self._files))] if self._files else []
 
     def _run(self, host: str, command: str, reach: bool = False) -> bytes:
-        """A command's output.  reach: whether its failure means that the host can't be reached.  Raises HostError."""
+        """A command's output.  Raises ChildProcessError if it fails, or HostError if it is the one that must `reach`."""
+        failure = HostError if reach else ChildProcessError
         try:
             job = subprocess.run(
                 self._transport(host, command), stdin=subprocess.DEVNULL, capture_output=True, timeout=self._limit
             )
         except subprocess.TimeoutExpired:
-            if reach:
-                raise HostError(f"no answer within {self._limit:g} s") from None
-            raise ChildProcessError(f"no answer within {self._limit:g} s") from None
+            raise failure(f"no answer within {self._limit:g} s") from None
         except OSError as error:
             raise HostError(str(error)) from None
         if job.returncode:
             words = job.stderr.decode(errors="replace").strip().splitlines()
-            reason = words[-1][:160].rstrip(".") if words else f"exit code {job.returncode}"
-            raise HostError(reason) if reach else ChildProcessError(reason)
+            raise failure(words[-1][:160].rstrip(".") if words else f"exit code {job.returncode}")
         return job.stdout
 
     def _keep(self, host: str, name: str, command: str, purpose: str) -> None:

@@ -10,7 +10,7 @@ q=$(tr '\0' '\n' <"/proc/$u/environ" 2>/dev/null | sed -n 's/^RANK=//p' | head -
 done; true"""
 
 
-class Inquiry(NamedTuple):
+class Probe(NamedTuple):
     """A command of the shell, and the purpose of its output.  {pid}: of a rank."""
 
     name: str
@@ -19,19 +19,19 @@ class Inquiry(NamedTuple):
 
 
 OF_A_RANK = (
-    Inquiry("stack", "py-spy dump --pid {pid}", "the line that the rank is at (needs py-spy, and the right to trace)"),
-    Inquiry("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
+    Probe("stack", "py-spy dump --pid {pid}", "the line that the rank is at (needs py-spy, and the right to trace)"),
+    Probe("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
 )
 OF_A_HOST = (
-    Inquiry(
+    Probe(
         "ras",
         "timeout 20 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"verbose status\\n\" >&3 && cat <&3'",
         "the operation counts of NCCL's RAS service",
     ),
-    Inquiry("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),
-    Inquiry("gpu", "nvidia-smi -q", "errors and states of the GPUs"),
-    Inquiry("rdma", "rdma statistic show", "errors of InfiniBand, RoCE and EFA"),
-    Inquiry(
+    Probe("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),
+    Probe("gpu", "nvidia-smi -q", "errors and states of the GPUs"),
+    Probe("rdma", "rdma statistic show", "errors of InfiniBand, RoCE and EFA"),
+    Probe(
         "network",
         'for d in /sys/class/net/*/statistics; do echo "$d"; grep -H . "$d"/*errors "$d"/*dropped; done',
         "errors of network interfaces",

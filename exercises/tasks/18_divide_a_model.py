@@ -66,7 +66,7 @@ DRAWN = {  # what a case says -> models, GPUs, sequences per step
 }  # fmt: skip
 
 
-# Each is drawn so often, with one of many depths and widths: a table of the jobs that were seen has none that is drawn next.
+# How often each is drawn, with one of many depths and widths: of the jobs drawn next, a table of those seen has hardly any.
 TIMES = 3
 
 
@@ -175,10 +175,12 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
 
 def situation(job: Job) -> str:
     model, mine = shape(job.model), job.shape
-    parts = [f"{mine.layers} layers"] * (mine.layers != model.layers) + [f"width {mine.hidden:,}"] * (
-        mine.hidden != model.hidden
-    )
-    changed = f" with {' and '.join(parts)}" * bool(parts)
+    parts = []
+    if mine.layers != model.layers:
+        parts.append(f"{mine.layers} layers")
+    if mine.hidden != model.hidden:
+        parts.append(f"width {mine.hidden:,}")
+    changed = f" with {' and '.join(parts)}" if parts else ""
     return f"{job.model}{changed} on {job.gpus:,} {job.gpu}s, {job.batch:,} sequences per step"
 
 

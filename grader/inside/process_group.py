@@ -315,9 +315,9 @@ class SwitchGroup(dist.ProcessGroup):
         return self._call("recv", None, list(map(_contiguous, tensors)), src=None, tag=tag)
 
     def _other(self, rank: int) -> int:
-        if self._member(rank) == self._uplink.rank:
-            raise RuntimeError(f"Pair is not connected: rank {self._uplink.rank} has none to itself")
-        return self._ranks[rank]
+        if (peer := self._member(rank)) == self._uplink.rank:
+            raise RuntimeError(f"Pair is not connected: rank {peer} has none to itself")
+        return peer
 
     def _member(self, rank: int) -> int:
         """The global rank of a group's rank.  Raises IndexError for a rank outside the group."""

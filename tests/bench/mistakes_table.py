@@ -240,7 +240,7 @@ REPORTS_INTRO = """
 
 {total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports).
 The cause is named in {named} of them by at least one way of running; {silent} get no word from any.
-Whoever wrote the judge has seen these reports, so expect less from yours: a new file there adds a row.
+Those who wrote the judge have seen these reports, so expect less on yours. To add one, write one more file there.
 
 *named*: the words contain the sentence that names the cause. *verdict*: they say where ranks differ, or wait, and not why.
 *silent*: nothing is printed. A dash: this way of running doesn't apply. It took {seconds:.0f} s to run them all.

@@ -258,6 +258,8 @@ def stamp(at: float | None) -> str:
 def host_in(path: str) -> str:
     """The host that a file's name shows: node37 for "dmesg_node37.txt"; "" if it shows no host."""
     name = Path(path).name
+    if gathered := re.fullmatch(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|ras|kernel|gpu|rdma|network)\.txt", name):
+        return gathered[1]  # by `collectives collect`
     found = re.search(
         r"(?<![a-zA-Z0-9])((?:node|host|gpu|worker|nid|ip|dgx|compute|cn|n)[\-]?[a-z\-]*\d[\w\-]*?)(?=[._]|$)", name
     )

@@ -87,8 +87,7 @@ def waits(names: "Names") -> list[str]:
         passed = f", with {names.sizes(e)}" if names.sizes(e) else ""
         lines.append(f"{few(ranks).capitalize()} {did}{passed}{names.at(e)}{done}.")
         if root := names.far_root(e):
-            verb = "get" if root == "destination" else "pass"
-            verb += ("s" if verb == "get" else "es") * (len(ranks) == 1)
+            verb = {"destination": ("gets", "get"), "source": ("passes", "pass")}[root][len(ranks) > 1]
             lines.append(
                 f"{few(ranks).capitalize()} {verb} no elements there, so some other rank is the {root}: look for its log first."
             )
