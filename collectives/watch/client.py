@@ -151,9 +151,8 @@ class Client:
             except Untrusted:
                 raise
             except OSError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._ended.wait(RETRY_SECONDS):
                     raise
-                time.sleep(RETRY_SECONDS)
 
     def _asked(self, what: dict) -> None:
         if "stack" in what:
