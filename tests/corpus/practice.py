@@ -1581,6 +1581,29 @@ def nobody(gradient, good):
     return total / count
 
 
+# --- 19 crossings -------------------------------------------------------------------------
+
+
+@right("crossings")
+def by_index_of_the_neighbor(order, local):
+    return sum(order[k] // local != order[k - 1] // local for k in range(len(order)))
+
+
+@wrong("crossings", "the last rank sends, too")
+def forgets_the_last(order, local):
+    return sum(a // local != b // local for a, b in zip(order, order[1:]))
+
+
+@wrong("crossings", "what leaves host 0 alone")
+def leaves_the_first_host(order, local):
+    return sum(a < local <= b for a, b in zip(order, order[1:] + order[:1]))
+
+
+@wrong("crossings", "its number on its host|rank's number on its host")
+def compares_local_ranks(order, local):
+    return sum(a % local != b % local for a, b in zip(order, order[1:] + order[:1]))
+
+
 # --- 19 sum_over_hosts --------------------------------------------------------------------
 
 

@@ -1,9 +1,48 @@
-"""sum_over_hosts(x, local): the sum of all ranks' x, of which as little as possible leaves a host."""
+"""The short tasks of chapter 19.
+
+crossings(order, local): the ranks of a ring that send to a different host.  sum_over_hosts(x, local): the sum of all
+ranks' x, of which as little as possible leaves a host.
+"""
 
 import torch
 
 from collectives.log.event import Event
-from helpers.exercise import Budget, Case, Measure, Suspect, Task
+from helpers.exercise import Budget, Case, Measure, Suspect, Task, valued
+
+# --- crossings ----------------------------------------------------------------------------
+
+
+def _senders(order, local):
+    """The ranks of the ring whose right neighbor is on a different host."""
+    return [rank for rank, right in zip(order, order[1:] + order[:1]) if rank // local != right // local]
+
+
+CROSSINGS = valued(
+    "crossings",
+    {
+        "two hosts of three, half scattered": ([0, 3, 1, 2, 4, 5], 3),
+        "two hosts of four, in host order": ([0, 1, 2, 3, 4, 5, 6, 7], 4),
+        "two hosts of four, alternating": ([0, 4, 1, 5, 2, 6, 3, 7], 4),
+        "three hosts of two, one scattered": ([0, 2, 1, 4, 5, 3], 2),
+        "one host": ([2, 0, 1], 3),
+        "four hosts of one": ([0, 1, 2, 3], 1),
+        "a ring that begins within a host": ([1, 2, 3, 0], 2),
+    },
+    lambda order, local: len(_senders(order, local)),
+    suspects={
+        lambda order, local: sum(
+            a // local != b // local for a, b in zip(order, order[1:])
+        ): "the last rank sends, too. To whom?",
+        lambda order, local: sum(rank < local for rank in _senders(order, local)): "this is what leaves host 0 alone.",
+        lambda order, local: sum(
+            a % local != b % local for a, b in zip(order, order[1:] + order[:1])
+        ): "rank % local is a rank's number on its host. Which number is its host's?",
+    },
+    thought="whom does each rank send to, and which host is each of the two on?",
+    praise="A ring that begins within a host: {} ranks send to a different one.",
+)
+
+# --- sum_over_hosts -----------------------------------------------------------------------
 
 CASES = (
     Case(2, "2 hosts", 4),
@@ -94,7 +133,7 @@ def needs(case, args):
     return [case.size * case.dtype.itemsize] * case.world_size
 
 
-TASK = Task(
+SUM_OVER_HOSTS = Task(
     "sum_over_hosts",
     CASES,
     draw,
@@ -122,3 +161,5 @@ TASK = Task(
         "Mismatch": EVERY_GROUP,
     },
 )
+
+TASKS = (CROSSINGS, SUM_OVER_HOSTS)
