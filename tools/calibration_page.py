@@ -11,63 +11,46 @@ from collectives.machines import networks, sweeps
 from helpers.course import ROOT
 
 PAGE = ROOT / "notebooks" / "calibration.md"
-HEAD = """# The price model beside what others measured
-Each row is a sweep that somebody published, most of them by [nccl-tests](https://github.com/NVIDIA/nccl-tests), beside what
-`nccl(...)` of [chapter 10](10_what_it_costs.ipynb) says. The figures are in `collectives/machines/sweeps.csv` and
-`measurements.csv`; `python -m tools.calibration_page` computes this page from them.
-
-**How to read it.** *Took* is the published time over the model's: 1.20 took a fifth longer than the price. The middle is the
-median of the sweep's sizes, and the range is its extremes. *In band* is the share of sizes that lie in the band of the network's
-family, and *in that of the others* the share in the band that all sources but the row's own give. *Role*: a constant was taken
-from a sweep that is *fitted*; *held out* is a source that was set aside before anything was fitted (a page that gathers the
-clusters of several clouds counts as several sources); *form* suggested the shape of the model inside a node; nothing came from
-the others. With a *suspect* sweep something is wrong, and it says what.
-"""
+TEMPLATE = ROOT / "tools" / "calibration_page.txt"
 
 
 def page() -> str:
     """The page, as Markdown."""
     table = calibration()
-    parts = [HEAD, *_errors(table), *_networks(), *_sweeps(table), *_faults()]
-    return "\n".join(parts).rstrip() + "\n"
+    sources = list(dict.fromkeys(row.source for row in table))
+    parts = {
+        "errors": _errors(table),
+        "held": _held_against_others(table, sources),
+        "networks": _networks(),
+        "sweeps": _sweeps(table, sources),
+        "suspect": list(dict.fromkeys(f"- {row.what}, {row.collective}: {row.note}" for row in table if row.note)),
+        "sources": [f"{k}. {_link(source)}" for k, source in enumerate(sources, 1)],
+        "faults": _faults(),
+    }
+    text = TEMPLATE.read_text(encoding="utf-8")
+    return text.format(fault=FAULT, **{name: "\n".join(lines) for name, lines in parts.items()})
 
 
 def _errors(table: Calibration) -> list[str]:
-    lines = ["## Errors", "", "Of the rows not used for fitting:", ""]
-    lines += ["| rows | how many | sources | median error | worst | in the band | in that of the others |"]
+    lines = ["| rows | how many | sources | median error | worst | in the band | in that of the others |"]
     lines += ["|---|---:|---:|---:|---:|---:|---:|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in table.summary), "", *_held_against_others(table)]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in table.summary)]
 
 
-def _held_against_others(table: Calibration) -> list[str]:
-    lines = ["Source by source, each held against the band that all others give:", ""]
-    lines += ["| source | network | rows | median error | in that of the others |", "|---:|---|---:|---:|---:|"]
+def _held_against_others(table: Calibration, sources: list[str]) -> list[str]:
+    lines = ["| source | network | rows | median error | in that of the others |", "|---:|---|---:|---:|---:|"]
     shares = []
-    for number, source in enumerate(_sources(table), 1):
+    for number, source in enumerate(sources, 1):
         if rows := Calibration(row for row in table.counted if row.source == source):
             names = ", ".join(dict.fromkeys(row.network for row in rows))
             lines.append(f"| [{number}](#sources) | {names} | {len(rows)} | {rows.median:.0%} | {rows.foreseen:.0%} |")
             shares.append(rows.foreseen)
-    lines += [
-        "",
-        f"With one say for each source, not for each row, {statistics.mean(shares):.0%} lie in that of the others.",
-        "",
-    ]
-    return lines
-
-
-def _sources(table: Calibration) -> list[str]:
-    return list(dict.fromkeys(row.source for row in table))
+    share = f"{statistics.mean(shares):.0%}"
+    return [*lines, "", f"With one say for each source, not for each row, {share} lie in that of the others."]
 
 
 def _networks() -> list[str]:
     lines = [
-        "## Networks",
-        "",
-        "What software adds to a crossing between nodes, by LL, LL128 and Simple, and the bands (of",
-    ]
-    lines += ["the price, for buffers up to 256 KiB, at 8 MiB, and from 256 MiB on).", ""]
-    lines += [
         "| network | µs a crossing | band, small | band, middle | band, large | largest sweep |",
         "|---|---|---|---|---|---:|",
     ]
@@ -76,12 +59,11 @@ def _networks() -> list[str]:
         bands = " | ".join(f"{a:g} to {b:g}" for a, b in zip(low, high))
         hop = ", ".join(f"{s * 1e6:g}" for s in network.value("hop", "this page")) if "hop" in network.figures else ""
         lines.append(f"| {network.name} | {hop} | {bands} | {network.value('gpus', 'this page'):,} GPUs |")
-    return [*lines, ""]
+    return lines
 
 
-def _sweeps(table: Calibration) -> list[str]:
-    sources = _sources(table)
-    lines = ["## Sweeps", "", "| sweep | network | NCCL | sizes | GB/s | took | in band | role | source |"]
+def _sweeps(table: Calibration, sources: list[str]) -> list[str]:
+    lines = ["| sweep | network | NCCL | sizes | GB/s | took | in band | role | source |"]
     lines.append("|---|---|---|---|---|---|---:|---|---:|")
     for (what, collective, role), of in groupby(table, lambda row: (row.what, row.collective, row.role)):
         rows = list(of)
@@ -94,9 +76,6 @@ def _sweeps(table: Calibration) -> list[str]:
         number = sources.index(rows[0].source) + 1
         lines.append(f"| {what}, {collective} | {rows[0].network} | {rows[0].nccl or ''} | {sizes} | {speeds} | {took} "
                      f"| {inside} | {role} | [{number}](#sources) |")  # fmt: skip
-    lines += ["", "Where a sweep is suspect:", ""]
-    suspect = dict.fromkeys(f"- {row.what}, {row.collective}: {row.note}" for row in table if row.note)
-    lines += [*suspect, "", "### Sources", "", *(f"{k}. {_link(source)}" for k, source in enumerate(sources, 1)), ""]
     return lines
 
 
@@ -110,17 +89,7 @@ def _link(source: str) -> str:
 
 
 def _faults() -> list[str]:
-    lines = [
-        "## The rule for faults",
-        "",
-        f"A sweep looks like a fault if two neighboring sizes take {FAULT} times the upper end",
-    ]
-    lines += [
-        "of the band. These come nearest, or exceed it:",
-        "",
-        "| times the band's end | sweep | |",
-        "|---:|---|---|",
-    ]
+    lines = ["| times the band's end | sweep | |", "|---:|---|---|"]
     far = []
     for sweep in sweeps():
         rows = priced(of_sweep(sweep), sweep.machine, sweep.version)

@@ -972,60 +972,29 @@ def in_gibibytes(op, n, nbytes, seconds):
     return by_cases(op, n, nbytes, seconds) * 1e9 / 2**30
 
 
-# --- 10 is_fault --------------------------------------------------------------------------
+# --- 10 exposed ---------------------------------------------------------------------------
 
 
-@right("is_fault")
-def by_index(times, upper):
-    for k in range(1, len(times)):
-        if times[k] > 1.2 * upper[k] and times[k - 1] > 1.2 * upper[k - 1]:
-            return True
-    return False
-
-
-@wrong("is_fault", "wants two neighbors")
-def any_slow_size(times, upper):
-    return any(time > 1.2 * end for time, end in zip(times, upper))
-
-
-@wrong("is_fault", "aren't next to each other")
-def any_two(times, upper):
-    return sum(time > 1.2 * end for time, end in zip(times, upper)) > 1
-
-
-@wrong("is_fault", "The rule has a factor")
-def without_margin(times, upper):
-    return by_index([1.2 * time for time in times], upper)
-
-
-@wrong("is_fault", "Not every size has to be slow")
-def every_size(times, upper):
-    return all(time > 1.2 * end for time, end in zip(times, upper)) and len(times) > 1
-
-
-# --- 10 sticks_out ------------------------------------------------------------------------
-
-
-@right("sticks_out")
+@right("exposed")
 def in_closed_form(backward, count, seconds):
     return max(seconds, backward / count + count * seconds - backward)
 
 
-@wrong("sticks_out", "the last bucket is ready only when")
+@wrong("exposed", "the last bucket is ready only when")
 def all_minus_backward(backward, count, seconds):
     return max(0.0, count * seconds - backward)
 
 
-@wrong("sticks_out", "How long is that after the pass")
+@wrong("exposed", "How long is that after the pass")
 def from_the_start(backward, count, seconds):
     return backward + in_closed_form(backward, count, seconds)
 
 
-@wrong("sticks_out", "as if none could start")
+@wrong("exposed", "as if none could start")
 def nothing_hides(backward, count, seconds):
     return count * seconds
 
 
-@wrong("sticks_out", "longer than a bucket takes to fill")
+@wrong("exposed", "longer than a bucket takes to fill")
 def only_the_last(backward, count, seconds):
     return seconds

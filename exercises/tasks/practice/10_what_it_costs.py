@@ -1,7 +1,7 @@
 """The short tasks of chapter 10: seconds, and what they say.
 
 equal_parts(alpha, bandwidth): where latency is half of the time.  bus_bandwidth(op, n, nbytes, seconds): in GB/s.
-is_fault(times, upper): two sizes in a row far above a band.  sticks_out(backward, count, seconds): of the last bucket.
+exposed(backward, count, seconds): the last bucket's end after the backward pass.
 read_link(n, small, large): a link's latency and bandwidth, from two times of a ring all_reduce.
 """
 
@@ -74,55 +74,18 @@ BUS_BANDWIDTH = valued(
 )
 
 
-# --- is_fault -----------------------------------------------------------------------------
+# --- exposed ------------------------------------------------------------------------------
 
 
-def above(times, upper, factor=1.2):
-    return [time > factor * end for time, end in zip(times, upper)]
-
-
-def in_a_row(slow):
-    return any(a and b for a, b in zip(slow, slow[1:]))
-
-
-IS_FAULT = valued(
-    "is_fault",
-    {
-        "one slow size": ([1.0, 3.0, 2.0, 4.0], [1.1, 2.0, 2.5, 5.0]),
-        "two slow sizes, not in a row": ([2.0, 1.0, 4.0, 4.0], [1.0, 1.0, 3.0, 5.0]),
-        "two sizes a little above the band": ([1.1, 1.1, 2.0], [1.0, 1.0, 3.0]),
-        "two slow sizes in a row": ([1.0, 2.6, 4.0, 5.0], [1.1, 2.0, 3.0, 6.0]),
-        "the last two": ([1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 3.0, 5.0]),
-        "a single size": ([9.0], [1.0]),
-        "all sizes within the band": ([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]),
-    },
-    lambda times, upper: in_a_row(above(times, upper)),
-    suspects={
-        lambda times, upper: sum(above(times, upper)) >= 2: "both are slow, but they aren't next to each other.",
-        lambda times, upper: any(
-            above(times, upper)
-        ): "a single slow size may be chance. The rule wants two neighbors.",
-        lambda times, upper: in_a_row(
-            above(times, upper, 1.0)
-        ): "a healthy system may be a little above the band. The rule has a factor.",
-        lambda times, upper: all(above(times, upper)): "two slow neighbors are enough. Not every size has to be slow.",
-    },
-    thought="which sizes took more than 1.2 times their upper end? Are two of them next to each other? Return a bool.",
-)
-
-
-# --- sticks_out ---------------------------------------------------------------------------
-
-
-def sticks_out(backward, count, seconds):
+def exposed(backward, count, seconds):
     end = 0.0
     for k in range(1, count + 1):
         end = max(end, k * backward / count) + seconds
     return end - backward
 
 
-STICKS_OUT = valued(
-    "sticks_out",
+EXPOSED = valued(
+    "exposed",
     {
         "4 buckets that hide": (0.4, 4, 0.05),
         "1 bucket": (0.3, 1, 0.1),
@@ -130,13 +93,13 @@ STICKS_OUT = valued(
         "534 buckets of 0.5 ms": (0.29, 534, 0.0005),
         "534 buckets of 0.6 ms": (0.29, 534, 0.0006),
     },
-    sticks_out,
+    exposed,
     suspects={
         lambda backward, count, seconds: max(
             0.0, count * seconds - backward
         ): "even if all the others hide, the last bucket is ready only when the pass is over.",
         lambda backward, count, seconds: (
-            sticks_out(backward, count, seconds) + backward
+            exposed(backward, count, seconds) + backward
         ): "this is when the last sum ends, counted "
         "from the start of the backward pass. How long is that after the pass?",
         lambda backward, count, seconds: (
@@ -228,4 +191,4 @@ def praise(case: Case, arguments: tuple, result: Any) -> str:
 
 READ_LINK = Puzzle(NAME, tuple(Case(1, f"{n} ranks", n) for n in RANKS), draw, verdict, praise)
 
-TASKS = (EQUAL_PARTS, BUS_BANDWIDTH, IS_FAULT, STICKS_OUT, READ_LINK)
+TASKS = (EQUAL_PARTS, BUS_BANDWIDTH, EXPOSED, READ_LINK)
