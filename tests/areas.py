@@ -8,11 +8,13 @@ installed.  What a row leaves out still runs every night.
 import subprocess
 import sys
 from fnmatch import fnmatch
+from pathlib import Path
 
 from . import ROOT
 
 ALL = None  # whatever there is
 ITSELF = "{file}"
+CHAPTER, SOLUTION = "notebooks/{stem}.ipynb", "solutions/{stem}.ipynb"  # of a task
 TEXT = ("test_repository", "test_prose", "test_chapters", "test_notebooks")
 PAGES = ("test_site", "test_recordings", "test_written", "test_puzzles")
 SITE = (*PAGES, "browser")
@@ -52,6 +54,8 @@ AREAS = {
     "solutions/*.ipynb": (ITSELF, *EXERCISES),
     "solutions/*": TEXT,
     "exercises/tasks/practice/twelve_puzzles.py": ("test_puzzles", *EXERCISES, *SITE),
+    "exercises/tasks/practice/*": (CHAPTER, *EXERCISES, *GRADER),
+    "exercises/tasks/*": (SOLUTION, *EXERCISES, *GRADER),
     "exercises/*": (*EXERCISES, *GRADER),
     "*.md": (*TEXT, "test_site"),
     "LICENSE*": TEXT,
@@ -109,7 +113,7 @@ def needed(files: list[str]) -> list[str] | None:
         tests = next((tests for pattern, tests in AREAS.items() if fnmatch(file, pattern)), ALL)
         if tests is ALL:
             return None
-        chosen |= {test.format(file=file) for test in tests}
+        chosen |= {test.format(file=file, stem=Path(file).stem) for test in tests}
     return sorted(path for path in map(path_of, chosen) if (ROOT / path).exists())  # a changed file may be gone
 
 

@@ -4,7 +4,7 @@ import subprocess
 from fnmatch import fnmatch
 
 from tests import ROOT
-from tests.areas import ALL, ALWAYS, AREAS, ITSELF, needed, path_of
+from tests.areas import ALL, ALWAYS, AREAS, CHAPTER, ITSELF, SOLUTION, needed, path_of
 
 FILES = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
 
@@ -17,7 +17,7 @@ def test_every_file_has_a_row_and_every_row_a_file():
 
 def test_rows_name_tests_that_exist_and_each_test_has_an_area():
     named = {test for tests in AREAS.values() if tests is not ALL for test in tests} | set(ALWAYS)
-    assert {test for test in named - {ITSELF} if not (ROOT / path_of(test)).exists()} == set()
+    assert {test for test in named - {ITSELF, CHAPTER, SOLUTION} if not (ROOT / path_of(test)).exists()} == set()
 
 
 def test_what_a_change_needs():
@@ -30,4 +30,6 @@ def test_what_a_change_needs():
     assert not (costly | {"tests/browser"}) & set(prose)
     assert {"tests/browser", "tests/test_step.py"} <= set(needed(["collectives/figures/web.py"]))
     assert {"tests/test_score.py", "tests/test_handed_in.py"} <= set(needed(["grader/switch.py"]))
+    assert "solutions/18_divide_a_model.ipynb" in needed(["exercises/tasks/18_divide_a_model.py"])  # it prints its cases
+    assert "notebooks/07_groups.ipynb" in needed(["exercises/tasks/practice/07_groups.py"])
     assert "notebooks/gone.ipynb" not in needed(["notebooks/gone.ipynb"])
