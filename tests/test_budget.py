@@ -21,7 +21,7 @@ CEILINGS = {
     "collectives/calibrate": 495,
     "collectives/collect": 215,
     "collectives/cost": 1_490,
-    "collectives/draw": 1_590,
+    "collectives/draw": 1_601,
     "collectives/figures": 675,
     "collectives/judge": 2_745,
     "collectives/launch": 2_555,

@@ -338,6 +338,23 @@ def test_many_ranks_have_small_letters_and_then_none(n, text):
     assert picture.pixels[0] <= 900
 
 
+def test_uneven_parts_too_long_to_show_are_as_long_as_their_sizes():
+    sizes = [400, 4000, 8000]
+
+    def exchange():
+        mine = sizes[dist.get_rank()]
+        dist.all_to_all_single(torch.zeros(sum(sizes)), torch.ones(3 * mine), sizes, [mine] * 3)
+
+    cells = reading.cells(run(exchange, world_size=3).draw(0))
+    for side in ("before", "after"):
+        wide = [
+            {round(cell.width) for cell in cells if cell.side == side and cell.source == (rank,)} for rank in range(3)
+        ]
+        assert [len(widths) for widths in wide] == [1, 1, 1]
+        shortest, middle, longest = (widths.pop() for widths in wide)
+        assert 2 * middle == pytest.approx(longest + shortest, rel=0.15) and shortest < 0.6 * longest
+
+
 def test_uneven_parts_are_as_long_as_their_numbers():
     """Rank r sends (r + c) % 3 numbers to rank c, some of them none."""
 

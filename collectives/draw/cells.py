@@ -1,5 +1,6 @@
 """The cells of a collective: how much of a tensor they show, and where they are before and after."""
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -66,26 +67,31 @@ class Grid:
         self.high = lines * self.line + NOTE_ROOM * any(cell.note for cell in cells)
         rowed = collectives.shapes(call.op) not in (("whole", "whole"), (None, None))
         columns = max([len(call.group) if rowed else 1, *(cell.slot.column + 1 for cell in cells)])
+        self.longest = max([1, *(_count(cell) for cell in cells)]) if any(any(e.splits or ()) for e in call) else 0
         said = [status(e) for e in call if status(e)] + [NEVER_CALLED] * (len(call.events) < len(call.group))
         self.widths = [max([self.pitch, *((text_width(words, 12) + 8) / columns for words in said)])] * columns
         for cell in cells:
-            column, note = cell.slot.column, text_width(cell.note, NOTE) + 8 if cell.note else 0
-            self.widths[column] = max([self.widths[column], note, *(len(row) * self.pitch for row in cell.rows)])
+            self.widths[cell.slot.column] = max(self.widths[cell.slot.column], self.wide(cell))
         gap = JOINT if any(cell.slot.joined for cell in cells) else min(GAP, self.pitch / 3)
         self.lefts = [sum(self.widths[:column]) + column * gap for column in range(columns)]
         self.width = self.lefts[-1] + self.widths[-1]
-        self.uneven = style.shows == "numbers" and any(any(e.splits or ()) for e in call)
+
+    def wide(self, cell: Cell) -> float:
+        """The width that a cell needs; the chunks of a call with uneven sizes are as long as they have elements."""
+        note = text_width(cell.note, NOTE) + 8 if cell.note else 0
+        wide = max([note, *(len(row) * self.pitch for row in cell.rows)])
+        numbered = not self.longest or sum(map(len, cell.rows)) == _count(cell)
+        return wide if numbered else max(note, 0.75 * wide) + wide * _count(cell) / self.longest
 
     def draw_row(self, sketch: Canvas, x: float, y: float, row: list[Cell], tray: Tray) -> None:
         """One rank's cells in their tray, the top left corner of the first column at (x, y)."""
         tray.draw(sketch, x, y, self.width, self.high)
         for cell in row:
-            slot, left, wide = cell.slot, x + self.lefts[cell.slot.column], self.widths[cell.slot.column]
+            slot, left = cell.slot, x + self.lefts[cell.slot.column]
             if cell.empty:
                 sketch.text(left + self.pitch / 2, y + self.high / 2, "∅", self.style.size, FAINT)
                 continue
-            if self.uneven and cell.rows:  # a chunk is as long as its numbers
-                wide = len(cell.rows[0]) * self.pitch
+            wide = self.wide(cell) if self.longest and cell.rows else self.widths[slot.column]
             hollow = slot.kind in ("buffer", "undefined") or slot.share < 1
             fill = None if hollow else FILLS.get(slot.kind) or colour(slot.origin)
             edge = FAINT if hollow else SOFT if slot.kind == "unknown" else None
@@ -102,6 +108,11 @@ class Grid:
                     sketch.text(left + (j + 0.5) * step, top + (i + 0.5) * self.line, word, self.style.size, tint)
             if cell.note:
                 sketch.text(left + wide / 2, y + self.high - NOTE_ROOM - 1, cell.note, NOTE, ink)
+
+
+def _count(cell: Cell) -> int:
+    """The number of elements of a cell's tensor."""
+    return prod(cell.slot.value.shape) if cell.slot.value is not None else 0
 
 
 def slot_cell(slot: Slot, style: Style) -> Cell:

@@ -137,7 +137,8 @@ class _Starts:
             return [(self.left + grid.lefts[columns[0]] + grid.widths[columns[0]] + 1, y), (self.x0, y)]
         if not self.below or line.column not in columns:
             return [(self.x0, y)]
-        x = self.left + grid.lefts[line.column] + grid.widths[line.column] / 2
+        cell = self.rows[line.source][columns.index(line.column)]
+        x = self.left + grid.lefts[line.column] + (grid.wide(cell) if grid.longest else grid.widths[line.column]) / 2
         bottom = y + grid.high / 2
         lane = bottom + 3 + (line.column - min(columns) + 0.5) * self.step
         return [(x, bottom), (x, lane), (self.x0, lane)]
