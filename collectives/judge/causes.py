@@ -62,38 +62,29 @@ class _Graph:
         }
 
     def causes(self) -> list[Cause]:
+        """First faults of the program, then calls that all have made and that don't end, then cycles among other ranks."""
         flawed = self._mismatches()
-        found: list[Cause] = []
-        about: set[int] = set()  # ranks whose part in a cause explains their other symptoms
-        for cause in sorted([*self._absent(), *flawed], key=_made):
-            concerned = {*cause.ranks, *(e.rank for e in chain(*cause.parts))}
-            if not concerned & about:
-                found.append(cause)
-                about |= concerned
-        held = about.union(*(cause.held for cause in found))
+        found = _independent(sorted([*self._absent(), *flawed], key=_start))
+        explained = set().union(*map(_parties, found))  # ranks whose part in a cause explains their other symptoms
+        held = explained.union(*(cause.held for cause in found))
         below = self._below(self._firsts, flawed)
-        if not found and not below and (cycle := self._cycle(held)) and not _is_early(cycle):
-            below = [cycle]
-        if not found and not below:
-            # A receive may have been posted early.
-            unposted = {
-                rank: next((wait for wait in mine if not wait.event.is_message), mine[0])
-                for rank, mine in self._waits.items()
-            }
-            below = self._below(unposted, flawed)
-        beside = bool(found)
+        below = [cause for cause in below if cause.kind != "silent"] if found else below or self._unclear(flawed)
         for cause in below:
             inside = {wait.event.rank for wait in cause.waits}
             # If its ranks are held up anyway, only a device's call counts: another's end may not have been noticed.
             doubtful = inside & held and cause.waits[0].event.backend != "nccl"
-            if not (inside & about or doubtful or beside and cause.kind == "silent"):
+            if not (inside & explained or doubtful):
                 found.append(cause)
-                about |= inside
+                explained |= inside
                 held |= inside | cause.held
-        while cycle := self._cycle(held):
-            found.append(cycle)
-            held |= cycle.held | set(cycle.ranks)
-        return found
+        return [*found, *self._cycles(held)]
+
+    def _unclear(self, flawed: Iterable[Cause]) -> list[Cause]:
+        """What is below the program, if nothing else is found: a receive may have been posted early."""
+        if (cycle := self._cycle(())) and not _is_early(cycle):
+            return [cycle]
+        collectives = {r: min(waits, key=lambda wait: wait.event.is_message) for r, waits in self._waits.items()}
+        return self._below(collectives, flawed)
 
     # --- the graph ------------------------------------------------------------------------
 
@@ -146,12 +137,10 @@ class _Graph:
         """
         if len(waits) > 1:
             mine = self._history(rank)
-            last = next(
-                (k for k in reversed(range(len(mine))) if mine[k].peer is None and len(mine[k].group) > 1), None
-            )
+            last = max((k for k, step in enumerate(mine) if step.peer is None and len(step.group) > 1), default=None)
             after = [_role(step, rank, rank) for step in mine[0 if last is None else last + 1 :]]
             # A peer's step may be in this very group, or in another one of the same shape.
-            wanted = [(_wanted(wait), wait) for wait in reversed(waits)]
+            wanted = [(_counterpart(wait), wait) for wait in reversed(waits)]
             by_role = {_role(step, rank, other): wait for step, wait in wanted for other in (rank, None)}
             for peer in mine[last].group if last is not None else ():
                 theirs = self._history(peer) if peer != rank else ()
@@ -186,8 +175,7 @@ class _Graph:
         ranks = tuple(sorted(e.rank for e in chain(*odd)))
         slip = self._slip(ranks[0], call) if len(ranks) == 1 else None
         held = (self._held(call.ranks) | set(call.ranks)) - set(ranks)
-        waits = self._in_call(call) or (Wait(most[0], call),)
-        waits = tuple(sorted(waits, key=lambda wait: wait.event not in most))
+        waits = tuple(sorted(self._in_call(call) or [Wait(most[0], call)], key=lambda wait: wait.event not in most))
         return Cause(kind="mismatch", ranks=ranks, held=held, waits=waits, parts=parts, flaw=flaw, slip=slip)
 
     def _below(self, firsts: Mapping[int, Wait], flawed: Iterable[Cause]) -> list[Cause]:
@@ -197,7 +185,7 @@ class _Graph:
         calls = {id(wait.call): wait for wait in sorted(stuck, key=lambda wait: wait.event.start, reverse=True)}
         firsts = [wait for wait in reversed(calls.values()) if id(wait.call) not in known]
         below = [*self._silent(firsts), *(self._joined(wait.call) for wait in firsts if not wait.silent)]
-        return sorted(below, key=lambda cause: (cause.kind != "parted", _made(cause)))
+        return sorted(below, key=lambda cause: (cause.kind != "parted", _start(cause)))
 
     def _silent(self, firsts: Iterable[Wait]) -> Iterable[Cause]:
         """The ranks that have reported nothing, if some call needs them: they may have ended together, as on one host."""
@@ -223,21 +211,21 @@ class _Graph:
 
     def _ahead(self, call: Call) -> tuple[Wait, ...]:
         """The waits of ranks that have ended later collectives of this one's group, which they can't without the others."""
-
-        def is_ahead(wait: Wait) -> bool:
-            e = wait.event
-            return wait.call.index > call.index + 1 and e.lane.shared == lane and _ends_together(e.op)
-
-        lane = call.events[0].lane.shared
         if not _ends_together(call.op):
             return ()
-        return tuple(wait for mine in self._waits.values() for wait in mine if is_ahead(wait))
+        lane = call.events[0].lane.shared
+        together = (wait for wait in chain(*self._waits.values()) if _ends_together(wait.event.op))
+        return tuple(w for w in together if w.event.lane.shared == lane and w.call.index > call.index + 1)
+
+    def _cycles(self, held: Collection[int]) -> Iterable[Cause]:
+        """The cycles among ranks that no other cause holds up."""
+        while cycle := self._cycle(held):
+            yield cycle
+            held = {*held, *cycle.held, *cycle.ranks}
 
     def _cycle(self, explained: Collection[int]) -> Cause | None:
         """Ranks that wait for each other, starting with the earliest; without ranks that are held up otherwise."""
-        behind = {
-            rank: self._behind(wait, self._firsts) for rank, wait in self._firsts.items() if rank not in explained
-        }
+        behind = {r: self._behind(wait, self._firsts) for r, wait in self._firsts.items() if r not in explained}
         waiting = {rank: self._firsts[rank] for rank in behind if behind[rank]}
         if not waiting:
             return None
@@ -269,7 +257,7 @@ def step(e: Event, number: int) -> Step:
     return Step(e.op, e.group_name, e.group, number, (e.src if e.op == "recv" else e.dst) if e.is_message else None)
 
 
-def _wanted(wait: Wait) -> Step:
+def _counterpart(wait: Wait) -> Step:
     """The call that a wait's event lacks, as the rank that it lacks would make it."""
     e, number = wait.event, wait.call.index
     if not e.is_message:
@@ -291,7 +279,21 @@ def _is_early(cycle: Cause) -> bool:
     return any(wait.lacks and wait.event.is_message for wait in cycle.waits)
 
 
-def _made(cause: Cause) -> float:
+def _parties(cause: Cause) -> set[int]:
+    """The ranks to blame, and those that made the call otherwise."""
+    return {*cause.ranks, *(e.rank for e in chain(*cause.parts))}
+
+
+def _independent(causes: Iterable[Cause]) -> list[Cause]:
+    """These causes, without the ones that share a rank with an earlier one."""
+    found: list[Cause] = []
+    for cause in causes:
+        if not any(_parties(cause) & _parties(other) for other in found):
+            found.append(cause)
+    return found
+
+
+def _start(cause: Cause) -> float:
     return cause.waits[0].event.start
 
 

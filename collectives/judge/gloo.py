@@ -25,7 +25,7 @@ def needs(event: Event, call: Call) -> set[int]:
     return others.intersection(group[k] for k in collective.gloo(group.index(event.rank), root, len(group)))
 
 
-def lost(event: Event, call: Call) -> Event | None:
+def dropped_send(event: Event, call: Call) -> Event | None:
     """The send that a recv waits for, if gloo may have lost it."""
     return next(filter(may_be_lost, call), None) if event.op == "recv" else None
 
@@ -52,7 +52,7 @@ TAKEN_FOR_DENSE = {
 # --- failed -------------------------------------------------------------------------------
 
 _BACKENDS_ERRORS = ("RuntimeError", "DistBackendError", "DistNetworkError")
-LOST = (  # words of errors that another rank's end explains
+LOST_WORDS = (  # words of errors that another rank's end explains
     "Connection closed by peer",
     "Connection reset by peer",
     "pair closure",
@@ -70,4 +70,4 @@ def may_follow(failure: Failure) -> bool:
 
 def is_consequence(failure: Failure) -> bool:
     """Whether this error only means that another rank is gone."""
-    return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in LOST)
+    return failure.kind in _BACKENDS_ERRORS and any(words in failure.message for words in LOST_WORDS)

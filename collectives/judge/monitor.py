@@ -13,7 +13,7 @@ from ..log import messages
 from ..log.calls import Call
 from ..log.event import Failure, Line
 from . import causes, diagnose, nccl
-from .gloo import is_consequence, lost
+from .gloo import dropped_send, is_consequence
 from .state import State
 from .verdict import (
     Deadlock,
@@ -23,8 +23,8 @@ from .verdict import (
     Ended,
     Grouping,
     Raised,
+    RankState,
     Slip,
-    Standing,
     Standstill,
     TimeUp,
     UnlikeGroups,
@@ -292,7 +292,7 @@ class Monitor(State):
     @property
     def _unmet(self) -> dict[int, frozenset[int]]:
         """By rank that waits, or ended while it waited, the members of its call's group that have not made it."""
-        standing: Iterable[Standing] = map(self._standing, self._blocked)
+        standing: Iterable[RankState] = map(self._standing, self._blocked)
         return {state.rank: frozenset(state.waits_for) for state in standing if state.waits_for}
 
     def _ended_by_itself(self, rank: int) -> bool:
@@ -369,7 +369,7 @@ class Monitor(State):
         """Ranks that wait for a message which gloo may have lost, with its sender."""
         if not self._check:
             return {}
-        sends = ((rank, lost(event, self.call_of(event))) for rank, event in self._blocked.items())
+        sends = ((rank, dropped_send(event, self.call_of(event))) for rank, event in self._blocked.items())
         return {rank: {send.rank} for rank, send in sends if send}
 
     @property

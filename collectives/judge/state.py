@@ -10,7 +10,7 @@ from ..log.calls import Call, Matcher, pair
 from ..log.event import MAIN, Event, Failure, Line
 from . import nccl
 from .gloo import is_consequence, needs
-from .verdict import Grouping, Standing, Wait
+from .verdict import Grouping, RankState, Wait
 
 
 class State:
@@ -39,7 +39,7 @@ class State:
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
         self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
         self._blocked: dict[int, Event] = {}  # rank -> the event its main thread waits in, without limit
-        self._where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see Standing, if asked
+        self._where: dict[int, tuple[Line | None, tuple[str, ...]]] = {}  # rank -> its line, see RankState, if asked
         # rank -> anything else that may act there -> the event that it waits for, if any: its other threads,
         # and what hangs on the future of a call under way.
         self._beside: dict[int, dict[Hashable, Event | None]] = defaultdict(dict)
@@ -259,15 +259,15 @@ class State:
         return self._matcher.of[id(event)]
 
     @property
-    def standing(self) -> tuple[Standing, ...]:
+    def standing(self) -> tuple[RankState, ...]:
         """Every rank's state."""
         return tuple(map(self._standing, range(self.world_size)))
 
-    def _standing(self, rank: int) -> Standing:
+    def _standing(self, rank: int) -> RankState:
         event, (line, inside) = self._blocked.get(rank), self._where.get(rank, (None, ()))
         call = event and self.call_of(event)
         made, returned, began = self.made(rank), rank in self._returned, rank in self._began or bool(self._last[rank])
-        return Standing(rank, made, self._last[rank], returned, event, call, line, inside, began, self._lacking(rank))
+        return RankState(rank, made, self._last[rank], returned, event, call, line, inside, began, self._lacking(rank))
 
     def _lacking(self, rank: int) -> frozenset[int] | None:
         """The members that a rank's last group, if its members make it alone, still lacks."""

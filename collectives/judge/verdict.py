@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 
 from ..log.calls import Call
 from ..log.event import Event, Failure, Line
-from .gloo import lost, needs
+from .gloo import dropped_send, needs
 
 ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankState:
     """One rank's state: how far it has come, and what it is doing."""
 
     rank: int
@@ -59,7 +59,7 @@ class Standing:
     @property
     def lost(self) -> Event | None:
         """The message that it waits for, if gloo may have lost that."""
-        return None if self.event is None else lost(self.event, self.call)
+        return None if self.event is None else dropped_send(self.event, self.call)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Verdict:
 class Halt(Verdict):
     """A verdict with every rank's state.  stood: the preceding standstill, if there was one."""
 
-    standing: tuple[Standing, ...]
+    standing: tuple[RankState, ...]
     stood: "Standstill | None" = None
 
 

@@ -111,7 +111,7 @@ def broken_words(
     return _join(said, _whole_numbers(case, passed), _think(thought), _to_paste(task, case, inputs))
 
 
-_NONE = "did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
+_NONE_RETURNED = "did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
 _SLIP = re.compile("(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|KeyError|ZeroDivisionError)")
 
 
@@ -125,7 +125,7 @@ def _thought_on(task: Task | Puzzle, error: RunError) -> str:
         if "can't be cast to the desired output type" in last:
             return "an integer tensor can't hold a fraction, so it can't be divided in place. Which dtype should the result have?"
         if "NoneType" in last and "elements of type" not in last and "None" not in thought:
-            return "" if _NONE[4:] in str(error) else _NONE
+            return "" if _NONE_RETURNED[4:] in str(error) else _NONE_RETURNED
     dtypes = re.search(r"\bdtypes?\b", str(error).partition("\n")[0])
     return "" if isinstance(error, Mismatch) and dtypes and "dtype" not in thought else thought
 

@@ -5,7 +5,7 @@ from typing import Callable, Iterable, Sequence
 from ...format import dtype_name
 from ...log.event import Event
 from ..verdict import Cause
-from .phrases import few, named, of_group, source
+from .phrases import call_name, few, of_group, source
 
 MOST = 4  # causes of a kind, or ranks of a cycle, that are written out
 
@@ -17,7 +17,7 @@ class Names:
         self.world_size = world_size
 
     def call(self, e: Event) -> str:
-        return named(e, self.world_size)
+        return call_name(e, self.world_size)
 
     def counterpart(self, e: Event) -> str:
         """The call that others have not made: for a send, its recv."""
@@ -62,11 +62,11 @@ def headline(causes: Sequence[Cause], names: Names, first: bool = True) -> str:
         return f"No rank lacks a call: {why}." if first else f"Besides, {why}."
     if causes[0].kind == "parted":
         return f"{'' if first else 'Besides, '}{why if not first else why[0].upper() + why[1:]}."
-    who = _who(causes, names.world_size)
+    who = _subject(causes, names.world_size)
     return f"{who if first else f'Besides, {who[0].lower()}{who[1:]}'}: {why}."
 
 
-def _who(causes: Sequence[Cause], world_size: int) -> str:
+def _subject(causes: Sequence[Cause], world_size: int) -> str:
     kind, ranks = causes[0].kind, sorted({rank for cause in causes for rank in cause.ranks})
     held = frozenset().union(*(cause.held for cause in causes)) - set(ranks)
     others = world_size - len(ranks)

@@ -12,7 +12,7 @@ from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreach
 from .phrases import after, alike, call_waited_in, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
-_NONE = "Did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
+_NONE_RETURNED = "Did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
 # Python's and torch's errors about a None used like a tensor. A None in a list, or instead of a list, has clearer ones.
 _USED_NONE = re.compile(
     "unsupported operand .*NoneType|'NoneType' object (has no attribute|is not subscriptable)|but got <class 'NoneType'> instead"
@@ -77,7 +77,7 @@ def raised(verdict: Raised) -> str:
     parts = []
     for (kind, message, frames, started), ranks in alike(zip(verdict.ranks, told)).items():
         verb = "raised" if started else "could not start:"
-        hint = [_NONE] * bool(_USED_NONE.search(message) and any("dist." in frame for frame in frames))
+        hint = [_NONE_RETURNED] * bool(_USED_NONE.search(message) and any("dist." in frame for frame in frames))
         parts.append("\n".join([f"{name_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
     return "\n".join([*parts, *_consequences(verdict)])
 

@@ -97,7 +97,7 @@ def _made_dense(verdict: Disagreement) -> str:
             advice.append(_OF_AUTOGRAD if by_autograd else _OF_TORCH.format(within=e.within))
             continue
         if "in" in sides:
-            advice.append(_GIVEN_LISTS if e.op in ("scatter", "reduce_scatter") else _GIVEN)
+            advice.append(_CONTIGUOUS_LISTS if e.op in ("scatter", "reduce_scatter") else _CONTIGUOUS)
         if "out" in sides:
             advice.append(_FILLED)
     return " ".join(dict.fromkeys(advice))
@@ -173,8 +173,8 @@ _PAIRS = "Calls on a group pair up in order, whatever they are. Make the same ca
 _PERHAPS_TWO = "If these lines aren't meant to make one call, a rank has made a call too many or too few."
 _JOIN = "Join matches only the calls of the models and optimizers given to it: make any others after its `with` block."
 _FILLED = "Write y = x.contiguous(), pass y, and once the call is complete, copy the result back with x.copy_(y)."
-_GIVEN = "Pass x.contiguous()."
-_GIVEN_LISTS = "Pass [x.contiguous() for x in xs] as the list xs."
+_CONTIGUOUS = "Pass x.contiguous()."
+_CONTIGUOUS_LISTS = "Pass [x.contiguous() for x in xs] as the list xs."
 _OF_AUTOGRAD = (
     "Autograd makes this call, with a gradient as it comes: for each y that the forward call returned, "
     "write y.register_hook(lambda grad: grad.contiguous())."

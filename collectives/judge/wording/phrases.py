@@ -7,7 +7,7 @@ from ...log.calls import Call
 from ...log.event import Event
 from ...log.text import drop_note as drop_note
 from ...log.text import source as source
-from ..verdict import Standing
+from ..verdict import RankState
 
 MOST_RUNS = 8  # of ranks in a row, in a sentence
 CALLS_SHOWN = 3  # of those that ranks made from different lines
@@ -40,11 +40,11 @@ def after(made: int) -> str:
     return f"after {made} call{'s' * (made != 1)}"
 
 
-def call_waited_in(each: Standing, world_size: int) -> str:
-    return named(each.event, world_size)
+def call_waited_in(each: RankState, world_size: int) -> str:
+    return call_name(each.event, world_size)
 
 
-def named(e: Event, world_size: int) -> str:
+def call_name(e: Event, world_size: int) -> str:
     """'all_reduce #3 of group 0-3', 'send #2 to 1'"""
     words = f"{e.op} #{e.index + 1}"
     if e.op == "send":

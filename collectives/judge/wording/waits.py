@@ -3,17 +3,17 @@
 from typing import Iterable, Sequence
 
 from ...format import name_ranks
-from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, Standing, Standstill, TimeUp
+from ..verdict import ENTRIES, Deadlock, Deserted, Halt, Interruption, RankState, Standstill, TimeUp
 from . import causes
 from .phrases import (
     EVERY_RANK_MAKES_IT,
     after,
     alike,
     apart,
+    call_name,
     call_waited_in,
     drop_note,
     handled,
-    named,
     rows,
     source,
     verb,
@@ -23,34 +23,34 @@ _BETWEEN = "look at what is between them, an address, a port, a firewall."
 LONGER = "Give it longer with run(..., timeout=seconds), or look for a loop that does not end."
 
 
-def table(standing: Sequence[Standing]) -> str:
+def table(standing: Sequence[RankState]) -> str:
     """A table of every rank's state and source line: one row for ranks in the same state."""
     return rows((state.rank, stands(state, len(standing)), source(_line(state))) for state in standing)
 
 
-def stands(each: Standing, world_size: int) -> str:
+def stands(each: RankState, world_size: int) -> str:
     """A rank's state, in words."""
     if each.returned:
         return f"returned {after(each.made)}"
     if each.event:
         return f"waiting in {call_waited_in(each, world_size)}"
     if each.limited:
-        return f"waiting in {named(each.limited, world_size)}, for a limited time"
+        return f"waiting in {call_name(each.limited, world_size)}, for a limited time"
     return f"{'waiting' if each.entering else 'running'} {_at(each)}, {after(each.made)}"
 
 
-def _line(each: Standing):
+def _line(each: RankState):
     if each.returned:
         return None
     return each.event.line if each.event else each.line
 
 
-def _at(each: Standing) -> str:
+def _at(each: RankState) -> str:
     """The place of a rank that waits in no call."""
     return f"in {each.entering}" if each.entering else "your code"
 
 
-def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
+def under_way(standing: Sequence[RankState], name: str, started: bool) -> str:
     """The ranks' states, in one line."""
     size = len(standing)
     busy = [state for state in standing if not state.returned]
@@ -62,7 +62,7 @@ def under_way(standing: Sequence[Standing], name: str, started: bool) -> str:
     return f"{head} running {name}: {'; '.join(words)} ..."
 
 
-def _does(each: Standing, world_size: int) -> str:
+def _does(each: RankState, world_size: int) -> str:
     """A rank's state, from its messages: its line is known if it has made a call."""
     if e := each.event:
         words = f"in {call_waited_in(each, world_size)}"
@@ -84,8 +84,8 @@ def interruption(verdict: Interruption) -> str:
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(state.event for state in verdict.standing)
-    lacks = [*_lost(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
-    return "\n".join([head, *_causes(verdict), _told(verdict.standing), *errors, *lacks])
+    lacks = [*_dropped(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
+    return "\n".join([head, *_causes(verdict), _job_table(verdict.standing), *errors, *lacks])
 
 
 def _causes(verdict: Standstill) -> Iterable[str]:
@@ -97,7 +97,7 @@ def _causes(verdict: Standstill) -> Iterable[str]:
             yield from (line for cause in kind[: causes.MOST] for line in causes.slipped(cause, names))
 
 
-def _told(standing: Sequence[Standing]) -> str:
+def _job_table(standing: Sequence[RankState]) -> str:
     """The table of a job, whose ranks start by themselves."""
     size = len(standing)
     described = ((s.rank, stands(s, size) if s.began else "has not started", source(_line(s))) for s in standing)
@@ -116,7 +116,7 @@ def _lack_entries(verdict: Standstill) -> Iterable[str]:
             yield f"All ranks are in {name}: {_BETWEEN}"
 
 
-def _lack_members(standing: Sequence[Standing]) -> Iterable[str]:
+def _lack_members(standing: Sequence[RankState]) -> Iterable[str]:
     """A sentence for each group that ranks make with its members alone: on those that haven't come."""
     making = alike((state.rank, state.lacking) for state in standing if state.entering == ENTRIES[1])
     for lacking, inside in making.items():
@@ -147,7 +147,7 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
         yield "Look at what is between the ranks, and at what carries the call out: a link, a card or a kernel."
 
 
-def _lost(standing: Sequence[Standing]) -> list[str]:
+def _dropped(standing: Sequence[RankState]) -> list[str]:
     """A sentence for each message that a rank waits for and that gloo may have lost."""
     return [drop_note(state.lost) for state in standing if state.lost]
 
@@ -178,7 +178,7 @@ def deadlock(verdict: Deadlock) -> str:
 
 
 def _advice(verdict: Deadlock, gone: list[int]) -> str:
-    if lost := _lost(verdict.standing):
+    if lost := _dropped(verdict.standing):
         return "\n".join(lost)
     pending = [verdict.standing[rank].event for rank in verdict.ranks]
     ops = {e.op for e in pending}
@@ -243,10 +243,10 @@ def time_up(verdict: TimeUp) -> str:
     return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits, verdict.distant)])
 
 
-def _look_for(busy: list[Standing], fits: bool, distant: bool) -> str:
+def _look_for(busy: list[RankState], fits: bool, distant: bool) -> str:
     if lack_members := "\n".join(_lack_members(busy)):
         return lack_members
-    if lost := _lost(busy):
+    if lost := _dropped(busy):
         return "\n".join(lost)
     if any(member.entering == "new_group" for member in busy):
         return EVERY_RANK_MAKES_IT

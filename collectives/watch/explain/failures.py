@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator
 
 from ...format import duration
-from ...judge.gloo import LOST
+from ...judge.gloo import LOST_WORDS
 from ...judge.wording.phrases import few
 from . import ops
 from .dump import Place, in_torch
@@ -34,7 +34,7 @@ _ITEM = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)"
 _EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _OF_STORE = ("should dump", "sendBytes failed", "recvValue failed", "shut down too early")
 _LOST_WORDS = (
-    *_OF_STORE, *LOST, "remote process exited", "communicator was aborted", "Socket Timeout", "waiting for recv operation to complete", "waiting for send operation to complete", "ncclRemoteError",
+    *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "waiting for recv operation to complete", "waiting for send operation to complete", "ncclRemoteError",
     "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
 )  # fmt: skip
 _SUMMARY = ("ChildFailedError", "SignalException")  # raised by torchrun itself
