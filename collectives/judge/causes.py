@@ -80,7 +80,7 @@ class _Graph:
         return [*found, *self._cycles(held)]
 
     def _unclear(self, flawed: Iterable[Cause]) -> list[Cause]:
-        """What is below the program, if nothing else is found: a receive may have been posted early."""
+        """Causes below the program, if no other is found: a receive may have been posted early."""
         if (cycle := self._cycle(())) and not _is_early(cycle):
             return [cycle]
         collectives = {r: min(waits, key=lambda wait: wait.event.is_message) for r, waits in self._waits.items()}
