@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from collectives.log.backends import GLOO
 from collectives.log.calls import Call
 from collectives.log.collectives import COLLECTIVES, of
 from collectives.log.event import Event
@@ -26,7 +27,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         raise Malformed("a call that does not exist")
     if not all(type(r) is int and 0 <= r < world_size for r in group) or rank not in group:
         raise Malformed("a call in a group that does not exist")
-    event = Event(rank, index, op, tuple(group), group_name=one_line(header.get("name"), 100))
+    event = Event(rank, index, op, tuple(group), group_name=one_line(header.get("name"), 100), backend=GLOO.name)
     if role := {"send": "dst", "recv": "src"}.get(op, collective.root):
         peer = header.get(role)
         if not (type(peer) is int and peer in group or op == "recv" and peer is None):

@@ -14,7 +14,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_145
+MOST_OF_SPINE = 2_147
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_885,
@@ -25,15 +25,15 @@ CEILINGS = {
     "collectives/figures": 675,
     "collectives/judge": 2_745,
     "collectives/launch": 2_555,
-    "collectives/log": 1_480,
+    "collectives/log": 1_560,
     "collectives/machines": 935,
     "collectives/outcome": 240,
     "collectives/planner": 1_890,
-    "collectives/rank": 2_790,
+    "collectives/rank": 2_791,
     "collectives/remote": 1_320,
     "collectives/same": 2_040,
     "collectives/train": 2_215,
-    "collectives/watch": 8_760,
+    "collectives/watch": 8_764,
     "grader": 4_826,
     "helpers": 4_635,
     "tools": 2_295,

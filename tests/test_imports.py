@@ -1,5 +1,6 @@
 """What imports what: one way only; a rank loads what it executes; names never depend on what was imported first."""
 
+import ast
 import importlib
 import pkgutil
 import subprocess
@@ -12,6 +13,7 @@ import helpers
 from collectives import algorithms as schedule
 from collectives import cost, machines
 from collectives.lazy import Later
+from collectives.log import backends
 from helpers import run
 from tests import ROOT
 
@@ -103,6 +105,44 @@ def test_imports_run_one_way():
     assert linter.lint_imports(config_filename=str(ROOT / "pyproject.toml")) == linter.EXIT_STATUS_SUCCESS
 
 
+def names_a_backend(node: ast.AST) -> bool:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, str) and value.partition(":")[0] in backends.NAMES
+
+
+def comparisons(source: str) -> list[str]:
+    """The pieces of code that decide by a backend's name: ==, in, match, startswith, a dict's keys."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare() | ast.MatchValue():
+                compared = [node]
+            case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "get")):
+                compared = node.args
+            case ast.Dict():
+                compared = filter(None, node.keys)
+            case ast.Subscript():
+                compared = [node.slice]
+            case _:
+                continue
+        if any(names_a_backend(inner) for piece in compared for inner in ast.walk(piece)):
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_what_a_backend_does_is_asked_of_the_table_alone():
+    for code in (
+        'e.backend == "nccl"', '"gloo" in str(backend)', 'name not in (None, "gloo")', 'name.startswith("nccl:")',
+        'WAYS = {"xccl": 1}', 'ways["gloo"]', 'match name:\n case "ncclx": pass',
+    ):  # fmt: skip
+        assert comparisons(code), code
+    assert not comparisons('init("gloo"); name = "nccl"; name == other')
+    folder = ROOT / "collectives"
+    files = [file for file in folder.rglob("*.py") if file != folder / "log" / "backends.py"]
+    found = {str(file.relative_to(folder)): there for file in files if (there := comparisons(file.read_text()))}
+    assert len(files) > 200 and found == {}, "a trait of log/backends.py decides instead"
+
+
 def test_what_needs_no_torch_does_not_wait_for_it():
     modules = "grader.instructor, grader.learner"  # the workers and the kernel load it
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
@@ -119,7 +159,7 @@ print(*run(lambda: sorted(name for name in sys.modules if name.startswith("colle
 
 def test_a_rank_holds_plain_data_and_what_runs_there():
     runs = ("server", "fresh", "warmup", "wire", "process", "work", "group", "pickling", "tcp", "torch_warnings")
-    log = {"log", "log.collectives", "log.event", "log.messages"}
+    log = {"log", "log.backends", "log.collectives", "log.event", "log.messages"}
     allowed = {"launch", *(f"launch.{name}" for name in runs), *log, "format", "lazy", "rank"}
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)
     loaded = {name.removeprefix("collectives.") for name in done.stdout.split()}

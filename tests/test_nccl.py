@@ -15,8 +15,10 @@ from collectives import RankFailed, Stuck, run
 from collectives.cost import bill
 from collectives.jobs import load
 from collectives.judge import diagnose, gloo
+from collectives.judge.monitor import Monitor
 from collectives.log.calls import pair
 from collectives.log.event import Event
+from collectives.log.messages import Called, Issued
 from collectives.machines import machine
 from collectives.outcome.run import Run
 from collectives.play import timeline
@@ -178,21 +180,52 @@ def parts(op, backend, **of):
 
 
 @pytest.mark.parametrize(
-    "op, nccl, on_gloo",
-    [("all_gather", None, "shape"), ("reduce_scatter", None, "shape"), ("gather", "shape", "shape"),
-     ("all_reduce", "shape", "shape")],
+    "op, nccl, on_gloo, unknown",
+    [("all_gather", None, "shape", None), ("reduce_scatter", None, "shape", None), ("gather", "shape", "shape", None),
+     ("all_reduce", "shape", "shape", "shape")],
 )  # fmt: skip
-def test_a_mismatch_is_what_its_backend_refuses_or_gets_wrong(op, nccl, on_gloo):
+def test_a_mismatch_is_what_its_backend_refuses_or_gets_wrong(op, nccl, on_gloo, unknown):
     shapes = [(1,), (2,)]
     assert diagnose.mismatch(parts(op, "nccl", shape=shapes)) == nccl
     assert diagnose.mismatch(parts(op, "gloo", shape=shapes)) == on_gloo
-    assert diagnose.mismatch(parts(op, None, shape=shapes)) == on_gloo
+    assert diagnose.mismatch(parts(op, None, shape=shapes)) == unknown
+    assert diagnose.mismatch(parts(op, "ncclx", shape=shapes)) == unknown
 
 
 def test_on_nccl_everybody_needs_everybody():
     call = parts("broadcast", "nccl", src=[0, 0])
     call.events.pop()
     assert gloo.needs(call.events[0], call) == {1}
+
+
+@pytest.mark.parametrize("backend", [None, "ncclx"])
+def test_a_backend_with_unknown_ways_accuses_nobody(backend):
+    """A rank needs only the ranks whose data it gets; no view is wrong, and no message is lost."""
+    root, other = parts("broadcast", backend, src=[0, 0]), parts("reduce", backend, dst=[0, 0])
+    for call in (root, other):
+        call.events.pop()
+    assert gloo.needs(root.events[0], root) == set() and gloo.needs(other.events[0], other) == {1}
+    leaf = parts("broadcast", backend, src=[0, 0])
+    del leaf.events[0]
+    assert gloo.needs(leaf.events[0], leaf) == {0}
+    assert diagnose.mismatch(parts("all_reduce", backend, non_dense=[("in",), ("in",)])) is None
+    assert diagnose.mismatch(parts("all_reduce", backend, strides=[(1, 2), None])) is None
+    assert not gloo.may_be_lost(Event(0, 0, "send", (0, 1), dst=1, abandoned=True, backend=backend))
+
+
+@pytest.mark.parametrize("backend, pairs", [("nccl", True), ("gloo", False), (None, False), ("ncclx", False)])
+def test_a_message_pairs_by_its_tag_unless_its_backend_ignores_tags(backend, pairs):
+    """On NCCL the first recv gets the first message, whatever their tags are."""
+    send = Event(0, 0, "send", (0, 1), dst=1, tag=1, backend=backend, start=0.0)
+    recv = Event(1, 0, "recv", (0, 1), src=0, tag=2, backend=backend, start=0.5)
+    assert [call.is_complete for call in pair([[send], [recv]])] == ([True] if pairs else [False, False])
+    monitor = Monitor(2)
+    for e in (send, recv):
+        monitor.feed(e.rank, Called(e))
+        monitor.feed(e.rank, Issued(0, None, 1.0))
+    standstill = monitor.standstill(4.0)
+    kinds = {cause.kind for cause in standstill.causes}
+    assert kinds == ({"joined"} if pairs else {"cycle"}), standstill.causes
 
 
 @pytest.mark.slow

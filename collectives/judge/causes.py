@@ -9,6 +9,7 @@ is below the program: a kernel, a GPU, a link. There may be several such causes 
 from itertools import chain
 from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence, TypeVar
 
+from ..log import backends
 from ..log.calls import Call
 from ..log.event import Event
 from . import diagnose
@@ -72,7 +73,7 @@ class _Graph:
         for cause in below:
             inside = {wait.event.rank for wait in cause.waits}
             # If its ranks are held up anyway, only a device's call counts: another's end may not have been noticed.
-            doubtful = inside & held and cause.waits[0].event.backend != "nccl"
+            doubtful = inside & held and not backends.of(cause.waits[0].event.backend).in_stream
             if not (inside & explained or doubtful):
                 found.append(cause)
                 explained |= inside

@@ -10,10 +10,10 @@ rank that has returned, is certain the moment it is seen: no timeout has to pass
 from itertools import combinations, takewhile
 from typing import Callable, Iterable, Mapping, NamedTuple
 
+from ..log import backends
 from ..log.calls import Call
 from ..log.collectives import of
 from ..log.event import Event
-from . import nccl
 from .branches import alternatives, same_place
 from .gloo import TAKEN_FOR_DENSE
 
@@ -91,10 +91,11 @@ def _differ(one: Event, other: Event) -> str | None:
         return "reduce op"
     if other.dtype != one.dtype:
         return "dtype"
-    on_nccl = one.backend == "nccl"
-    if other.shape != one.shape and not of(other.op).personal and not (on_nccl and other.op in nccl.UNEVEN):
+    backend = backends.of(one.backend)
+    if other.shape != one.shape and not of(other.op).personal and other.op not in backend.uneven:
         return "shape"
-    return "layout" if other.strides != one.strides and other.op in TAKEN_FOR_DENSE and not on_nccl else None
+    dense = TAKEN_FOR_DENSE if backend.takes_for_dense else ()
+    return "layout" if other.strides != one.strides and other.op in dense else None
 
 
 def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
@@ -168,8 +169,7 @@ def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call.  size: the group's."""
     if e.misuse:
         return e.misuse
-    dense = TAKEN_FOR_DENSE.get(e.op, ())
-    if e.non_dense and e.backend != "nccl" and set(e.non_dense) & set(dense):  # NCCL refuses them
+    if e.non_dense and backends.of(e.backend).takes_for_dense and set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
         return "gaps"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None

@@ -1,5 +1,6 @@
 """gloo's behavior: the ranks that a call needs, and the mistakes that raise no error."""
 
+from ..log import backends
 from ..log.calls import Call
 from ..log.collectives import all_ranks, of
 from ..log.event import Event, Failure
@@ -18,10 +19,12 @@ def needs(event: Event, call: Call) -> set[int]:
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing
     others = set(event.group) - {e.rank for e in call} - call.unseen
-    if event.backend == "nccl" or collective.gloo is all_ranks:  # NCCL's kernel ends once all have made the call
+    ends_with = backends.of(event.backend).ends_with
+    if ends_with == "all" or collective.gloo is all_ranks:
         return others
-    group = event.group
-    root = group.index(event.root) if event.root in group else None
+    if ends_with == "senders":
+        return others if event.dst == event.rank else others & {event.src}
+    group, root = event.group, event.group.index(event.root) if event.root in event.group else None
     return others.intersection(group[k] for k in collective.gloo(group.index(event.rank), root, len(group)))
 
 
@@ -32,7 +35,9 @@ def dropped_send(event: Event, call: Call) -> Event | None:
 
 def may_be_lost(event: Event) -> bool:
     """Whether this is a send whose Work was dropped and never waited for: without a posted recv, it is not sent."""
-    return event.op == "send" and event.abandoned and event.waiting is None and event.backend == "gloo"
+    return (
+        event.op == "send" and event.abandoned and event.waiting is None and backends.of(event.backend).drops_messages
+    )
 
 
 # --- mismatch -----------------------------------------------------------------------------

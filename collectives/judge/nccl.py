@@ -11,10 +11,6 @@ from typing import Collection, Iterable
 from ..log.calls import Call
 from ..log.event import Event
 
-# Ops that accept a different size from each rank: torch makes broadcasts or reduces of such a call
-# (ProcessGroupNCCL.cpp, _broadcast_oop and _reduce_oop), and refuses uneven lists of gather and scatter.
-UNEVEN = ("all_gather", "reduce_scatter")
-
 
 def lacking(calls: Iterable[Call]) -> dict[Call, set[int]]:
     """Calls that some of their ranks have made and others have not, the first of each group, with those others."""

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from types import MappingProxyType
 from typing import Callable, Hashable, Mapping
 
-from ..log import messages
+from ..log import backends, messages
 from ..log.calls import Call, Matcher, pair
 from ..log.event import MAIN, Event, Failure, Line
 from . import nccl
@@ -317,7 +317,7 @@ class State:
         if (last := self._last[rank]) and last.waiting is not None:
             waited.add(id(last))  # until its time limit, perhaps
         known = (e for e in self._events[rank].values() if e.end is None and not e.captured and len(e.group) > 1)
-        return [e for e in known if e.issued is not None or e.backend == "nccl" or id(e) in waited]
+        return [e for e in known if e.issued is not None or backends.of(e.backend).in_stream or id(e) in waited]
 
     @property
     def _open_waits(self) -> list[list[Wait]]:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from ..log.backends import GLOO
 from .wire import RankSpec
 
 TIMEOUT = timedelta(days=1)  # the kernel keeps the time, so the backend doesn't have to
@@ -22,7 +23,7 @@ def join(spec: RankSpec) -> None:
         _store = dist.PrefixStore(address.path, store)
     else:
         _store = dist.FileStore(spec.rendezvous, spec.world_size)
-    _init(spec, "gloo", _store)
+    _init(spec, GLOO.name, _store)
 
 
 def join_anew(spec: RankSpec, backend: str | None, device: str | None) -> None:
@@ -35,7 +36,7 @@ def join_anew(spec: RankSpec, backend: str | None, device: str | None) -> None:
         place = _place(device)
         torch.get_device_module(place).set_device(place)
         torch.set_default_device(place)
-    if backend not in (None, "gloo"):
+    if backend not in (None, GLOO.name):
         dist.destroy_process_group()
         _init(spec, backend, dist.PrefixStore("anew", _store), device_id=place)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..format import dtype_name, numbers
+from . import backends
 from .collectives import of
 
 MAIN = "main"  # the thread that runs the rank function
@@ -69,7 +70,7 @@ def as_list(value: Any) -> list:
 
 
 class Lane(tuple):
-    """The key by which a rank's events are counted: its group; for a message, both ends and the tag.
+    """The key by which a rank's events are counted: its group; for a message, both ends and the tag, if its backend has any.
 
     The lanes of matching events of other ranks differ in the first item alone; shared: the other items.  place: the
     event's position in its call.  A group may have a thousand ranks, so the hash is computed once.
@@ -162,7 +163,8 @@ class Event:
     def lane(self) -> Lane:
         """The key by which this event is counted. Valid once a recv's source is known."""
         if self.is_message:
-            lane = Lane((self.op, self.group_name, self.group, *self.ends, self.tag))
+            tag = self.tag if backends.of(self.backend).matches_tags else None
+            lane = Lane((self.op, self.group_name, self.group, *self.ends, tag))
             lane.place = int(self.op == "recv")
         else:
             lane = Lane((self.rank, self.group_name, self.group))

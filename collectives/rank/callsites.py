@@ -18,6 +18,7 @@ import torch
 from torch.distributed import ProcessGroup, Work
 from torch.nn import Parameter
 
+from ..log import backends
 from ..log.event import MAIN, Event, Value
 from ..log.messages import Again
 from . import torch_private
@@ -80,7 +81,7 @@ class Callsites:
 
     def _learn(self, place: tuple, method: str, args: tuple, work: Work) -> None:
         """Remember a call that was read, for those that repeat it."""
-        if type(work) is TracedWork and work.event is not None and work.event.backend == "gloo":
+        if type(work) is TracedWork and work.event is not None and backends.of(work.event.backend).direct:
             if len(self._patterns) == MAX_PATTERNS:
                 self._patterns.clear()
             group, (output,) = args[0], tensors_of(args)[1]

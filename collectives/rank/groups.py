@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
+from ..log.backends import configured
 from ..log.messages import Grouped, Ungrouped
 from .callers import learners_call
 from .torch_private import backend_name, name_among_members, time_limit
@@ -148,4 +149,4 @@ def _ranks(given: dict[str, Any], world_size: int) -> tuple[int, ...] | None:
 
 def _meets(backend: str | None) -> bool:
     """Whether members connect as soon as they make a group of this backend, as with gloo, but not NCCL or "fake"."""
-    return "gloo" in str(backend or dist.get_backend_config()).lower()
+    return any(row.connects_at_once for row in configured(str(backend or dist.get_backend_config())))

@@ -15,6 +15,7 @@ from weakref import ref
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, Work
 
+from ..log import backends
 from ..log.messages import Completed
 from . import torch_private
 from .traced import TracedWork
@@ -59,7 +60,7 @@ class Messages:
 
     def hold_weakly(self, work: Work) -> None:
         """Hold a message of gloo, whose Work Python has by now, no longer than the program does."""
-        if type(work) is TracedWork and (work.event is None or work.event.backend == "gloo"):
+        if type(work) is TracedWork and (work.event is None or backends.of(work.event.backend).drops_messages):
             with self._tracer.lock:
                 if self._tracer.open.pop(work.index, None):
                     self.held[work.index] = Released(work, self.released.append)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from torch.distributed import Work
 
+from ..log import backends
 from ..log.event import Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, step_marks, threads, torch_private
@@ -151,7 +152,7 @@ class Tracer:
         self.report_ended()
         if name == "monitored_barrier_":
             return self._blocks(event, issue)
-        if event.is_message and event.backend == "gloo" and all([is_dense(t) for t in call.all_in]):
+        if event.is_message and backends.of(event.backend).direct and all([is_dense(t) for t in call.all_in]):
             issue = functools.partial(message, name, group, given)
         elif streams and not event.async_op and (self.waits or barrier is not None):
             issue = functools.partial(self.device.wait_in, event, issue)

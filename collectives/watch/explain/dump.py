@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...log import backends
 from . import ops
 from .plain import Unusable
 
@@ -145,15 +146,15 @@ class _Reader:
         entries, records = self._entries, [e["record_id"] for e in self._entries]
         unknown, whole = [], records == list(range(records[0], records[0] + len(records))) if records else True
         launches = self._launches(self._numbers(unknown))
-        backends = {e["profiling_name"].partition(":")[0] for e in entries}
+        names = {e["profiling_name"].partition(":")[0] for e in entries}
         if entries and not any(e.get("frames") for e in entries):
             unknown.append("on which lines the calls were made")
         if entries and not self._told_by_state:
             unknown.append("when a call ended, or whether it failed")
-        if backends == {"gloo"} and _leaves_gaps(entries):
+        if not any(backends.of(name).records_messages for name in names) and _leaves_gaps(entries):
             unknown.append("the sends and receives, which gloo does not record")
         return Dump(
-            self._rank, self._path, self._version, " and ".join(sorted(backends)), str(self._data.get("comm_lib_version", "")),
+            self._rank, self._path, self._version, " and ".join(sorted(names)), str(self._data.get("comm_lib_version", "")),
             self._groups, launches, records[0] if records else 0, whole, unknown,
         )  # fmt: skip
 
@@ -198,8 +199,9 @@ class _Reader:
         if self._told_by_state:
             over, began = state == "completed", state != "scheduled"
         else:
-            # NCCL's states show which calls wait in a stream; on other backends a call that was made is in flight.
-            over, began = None if retired else False, retired or not last["profiling_name"].startswith("nccl:")
+            # Where states do not show which calls wait in a stream, a call that was made is in flight.
+            backend = backends.of(last["profiling_name"].partition(":")[0])
+            over, began = None if retired else False, retired or not backend.records_starts
         inner, place = self._stack(batch[0])
         if len(batch) == 1:
             what = self._signature(last, group, inner)

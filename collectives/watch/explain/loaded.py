@@ -6,6 +6,7 @@ from typing import Iterable
 
 import torch
 
+from ...log import backends
 from ...log.event import Event, Line, Summary, Value
 from ..record import Record
 from ..totals import Total, Totals
@@ -55,7 +56,7 @@ def of_job(job: Job, verdict: str, name: str) -> Record:
         world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
         received=[None] * n, seconds=max((e.end or e.start for each in events for e in each), default=0.0), hosts=[""] * n,
         totals=_totals(events), verdict=verdict, dropped=dropped, about={"script": name, "world_size": n},
-        knows_blocked=all(dump.backend == "gloo" for dump in job.dumps.values()),
+        knows_blocked=all(backends.of(dump.backend).blocks for dump in job.dumps.values()),
     )  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def _events(
         yield Event(
             rank, index + k, part.op, group, src=src, dst=dst, dtype=dtype, shape=shapes[0] if shapes else (),
             nbytes=sum(map(prod, shapes)) * (dtype.itemsize if dtype else 0), before=before, after=after, line=place,
-            start=start, end=end, async_op=job.dumps[rank].backend != "gloo", waited=end is not None,
+            start=start, end=end, async_op=not backends.of(job.dumps[rank].backend).blocks, waited=end is not None,
             group_name=launch.group.name,
         )  # fmt: skip
 

@@ -30,7 +30,6 @@ _OPS = {name.replace("_", ""): name for row in COLLECTIVES.values() for name in 
     "recv": "recv",
     "recvanysource": "recv",
 }
-BACKENDS = ("nccl", "ncclx", "nccl2", "gloo", "rccl", "rcclx", "xccl", "mccl", "hccl")
 UNTOLD = "call"  # whose op a log does not name
 COALESCED = "coalesced"  # several calls that a device is given at once
 

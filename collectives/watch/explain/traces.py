@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ...format import align, duration, name_ranks, size
 from ...intervals import merge
+from ...log.backends import GLOO, NCCL, Backend
 from ...log.collectives import least, of
 from . import ops
 from .plain import Unusable
@@ -108,8 +109,8 @@ def read(data: dict, path: str) -> Trace:
 def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace:
     complete = [e for e in data["traceEvents"] if isinstance(e, dict) and e.get("ph") == "X" and "dur" in e]
     kernels = [e for e in complete if e.get("cat") == "kernel"]
-    spoken = [e for e in kernels if "nccl" in e["name"].lower()]
-    busy = merge(_when(e) for e in kernels if "nccl" not in e["name"].lower())
+    spoken = [e for e in kernels if NCCL.kernels in e["name"].lower()]
+    busy = merge(_when(e) for e in kernels if NCCL.kernels not in e["name"].lower())
     groups = {g["pg_name"]: tuple(g["ranks"]) for g in about.get("pg_config", ()) if g.get("ranks")}
     unknown = ["of which rank it is: taken as rank 0"] if guessed else []
     if spoken:
@@ -123,11 +124,11 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
         if any(span.into is None for span in spans):
             unknown.append("what some collectives carried, and in which group: it is of an older torch")
     else:
-        spans = [_of_thread(e) for e in complete if e.get("cat") == "user_annotation" and e["name"].startswith("gloo:")]
+        spans = [_of_thread(e) for e in complete if _announces(e, GLOO)]
         if spans:
             unknown.append("in which group a call of gloo was made")
     spans.sort(key=lambda span: span.start)
-    devices, backend = data.get("deviceProperties") or [], "nccl" if spoken else "gloo"
+    devices, backend = data.get("deviceProperties") or [], (NCCL if spoken else GLOO).name
     gpu = devices[0].get("name", "") if isinstance(devices, list) and devices else ""
     return Trace(rank, path, int(about.get("world_size", 0)), gpu, backend, spans, busy, unknown, _steps(complete))
 
@@ -145,11 +146,15 @@ def _when(e: dict) -> tuple[float, float]:
     return e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6
 
 
+def _announces(e: dict, backend: Backend) -> bool:
+    return e.get("cat") == "user_annotation" and e["name"].startswith(f"{backend.name}:")
+
+
 def _annotations(complete: list[dict]) -> dict[tuple, tuple[list[float], list[dict]]]:
     """By thread: the starts of the calls that torch announced as NCCL's, and the calls."""
     by_thread: dict[tuple, list[dict]] = defaultdict(list)
     for e in complete:
-        if e.get("cat") == "user_annotation" and e["name"].startswith("nccl:"):
+        if _announces(e, NCCL):
             by_thread[e["pid"], e["tid"]].append(e)
     for told in by_thread.values():
         told.sort(key=lambda e: e["ts"])

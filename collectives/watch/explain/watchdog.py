@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from ...format import name_ranks
+from ...log.backends import NCCL
 from . import ops
 from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
 from .text import Line
@@ -202,18 +203,17 @@ class Log:
                     launches.append(Launch(0, group, number, what, made, over, began, None, None, place, limit))
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
-        unknown = [ONLY_LOG]
         return Dump(
             rank,
             "log",
             "",
-            "nccl",
+            NCCL.name,
             "",
             {g.name: g for g in groups},
             launches,
             0,
             False,
-            unknown,
+            [ONLY_LOG],
             from_log=True,
             written=max((told.last for told in groups.values()), default=0),
         )

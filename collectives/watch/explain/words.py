@@ -11,6 +11,7 @@ from ...format import COLUMNS, align, duration, size, span
 from ...judge.verdict import Cause, Wait
 from ...judge.wording import causes as wording
 from ...judge.wording.phrases import few, runs
+from ...log import backends
 from ...log.event import Event
 from . import messages, ops
 from .dump import Launch, Place, ProcessGroup, Signature
@@ -497,7 +498,7 @@ def of_group(job: Job, group: ProcessGroup) -> str:
 def _group_name(group: ProcessGroup) -> str:
     if group.desc in ("default_pg", "WORLD") or group.name == "0" and group.desc in ("", "undefined"):
         return ""
-    told = group.desc not in ("", "undefined", *ops.BACKENDS)  # TorchComms has its backend there
+    told = group.desc not in ("", "undefined", *backends.NAMES)  # TorchComms has its backend there
     return f" of group {group.desc if told else group.name[:NAME_LENGTH]}"
 
 
