@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from functools import cache
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
@@ -134,3 +135,11 @@ def span(ranks: Sequence[int]) -> str:
 
 def dtype_name(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")
+
+
+@cache
+def dtypes() -> "dict[str, torch.dtype]":
+    """All dtypes, by name."""
+    import torch
+
+    return {dtype_name(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}

@@ -20,7 +20,7 @@ from collectives.watch.explain.waits import Job
 from collectives.watch.writer import Writer
 from tests import ROOT
 from tests.corpus import dumps
-from tests.corpus.dumps import FREEZE, STOP, SYNC, Do, Played
+from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 from tests.sampling import when
 
 MESH = (2, 2, 2)
@@ -175,7 +175,6 @@ def test_the_rank_at_fault_is_named_in_a_job_of_three_parallelisms(seed, timing)
         assert cause.kind == "joined" or cause.ranks == (rank,)
 
 
-WORLD = dumps.WORLD
 STEP = [Do("all_reduce", WORLD, line=n) for n in range(4)]
 
 
@@ -494,3 +493,25 @@ def test_sixty_four_ranks_take_about_a_second(tmp_path):
     job = Job({each.rank: each for each in found.dumps})
     assert cause_of(job).ranks == (21,)
     assert time.process_time() - begin < 2.0
+
+
+WITHOUT_TORCH = """
+import sys
+
+for name in ("torch", "numpy", "matplotlib", "cloudpickle", "IPython"):
+    sys.modules[name] = None
+from collectives.watch.explain.command import explain
+
+print(explain(*sys.argv[1:]))
+"""
+
+
+def test_explaining_needs_nothing_but_python(tmp_path):
+    """As on the website, whose Python has no torch."""
+    programs = [[Do("all_reduce", WORLD, dtype=dtype)] for dtype in ("Float", "Half")]
+    Played({WORLD: range(2)}, programs).write(tmp_path)
+    log = ROOT / "tests" / "corpus" / "nccl" / "absent.log"
+    for path, part in ((tmp_path, "rank 1 passes float16"), (log, "Rank 1 holds up the other rank")):
+        command = [sys.executable, "-c", WITHOUT_TORCH, path]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert part in done.stdout and done.stdout.strip() == explain(path), done.stderr

@@ -4,15 +4,16 @@ Everything that explains a run (the picture, the diagnosis, the grader) reads th
 """
 
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from ..format import dtype_name, numbers
+from ..format import dtype_name, dtypes, numbers
 from . import backends
 from .collectives import of
+
+if TYPE_CHECKING:
+    import torch
 
 MAIN = "main"  # the thread that runs the rank function
 
@@ -38,7 +39,7 @@ class Summary:
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: "torch.dtype"
     nbytes: int
     checksum: int
     head: tuple[float, ...]  # first three elements, in row-major order
@@ -103,7 +104,7 @@ class Event:
     src: int | None = None  # global rank: the root of broadcast and scatter, the source of recv
     dst: int | None = None  # global rank: the root of reduce and gather, the target of send
     reduce_op: str | None = None  # "SUM", "MAX", ...
-    dtype: torch.dtype | None = None  # of the rank's input (or of its buffer, without an input)
+    dtype: "torch.dtype | None" = None  # of the rank's input (or of its buffer, without an input)
     shape: tuple[int, ...] = ()  # likewise; a list's shape is its first tensor's
     nbytes: int = 0  # likewise, all tensors of a list together
     before: Value = None  # the rank's input; None where it passes nothing
@@ -140,7 +141,7 @@ class Event:
         if self.line:
             values[_LINE] = tuple(self.line)
         if self.dtype:
-            values[_DTYPE] = _NAMES[self.dtype]
+            values[_DTYPE] = _name(self.dtype)
         if type(self.before) is Summary:
             values[_BEFORE] = _flat(self.before)
         return _event, tuple(values)
@@ -219,8 +220,7 @@ class Event:
 _fields = [f.name for f in fields(Event)]
 _values = attrgetter(*_fields)
 _BEFORE, _DTYPE, _LINE = map(_fields.index, ("before", "dtype", "line"))
-_DTYPES = {dtype_name(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_name = cache(dtype_name)
 
 
 def _event(*values) -> Event:
@@ -228,18 +228,18 @@ def _event(*values) -> Event:
     if event.line:
         event.line = Line(*event.line)
     if event.dtype:
-        event.dtype = _DTYPES[event.dtype]
+        event.dtype = dtypes()[event.dtype]
     if type(event.before) is tuple:
         event.before = _summary(*event.before)
     return event
 
 
 def _flat(s: Summary) -> tuple:
-    return s.shape, _NAMES[s.dtype], s.nbytes, s.checksum, s.head, s.tail
+    return s.shape, _name(s.dtype), s.nbytes, s.checksum, s.head, s.tail
 
 
 def _summary(shape: tuple[int, ...], dtype: str, *rest) -> Summary:
-    return Summary(shape, _DTYPES[dtype], *rest)
+    return Summary(shape, dtypes()[dtype], *rest)
 
 
 @dataclass

@@ -6,8 +6,6 @@ same events always give the same text: no times, no addresses.
 
 from typing import Iterable
 
-import torch
-
 from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
 from .event import Event, Line, Value
@@ -119,6 +117,8 @@ def peer_status(e: Event) -> str:
 
 def text(value: Value) -> str:
     """A captured value in one line: a list's tensors are separated by '|', a matrix's rows bracketed."""
+    import torch  # takes a second, which words on calls without values can do without
+
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):
@@ -141,6 +141,8 @@ def source(line: Line | None) -> str:
 
 def is_discarded(e: Event) -> bool:
     """Whether a rank gets a result that nobody can read, rather than only takes part."""
+    import torch
+
     only_gives = e.op == "broadcast" and e.rank == e.src or e.op == "reduce" and e.rank != e.dst
     tensors = isinstance(e.before, torch.Tensor) and isinstance(e.after, torch.Tensor)
     is_same = tensors and e.before.shape == e.after.shape and torch.equal(e.before, e.after)

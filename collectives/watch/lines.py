@@ -339,7 +339,7 @@ def hashable(value: Any) -> Any:
 
 _BY_TYPE = {torch.dtype | None: _dtype, Line | None: _line}  # of fields; others are plain values, or tuples of them
 _CONVERTERS: dict[str, Callable] = {
-    name: _BY_TYPE.get(kind, hashable) for name, kind in typing.get_type_hints(Event).items()
+    name: _BY_TYPE.get(kind, hashable) for name, kind in typing.get_type_hints(Event, localns={"torch": torch}).items()
 } | {"group": _group, "before": lambda value: value}
 _READ: dict[str, Callable[..., list[messages.Message]]] = {
     "clock": Reader._clock,

@@ -98,11 +98,6 @@ def load(folder: str | Path, beginning: bool = False) -> Record:
     )  # fmt: skip
 
 
-def is_record(folder: Path) -> bool:
-    """Whether a folder is a job's record: it has writer.py's files, whatever else is in it."""
-    return (folder / "about.json").is_file() and (folder / "ranks.jsonl").is_file()
-
-
 def _last(files: list[Path]) -> list[Path]:
     """The files that follow each other without a gap up to the last."""
     missing = [int(file.stem) - place for place, file in enumerate(files)]  # before each of them

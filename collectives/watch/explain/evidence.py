@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Iterable, Iterator
 
-from ..record import is_record
 from . import debug_server, dump, plain, traces
 from .dump import Dump
 from .failures import Failures
@@ -77,7 +76,7 @@ class Evidence:
 def gather(paths: Iterable[str | Path]) -> Evidence:
     """All that these files and folders hold. Raises FileNotFoundError for a path that is not there."""
     found, known, files = Evidence(), {}, set(_files(paths))
-    found.records = sorted({file.parent for file in files if is_record(file.parent)})
+    found.records = sorted({file.parent for file in files if _is_record(file.parent)})
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in found.records), key=_in_order):
             try:
@@ -130,6 +129,11 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield path
         elif str(path) != STDIN and not debug_server.is_address(str(original)):
             raise FileNotFoundError(f"there is no {path}.")
+
+
+def _is_record(folder: Path) -> bool:
+    """Whether a folder is a job's record: it has collectives.watch's files, whatever else is in it."""
+    return (folder / "about.json").is_file() and (folder / "ranks.jsonl").is_file()
 
 
 def _in_order(file: Path) -> tuple:

@@ -8,8 +8,6 @@ from bisect import bisect_left
 from math import prod
 from typing import Iterator
 
-import torch
-
 from ...judge import causes
 from ...judge.monitor import Monitor
 from ...judge.verdict import Cause, Slip, Wait
@@ -189,10 +187,11 @@ def _op(what: Signature) -> str:
     return f"{family}_single" if family in ("all_gather", "reduce_scatter") else family
 
 
-def _dtype(what: Signature) -> torch.dtype | None:
+def _dtype(what: Signature) -> str | None:
+    """The name of the dtype of all its parts, if they have one that is known."""
     dtypes = {part.dtypes[:1] for part in what.parts or (what,)}
     [names] = dtypes if len(dtypes) == 1 else [()]
-    return getattr(torch, names[0], None) if names else None
+    return names[0] if names and ops.bytes_of(names[0]) else None
 
 
 def _sizes(what: Signature) -> tuple[int | None, ...]:
