@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_601,
     "collectives/figures": 675,
-    "collectives/judge": 2_745,
+    "collectives/judge": 2_747,
     "collectives/launch": 2_555,
     "collectives/log": 1_560,
     "collectives/machines": 935,
