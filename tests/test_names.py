@@ -27,33 +27,7 @@ PUBLIC = {
     "collectives/same/side_by_side.py: Same",
     "collectives/same/side_by_side.py: same",
 }
-# Others that are still to be renamed. None is added.
-LEFT_OVER = {
-    "collectives/rank/discarded.py: _NAMED",
-    "collectives/rank/device.py: _OTHERS",
-    "collectives/rank/device.py: _seen",
-    "collectives/rank/early_use.py: _used",
-    "collectives/same/compare.py: _held",
-    "collectives/same/compare.py: _taken",
-    "collectives/same/comparison_text.py: shown",
-    "collectives/same/mistakes.py: _said",
-    "collectives/watch/explain/evidence.py: _given",
-    "collectives/watch/explain/failures.py: _own",
-    "collectives/watch/explain/nccl_log.py: _OWN",
-    "collectives/watch/explain/nccl_log.py: _both",
-    "collectives/watch/explain/nccl_log.py: _each",
-    "collectives/watch/explain/nccl_log.py: _some",
-    "collectives/watch/explain/story.py: told",
-    "collectives/watch/explain/watchdog.py: Told",
-    "collectives/watch/explain/words.py: _nothing",
-    "collectives/watch/explain/words.py: _named",
-    "collectives/watch/message_encoder.py: DONE",
-    "helpers/exercise/judgment.py: Others",
-    "helpers/exercise/task.py: ANY",
-    "tools/puzzles.py: GIVEN",
-    "tools/tour.py: _taken",
-}
-MOST_BINDINGS = 1681  # of all variables, parameters, functions and classes; may only fall
+MOST_BINDINGS = 1648  # of all variables, parameters, functions and classes; may only fall
 
 # Modules that share a name, and why they may.
 SAME_STEM = {
@@ -124,7 +98,7 @@ def module_level(node):
 def test_no_module_names_anything_by_a_pronoun_or_a_participle():
     found = {f"{file.relative_to(ROOT)}: {name}" for file in modules() for name in module_level(tree(file))
              if is_vague(name)}  # fmt: skip
-    assert found == PUBLIC | LEFT_OVER
+    assert found == PUBLIC
 
 
 def test_variables_that_are_pronouns_or_participles_become_fewer():

@@ -10,7 +10,7 @@ from helpers.exercise.tasks import PRACTICE
 from helpers.views.web import LACKS, PUZZLES
 from tests import ROOT
 from tests.corpus.puzzle_lines import WRONG_LINES
-from tools.puzzles import GIVEN, PAGE, frames, recording
+from tools.puzzles import MODULE, PAGE, frames, recording
 
 TASKS, CHOICES = PRACTICE[PAGE], json.loads(PUZZLES.read_text(encoding="utf-8"))
 
@@ -28,8 +28,8 @@ def right_lines():
 
 def test_each_puzzle_offers_its_right_line_and_the_mistakes_that_are_told_apart():
     right = right_lines()
-    assert list(frames()) == list(right) == list(GIVEN.LINES) == [task.name for task in TASKS]
-    for name, lines in GIVEN.LINES.items():
+    assert list(frames()) == list(right) == list(MODULE.LINES) == [task.name for task in TASKS]
+    for name, lines in MODULE.LINES.items():
         assert sorted(lines) == sorted([right[name], *WRONG_LINES[name]])
         assert lines[0] != right[name]
 
@@ -37,7 +37,7 @@ def test_each_puzzle_offers_its_right_line_and_the_mistakes_that_are_told_apart(
 def test_what_the_website_plays_belongs_to_these_lines():
     for name, line in right_lines().items():
         key = CHOICES[name]["key"]
-        assert CHOICES[name]["options"] == list(GIVEN.LINES[name])
+        assert CHOICES[name]["options"] == list(MODULE.LINES[name])
         assert key["wants"][0][0]["value"] == line and "picture" in key["outcomes"][line]
         assert set(key["reasons"]) == set(WRONG_LINES[name])
         assert all(re.search(words, key["reasons"][wrong]) for wrong, words in WRONG_LINES[name].items())

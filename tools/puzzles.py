@@ -32,7 +32,7 @@ from helpers.views.predict.marking import outcome_picture
 from helpers.views.web import LACKS, PUZZLES
 
 PAGE = "twelve_puzzles"
-GIVEN = module(f"practice.{PAGE}")
+MODULE = module(f"practice.{PAGE}")
 RANKS = 4
 
 
@@ -53,7 +53,7 @@ def with_line(name: str, line: str) -> Callable:
 
 def try_line(task: Task, line: str) -> tuple[str, dict]:
     """The thought, "" for a right line; and the outcome of its run, in words and as a picture."""
-    case, arguments = Case(RANKS), GIVEN.GIVEN.get(task.name, GIVEN.NUMBERS)
+    case, arguments = Case(RANKS), MODULE.INPUTS.get(task.name, MODULE.NUMBERS)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             done = run(perform, with_line(task.name, line), [None], [arguments], world_size=RANKS)
@@ -91,7 +91,7 @@ def _came_of(outcome: Outcome, said: str) -> dict:
 
 def recording(task: Task) -> dict[str, Any]:
     """The choice of a line, as predict.js takes it; its key is not encoded yet."""
-    lines = GIVEN.LINES[task.name]
+    lines = MODULE.LINES[task.name]
     came = {line: try_line(task, line) for line in lines}
     (right,) = (line for line, (thought, _) in came.items() if not thought)
     key = {

@@ -42,7 +42,7 @@ That was the heart of it. From here, go to
 def tour() -> NotebookNode:
     """The notebook, with the chapters' outputs."""
     pages = [(path, nbformat.read(path, as_version=4)) for path in (*chapters(), PUZZLES)]
-    parts = [(path, page, list(_taken(path, page))) for path, page in pages]
+    parts = [(path, page, list(_cells(path, page))) for path, page in pages]
     parts = [part for part in parts if part[2]]
     cells = [_text("tour-head", HEAD), _imports([page for _, page, _ in parts])]
     for path, page, taken in parts:
@@ -78,7 +78,7 @@ def _imports(pages: list[NotebookNode]) -> NotebookNode:
     return new_code_cell(source, id="tour-imports")
 
 
-def _taken(path: Path, page: NotebookNode) -> Iterator[NotebookNode]:
+def _cells(path: Path, page: NotebookNode) -> Iterator[NotebookNode]:
     """The cells of a page that take part, as they are in the tour."""
     for cell in page.cells:
         part = cell.metadata.get("tour")

@@ -51,13 +51,13 @@ def _cuda_event(device: torch.device) -> torch.cuda.Event:
     return event
 
 
-KINDS = {"cuda": Streams(_cuda_event, torch.cuda.is_current_stream_capturing)}  # others than the CPU: as _OTHERS
-_OTHERS = Streams(_event, lambda: False)
+KINDS = {"cuda": Streams(_cuda_event, torch.cuda.is_current_stream_capturing)}  # other accelerators: _GENERIC
+_GENERIC = Streams(_event, lambda: False)
 
 
 def streams_of(device: torch.device) -> Streams | None:
     """The streams of a device; None for the CPU, whose calls are waited for."""
-    return KINDS.get(device.type) or (None if device.type == "cpu" else _OTHERS)
+    return KINDS.get(device.type) or (None if device.type == "cpu" else _GENERIC)
 
 
 class Device:
@@ -197,14 +197,14 @@ class Device:
         with self._tracer.lock:
             while self._left and not self._capturing:
                 index, is_through = next(iter(self._left.items()))
-                if not _seen(is_through):
+                if not _has_ended(is_through):
                     break
                 self._end(index)
 
     def ask(self) -> None:
         """Report the end of every call that is through. Needs the tracer's lock."""
         for index, is_through in list(self._left.items()):
-            if _seen(is_through):
+            if _has_ended(is_through):
                 self._end(index)
 
     def end(self, parts: list[Part]) -> None:
@@ -238,7 +238,7 @@ class Device:
             self._capturing = None
 
 
-def _seen(is_through: Callable[[], bool]) -> bool:
+def _has_ended(is_through: Callable[[], bool]) -> bool:
     """Whether a call is through. If the device failed, the program's next call raises."""
     try:
         return is_through()

@@ -80,13 +80,13 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
             act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else f".{step.argval}(...)"
             act = ".contiguous()" if act == ".contiguous(...)" else act
             return Argument(tuple(names), ".".join(names) + act) if names else None
-        if step.opname not in _NAMED:
+        if step.opname not in _LOADS:
             return None
         names.append(step.argval)
     return None
 
 
-_NAMED = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
+_LOADS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
 
 
 def _calls_next(parts: list[dis.Instruction], step: dis.Instruction) -> bool:

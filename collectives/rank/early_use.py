@@ -156,7 +156,7 @@ class Watch(DispatchMode):
     @never_compiled
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         higher_order = torch_private.is_higher_order(func)
-        if self.guards and not higher_order and (used := _used(func)):
+        if self.guards and not higher_order and (used := _tensor_arguments(func)):
             if types and any([t.__name__ in ("AsyncCollectiveTensor", "DTensor") for t in types]):
                 return NotImplemented  # they come here again, with the tensors that they wrap
             for place, name, how in used:
@@ -206,7 +206,7 @@ class Unwatched:
 
 
 @cache
-def _used(func) -> list[tuple[int, str, str]]:
+def _tensor_arguments(func) -> list[tuple[int, str, str]]:
     """Position and name of each tensor argument of an operator, with "read" or "written"; none for a view."""
     schema = torch_private.schema(func)
     if not schema.name.startswith("aten::") or func.is_view or schema.name in _READ_NOTHING:

@@ -143,7 +143,7 @@ class _Comparing(Evidence):
     def _held_rows(self) -> None:
         for target, w in self.one.parameters.items():
             if parts := self.parts.get(target):
-                self.rows[target] = Row(target, _held(parts, w.shape, self.n), "")
+                self.rows[target] = Row(target, _layout(parts, w.shape, self.n), "")
 
     # First values.
 
@@ -185,13 +185,13 @@ class _Comparing(Evidence):
         return None
 
     def _held_by_none(self) -> tuple[str, str] | None:
-        missing = [name for name, p in self.one.parameters.items() if _taken(p.steps) and name not in self.parts]
+        missing = [name for name, p in self.one.parameters.items() if _is_trained(p.steps) and name not in self.parts]
         for name in missing:
             for other, parts in self.parts.items():
                 words, others = name.split("."), other.split(".")
                 counted = [a != b for a, b in zip(words, others)]
                 if len(words) == len(others) and sum(counted) == 1 and words[counted.index(True)].isdigit():
-                    if 1 < len(parts) and _taken(self.one.parameters[other].steps):
+                    if 1 < len(parts) and _is_trained(self.one.parameters[other].steps):
                         self.rows[name] = Row(name, "no rank", "missing")
                         return name, mistakes.held_by_none(name, other, [part.rank for part in parts])
         return None
@@ -373,7 +373,7 @@ def _by_place(
     return found
 
 
-def _held(parts: list[Part], shape: tuple[int, ...], n: int) -> str:
+def _layout(parts: list[Part], shape: tuple[int, ...], n: int) -> str:
     """'replicated', 'sharded in 4 along dimension 0', 'whole on ranks 0 and 1'"""
     different = {part.places[0] for part in parts}
     ranks = [part.rank for part in parts]
@@ -388,7 +388,7 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _taken(steps: list[Step]) -> bool:
+def _is_trained(steps: list[Step]) -> bool:
     return any(step.taken and step.grad is not None for step in steps)
 
 

@@ -3,7 +3,7 @@
 from textwrap import wrap
 
 from ..draw.canvas import INK, SOFT, Canvas, Picture, text_width
-from .comparison_text import headline, shown, text
+from .comparison_text import headline, text, visible_rows
 from .findings import Comparison
 
 ROW, LINE, SIZE, COLUMNS = 22, 19, 12, 110  # pixels, and characters of a line of the reason
@@ -19,7 +19,7 @@ def draw(found: Comparison) -> Picture:
         for line in wrap(sentence.replace("`", ""), COLUMNS):
             sketch.text(0, y, line, SIZE, INK, align="left")
             y += LINE
-    if rows := shown(found):
+    if rows := visible_rows(found):
         titles = ("tensor", f"on {found.world_size} ranks", "next to one process")
         wide = [max(text_width(words, SIZE, bold=True) for words in column) for column in zip(titles, *rows)]
         lefts = [22.0, 48 + wide[0], 74 + wide[0] + wide[1]]

@@ -9,7 +9,7 @@ MOST = 12  # rows
 def text(found: Comparison) -> str:
     """The verdict, the reason, and a table of the tensors."""
     lines = [wrap(headline(found)), *(wrap(f"Note: {remark}.") for remark in found.remarks)]
-    if rows := shown(found):
+    if rows := visible_rows(found):
         lines += ["", align([("tensor", f"on {found.world_size} ranks", "next to one process"), *rows])]
         if (hidden := len(found.rows) - len(rows)) > 0:
             lines.append(f"... and {hidden} more")
@@ -21,7 +21,7 @@ def headline(found: Comparison) -> str:
     return f"{found.verdict.capitalize()}: {found.reason.rstrip('.')}."
 
 
-def shown(found: Comparison) -> list[Row]:
+def visible_rows(found: Comparison) -> list[Row]:
     """The rows to show: those that differ, and the first of the others, in order."""
     odd = [row for row in found.rows if not row.found.endswith("equal") and row.found]
     rest = [row for row in found.rows if row not in odd]

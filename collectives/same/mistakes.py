@@ -85,7 +85,7 @@ def _multiple(found: Difference, k: float, evidence: Evidence, tolerance: float)
     needs, has = _fits(found, tolerance)
     n, holders = evidence.n, len(found.ranks)
     if len(calls) > 1 and k > 1.5:
-        return f"{text}: it is reduced {len(calls)} times, by {' and by '.join(map(_said, calls))}. Leave one out"
+        return f"{text}: it is reduced {len(calls)} times, by {' and by '.join(map(_call_text, calls))}. Leave one out"
     if needs and has and _even(needs) and _even(has) and k > 1.5 and close(k, round(k), 1e-2):
         if close(sum(has), sum(needs) * holders, 1e-2) and holders > 1:
             return f"{text}: it is the sum over {name_ranks(found.ranks)}, where one process has the mean. Divide it by {holders}{_by(calls)}"
@@ -141,7 +141,7 @@ def _weights(found: Difference, evidence: Evidence, tolerance: float) -> str | N
     if not close(sum(has), sum(needs), 1e-2):
         text = f"is {sum(has) / sum(needs):.2f} times too large, and {text}"
     calls = {
-        _said(call): None for record in evidence.ranks[:1] for call in record.calls
+        _call_text(call): None for record in evidence.ranks[:1] for call in record.calls
         if call.step == 0 and not call.backward and call.numel == 1 and call.op == "all_reduce"
     }  # fmt: skip
     return text + (
@@ -187,7 +187,7 @@ def _scaled(differences: list[Difference], evidence: Evidence) -> str | None:
         if any(close(s, round(s), 1e-2) and s > 0.5 or close(1 / s, round(1 / s), 1e-2) for s in scales[:1]):
             return None  # a sum for a mean, or the reverse
         calls = {
-            _said(call): None for call in evidence.ranks[0].calls
+            _call_text(call): None for call in evidence.ranks[0].calls
             if call.step == k and call.backward and call.numel == 1 and not call.about
         }  # fmt: skip
         hint = f" It was made by {list(calls)[-1]}" if calls else ""
@@ -213,13 +213,13 @@ def _calls(found: Difference, evidence: Evidence) -> list[CallMade]:
     return [c for c in evidence.ranks[part.rank].calls if c.step == found.step and name in c.about]
 
 
-def _said(call: CallMade) -> str:
+def _call_text(call: CallMade) -> str:
     where = f" in {call.line}" if call.line else ""
     return f"{call.op}{where} over {name_ranks(call.ranks)}"
 
 
 def _by(calls: Sequence[CallMade]) -> str:
-    return f" ({_said(calls[-1])})" if calls else ""
+    return f" ({_call_text(calls[-1])})" if calls else ""
 
 
 def _where(found: Difference) -> str:
@@ -234,7 +234,7 @@ def _cut_off(evidence: Evidence) -> str:
             if call.cut_off:
                 output = next(about for about in call.about if about.startswith("output"))
                 return (
-                    f". {_said(call)} was passed the {output} without its history, so no gradient goes back through it: "
+                    f". {_call_text(call)} was passed the {output} without its history, so no gradient goes back through it: "
                     "use torch.distributed.nn.functional"
                 )
     return ""

@@ -8,7 +8,7 @@ from typing import Iterator
 from ..log import messages
 from ..log.event import MAIN
 from . import lines
-from .message_encoder import CALL, CALLED, COMPLETED, DONE, FULL, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED
+from .message_encoder import CALL, CALLED, COMPLETED, END, FULL, ISSUED, LEFT, LENGTH, LINE, WAIT, WAITED
 
 _TRUTH = b"false", b"true"
 
@@ -49,7 +49,7 @@ class MessageDecoder(lines.Reader):
                 if at + FULL.size <= beyond:
                     told = FULL.unpack_from(piece, at)
                     _, number, index, start, wait, waiting, since, limited, done, ended, end, waited = told
-                    if wait == WAIT and done == DONE and waiting == ended == index and not limited:
+                    if wait == WAIT and done == END and waiting == ended == index and not limited:
                         at += FULL.size
                         text = self._whole % (index, number, start, index, since, index, end, _TRUTH[waited])
                         yield text, self.whole(index, number, start, since, end, waited)
@@ -62,7 +62,7 @@ class MessageDecoder(lines.Reader):
                 at += WAITED.size
                 line = b'[%d,"waiting",%d,%.7f,%s,"main"]' % (rank, index, since, _TRUTH[limited])
                 yield line, self.waiting(index, since, limited, MAIN)
-            elif kind == DONE:
+            elif kind == END:
                 _, index, end, waited = COMPLETED.unpack_from(piece, at)
                 at += COMPLETED.size
                 line = b'[%d,"done",%d,%.7f,%s]' % (rank, index, end, _TRUTH[waited])

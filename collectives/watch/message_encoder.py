@@ -4,7 +4,7 @@ The fields that calls share are a signature, written once as a line (lines.py) a
 a few records: it is made, it is waited for or issued to a device's stream, and it is complete.  Everything else is
 written as a line.
 
-    CALL, signature, index, start    WAIT, index, since, limited    DONE, index, end, waited
+    CALL, signature, index, start    WAIT, index, since, limited    END, index, end, waited
     ISSUED, index, at                LINE, length, line
 
 Each segment of the ring begins with the line `anew`, and signatures are written again in it.
@@ -24,7 +24,7 @@ from ..rank.source import with_text
 from . import lines
 from .ring import RingWriter
 
-CALL, WAIT, DONE, LINE, ISSUED = range(1, 6)
+CALL, WAIT, END, LINE, ISSUED = range(1, 6)
 CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", "<BQd?", "<BI", "<BQd"))
 FULL = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are written
 MAX_LANES = 1000  # listed at the beginning of a segment
@@ -146,7 +146,7 @@ class MessageEncoder:
             self._write(lines.of_message(m, self._with_text))
             return
         if self._has(signature, "after", m.after):
-            self._ring.put(COMPLETED.pack(DONE, m.index, m.end, m.waited))
+            self._ring.put(COMPLETED.pack(END, m.index, m.end, m.waited))
         else:
             self._write(lines.of_message(m, self._with_text))
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import ANY, LARGE, Budget, Case, Suspect, Task
+from helpers.exercise import ANY_VALUE, LARGE, Budget, Case, Suspect, Task
 
 CASES = (
     Case(2),
@@ -33,7 +33,7 @@ def stacked(args):
 
 
 def on_zero(value, args):
-    return [value] + [ANY] * (len(args) - 1)
+    return [value] + [ANY_VALUE] * (len(args) - 1)
 
 
 def limits(words, zero, others, steps=None):

@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.exercise import ANY, LARGE, Budget, Case, Suspect, Task
+from helpers.exercise import ANY_VALUE, LARGE, Budget, Case, Suspect, Task
 
 RATE, MOMENTUM = 0.5, 0.9
 
@@ -66,7 +66,7 @@ def mean(args):
 
 
 def after(args):
-    return [(weights, ANY, momenta) for weights, momenta in stepped(args, mean(args))]
+    return [(weights, ANY_VALUE, momenta) for weights, momenta in stepped(args, mean(args))]
 
 
 def budget(case, args):

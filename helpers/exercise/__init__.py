@@ -10,7 +10,7 @@ __all__ = lazy(
         # for files of exercises/tasks
         ".cases": "LARGE Case",
         ".on_rank": "File content",
-        ".task": "ANY Budget Finding Measure Puzzle Suspect Task",
+        ".task": "ANY_VALUE Budget Finding Measure Puzzle Suspect Task",
         ".valued": "valued",
     },
 )

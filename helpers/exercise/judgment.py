@@ -17,12 +17,12 @@ from collectives.log.event import Event
 from collectives.log.traffic import Traffic
 
 from .cases import Case
-from .task import ANY, Attempt, Difference, Finding, Puzzle, Suspect, Task
+from .task import ANY_VALUE, Attempt, Difference, Finding, Puzzle, Suspect, Task
 
 # The error allowed in a result, relative to the largest number among the inputs.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
-Others = Collection[tuple[list[tuple], list[Any]]]
+OtherCases = Collection[tuple[list[tuple], list[Any]]]
 
 NOTHING_RETURNED = Suspect(
     lambda args: [None for _ in args],
@@ -42,7 +42,7 @@ def untouched(argument: int) -> Suspect:
 
 
 def judge(
-    task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True, others: Others = ()
+    task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt, budget: bool = True, others: OtherCases = ()
 ) -> Finding | None:
     """The first fault, or None.  inputs: each rank's arguments.  budget: whether the cost counts.
 
@@ -86,7 +86,7 @@ def _first(aspect: str, attempt: Attempt, at_fault: Callable[[Event], bool]) -> 
     return next((Finding(aspect, (e.rank,), event=e) for e in chain(*attempt.events) if at_fault(e)), None)
 
 
-def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic, others: Others) -> Finding | None:
+def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic, others: OtherCases) -> Finding | None:
     wanted, got = task.reference(inputs), attempt.results
     if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
@@ -130,7 +130,7 @@ def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int
 
 def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
     """The first difference worth mentioning.  scale: TOLERANCE is a part of it."""
-    if wanted is ANY:
+    if wanted is ANY_VALUE:
         return None
     if isinstance(wanted, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(wanted):

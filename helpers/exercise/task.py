@@ -9,7 +9,7 @@ from collectives.log.traffic import Traffic, count
 
 from .cases import Case, Draw
 
-ANY = object()  # a wanted result that does not matter
+ANY_VALUE = object()  # a wanted result that does not matter
 
 
 @dataclass(frozen=True)

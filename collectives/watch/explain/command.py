@@ -59,7 +59,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     found = gather(paths)
     if found.is_empty:
         raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
-    parts = story.told(found)
+    parts = story.verdict(found)
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))
     if found.nccl.processes or found.nccl.versions and not parts:

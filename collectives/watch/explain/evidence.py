@@ -221,7 +221,7 @@ def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
     for reader in readers:
         reader.begin(path, rank)
     text = Text(file, readers)
-    known = _given(text, readers, found.where)
+    known = _feed(text, readers, found.where)
     found.watchdog.seen |= text.ranks
     name = path.rpartition("/")[2]
     if text.width:
@@ -233,7 +233,7 @@ def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
     return known
 
 
-def _given(lines: Iterable[Line], readers: list[Any], where: dict[int, str]) -> bool:
+def _feed(lines: Iterable[Line], readers: list[Any], where: dict[int, str]) -> bool:
     known = False
     for each in lines:
         if each.rank is not None and each.host:

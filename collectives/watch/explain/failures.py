@@ -171,7 +171,7 @@ class Failures:
         frames = open_.frames if open_ else []
         own = [place for place in frames if not in_torch(place.file)]
         at = open_.at if open_ and open_.at is not None else line.at
-        *outer, place = _own(own) or [None]
+        *outer, place = _program_frames(own) or [None]
         end = End("raised", what, rank, at, line.host, place, follows, line.stream or self._file.rpartition("/")[2])
         end.caller = outer[-1] if outer and outer[-1].function != "<module>" else None
         end.in_backward = any(place.function in ("backward", "_engine_run_backward") for place in frames)
@@ -340,7 +340,7 @@ def is_consequence(kind: str, message: str) -> bool:
     return kind in ("RuntimeError", "DistBackendError") and any(words in message for words in (*_LOST_WORDS, *waited))
 
 
-def _own(frames: list[Place]) -> list[Place | None]:
+def _program_frames(frames: list[Place]) -> list[Place | None]:
     """The frames of the program itself, outermost first."""
     return [place for place in frames if "-packages/" not in place.file] or list(frames)
 

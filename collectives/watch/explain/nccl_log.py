@@ -31,7 +31,7 @@ _PEER = re.compile(
     r"(?:[Cc]ompletion from peer|remote peer|from peer|to peer|connection closed by remote peer|[Cc]onnect to) ([\w.\-:]+(?:<\d+>)?)"
 )
 _PORT = re.compile(r"(?i)port (?:error|down|inactive)|async (?:fatal )?event|device (?:fatal|removed)|IBV_EVENT")
-_OWN = re.compile(r"OOB \S+?:([\w.:\-]+)<\d+>")
+_OOB = re.compile(r"OOB \S+?:([\w.:\-]+)<\d+>")
 FEW_CHANNELS = 2
 
 
@@ -115,7 +115,7 @@ class NcclLog:
         elif said.startswith("Using network "):
             self.networks[host].add(said.removeprefix("Using network ").strip())
         elif using := _USING.search(said):
-            if own := _OWN.search(said):
+            if own := _OOB.search(said):
                 self.address_of[own[1]] = host
             self.devices[host] |= {
                 f"{using[1]} {name}" for name in re.findall(r"\[\d+\]([\w.]+(?::\d+/\w+)?)", using[2])
@@ -144,7 +144,7 @@ class NcclLog:
         if self.ranks:
             head += f", the largest communicator of {self.ranks:,} ranks"
         lines = [f"{head}."]
-        rows = [("network", _both(self.networks)), ("cards", _both(self.devices))]
+        rows = [("network", _union(self.networks)), ("cards", _union(self.devices))]
         rows += [("connections", ", ".join(f"{n:,} by {way}" for way, n in self.ways.most_common(6)))]
         rows += [("channels", ", ".join(str(n) for n, _ in self.channels.most_common(4)))]
         lines.append(align([row for row in rows if row[1]], indent="  "))
@@ -158,10 +158,10 @@ class NcclLog:
                 f"The versions differ: {', '.join(sorted(self.versions))}. They must be the same on all nodes."
             )
         if len({tuple(sorted(names)) for names in self.networks.values()}) > 1:
-            lines.append(f"Hosts use different networks: {_each(self.networks)}.")
+            lines.append(f"Hosts use different networks: {_by_value(self.networks)}.")
         if len({len(names) for names in self.devices.values()}) > 1:
             lines.append(
-                f"Hosts have different numbers of cards: {_each({h: {str(len(n))} for h, n in self.devices.items()})}."
+                f"Hosts have different numbers of cards: {_by_value({h: {str(len(n))} for h, n in self.devices.items()})}."
             )
         socket = sorted(host for host, names in self.networks.items() if "Socket" in names)
         if socket and len(self.hosts) > 1:
@@ -193,7 +193,7 @@ class NcclLog:
             if len(said) < ranks:
                 missing = sorted(set(range(ranks)) - said)
                 lines.append(
-                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {_some(missing)}."
+                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {_first_few(missing)}."
                 )
         lines = self._lost_peers() + lines
         for warning, n in self.warnings.most_common(6):
@@ -233,11 +233,11 @@ class NcclLog:
         return lines
 
 
-def _both(by_host: dict[str, set[str]]) -> str:
+def _union(by_host: dict[str, set[str]]) -> str:
     return ", ".join(sorted(set().union(*by_host.values()))) if by_host else ""
 
 
-def _each(by_host: dict[str, set[str]]) -> str:
+def _by_value(by_host: dict[str, set[str]]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for host, names in sorted(by_host.items()):
         groups[" and ".join(sorted(names))].append(host)
@@ -246,5 +246,5 @@ def _each(by_host: dict[str, set[str]]) -> str:
     )
 
 
-def _some(numbers: list[int]) -> str:
+def _first_few(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)

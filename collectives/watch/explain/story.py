@@ -19,7 +19,7 @@ NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which the
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
 
-def told(found: Evidence) -> list[str]:
+def verdict(found: Evidence) -> list[str]:
     """The paragraphs of the verdict."""
     job = found.job if found.dumps else None
     judged = Judged(job) if job else None

@@ -45,7 +45,7 @@ DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
 @dataclass
-class Told:
+class Counts:
     """The log's counts for one rank in one group."""
 
     queued: int = -1
@@ -65,7 +65,7 @@ class Log:
     marks = (b"ProcessGroupNCCL", b"atchdog", b"NCCL work", b"collective #", b"lagging ranks", b"Timeout at collective")
     inner = (b" from ", b"message truncated", b"started ")
 
-    told: dict[int, dict[ProcessGroup, Told]] = field(default_factory=dict)
+    counts: dict[int, dict[ProcessGroup, Counts]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
     works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
         default_factory=dict
@@ -100,37 +100,37 @@ class Log:
             return False
         self._stack_of = rank if "Stack trace of the failed collective:" in text else None
         self.cut += "Watchdog caught collective operation timeout" in text and not _WORK.search(text)
-        before = len(self.works), len(self.told)
+        before = len(self.works), len(self.counts)
         self._take(text, rank, line.at)
-        return (len(self.works), len(self.told)) != before
+        return (len(self.works), len(self.counts)) != before
 
     def _desync(self, text: str) -> None:
         """Take a line of the desync report, which numbers the collectives of the default group (TraceUtils.h)."""
         if found := _DESYNC.search(text):
             for rank in map(int, re.findall(r"\d+", found["ranks"])):
-                told = self.told.setdefault(rank, {}).setdefault(DEFAULT, Told())
+                counts = self.counts.setdefault(rank, {}).setdefault(DEFAULT, Counts())
                 self.seen.add(rank)
                 number = int(found["joined"] or found["finished"])
-                told.queued = max(told.queued, number)
+                counts.queued = max(counts.queued, number)
                 if found["joined"]:
-                    told.failed.setdefault(number, Signature(ops.UNTOLD))
-                    told.ended = max(told.ended, number - 1)
+                    counts.failed.setdefault(number, Signature(ops.UNTOLD))
+                    counts.ended = max(counts.ended, number - 1)
                 else:
-                    told.ended = max(told.ended, number)
+                    counts.ended = max(counts.ended, number)
         elif found := _NEVER.search(text):
             for rank in map(int, re.findall(r"\d+", found[1])):
-                self.told.setdefault(rank, {}).setdefault(DEFAULT, Told()).ended = 0
+                self.counts.setdefault(rank, {}).setdefault(DEFAULT, Counts()).ended = 0
                 self.seen.add(rank)
         elif found := _STARTED_OP.search(text):
             for rank in map(int, re.findall(r"\d+", found[1])):
-                for told in self.told.get(rank, {}).values():
-                    for number, what in told.failed.items():
+                for counts in self.counts.get(rank, {}).values():
+                    for number, what in counts.failed.items():
                         if what.op == ops.UNTOLD:
-                            told.failed[number] = what._replace(op=ops.op_of(found[2]))
+                            counts.failed[number] = what._replace(op=ops.op_of(found[2]))
         elif found := _TIMED_OUT.search(text):
-            told = self.told.setdefault(int(found[1]), {}).setdefault(DEFAULT, Told())
-            told.failed[int(found[3])] = Signature(ops.op_of(found[2]))
-            told.queued, told.ended = max(told.queued, int(found[3])), max(told.ended, int(found[3]) - 1)
+            counts = self.counts.setdefault(int(found[1]), {}).setdefault(DEFAULT, Counts())
+            counts.failed[int(found[3])] = Signature(ops.op_of(found[2]))
+            counts.queued, counts.ended = max(counts.queued, int(found[3])), max(counts.ended, int(found[3]) - 1)
             self.seen.add(int(found[1]))
 
     def _take(self, line: str, rank: int | None, at: float | None) -> None:
@@ -152,29 +152,29 @@ class Log:
         self.seen.add(rank)
         name = group["guid"] or group["id"]
         key = ProcessGroup(name, group["desc"] or ("default_pg" if name == "0" else ""), None)
-        told = self.told.setdefault(rank, {}).setdefault(key, Told(when=stamp))
-        told.last = max(told.last, stamp)
+        counts = self.counts.setdefault(rank, {}).setdefault(key, Counts(when=stamp))
+        counts.last = max(counts.last, stamp)
         failed, queued, started, ended = (int(found[1]) if found else -1 for found in numbers)
-        told.queued, told.started, told.ended = (
-            max(told.queued, queued),
-            max(told.started, started),
-            max(told.ended, ended),
+        counts.queued, counts.started, counts.ended = (
+            max(counts.queued, queued),
+            max(counts.started, started),
+            max(counts.ended, ended),
         )
         if failed >= 0:
-            told.failed.setdefault(failed, Signature(ops.UNTOLD))
+            counts.failed.setdefault(failed, Signature(ops.UNTOLD))
 
     def dumps(self) -> list[Dump]:
         """A dump of each rank, with the calls in the log."""
-        if not self.told and not self.works:
+        if not self.counts and not self.works:
             return []
         for (rank, number), (what, ran, stamp) in self.works.items():
-            groups = self.told.setdefault(rank, {})
-            told = next((told for told in groups.values() if number in told.failed), None)
-            if told is None:  # an old log, or one that is cut: the group is unknown
-                told = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Told(when=stamp))
-            told.failed[number] = what
-            told.since, told.last, told.limit = stamp - ran * 1_000_000, max(told.last, stamp), ran / 1e3
-        return [self._dump(rank) for rank in sorted(self.told)]
+            groups = self.counts.setdefault(rank, {})
+            counts = next((counts for counts in groups.values() if number in counts.failed), None)
+            if counts is None:  # an old log, or one that is cut: the group is unknown
+                counts = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Counts(when=stamp))
+            counts.failed[number] = what
+            counts.since, counts.last, counts.limit = stamp - ran * 1_000_000, max(counts.last, stamp), ran / 1e3
+        return [self._dump(rank) for rank in sorted(self.counts)]
 
     def failures(self) -> list[str]:
         """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
@@ -188,18 +188,19 @@ class Log:
 
     def _dump(self, rank: int) -> Dump:
         launches: list[Launch] = []
-        groups = self.told.get(rank, {})
-        for group, told in groups.items():
-            numbers = {told.ended: True, **dict.fromkeys(sorted(told.failed), False)}
-            if told.queued > max(numbers):
-                numbers[told.queued] = False
+        groups = self.counts.get(rank, {})
+        for group, counts in groups.items():
+            numbers = {counts.ended: True, **dict.fromkeys(sorted(counts.failed), False)}
+            if counts.queued > max(numbers):
+                numbers[counts.queued] = False
             for number, over in numbers.items():
                 if number >= 0:
-                    what, failed = told.failed.get(number, Signature(ops.UNTOLD)), number in told.failed
-                    began = over or number <= told.started
-                    made = (told.since or told.when) - 1 if over else told.since if failed and told.since else told.when
+                    what, failed = counts.failed.get(number, Signature(ops.UNTOLD)), number in counts.failed
+                    began = over or number <= counts.started
+                    first = counts.since or counts.when
+                    made = first - 1 if over else first if failed else counts.when
                     place = self.places.get(rank) if failed else None
-                    limit = told.limit if failed else None
+                    limit = counts.limit if failed else None
                     launches.append(Launch(0, group, number, what, made, over, began, None, None, place, limit))
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
@@ -215,5 +216,5 @@ class Log:
             False,
             [ONLY_LOG],
             from_log=True,
-            written=max((told.last for told in groups.values()), default=0),
+            written=max((counts.last for counts in groups.values()), default=0),
         )

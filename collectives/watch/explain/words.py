@@ -50,7 +50,7 @@ def explained(judged: Judged, failures: Sequence[str] = (), all_run: bool = Fals
     elif failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
     elif not kinds:
-        lines = [f"No rank lacks a call: {_nothing(judged.job)}.", *failures]
+        lines = [f"No rank lacks a call: {_no_lack(judged.job)}.", *failures]
     else:
         lines = list(chain(*(_about(names, alike, first=alike is kinds[0]) for alike in kinds)))
         lines += failures
@@ -64,7 +64,7 @@ def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
     return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, told)]
 
 
-def _nothing(job: Job) -> str:
+def _no_lack(job: Job) -> str:
     if not any(dump.launches for dump in job.dumps.values()):
         return "these files hold no calls at all"
     made = "each call in these files was made by all the ranks that it needs"
@@ -240,7 +240,7 @@ def _lasts(names: Names, ranks: Iterable[int]) -> list[str]:
     for rank in ranks[:4]:
         if launch := job.latest(rank):
             ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log has times for failed calls alone
-            lines.append(f"Rank {rank}'s last call is {_named(job, launch)}{_at(launch.place)}{ago}.")
+            lines.append(f"Rank {rank}'s last call is {_launch_name(job, launch)}{_at(launch.place)}{ago}.")
         else:
             lines.append(f"Rank {rank} has made no call at all.")
     return lines + [f"({len(ranks) - 4:,} more: see the table.)"] * (len(ranks) > 4)
@@ -422,7 +422,7 @@ def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple:
         place = names.judged.launch(wait.event).place
         return made, _Doing(names, wait), names.sizes(wait.event), str(place or "")
     if launch := job.latest(rank):
-        return made, f"after {_named(job, launch, short=True)}", sizes(launch.what), str(launch.place or "")
+        return made, f"after {_launch_name(job, launch, short=True)}", sizes(launch.what), str(launch.place or "")
     return made, "no call", "", ""
 
 
@@ -466,7 +466,7 @@ def _brief(names: Names, e: Event) -> str:
 # --- phrases ------------------------------------------------------------------------------
 
 
-def _named(job: Job, launch: Launch, short: bool = False) -> str:
+def _launch_name(job: Job, launch: Launch, short: bool = False) -> str:
     what = launch.what
     if what.is_message and what.ends:
         return f"{what.op} {f'to {what.ends[1]}' if what.op == 'send' else f'from {what.ends[0]}'}"

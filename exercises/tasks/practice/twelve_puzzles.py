@@ -1,6 +1,6 @@
 """Twelve functions with one line missing, in the order of the page.
 
-LINES has the lines to choose from where nobody can write one, GIVEN what four ranks start with there: tools/puzzles.py runs
+LINES has the lines to choose from where nobody can write one, INPUTS what four ranks start with there: tools/puzzles.py runs
 each line and records what came of it.
 """
 
@@ -399,7 +399,7 @@ LINES = {
 
 NUMBERS = [(torch.tensor([number]),) for number in (1.0, 2.0, 3.0, 4.0)]
 ROWS = [(10.0 * rank + torch.arange(4.0),) for rank in range(4)]
-GIVEN = {
+INPUTS = {
     "anyone_broken": [(torch.tensor([number]),) for number in (0.7, 0.6, NAN, 0.5)],
     "my_column": ROWS,
     "my_sum": ROWS,
