@@ -115,7 +115,7 @@ class Words(Artist):
         pen.restore()
 
 
-class Part(NamedTuple):
+class Area(NamedTuple):
     """A piece of a sheet, in pixels."""
 
     x: float
@@ -133,7 +133,7 @@ class Canvas:
     def __init__(self) -> None:
         self.width = self.height = 0.0
         self.artists: list = []
-        self.narrow: list[list[Part]] = []
+        self.narrow: list[list[Area]] = []
 
     def reach(self, x: float, y: float) -> None:
         """Make the sheet large enough to contain this point."""
@@ -224,7 +224,7 @@ class Sheet(Figure):
     A subclass has `tints()`, the colors of its shapes, and of its text and lines; and `svg()`, which is for a screen.
     """
 
-    narrow: list[list[Part]] = []
+    narrow: list[list[Area]] = []
 
     def __init__(self, alt: str, pixels: tuple[int, int], layout: str) -> None:
         self.alt, self.pixels = alt, pixels
@@ -294,12 +294,12 @@ def _flow(sketches: Sequence[Canvas], margin=14, across=56, down=34):
     return places, width + 2 * margin, y + line + 2 * margin
 
 
-def _narrow(placed: Sequence[tuple[Canvas, tuple[int, int]]]) -> list[list[Part]]:
+def _narrow(placed: Sequence[tuple[Canvas, tuple[int, int]]]) -> list[list[Area]]:
     """The parts of all sketches, each sketch below the one before it, in whole pixels; [] where there is one."""
     rows = []
     for sketch, (left, top) in placed:
-        for row in sketch.narrow or [[Part(0, 0, sketch.width, sketch.height)]]:
-            rows.append([Part(round(left + x), round(top + y), ceil(wide), ceil(high)) for x, y, wide, high in row])
+        for row in sketch.narrow or [[Area(0, 0, sketch.width, sketch.height)]]:
+            rows.append([Area(round(left + x), round(top + y), ceil(wide), ceil(high)) for x, y, wide, high in row])
     return rows if len(rows) > 1 else []
 
 

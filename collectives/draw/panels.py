@@ -9,7 +9,7 @@ from ..log.calls import Call
 from ..log.collectives import shapes
 from ..log.text import block_table, call_title, status
 from .barrier import barrier
-from .canvas import SOFT, WIDTH, Canvas, Part, Picture, heading, text_width
+from .canvas import SOFT, WIDTH, Area, Canvas, Picture, heading, text_width
 from .cells import NEVER_CALLED, STYLES, Grid
 from .flow import chunked, flow, flow_width, says
 from .grid import Tray
@@ -80,7 +80,7 @@ def collective(call: Call, which: str = "") -> Canvas:
     sketch = Canvas()
     title, _, rest = call_title(call).partition(", ")
     y = heading(sketch, title if provenance.agree(call) else "ranks disagree", rest, which)
-    head = Part(0, 0, sketch.width, y)
+    head = Area(0, 0, sketch.width, y)
     left = labels.width + 18  # of the cells before
     right = left + grid.width + between
     for x, word in ((left, "before"), (right, "after")):
@@ -102,13 +102,13 @@ def collective(call: Call, which: str = "") -> Canvas:
     flow(sketch, call, grid, left, left + grid.width + 8, right - 8, [top + grid.high / 2 for top in tops])
     sketch.reach(0, tops[-1] + grid.high + 4)
     cut, end = right - 6, sketch.height
-    names, before = Part(0, y - 22, left - 8, end - y + 22), Part(0, y - 22, cut, end - y + 22)
+    names, before = Area(0, y - 22, left - 8, end - y + 22), Area(0, y - 22, cut, end - y + 22)
     sketch.narrow = [[head], [before], [names, before._replace(x=cut, width=sketch.width - cut)]]
     if words := says(call, grid):
         sketch.text(left - 4, end + 14, words, 10.5, SOFT, align="left")
         at = left - 4
         for sentence in words.split(". "):
             wide = text_width(f"{sentence}. ", 10.5)
-            sketch.narrow.append([Part(at - 4, end, wide + 4, sketch.height - end)])
+            sketch.narrow.append([Area(at - 4, end, wide + 4, sketch.height - end)])
             at += wide
     return sketch

@@ -24,7 +24,7 @@ T = TypeVar("T")
 FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a collective
 
 
-class Step(NamedTuple):
+class RankCall(NamedTuple):
     """A call of a rank's program.  number: a collective's number on its group.  peer: a message's other end."""
 
     op: str
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     peer: int | None = None
 
 
-History = Callable[[int], Sequence[Step]]  # of a rank: its calls, as far as they are known, in order
+History = Callable[[int], Sequence[RankCall]]  # of a rank: its calls, as far as they are known, in order
 
 
 def of(
@@ -253,20 +253,20 @@ def _ends_together(op: str) -> bool:
     return op.removesuffix("_single").removesuffix("_coalesced") in TOGETHER
 
 
-def step(e: Event, number: int) -> Step:
+def step(e: Event, number: int) -> RankCall:
     """A call as a step of its rank's program."""
-    return Step(e.op, e.group_name, e.group, number, (e.src if e.op == "recv" else e.dst) if e.is_message else None)
+    return RankCall(e.op, e.group_name, e.group, number, (e.src if e.op == "recv" else e.dst) if e.is_message else None)
 
 
-def _counterpart(wait: Wait) -> Step:
+def _counterpart(wait: Wait) -> RankCall:
     """The call that a wait's event lacks, as the rank that it lacks would make it."""
     e, number = wait.event, wait.call.index
     if not e.is_message:
         return step(e, number)
-    return Step("recv" if e.op == "send" else "send", e.group_name, e.group, number, e.rank)
+    return RankCall("recv" if e.op == "send" else "send", e.group_name, e.group, number, e.rank)
 
 
-def _role(step: Step, rank: int, other: int | None) -> tuple:
+def _role(step: RankCall, rank: int, other: int | None) -> tuple:
     """The part of a step that is the same for ranks that do the same on different data.  other: a rank that may share the group."""
     if step.peer is not None:
         return step.op, step.peer - rank

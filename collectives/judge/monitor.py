@@ -339,7 +339,7 @@ class Monitor(State):
             waits=waits, causes=causes.of(waits, open_, slip or self._slip, history or self._history),
         )  # fmt: skip
 
-    def _history(self, rank: int) -> list[causes.Step]:
+    def _history(self, rank: int) -> list[causes.RankCall]:
         made = (e for e in self._events[rank].values() if not e.is_from_anyone)
         return [causes.step(e, self.call_of(e).index) for e in made]
 

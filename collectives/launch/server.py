@@ -23,7 +23,7 @@ from . import fresh, process, wire
 from .warmup import import_modules, preload
 
 
-class Server:
+class Forker:
     """The fork server: forks ranks on request.
 
     Requests and replies are messages of launch/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited
@@ -205,7 +205,7 @@ def main(descriptor: int, folder: str) -> None:
     status = 1
     try:
         with suppress(SystemExit):
-            Server(socket.socket(fileno=descriptor), folder).serve()
+            Forker(socket.socket(fileno=descriptor), folder).serve()
         status = 0
     except BaseException:
         traceback.print_exc()  # the kernel reads it

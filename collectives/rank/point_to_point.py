@@ -37,7 +37,7 @@ class Released(ref):
         self.after, self.streams = traced.after, traced.streams
 
 
-class Messages:
+class WeakMessages:
     """A tracer's messages whose Work only the program holds."""
 
     def __init__(self, tracer) -> None:

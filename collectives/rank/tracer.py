@@ -32,7 +32,7 @@ from .early_use import Guard, Unwatched, Watch
 from .groups import KnownGroups
 from .idle import Idle
 from .operators import SAME_CALL, arguments, read
-from .point_to_point import Messages, is_blocking, message
+from .point_to_point import WeakMessages, is_blocking, message
 from .tensors import capture, is_dense
 from .traced import Part, TracedWork, in_their_own_words
 
@@ -80,7 +80,7 @@ class Tracer:
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
         self.lock = threading.RLock()
         self.groups = KnownGroups(rank)
-        self.messages = Messages(self)
+        self.messages = WeakMessages(self)
         self.watch = Watch(self._touched) if torch_private.WATCHING else Unwatched()
         self.idle = Idle(self)
         self.steps = step_marks.Steps()

@@ -14,6 +14,6 @@ __all__ = lazy(
         ".findings": "Comparison",
         ".marks": "data note",
         ".side_by_side": "Same same",
-        ".first_steps": "Record recorded",
+        ".first_steps": "FirstSteps recorded",
     },
 )

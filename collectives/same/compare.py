@@ -7,10 +7,10 @@ import torch
 
 from ..format import name_ranks
 from . import mistakes
-from .findings import Comparison, Difference, Evidence, Part, Row
-from .first_steps import Record, Step
+from .findings import Comparison, Difference, RankPart, Records, TensorRow
+from .first_steps import FirstSteps, TensorStep
 from .naming import Pair, renamed
-from .places import Place, block, places
+from .places import Region, block, places
 from .relation import NOISE, TOLERANCES, Relation, clusters, error, relation
 
 LATER = 10  # times the tolerance from the second step on: rounding goes through an optimizer
@@ -21,19 +21,19 @@ class _CannotCompare(Exception):
     """The reason, and what to change."""
 
 
-def compare(ranks: Sequence[Record], one: Record) -> Comparison:
+def compare(ranks: Sequence[FirstSteps], one: FirstSteps) -> Comparison:
     """Compare the records of a job's ranks with one process's that got all their data."""
     return _Comparing(list(ranks), one).judged()
 
 
-class _Comparing(Evidence):
-    def __init__(self, ranks: list[Record], one: Record) -> None:
+class _Comparing(Records):
+    def __init__(self, ranks: list[FirstSteps], one: FirstSteps) -> None:
         dtypes = set().union(one.dtypes, *(record.dtypes for record in ranks))
         dtypes |= {p.first.dtype for p in one.parameters.values() if p.first is not None}
         super().__init__(ranks, one, max((TOLERANCES.get(dtype, 1e-4) for dtype in dtypes), default=1e-4))
         self.coarse = [dtype for dtype in (torch.bfloat16, torch.float16) if dtype in dtypes]
         self.lost: list[tuple[int, str]] = []  # (rank, name) whose first values are nowhere in one process
-        self.rows: dict[str, Row] = {}
+        self.rows: dict[str, TensorRow] = {}
         self.compared: set[str] = set()
         self.updated: set[str] = set()  # parameters with only their values after steps to compare
         self.steps, self.worst = 0, 0.0
@@ -134,16 +134,16 @@ class _Comparing(Evidence):
             if not found and p.first is not None and w.first is not None:
                 found = places(p.first, w.first)
             elif not found and p.shape == w.shape and target == name:
-                found = [Place((None,) * len(w.shape))]
+                found = [Region((None,) * len(w.shape))]
             if found:
-                self.parts[target].append(Part(rank, name, tuple(found)))
+                self.parts[target].append(RankPart(rank, name, tuple(found)))
                 return target
         return None
 
     def _held_rows(self) -> None:
         for target, w in self.one.parameters.items():
             if parts := self.parts.get(target):
-                self.rows[target] = Row(target, _layout(parts, w.shape, self.n), "")
+                self.rows[target] = TensorRow(target, _layout(parts, w.shape, self.n), "")
 
     # First values.
 
@@ -157,7 +157,7 @@ class _Comparing(Evidence):
             if len(wholes) == len(held) > 1 and len(clusters([held[rank].first for rank in wholes], 0.0)) > 1:
                 taken = [p.steps[0].grad for p in held.values() if p.steps and p.steps[0].taken]
                 if len(taken) == len(held) and None not in taken and len(clusters(taken, self.tolerance)) == 1:
-                    self.rows[name] = Row(name, "replicas", "different first values")
+                    self.rows[name] = TensorRow(name, "replicas", "different first values")
                     return name, mistakes.never_alike(name, wholes)
                 raise _CannotCompare(
                     f"`{name}` has different first values on {name_ranks(wholes)}: divided, or never alike? If these are "
@@ -192,7 +192,7 @@ class _Comparing(Evidence):
                 counted = [a != b for a, b in zip(words, others)]
                 if len(words) == len(others) and sum(counted) == 1 and words[counted.index(True)].isdigit():
                     if 1 < len(parts) and _is_trained(self.one.parameters[other].steps):
-                        self.rows[name] = Row(name, "no rank", "missing")
+                        self.rows[name] = TensorRow(name, "no rank", "missing")
                         return name, mistakes.held_by_none(name, other, [part.rank for part in parts])
         return None
 
@@ -232,7 +232,7 @@ class _Comparing(Evidence):
                 self.rows[found.target] = target_row._replace(found=mistakes.briefly(found, tolerance))
         return differences
 
-    def _step(self, part: Part, k: int) -> Step | None:
+    def _step(self, part: RankPart, k: int) -> TensorStep | None:
         steps = self.ranks[part.rank].parameters[part.name].steps
         return steps[k] if len(steps) > k and steps[k].taken else None
 
@@ -289,7 +289,8 @@ class _Comparing(Evidence):
             if any(part is None for part in held):
                 continue
             found = relation(held, w, 10 * self.tolerance)
-            self.rows[name] = Row(name, Relation(found.letter).words(), "equal" if found == (found.letter, 1.0) else "")
+            finding = "equal" if found == (found.letter, 1.0) else ""
+            self.rows[name] = TensorRow(name, Relation(found.letter).words(), finding)
             if found.letter == "?" or abs(found.factor - 1) > max(10 * self.tolerance, 1e-3):
                 word = "unrelated" if found.letter == "?" else f"{found.factor:.2f} times one process's"
                 self.rows[name] = self.rows[name]._replace(found=word)
@@ -307,7 +308,7 @@ class _Comparing(Evidence):
                 continue
             if len(clusters(held, self.tolerance)) == 1 and error(held[0], w) > 10 * self.tolerance:
                 said = name or "the model"
-                self.rows[f"output of {said}"] = Row(f"output of {said}", "replicated", "differs")
+                self.rows[f"output of {said}"] = TensorRow(f"output of {said}", "replicated", "differs")
                 biases = {
                     part: self.ranks[0].parameters[part].first for part in self.one.parameters
                     if part.startswith(f"{name.partition('#')[0]}.") and _last(part) == "bias" and part in self.ranks[0].parameters
@@ -361,10 +362,10 @@ class _Comparing(Evidence):
 
 
 def _by_place(
-    taken: list[tuple[Part, Step]], whole: torch.Tensor, tolerance: float
-) -> dict[Place, list[tuple[Part, Step]]]:
+    taken: list[tuple[RankPart, TensorStep]], whole: torch.Tensor, tolerance: float
+) -> dict[Region, list[tuple[RankPart, TensorStep]]]:
     """The ranks that hold each place.  A rank with several possible places has the one at which its gradient fits."""
-    found: dict[Place, list[tuple[Part, Step]]] = defaultdict(list)
+    found: dict[Region, list[tuple[RankPart, TensorStep]]] = defaultdict(list)
     for part, step in taken:
         chosen = part.places[0]
         if len(part.places) > 1 and step.grad is not None:
@@ -373,11 +374,11 @@ def _by_place(
     return found
 
 
-def _layout(parts: list[Part], shape: tuple[int, ...], n: int) -> str:
+def _layout(parts: list[RankPart], shape: tuple[int, ...], n: int) -> str:
     """'replicated', 'sharded in 4 along dimension 0', 'whole on ranks 0 and 1'"""
     different = {part.places[0] for part in parts}
     ranks = [part.rank for part in parts]
-    if different == {Place((None,) * len(shape))}:
+    if different == {Region((None,) * len(shape))}:
         return "replicated" if len(set(ranks)) == n > 1 else f"whole on {name_ranks(sorted(set(ranks)))}"
     dims = sorted({d for place in different for d, positions in enumerate(place.index) if positions is not None})
     along = f" along dimension{'s' * (len(dims) > 1)} {' and '.join(map(str, dims))}" if dims else ""
@@ -388,7 +389,7 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _is_trained(steps: list[Step]) -> bool:
+def _is_trained(steps: list[TensorStep]) -> bool:
     return any(step.taken and step.grad is not None for step in steps)
 
 

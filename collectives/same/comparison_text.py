@@ -1,7 +1,7 @@
 """A comparison in words: the verdict, its reason, and the table."""
 
 from ..format import align, wrap
-from .findings import Comparison, Row
+from .findings import Comparison, TensorRow
 
 MOST = 12  # rows
 
@@ -21,7 +21,7 @@ def headline(found: Comparison) -> str:
     return f"{found.verdict.capitalize()}: {found.reason.rstrip('.')}."
 
 
-def visible_rows(found: Comparison) -> list[Row]:
+def visible_rows(found: Comparison) -> list[TensorRow]:
     """The rows to show: those that differ, and the first of the others, in order."""
     odd = [row for row in found.rows if not row.found.endswith("equal") and row.found]
     rest = [row for row in found.rows if row not in odd]

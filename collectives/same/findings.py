@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 import torch
 
-from .first_steps import Record, Step
-from .places import Place
+from .first_steps import FirstSteps, TensorStep
+from .places import Region
 
 
-class Part(NamedTuple):
+class RankPart(NamedTuple):
     """The part of one process's parameter that a rank holds."""
 
     rank: int
     name: str  # on this rank
-    places: tuple[Place, ...]  # more than one where values repeat
+    places: tuple[Region, ...]  # more than one where values repeat
 
 
-class Row(NamedTuple):
+class TensorRow(NamedTuple):
     """A line of the table."""
 
     tensor: str
@@ -39,7 +39,7 @@ class Comparison:
     reason: str
     world_size: int
     first: str = ""
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TensorRow] = field(default_factory=list)
     tensors: int = 0
     steps: int = 0
     worst: float = 0.0  # relative error of these gradients
@@ -51,10 +51,10 @@ class Difference:
     """A gradient that differs."""
 
     target: str  # its name in one process
-    place: Place
+    place: Region
     step: int
-    parts: list[Part]  # of the ranks that hold this place
-    steps: list[Step]  # of these ranks
+    parts: list[RankPart]  # of the ranks that hold this place
+    steps: list[TensorStep]  # of these ranks
     whole: torch.Tensor  # one process's gradient at this place
     full: torch.Tensor  # one process's gradient
     shape: tuple[int, ...]  # of one process's tensor
@@ -73,13 +73,13 @@ class Difference:
 
 
 @dataclass
-class Evidence:
+class Records:
     """The records, and where ranks hold parts of one process's tensors."""
 
-    ranks: list[Record]
-    one: Record
+    ranks: list[FirstSteps]
+    one: FirstSteps
     tolerance: float  # of a gradient in the first step, relative to its norm
-    parts: dict[str, list[Part]] = field(default_factory=lambda: defaultdict(list))  # by name in one process
+    parts: dict[str, list[RankPart]] = field(default_factory=lambda: defaultdict(list))  # by name in one process
 
     @property
     def n(self) -> int:

@@ -52,7 +52,7 @@ class CallMade(NamedTuple):
 
 
 @dataclass
-class Step:
+class TensorStep:
     """One parameter in one step.  Tensors are this rank's parts, on the CPU."""
 
     local: torch.Tensor | None = None  # the gradient as backward passes made it, summed; None if torch doesn't show it
@@ -73,11 +73,11 @@ class Parameter:
     shape: tuple[int, ...]  # of the part
     start: tuple[int, ...] | None = None  # the part's first index in a DTensor
     whole: tuple[int, ...] | None = None  # the DTensor's shape
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TensorStep] = field(default_factory=list)
 
 
 @dataclass
-class Record:
+class FirstSteps:
     """The first steps of one rank, as plain data."""
 
     parameters: dict[str, Parameter] = field(default_factory=dict)  # in the order of the modules
@@ -98,7 +98,7 @@ class Record:
 
 
 class recorded:
-    """A function that calls `fn`, and returns a Record of it.
+    """A function that calls `fn`, and returns the FirstSteps of it.
 
     others: the feeds of the ranks whose data it gets, for one process that does the work of all.
     steps: how many to record.  stop: end `fn` at the first forward after them.
@@ -108,7 +108,7 @@ class recorded:
         self.fn, self.others, self.steps, self.stop = fn, others, steps, stop
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Record:
+    def __call__(self, *args: Any, **kwargs: Any) -> FirstSteps:
         torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
         recorder = Recorder(self.others, self.steps, self.stop)
         for value in (*args, *kwargs.values()):
@@ -131,10 +131,10 @@ class Enough(BaseException):
 
 
 class Recorder:
-    """Fills a Record."""
+    """Fills FirstSteps."""
 
     def __init__(self, others: list[Feed] | None, steps: int, stop: bool = False) -> None:
-        self.record, self.steps, self.stop, self.busy = Record(), steps, stop, False
+        self.record, self.steps, self.stop, self.busy = FirstSteps(), steps, stop, False
         self.others = others
         self._names: dict[int, str] = {}  # of modules
         self._modules: list[nn.Module] = []  # kept alive: an id is a name
@@ -276,13 +276,13 @@ class Recorder:
                 mine = _plain(gradient)
                 step.local = mine if step.local is None else step.local + mine
 
-    def _open(self, name: str) -> Step | None:
+    def _open(self, name: str) -> TensorStep | None:
         """The parameter's step that hasn't been taken; None when enough are recorded."""
         steps = self.record.parameters[name].steps
         if not steps or steps[-1].taken or steps[-1].unseen:
             if len(steps) >= self.steps:
                 return None
-            steps.append(Step(opened=self._made))
+            steps.append(TensorStep(opened=self._made))
         return steps[-1]
 
     def _step(self, optimizer: torch.optim.Optimizer, *_) -> None:

@@ -17,7 +17,7 @@ from typing import Callable
 from .compare import compare
 from .comparison_text import text
 from .findings import Comparison
-from .first_steps import Record, recorded
+from .first_steps import FirstSteps, recorded
 
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
 PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
@@ -38,7 +38,7 @@ def compared(start: Callable[[], None], folder: str | None) -> int:
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     failure = None
     try:
-        found: Record | str = recorded(start, stop=True)()
+        found: FirstSteps | str = recorded(start, stop=True)()
     except BaseException as error:
         found, failure = f"{type(error).__name__}: {error}".split("\n")[0], error
     _save(where / str(rank), found)
@@ -95,13 +95,13 @@ def _own_folder() -> str:
     return os.path.join(tempfile.gettempdir(), f"collectives-same-{os.getuid()}-{os.getppid()}-{restarts}")
 
 
-def _save(file: Path, value: Record | str) -> None:
+def _save(file: Path, value: FirstSteps | str) -> None:
     partly = file.with_suffix(".part")
     partly.write_bytes(pickle.dumps(value))
     partly.rename(file)
 
 
-def _loaded(file: Path) -> Record | str:
+def _loaded(file: Path) -> FirstSteps | str:
     return pickle.loads(file.read_bytes())
 
 

@@ -5,14 +5,14 @@ from typing import Protocol
 import torch
 
 
-class Listener(Protocol):
+class MarkRecorder(Protocol):
     """The recorder of this rank."""
 
     def note(self, name: str, value: torch.Tensor) -> None: ...
     def data(self, rows: torch.Tensor, dim: int) -> torch.Tensor: ...
 
 
-listener: Listener | None = None
+listener: MarkRecorder | None = None
 
 
 def note(name: str, value: torch.Tensor | float) -> None:

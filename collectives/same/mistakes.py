@@ -5,12 +5,12 @@ from typing import Mapping, Sequence
 import torch
 
 from ..format import dtype_name, name_ranks
-from .findings import Difference, Evidence
-from .first_steps import CallMade, Record
+from .findings import Difference, Records
+from .first_steps import CallMade, FirstSteps
 from .relation import Relation, close, clusters, combination, factor
 
 
-def of(differences: list[Difference], evidence: Evidence) -> tuple[str, str]:
+def of(differences: list[Difference], evidence: Records) -> tuple[str, str]:
     """The first of these differences, and its reason."""
     first, tolerance = differences[0], evidence.tolerance * (10 if differences[0].step else 1)
     when = f" in step {first.step + 1}" if first.step else ""
@@ -31,7 +31,7 @@ def briefly(found: Difference, tolerance: float) -> str:
     return "gradient differs"
 
 
-def _gradient(found: Difference, evidence: Evidence, tolerance: float) -> str:
+def _gradient(found: Difference, evidence: Records, tolerance: float) -> str:
     gradients, ranks, whole = found.gradients, found.ranks, found.whole
     none = [rank for rank, g in zip(ranks, gradients) if not bool(g.any())]
     if none:
@@ -78,7 +78,7 @@ def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | No
     return [found.ranks[group[0]] for group in groups], not close(k, 1, 1e-2)
 
 
-def _multiple(found: Difference, k: float, evidence: Evidence, tolerance: float) -> str:
+def _multiple(found: Difference, k: float, evidence: Records, tolerance: float) -> str:
     """The gradient is k times one process's on all ranks that hold it."""
     text = f"is {k:.2f} times one process's"
     calls = _calls(found, evidence)
@@ -126,7 +126,7 @@ def _numbers(coefficients: Sequence[float], total: float) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _weights(found: Difference, evidence: Evidence, tolerance: float) -> str | None:
+def _weights(found: Difference, evidence: Records, tolerance: float) -> str | None:
     """Ranks count for more, or less, than they do in one process."""
     needs, has = _fits(found, tolerance)
     if not needs or not has or len(clusters(found.gradients, tolerance)) > 1:
@@ -151,7 +151,7 @@ def _weights(found: Difference, evidence: Evidence, tolerance: float) -> str | N
     )
 
 
-def _cut_first(found: Difference, evidence: Evidence, tolerance: float) -> str | None:
+def _cut_first(found: Difference, evidence: Records, tolerance: float) -> str | None:
     """It was cut to each rank's own part first, and summed then: different parts were added."""
     gradients = {}
     for part in evidence.parts[found.target]:
@@ -167,7 +167,7 @@ def _cut_first(found: Difference, evidence: Evidence, tolerance: float) -> str |
     )
 
 
-def _scaled(differences: list[Difference], evidence: Evidence) -> str | None:
+def _scaled(differences: list[Difference], evidence: Records) -> str | None:
     """Every gradient is off by the same factor, which isn't a number of ranks: it was scaled as a whole."""
     k, tolerance = differences[0].step, evidence.tolerance * (10 if differences[0].step else 1)
     trained = {name for name, p in evidence.one.parameters.items() if len(p.steps) > k and p.steps[k].grad is not None}
@@ -206,7 +206,7 @@ def _scaled(differences: list[Difference], evidence: Evidence) -> str | None:
 # --- calls --------------------------------------------------------------------------------
 
 
-def _calls(found: Difference, evidence: Evidence) -> list[CallMade]:
+def _calls(found: Difference, evidence: Records) -> list[CallMade]:
     """The calls that were passed this gradient, on the first rank that holds it."""
     part = found.parts[0]
     name = f"gradient of {part.name}"
@@ -227,7 +227,7 @@ def _where(found: Difference) -> str:
     return f" ({line})" if line else ""
 
 
-def _cut_off(evidence: Evidence) -> str:
+def _cut_off(evidence: Records) -> str:
     """A call that was passed an output without its history."""
     for record in evidence.ranks:
         for call in record.calls:
@@ -288,7 +288,7 @@ def settings(ranks: list[dict], one: list[dict], n: int) -> str:
     return "the optimizers' groups differ between ranks and one process: give both the same ones"
 
 
-def noted(name: str, found: Relation, ranks: list[Record]) -> str:
+def noted(name: str, found: Relation, ranks: list[FirstSteps]) -> str:
     if found.letter == "?":
         return (
             f"`{name}`: what ranks hold is unrelated to one process's: not equal, no parts of it, and no partial sums"

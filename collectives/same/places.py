@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 
-class Place(NamedTuple):
+class Region(NamedTuple):
     """The part of a tensor that a rank holds."""
 
     index: tuple[tuple[int, ...] | None, ...]  # for each dimension, the positions; None: all
@@ -49,17 +49,17 @@ def _positions(positions: tuple[int, ...] | None) -> str:
     return f"{first}, ..., {last}"
 
 
-def block(start: tuple[int, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> Place:
+def block(start: tuple[int, ...], shape: tuple[int, ...], whole: tuple[int, ...]) -> Region:
     """The place of a contiguous block."""
-    return Place(tuple(None if n == w else tuple(range(a, a + n)) for a, n, w in zip(start, shape, whole)))
+    return Region(tuple(None if n == w else tuple(range(a, a + n)) for a, n, w in zip(start, shape, whole)))
 
 
-def places(part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
+def places(part: torch.Tensor, whole: torch.Tensor) -> list[Region]:
     """All places at which a tensor has these values, bit for bit; a few likely ones where values repeat."""
     if part.dtype != whole.dtype or not part.numel() and part.shape != whole.shape:
         return []
     if part.shape == whole.shape:
-        return [Place((None,) * whole.dim())] if torch.equal(part, whole) else []
+        return [Region((None,) * whole.dim())] if torch.equal(part, whole) else []
     if part.dim() != whole.dim():
         return _flat(part, whole) if part.dim() == 1 else []
     cut = [d for d in range(whole.dim()) if part.shape[d] != whole.shape[d]]
@@ -81,7 +81,7 @@ def places(part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
     return found[:64]
 
 
-def _along(d: int, part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
+def _along(d: int, part: torch.Tensor, whole: torch.Tensor) -> list[Region]:
     """Places of a part that is cut along one dimension, in any order of positions."""
     at: dict[bytes, list[int]] = {}
     for k, piece in enumerate(whole.unbind(d)):
@@ -90,8 +90,8 @@ def _along(d: int, part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
     if not all(options):
         return []
 
-    def place(positions) -> Place:
-        return Place(tuple(tuple(positions) if k == d else None for k in range(whole.dim())))
+    def place(positions) -> Region:
+        return Region(tuple(tuple(positions) if k == d else None for k in range(whole.dim())))
 
     n = len(options)
     if all(len(option) == 1 for option in options):
@@ -101,7 +101,7 @@ def _along(d: int, part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
     return [place(range(a, a + n)) for a in [*even, *(a for a in starts if a not in even)][:64]]
 
 
-def _flat(part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
+def _flat(part: torch.Tensor, whole: torch.Tensor) -> list[Region]:
     """Places of a part of the flattened tensor, which may have zeros behind it."""
     whole = whole.reshape(-1)
     nonzero = part.nonzero()
@@ -112,7 +112,7 @@ def _flat(part: torch.Tensor, whole: torch.Tensor) -> list[Place]:
     for a in (whole == part[0]).nonzero().flatten().tolist():
         count = min(len(part), len(whole) - a)
         if count >= least and torch.equal(whole[a : a + count], part[:count]):
-            found.append(Place((), (a, count), len(part) - count))
+            found.append(Region((), (a, count), len(part) - count))
     return found[:64]
 
 

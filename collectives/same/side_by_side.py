@@ -10,7 +10,7 @@ from ..outcome.run import Run
 from .compare import compare
 from .comparison_text import text
 from .findings import Comparison
-from .first_steps import STEPS, Record, recorded
+from .first_steps import STEPS, FirstSteps, recorded
 
 # Modules that a rank would import when it first uses them.
 MODULES = (
@@ -72,10 +72,10 @@ def same(
     if steps < 1:
         raise ValueError(f"steps must be 1 or more, not {steps}: something has to be compared.")
     many = run(recorded(fn, steps=steps), *args, world_size=world_size, **options)
-    records: list[Record] = many.results
+    records: list[FirstSteps] = many.results
     alone = recorded(reference or fn, [record.feed for record in records], steps)
     try:
-        one: Record = run(alone, *args, world_size=1, **options).results[0]
+        one: FirstSteps = run(alone, *args, world_size=1, **options).results[0]
     except RunError as failed:
         why = str(failed).strip().splitlines()
         reason = f"one process fails: {why[0] if why else failed}. Pass a function that does the job in one process as `reference`"

@@ -14,7 +14,7 @@ from .view import View
 
 HIGH, GAP, PANEL = 22, 5, 26  # pixels: of a box, between two lanes, between two panels
 HIDDEN_FILL, BARE = SERIES[0], SERIES[3]
-Part = tuple[float, float, str]  # of an Interval: start, end and tint
+Area = tuple[float, float, str]  # of an Interval: start, end and tint
 LEGEND = (FAINT, "computes"), (HIDDEN_FILL, "travels while something is computed"), (BARE, "travels while nothing is")
 
 
@@ -92,7 +92,7 @@ class OverlapChart(View):
 overlap = OverlapChart
 
 
-def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[Part]:
+def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[Area]:
     """A span cut where computing begins and ends."""
     inside = [at for both in computing for at in both if span.start < at < span.end]
     cuts = [span.start, *inside, span.end]
@@ -102,7 +102,7 @@ def _parts(span: Interval, computing: Sequence[tuple[float, float]]) -> list[Par
     ]
 
 
-def _box(sketch: Canvas, label: str, parts: list[Part], left: float, scale: float, y: float) -> None:
+def _box(sketch: Canvas, label: str, parts: list[Area], left: float, scale: float, y: float) -> None:
     """A span's box, a tint for each part of it."""
     for a, b, tint in parts:
         if (b - a) * scale > 0.5:

@@ -82,7 +82,7 @@ class Calls(View):
         return Picture([_bars(title, words, lines)], repr(self), f"Picture: {title}, by phase and operation")
 
 
-class Comparison(View):
+class CallsComparison(View):
     """Two summaries side by side, a line for each phase, operation and group, or what else of CallRow `by` names.
 
     by=("op", "group"): where one makes in "update" what the other makes in "backward".
@@ -127,7 +127,7 @@ class Comparison(View):
         return Picture([_bars(title, words, lines, self.names)], repr(self), f"Picture: {title}, calls and bytes")
 
 
-compare = Comparison
+compare = CallsComparison
 
 
 # --- rows ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collectives.outcome.errors import Mismatch, RankFailed, RunError
 from collectives.outcome.run import Run
 
 from .cases import Case, literal, ranks
-from .task import Budget, Difference, Finding, Puzzle, Task
+from .task import Budget, Finding, Puzzle, Task, WrongPart
 
 SHOWN_NUMBERS = 10  # of a tensor
 SHOWN_INPUTS = 8  # of as many ranks
@@ -208,7 +208,7 @@ def _argument(task: Task, verdict: Finding) -> str:
     return task.parameters[verdict.argument] + "".join(f"[{k}]" for k, _ in verdict.difference.place)
 
 
-def _differs(difference: Difference, names: tuple[str, ...]) -> str:
+def _differs(difference: WrongPart, names: tuple[str, ...]) -> str:
     """In one sentence.  names: of the results."""
     wanted, got, place, numbers = difference
     within = "".join(

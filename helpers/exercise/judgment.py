@@ -17,7 +17,7 @@ from collectives.log.event import Event
 from collectives.log.traffic import Traffic
 
 from .cases import Case
-from .task import ANY_VALUE, Attempt, Difference, Finding, Puzzle, Suspect, Task
+from .task import ANY_VALUE, Attempt, Finding, Puzzle, Suspect, Task, WrongPart
 
 # The error allowed in a result, relative to the largest number among the inputs.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
@@ -121,38 +121,38 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     return replace(verdict, aspect="values", thought=thought)
 
 
-def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int, Difference]:
+def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int, WrongPart]:
     """The ranks without the expected result, each with the first difference."""
     scale = _scale(task, inputs)
     differences = {rank: difference(w, g, scale) for rank, (w, g) in enumerate(zip(wanted, got))}
     return {rank: what for rank, what in differences.items() if what}
 
 
-def difference(wanted: Any, got: Any, scale: float) -> Difference | None:
+def difference(wanted: Any, got: Any, scale: float) -> WrongPart | None:
     """The first difference worth mentioning.  scale: TOLERANCE is a part of it."""
     if wanted is ANY_VALUE:
         return None
     if isinstance(wanted, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(wanted):
-            return Difference(wanted, got)
+            return WrongPart(wanted, got)
         parts = (difference(w, g, scale) for w, g in zip(wanted, got))
         within = ((k, part) for k, part in enumerate(parts) if part)
         return next((part._replace(place=((k, len(wanted)), *part.place)) for k, part in within), None)
     if isinstance(wanted, torch.Tensor):
         alike = ("dtype", "shape", "layout")
         if not isinstance(got, torch.Tensor) or any(getattr(got, a) != getattr(wanted, a) for a in alike):
-            return Difference(wanted, got)
+            return WrongPart(wanted, got)
         numbers = int(unequal(wanted, got, scale).sum())
-        return Difference(wanted, got, numbers=numbers) if numbers else None
+        return WrongPart(wanted, got, numbers=numbers) if numbers else None
     value = got
     if isinstance(got, numpy.generic) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         value = got.item()
     if isinstance(wanted, float) and isinstance(value, float):
         single = (torch.tensor(each, dtype=torch.float32) for each in (wanted, value))
-        return Difference(wanted, value) if unequal(*single, scale) else None
+        return WrongPart(wanted, value) if unequal(*single, scale) else None
     if type(value) is not type(wanted):
-        return Difference(wanted, got)
-    return Difference(wanted, value) if value != wanted else None
+        return WrongPart(wanted, got)
+    return WrongPart(wanted, value) if value != wanted else None
 
 
 def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tensor:
@@ -194,7 +194,7 @@ def _explains(task: Task, suspect: Suspect, inputs: list[tuple], got: list) -> b
     return _predicts(task, suspect, inputs, got, _wrong(task, inputs, task.reference(inputs), got))
 
 
-def _dtype_only(difference: Difference, scale: float) -> str:
+def _dtype_only(difference: WrongPart, scale: float) -> str:
     """The thought about numbers that are right in a dtype that is not; "" where they are not right."""
     wanted, got, *_ = difference
     if not all(isinstance(value, torch.Tensor) and value.layout == torch.strided for value in (wanted, got)):
@@ -206,7 +206,7 @@ def _dtype_only(difference: Difference, scale: float) -> str:
     return f"the numbers are right, but not the dtype. y.to(torch.{name}) gives the same numbers as {name}."
 
 
-def _nan(difference: Difference) -> str:
+def _nan(difference: WrongPart) -> str:
     """The thought about NaNs where numbers are wanted."""
     wanted, got, *_ = difference
     floats = isinstance(wanted, torch.Tensor) and isinstance(got, torch.Tensor) and difference.numbers

@@ -117,7 +117,7 @@ class Attempt:
         return replace(count(self.events), read=[sum(sizes) for sizes in self.reads], reads=list(map(len, self.reads)))
 
 
-class Difference(NamedTuple):
+class WrongPart(NamedTuple):
     """The first part of a value that is not the wanted one."""
 
     wanted: Any
@@ -135,7 +135,7 @@ class Finding:
     wanted: Any = None  # its result or argument; of a budget, the limit
     got: Any = None
     argument: int | None = None  # which argument of the function it is about, if not about the result
-    difference: Difference | None = None
+    difference: WrongPart | None = None
     traffic: Traffic | None = None
     limit: str = ""  # the field of Budget that is exceeded: "links", "sent", ..., or a Measure's words
     event: Event | None = None  # the call that is not allowed, not waited for, or too late

@@ -7,7 +7,19 @@ distributed is collected, so the backward pass of a collective is its dual.
 from itertools import chain
 
 from collectives.algorithms.schedule import Holdings, Schedule, chunk_name
-from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Canvas, Part, Picture, colour, heading, text_width
+from collectives.draw.canvas import (
+    FAINT,
+    INK,
+    REDUCED,
+    SOFT,
+    WIDTH,
+    Area,
+    Canvas,
+    Picture,
+    colour,
+    heading,
+    text_width,
+)
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
 from collectives.draw.labels import RankLabels
 from collectives.format import align
@@ -31,7 +43,7 @@ def family(world_size: int = 4) -> Shown:
     page = Canvas()
     y = heading(page, "The family of the collectives", "what every rank holds before and after; ★ is the root") + 6
     row = ROW - (4 - world_size) * LINE
-    page.narrow = [[Part(0, 0, page.width, y - 6)]]
+    page.narrow = [[Area(0, 0, page.width, y - 6)]]
     for left, right in PAIRS:
         _panel(page, left, 0, y, world_size)
         _panel(page, right, WIDTH - PANEL, y, world_size)
@@ -44,7 +56,7 @@ def family(world_size: int = 4) -> Shown:
     _equation(page, y, world_size)
     y += row
     _barrier(page, y, world_size)
-    page.narrow += [[Part(0, at - 6, WIDTH, row)] for at in (y - row, y)]
+    page.narrow += [[Area(0, at - 6, WIDTH, row)] for at in (y - row, y)]
     page.reach(WIDTH - 1, 0)
     rows = [("collective", "leaves", "dual (its backward pass)")]
     for op in dict.fromkeys([*chain(*PAIRS), *OWN_DUAL, *COLLECTIVES]):
@@ -72,7 +84,7 @@ def _holds(op: str, n: int) -> tuple[Holdings, Holdings]:
 
 
 def _panel(page: Canvas, op: str, x: float, y: float, n: int) -> None:
-    page.narrow.append([Part(x, y - 6, PANEL, 40 + n * LINE)])
+    page.narrow.append([Area(x, y - 6, PANEL, 40 + n * LINE)])
     _title(page, op, x, y)
     before, after = _holds(op, n)
     wide, left, middle = (PANEL - 62 - 60) / 2, x + 62, y + 34 + n * LINE / 2

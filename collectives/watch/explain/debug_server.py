@@ -23,7 +23,7 @@ _BODY = re.compile(r"<pre>(.*?)</pre>", re.DOTALL)
 
 
 @dataclass
-class Answer:
+class Pages:
     """The server's pages at one time, by rank.  silent: ranks that didn't answer."""
 
     stacks: dict[int, str] = field(default_factory=dict)
@@ -35,21 +35,21 @@ def is_address(path: str) -> bool:
     return path.startswith(("http://", "https://"))
 
 
-def ask(address: str) -> tuple[Answer, Answer]:
+def ask(address: str) -> tuple[Pages, Pages]:
     """Two answers, some seconds apart. Raises ValueError for an address where no debug server answers."""
     first = _answer(address)
     time.sleep(SECONDS)
     return first, _answer(address)
 
 
-def _answer(address: str) -> Answer:
-    answer = Answer()
+def _answer(address: str) -> Pages:
+    answer = Pages()
     for page in ("/stacks", *RECORDS):
         add(_page(address, page, answer), answer)
     return answer
 
 
-def _page(address: str, page: str, answer: Answer) -> dict[int, str]:
+def _page(address: str, page: str, answer: Pages) -> dict[int, str]:
     try:
         with urllib.request.urlopen(address.rstrip("/") + page, timeout=PATIENCE) as reply:
             text = reply.read().decode(errors="replace")
@@ -77,7 +77,7 @@ def pages(text: str) -> tuple[dict[int, str], set[int]]:
     return found, silent
 
 
-def add(page: dict[int, str], answer: Answer) -> None:
+def add(page: dict[int, str], answer: Pages) -> None:
     """Add a page, of records or of stacks."""
     for rank, text in page.items():
         try:
@@ -89,7 +89,7 @@ def add(page: dict[int, str], answer: Answer) -> None:
             answer.records[rank] = record | {"rank": rank}
 
 
-def moved(first: Answer, second: Answer) -> list[str]:
+def moved(first: Pages, second: Pages) -> list[str]:
     """Sentences on the ranks that have made calls between the two answers, and on the ones that didn't answer."""
     lines = []
     made = {

@@ -29,7 +29,7 @@ class ProcessGroup(NamedTuple):
         return hash((self.name, self.desc))  # each call is looked up by its group, which may have thousands of ranks
 
 
-class Place(NamedTuple):
+class Frame(NamedTuple):
     """The place in a program's own code that made a call."""
 
     file: str
@@ -78,7 +78,7 @@ class Launch(NamedTuple):
     began: bool  # whether the device had come to it
     ended: int | None  # nanoseconds, when that was noticed
     seconds: float | None  # it took, by the device's own clock
-    place: Place | None
+    place: Frame | None
     limit: float | None = None  # seconds, after which a log reports that it timed out
 
 
@@ -137,7 +137,7 @@ class _Reader:
             name: self._shared(ProcessGroup(name, about.get("desc", ""), _ranks(about.get("ranks"))))
             for name, about in (data.get("pg_config") or {}).items()
         }
-        self._stacks: dict[tuple[int, ...], tuple[str, Place | None]] = {}
+        self._stacks: dict[tuple[int, ...], tuple[str, Frame | None]] = {}
         states = {e["state"] for e in self._entries if "state" in e}
         # A recorder that never sees a state change marks the end by retiring an entry, even one that failed.
         self._told_by_state = bool(states - {"scheduled"})
@@ -243,7 +243,7 @@ class _Reader:
             self._known[key] = self._shared(Signature(op, dtypes, sizes, results, ends))
         return self._known[key]
 
-    def _stack(self, e: dict) -> tuple[str, Place | None]:
+    def _stack(self, e: dict) -> tuple[str, Frame | None]:
         """The op that the innermost frame is of, and the first frame that is neither torch's nor an installed package's."""
         frames = e.get("frames")
         if not frames:
@@ -252,7 +252,7 @@ class _Reader:
         if key not in self._stacks:
             outside = [f for f in frames if not in_torch(f["filename"])]
             own = next((f for f in outside if "-packages/" not in f["filename"]), outside[0] if outside else None)
-            place = own and self._shared(Place(own["filename"], own["line"], own["name"]))
+            place = own and self._shared(Frame(own["filename"], own["line"], own["name"]))
             self._stacks[key] = ops.op_of(frames[0]["name"]), place
         return self._stacks[key]
 

@@ -18,15 +18,15 @@ from typing import Any, BinaryIO, Iterable, Iterator
 from . import debug_server, dump, plain, traces
 from .dump import Dump
 from .failures import Failures
-from .hosts import Hosts
-from .measured import Measured
+from .hosts import HostEvents
+from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
 from .stacks import Stacks, rank_in
-from .text import Line, Text, host_in, line, stamp, unpacked
+from .text import LogLine, Text, host_in, line, stamp, unpacked
 from .traces import Trace
-from .waits import Job
+from .waits import DumpedJob
 from .watchdog import Log
 
 STDIN = "-"
@@ -40,11 +40,11 @@ class Evidence:
     traces: list[Trace] = field(default_factory=list)
     watchdog: Log = field(default_factory=Log)
     failures: Failures = field(default_factory=Failures)
-    hosts: Hosts = field(default_factory=Hosts)
+    hosts: HostEvents = field(default_factory=HostEvents)
     ras: Ras = field(default_factory=Ras)
     stacks: Stacks = field(default_factory=Stacks)
     nccl: NcclLog = field(default_factory=NcclLog)
-    measured: Measured = field(default_factory=Measured)
+    measured: Measurements = field(default_factory=Measurements)
     where: dict[int, str] = field(default_factory=dict)  # by rank, its host
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
@@ -52,11 +52,11 @@ class Evidence:
     others: list[str] = field(default_factory=list)  # files that hold nothing known
 
     @property
-    def job(self) -> Job:
+    def job(self) -> DumpedJob:
         """The dumps, put together."""
         size = max(self.failures.world, self.ras.gpus)
         seen = 1 + max([*self.watchdog.seen, *(end.rank or 0 for end in self.failures.ends)], default=-1)
-        return Job({each.rank: each for each in self.dumps}, size=size, seen=seen)
+        return DumpedJob({each.rank: each for each in self.dumps}, size=size, seen=seen)
 
     @property
     def is_empty(self) -> bool:
@@ -151,14 +151,14 @@ def _ask(address: str, found: Evidence, known: dict) -> None:
     found.moved = debug_server.moved(*answers)
 
 
-def _add_stacks(answer: debug_server.Answer, name: str, found: Evidence) -> None:
+def _add_stacks(answer: debug_server.Pages, name: str, found: Evidence) -> None:
     for rank, text in answer.stacks.items():
         found.stacks.begin(name, rank)
         for each in text.splitlines():
             found.stacks.read(line(each))
 
 
-def _add_records(answer: debug_server.Answer, name: str, found: Evidence, known: dict) -> None:
+def _add_records(answer: debug_server.Pages, name: str, found: Evidence, known: dict) -> None:
     for rank, record in answer.records.items():
         found.dumps.append(dump.read(record, f"{name}, rank {rank}", known))
 
@@ -196,7 +196,7 @@ def _take(file: Path, found: Evidence, known: dict) -> bool:
 
 def _take_page(text: str, name: str, found: Evidence, known: dict) -> bool:
     """Read a page of the debug server that somebody saved."""
-    answer = debug_server.Answer()
+    answer = debug_server.Pages()
     debug_server.add(debug_server.pages(text)[0], answer)
     _add_stacks(answer, name, found)
     _add_records(answer, name, found, known)
@@ -233,7 +233,7 @@ def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
     return known
 
 
-def _feed(lines: Iterable[Line], readers: list[Any], where: dict[int, str]) -> bool:
+def _feed(lines: Iterable[LogLine], readers: list[Any], where: dict[int, str]) -> bool:
     known = False
     for each in lines:
         if each.rank is not None and each.host:

@@ -15,8 +15,8 @@ from ...format import duration
 from ...judge.gloo import LOST_WORDS
 from ...judge.wording.phrases import few
 from . import ops
-from .dump import Place, in_torch
-from .text import Line, clock
+from .dump import Frame, in_torch
+from .text import LogLine, clock
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 _RAISED = re.compile(r"(?:\w+\.)*(?P<kind>[A-Z]\w*|[\w.]*(?:Error|Exception))(?:: (?P<message>.*)|:?$)")
@@ -53,12 +53,12 @@ class End:
     rank: int | None = None
     at: float | None = None
     host: str = ""
-    place: Place | None = None
+    place: Frame | None = None
     follows: bool = False
     who: str = ""
     signal: int = 0
     pid: int | None = None
-    caller: Place | None = None  # of the place
+    caller: Frame | None = None  # of the place
     in_backward: bool = False
 
     def words(self) -> str:
@@ -79,7 +79,7 @@ class End:
 class _Open:
     """A traceback that is being read."""
 
-    frames: list[Place] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     at: float | None = None
     chained: bool = False
 
@@ -112,7 +112,7 @@ class Failures:
         """A file follows.  rank: that its name shows."""
         self._open, self._item, self._file, self._rank = {}, None, path, rank
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         text = line.text
         if "is running collective: CollectiveFingerPrint" in text:
             for part in _FINGERPRINT.finditer(text):
@@ -136,7 +136,7 @@ class Failures:
 
     # --- tracebacks -----------------------------------------------------------------------
 
-    def _traceback(self, line: Line) -> bool:
+    def _traceback(self, line: LogLine) -> bool:
         rank = self._rank if line.rank is None else line.rank
         key = f"{rank} {line.host} {line.stream}"
         text = line.text
@@ -149,7 +149,7 @@ class Failures:
         open_ = self._open.get(key)
         if frame := _FRAME.match(text):
             if open_:
-                open_.frames.append(Place(frame[1], int(frame[2]), frame[3]))
+                open_.frames.append(Frame(frame[1], int(frame[2]), frame[3]))
             return bool(open_)
         if text[:1].isspace() or not (raised := _RAISED.fullmatch(text)):
             return False
@@ -195,7 +195,7 @@ class Failures:
 
     # --- torchrun -------------------------------------------------------------------------
 
-    def _summary(self, line: Line) -> bool:
+    def _summary(self, line: LogLine) -> bool:
         """A line of torchrun's summary, whose items have a line for each field."""
         if found := _EXITED.search(line.text):
             if int(found[1]) < 0 and not any(end.kind == "killed" for end in self.ends):
@@ -213,7 +213,7 @@ class Failures:
             self._ended(self._item, line)
         return True
 
-    def _ended(self, item: dict[str, str], line: Line) -> None:
+    def _ended(self, item: dict[str, str], line: LogLine) -> None:
         rank = int(item["rank"].split()[0]) if "rank" in item else None
         if self._is_root and rank is not None:
             self.named = rank
@@ -260,7 +260,7 @@ class Failures:
             at = float(stamp) if stamp.isdigit() else None
             stream = f"local rank {local[1]}" if local else path
             for text in str(extra.get("py_callstack") or message["message"]).splitlines():
-                self._traceback(Line(text, at, None, "", stream))
+                self._traceback(LogLine(text, at, None, "", stream))
             return True
         return False
 
@@ -340,7 +340,7 @@ def is_consequence(kind: str, message: str) -> bool:
     return kind in ("RuntimeError", "DistBackendError") and any(words in message for words in (*_LOST_WORDS, *waited))
 
 
-def _program_frames(frames: list[Place]) -> list[Place | None]:
+def _program_frames(frames: list[Frame]) -> list[Frame | None]:
     """The frames of the program itself, outermost first."""
     return [place for place in frames if "-packages/" not in place.file] or list(frames)
 

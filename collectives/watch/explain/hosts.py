@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
-from .text import Line, clock, host_in
+from .text import LogLine, clock, host_in
 
 # Xids by NVIDIA's catalog. The program is the usual cause of PROGRAMS, the GPU or its links of the others.
 XIDS = {
@@ -26,7 +26,7 @@ NOTES = (63, 92)
 
 
 @dataclass
-class Event:
+class HostEvent:
     """A host's event.  kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"."""
 
     host: str
@@ -97,7 +97,7 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
 
 
 @dataclass
-class Hosts:
+class HostEvents:
     """Events of hosts and schedulers, from any number of files."""
 
     marks = (
@@ -106,15 +106,15 @@ class Hosts:
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown",
     )  # fmt: skip
     inner = ()
-    events: list[Event] = field(default_factory=list)
-    _known: dict[tuple, Event] = field(default_factory=dict)
+    events: list[HostEvent] = field(default_factory=list)
+    _known: dict[tuple, HostEvent] = field(default_factory=dict)
     _file_host: str = ""
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
         self._file_host = host_in(path)
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         for pattern, make in _KINDS:
             if found := pattern.search(line.text):
                 what, kind, host, pid = make(found)
@@ -122,12 +122,12 @@ class Hosts:
                 if known := self._known.get((host, what)):
                     known.times += 1
                 else:
-                    self._known[host, what] = event = Event(host, line.at, what, kind, pid)
+                    self._known[host, what] = event = HostEvent(host, line.at, what, kind, pid)
                     self.events.append(event)
                 return True
         return False
 
-    def ordered(self, kinds: Iterable[str]) -> list[Event]:
+    def ordered(self, kinds: Iterable[str]) -> list[HostEvent]:
         """The events of these kinds, in order of time."""
         events = [event for event in self.events if event.kind in kinds]
         return sorted(events, key=lambda event: (event.at is None, event.at or 0.0))

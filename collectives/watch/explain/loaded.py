@@ -14,7 +14,7 @@ from . import traces, words
 from .dump import Launch, Signature
 from .evidence import gather
 from .messages import Judged
-from .waits import Job, LaneKey
+from .waits import DumpedJob, LaneKey
 
 
 def load(*paths: str | Path) -> Record:
@@ -34,7 +34,7 @@ def load(*paths: str | Path) -> Record:
     return of_job(job, verdict, str(paths[0]))
 
 
-def of_job(job: Job, verdict: str, name: str) -> Record:
+def of_job(job: DumpedJob, verdict: str, name: str) -> Record:
     """The Run of dumps that are put together."""
     first = min((launch.made for dump in job.dumps.values() for launch in dump.launches), default=0)
     begin = _begin(job)
@@ -87,7 +87,7 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
     )  # fmt: skip
 
 
-def _begin(job: Job) -> dict[LaneKey, int]:
+def _begin(job: DumpedJob) -> dict[LaneKey, int]:
     """Per lane, the first number from which the dumps of all its ranks cover it."""
     begin: dict[LaneKey, int] = {}
     for lanes in job.lanes.values():
@@ -96,7 +96,7 @@ def _begin(job: Job) -> dict[LaneKey, int]:
     return begin
 
 
-def _numbered(job: Job, rank: int) -> dict[int, list[tuple[LaneKey, int, Signature]]]:
+def _numbered(job: DumpedJob, rank: int) -> dict[int, list[tuple[LaneKey, int, Signature]]]:
     """By a launch's index: the lane of each of its parts, and its number there."""
     numbered: dict[int, list[tuple[LaneKey, int, Signature]]] = {
         launch.index: [] for launch in job.dumps[rank].launches
@@ -110,7 +110,7 @@ def _numbered(job: Job, rank: int) -> dict[int, list[tuple[LaneKey, int, Signatu
 
 
 def _events(
-    rank: int, index: int, launch: Launch, parts: Iterable[Signature], job: Job, open_: bool, first: int
+    rank: int, index: int, launch: Launch, parts: Iterable[Signature], job: DumpedJob, open_: bool, first: int
 ) -> Iterable[Event]:
     start = (launch.made - first) / 1e9
     end = None if open_ else start if launch.ended is None else (launch.ended - first) / 1e9

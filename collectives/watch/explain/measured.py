@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...format import align, duration, size
 from . import ops
-from .text import Line
+from .text import LogLine
 
 _TESTED = re.compile(r"#\s+(?:nccl-tests|nThread)|# Using devices")
 _ROW = re.compile(
@@ -61,7 +61,7 @@ class _Report:
 
 
 @dataclass
-class Measured:
+class Measurements:
     """Measurements of files."""
 
     marks = (b"nccl-tests", b"nThread", b"# Using devices")
@@ -74,7 +74,7 @@ class Measured:
         """A file follows."""
         self._report = _Report(path)
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         """Add a line of a report of nccl-tests. Returns whether the file is one, so far."""
         report, text = self._report, line.text
         report.tables += "# Using devices" in text

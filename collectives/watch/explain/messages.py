@@ -17,7 +17,7 @@ from ...log.collectives import of
 from ...log.event import Event, Line
 from . import ops
 from .dump import Launch, ProcessGroup, Signature
-from .waits import Job, LaneKey
+from .waits import DumpedJob, LaneKey
 
 
 class Judged:
@@ -26,7 +26,7 @@ class Judged:
     causes: which ranks hold up which others.  waits: by rank, the calls that it is waiting in.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: DumpedJob) -> None:
         self.job = job
         self._launches: dict[tuple[int, int], Launch] = {}  # (rank, index of an event) -> the launch it was made from
         self._numbers: dict[tuple[int, int], int] = {}  # likewise -> its number in its lane
@@ -158,17 +158,17 @@ class Judged:
         self._note(event, launch, launch.number)
         return Slip(rank, by, event)
 
-    def _history(self, rank: int) -> list[causes.Step]:
+    def _history(self, rank: int) -> list[causes.RankCall]:
         """As a Monitor's, of all that its dump holds."""
-        steps: list[causes.Step] = []
+        steps: list[causes.RankCall] = []
         for launch in self.job.dumps[rank].launches if rank in self.job.dumps else ():
             group = self.job.same[launch.group]
             about = group.name, self.job.members[group], launch.number
             if launch.number >= 0:
-                steps.append(causes.Step(_op(launch.what), *about))
+                steps.append(causes.RankCall(_op(launch.what), *about))
             for part in launch.what.messages if launch.number < 0 else ():
                 if part.ends:
-                    steps.append(causes.Step(part.op, *about, part.ends[part.op == "send"]))
+                    steps.append(causes.RankCall(part.op, *about, part.ends[part.op == "send"]))
         return steps
 
     def _note(self, event: Event, launch: Launch, number: int) -> None:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from ...format import align
-from .text import Line, clock
+from .text import LogLine, clock
 
 _HEAD = re.compile(
     r"(?:^|\s|\])(?P<host>[\w.\-]+):(?P<pid>\d+):(?P<thread>\d+) (?:\[(?P<gpu>\d+)\] )?(?:\S+:\d+ )?NCCL (?P<level>INFO|WARN) (?P<said>.*)"
@@ -77,7 +77,7 @@ class NcclLog:
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         """Add a line. Returns whether it is NCCL's."""
         if "NCCL" not in line.text:
             return False

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 from ...judge.wording.phrases import few
 from . import ops
-from .text import Line
+from .text import LogLine
 
 _GROUP = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) (MISMATCH|INCOMPLETE|ERROR|\w+)\s*$")
 _DIFFER = re.compile(r"Communicator ranks have different (\w*?) ?operation counts", re.IGNORECASE)
@@ -71,9 +71,9 @@ class Ras:
         """A file follows."""
         self._in = False
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         text = line.text
-        if text.strip() == "Job summary":
+        if text.strip() == "DumpedJob summary":
             self._in = self.is_ras = True
             self.asked += 1
             return True

@@ -13,8 +13,8 @@ from typing import Iterator
 
 from ...judge.wording.phrases import few
 from ...log.collectives import COLLECTIVES
-from .dump import Place, in_torch
-from .text import Line, host_in
+from .dump import Frame, in_torch
+from .text import LogLine, host_in
 
 _PROCESS = re.compile(r"Process (\d+): (.*)")
 _THREAD = re.compile(
@@ -42,7 +42,7 @@ class Stack:
     host: str = ""
     pid: int | None = None
     command: str = ""
-    frames: list[Place] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     is_rank: bool = True
 
     @property
@@ -60,7 +60,7 @@ class Stack:
         return ""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> Frame | None:
         """The program's own line."""
         own = [place for place in self.frames if not in_torch(place.file) and _is_own(place.file)]
         return own[0] if own else self.frames[0] if self.frames else None
@@ -100,7 +100,7 @@ class Stacks:
     def begin(self, path: str, rank: int | None) -> None:
         self._path, self._rank, self._stack, self._reading = path, rank, None, False
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         text = line.text
         if head := _HEAD.match(text):
             self._rank, self._stack, self._reading = int(head[1]), None, False
@@ -123,7 +123,7 @@ class Stacks:
             return False
         if frame := _FAULT_FRAME.match(text):
             if self._reading:
-                self._stack.frames.append(Place(frame[1], int(frame[2]), frame[3]))
+                self._stack.frames.append(Frame(frame[1], int(frame[2]), frame[3]))
             return self._reading
         if thread := _THREAD.match(text):
             self._reading = (thread["name"] or "") in IDLE or not self._stack.frames and thread["name"] is None
@@ -132,7 +132,7 @@ class Stacks:
             return True
         if self._reading and (frame := _SPY_FRAME.match(text)):
             file = f"/{frame[2]}" if frame[2].startswith("torch/") else frame[2]  # py-spy shortens it
-            self._stack.frames.append(Place(file, int(frame[3] or 0), frame[1]))
+            self._stack.frames.append(Frame(file, int(frame[3] or 0), frame[1]))
             return True
         return False
 
@@ -190,7 +190,7 @@ class Stacks:
         if len(last) < world:
             yield f"There are stacks of {len(last):,} of {world:,} ranks."
 
-    def _calls(self, last: dict[int, Stack], waiting: list[int]) -> Iterator[tuple[str, Place | None, list[int]]]:
+    def _calls(self, last: dict[int, Stack], waiting: list[int]) -> Iterator[tuple[str, Frame | None, list[int]]]:
         alike: dict[tuple, list[int]] = {}
         for rank in waiting:
             alike.setdefault((last[rank].inside, last[rank].place), []).append(rank)

@@ -11,7 +11,7 @@ from ...judge.wording.phrases import few
 from . import words
 from .evidence import Evidence
 from .failures import End
-from .hosts import Event
+from .hosts import HostEvent
 from .messages import Judged
 
 MOST_ENDS = 4  # that are written out
@@ -57,7 +57,7 @@ class _Firsts:
     def __init__(self, found: Evidence, judged: Judged | None) -> None:
         self._found, self._judged = found, judged
         self._roots = found.failures.roots()
-        self._done: list[Event] = []
+        self._done: list[HostEvent] = []
 
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""
@@ -106,7 +106,7 @@ class _Firsts:
             lines.append(f"{whose} {name} {what}{self._before(event)}.")
         return lines
 
-    def _before(self, event: Event) -> str:
+    def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
         if not self._judged or event.at is None:
             return ""

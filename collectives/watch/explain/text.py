@@ -17,7 +17,7 @@ LONGEST = 1 << 16  # bytes of a line that are read
 SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line without its prefixes.
 
     at: seconds since the epoch, None where unknown.  rank, host: as a prefix names them.  stream: a name of the
@@ -50,7 +50,7 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-class Reader(Protocol):
+class LineReader(Protocol):
     """Something that knows lines of a kind."""
 
     marks: tuple[bytes, ...]
@@ -58,7 +58,7 @@ class Reader(Protocol):
 
     def begin(self, path: str, rank: int | None) -> None: ...
 
-    def read(self, line: Line) -> bool: ...
+    def read(self, line: LogLine) -> bool: ...
 
 
 @dataclass
@@ -69,11 +69,11 @@ class Text:
     """
 
     file: BinaryIO
-    readers: Sequence[Reader]
+    readers: Sequence[LineReader]
     width: int = 0
     ranks: set[int] = field(default_factory=set)  # that begin lines
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []
         for block in blocks(self.file):
             if first:
@@ -158,7 +158,7 @@ _TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _HOST = ("host", "hostname", "node", "node_name", "_HOSTNAME")
 
 
-def line(text: str) -> Line:
+def line(text: str) -> LogLine:
     """A line of a log: its text, and what its prefixes report."""
     text = _COLOR.sub("", text).rstrip()
     at, rank, host, stream = None, None, "", ""
@@ -180,7 +180,7 @@ def line(text: str) -> Line:
             rank, text, seen = int(found[1]), text[found.end() :], True
     if found := _GLOG.match(text):  # more precise than the time at which a shipper took it
         at = _seconds(**found.groupdict(), near=at) or at
-    return Line(text, at, rank, host, stream)
+    return LogLine(text, at, rank, host, stream)
 
 
 def _unpacked(text: str) -> tuple[str, float | None, str, str]:

@@ -15,7 +15,7 @@ from .dump import Dump, Launch, ProcessGroup
 LaneKey = ProcessGroup | tuple[ProcessGroup, int, int]
 
 
-class Lane(NamedTuple):
+class Launches(NamedTuple):
     """The calls of a rank that pair up, k-th with k-th, with its peers' calls."""
 
     numbers: list[int]
@@ -27,7 +27,7 @@ class Lane(NamedTuple):
 
 
 @dataclass
-class Job:
+class DumpedJob:
     """The dumps of a job, put together.
 
     size: the number of ranks that a file reports, or 0.  seen: the number of ranks that the files show at least.
@@ -38,7 +38,7 @@ class Job:
     seen: int = 0
     members: dict[ProcessGroup, tuple[int, ...]] = field(default_factory=dict)
     inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are the ranks that called it
-    lanes: dict[int, dict[LaneKey, Lane]] = field(default_factory=dict)  # by rank
+    lanes: dict[int, dict[LaneKey, Launches]] = field(default_factory=dict)  # by rank
     same: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)  # a group as dumps have it -> as it is meant
     open: dict[int, dict[LaneKey, int]] = field(default_factory=dict)  # by rank, its first call that has not ended
     world_size: int = 0
@@ -103,8 +103,8 @@ class Job:
                 self.members[group] = tuple(range(self.world_size)) if alone else tuple(sorted(callers[group]))
                 self.inferred += [group] * (not alone)
 
-    def _lanes_of(self, dump: Dump) -> dict[LaneKey, Lane]:
-        lanes: dict[LaneKey, Lane] = {}
+    def _lanes_of(self, dump: Dump) -> dict[LaneKey, Launches]:
+        lanes: dict[LaneKey, Launches] = {}
         for launch in dump.launches:
             group = self.same[launch.group]
             if launch.number < 0:
@@ -113,7 +113,7 @@ class Job:
                 keys = [group]
             for key in keys:
                 if key not in lanes:
-                    lanes[key] = Lane([], [])
+                    lanes[key] = Launches([], [])
                 lanes[key].numbers.append(launch.number)
                 lanes[key].launches.append(launch)
         return lanes
@@ -157,7 +157,7 @@ class Job:
         numbers, launches = self.lanes[rank].get(lane, ((), ()))
         return next((n for n, launch in zip(numbers, launches) if launch.over is False), None)
 
-    def _first_unended(self, lane: Lane, doubtful: int) -> int | None:
+    def _first_unended(self, lane: Launches, doubtful: int) -> int | None:
         """The number of a rank's first call in a lane that has not ended.  doubtful: see _doubtful."""
         first = len(lane.launches)
         while first and lane.launches[first - 1].over is not True:

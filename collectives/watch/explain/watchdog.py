@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ...format import name_ranks
 from ...log.backends import NCCL
 from . import ops
-from .dump import Dump, Launch, Place, ProcessGroup, Signature, in_torch
-from .text import Line
+from .dump import Dump, Frame, Launch, ProcessGroup, Signature, in_torch
+from .text import LogLine
 
 _GROUP = re.compile(
     r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s()\]]*)(?:\((?P<desc>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
@@ -70,7 +70,7 @@ class Log:
     works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
         default_factory=dict
     )  # (rank, number) -> signature, ms, stamp
-    places: dict[int, Place] = field(default_factory=dict)  # by rank, of the call that timed out
+    places: dict[int, Frame] = field(default_factory=dict)  # by rank, of the call that timed out
     cut: int = 0  # lines of the last file that end too early
     _failing: int | None = None  # the rank whose error NCCL's own words follow
     _stack_of: int | None = None  # the rank whose stack follows
@@ -83,12 +83,12 @@ class Log:
         self.cut = 0
         self._rank = rank
 
-    def read(self, line: Line) -> bool:
+    def read(self, line: LogLine) -> bool:
         """Add a line. Returns whether it is the watchdog's."""
         text = line.text
         if self._stack_of is not None and (frame := _FRAME.search(text)):
             if self._stack_of not in self.places and not in_torch(frame[2]):
-                self.places[self._stack_of] = Place(frame[2], int(frame[3]), frame[1])
+                self.places[self._stack_of] = Frame(frame[2], int(frame[3]), frame[1])
             return True
         if self._failing is not None and (sizes := _SIZES.search(text)):
             self.errors[self._failing][1] = f"{sizes[0]}. {DIFFERENT_SIZES}"

@@ -14,9 +14,9 @@ from ...judge.wording.phrases import few, runs
 from ...log import backends
 from ...log.event import Event
 from . import messages, ops
-from .dump import Launch, Place, ProcessGroup, Signature
+from .dump import Frame, Launch, ProcessGroup, Signature
 from .messages import Judged
-from .waits import Job
+from .waits import DumpedJob
 from .watchdog import ONLY_LOG
 
 MOST_ROWS = 40  # of the table
@@ -64,7 +64,7 @@ def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
     return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, told)]
 
 
-def _no_lack(job: Job) -> str:
+def _no_lack(job: DumpedJob) -> str:
     if not any(dump.launches for dump in job.dumps.values()):
         return "these files hold no calls at all"
     made = "each call in these files was made by all the ranks that it needs"
@@ -466,7 +466,7 @@ def _brief(names: Names, e: Event) -> str:
 # --- phrases ------------------------------------------------------------------------------
 
 
-def _launch_name(job: Job, launch: Launch, short: bool = False) -> str:
+def _launch_name(job: DumpedJob, launch: Launch, short: bool = False) -> str:
     what = launch.what
     if what.is_message and what.ends:
         return f"{what.op} {f'to {what.ends[1]}' if what.op == 'send' else f'from {what.ends[0]}'}"
@@ -487,7 +487,7 @@ def _op(what: Signature) -> str:
     )
 
 
-def of_group(job: Job, group: ProcessGroup) -> str:
+def of_group(job: DumpedJob, group: ProcessGroup) -> str:
     """' of group tp (0-3)'; nothing for the group of all ranks."""
     members = job.members.get(group, group.ranks or ())
     if len(members) == job.world_size:
@@ -522,14 +522,14 @@ def _is_empty(shapes: Sequence[tuple[int, ...]]) -> bool:
     return bool(shapes) and not sum(map(prod, shapes))
 
 
-def _at(place: Place | None) -> str:
+def _at(place: Frame | None) -> str:
     return f", at {place}" if place else ""
 
 
 # --- the unknowns -------------------------------------------------------------------------
 
 
-def limits(job: Job) -> list[str]:
+def limits(job: DumpedJob) -> list[str]:
     """Sentences on the limits of these dumps."""
     lines = []
     if job.missing:
