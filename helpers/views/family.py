@@ -7,19 +7,7 @@ distributed is collected, so the backward pass of a collective is its dual.
 from itertools import chain
 
 from collectives.algorithms.schedule import Holdings, Schedule, chunk_name
-from collectives.draw.canvas import (
-    FAINT,
-    INK,
-    REDUCED,
-    SOFT,
-    WIDTH,
-    Area,
-    Canvas,
-    Picture,
-    colour,
-    heading,
-    text_width,
-)
+from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Area, Canvas, Picture, colour, heading, text_width
 from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
 from collectives.draw.labels import RankLabels
 from collectives.format import align

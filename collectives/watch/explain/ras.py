@@ -73,7 +73,7 @@ class Ras:
 
     def read(self, line: LogLine) -> bool:
         text = line.text
-        if text.strip() == "DumpedJob summary":
+        if text.strip() == "Job summary":
             self._in = self.is_ras = True
             self.asked += 1
             return True
