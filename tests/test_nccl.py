@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 
 import nbformat
 import pytest
 import torch
+import torch.distributed as dist
 
 from collectives import RankFailed, Stuck, run
 from collectives.cost import bill
@@ -24,6 +26,7 @@ from collectives.outcome.run import Run
 from collectives.play import timeline
 from collectives.remote.export import export
 from tests import ROOT
+from tests.nccl_like import programs
 from tests.nccl_like.build import COMPILER, build
 
 
@@ -276,6 +279,71 @@ def test_run_takes_a_backend_waits_for_its_calls_and_shows_their_values(backend)
     assert all(e.issued is None and e.waited for mine in done.events for e in mine)
     with pytest.raises(Stuck, match="ranks 1 and 2 wait in all_reduce #1; rank 0 returned after 0 calls"):
         run(functions.deadlock, world_size=3, backend="nccl_like")
+
+
+@pytest.mark.parametrize("name, size", programs.HANG.items())
+def test_a_run_that_would_hang_on_nccl_has_a_note(name, size):
+    """The rule's words, and every rank that would wait."""
+    note = run(getattr(programs, name), world_size=size).on("nccl")
+    rules = {
+        "ring": "A group's first call on NCCL", "crossed_groups": "A group's first call on NCCL",
+        "half_a_batch": "matched only by another batch", "batch_without_all": "A group's first call on NCCL",
+        "send_across_a_barrier": "A group's first call on NCCL",
+    }  # fmt: skip
+    assert note.startswith("Right here; on NCCL it would hang.\n") and rules.get(name, "one after the other") in note
+    waiting = range(2 if name == "batch_without_all" else size)
+    assert all(re.search(rf"^  ranks? .*\b{rank}\b.* would wait in", note, re.M) for rank in waiting), note
+
+
+@pytest.mark.parametrize("name, size", programs.RIGHT.items())
+def test_a_run_that_would_be_right_on_nccl_has_none(name, size):
+    note = run(getattr(programs, name), world_size=size).on("nccl")
+    if name == "tags":
+        assert note.splitlines()[0] == (
+            "NCCL ignores tags: recv #1 from 0 on rank 1 (tag 2) would get the message of send #1 to 1 on rank 0 (tag 1)."
+        )
+    else:
+        assert note == "By NCCL's rules, too, every call of this run ends."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, size", programs.HANG.items())
+def test_a_program_hangs_as_its_note_has_it(backend, name, size):
+    from tests.nccl_like import functions
+
+    with pytest.raises(Stuck):
+        run(partial(functions.play, name), world_size=size, backend="nccl_like", timeout=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, size", programs.RIGHT.items())
+def test_a_program_without_a_note_ends(backend, name, size):
+    from tests.nccl_like import functions
+
+    done = run(partial(functions.play, name), world_size=size, backend="nccl_like", timeout=60)
+    if name == "tags":  # NCCL has none
+        assert [x.tolist() for x in done.results[1]] == [[2.0], [1.0]]
+
+
+def test_two_groups_in_two_orders_may_hang_even_if_they_are_connected():
+    def program():
+        groups = [dist.new_group(), dist.new_group()]
+        for group in groups:
+            dist.all_reduce(torch.ones(2), group=group)
+        programs.wait(*(dist.barrier(group, async_op=True) for group in groups[:: 1 - 2 * dist.get_rank()]))
+
+    note = run(program, world_size=2).on("nccl")
+    assert note.startswith("Right here; on NCCL it may hang.\nRanks 0 and 1 hold up each other:")
+    assert "NCCL asks every rank to issue the calls of different groups in one order" in note
+
+
+def test_only_nccl_and_whole_runs_are_judged():
+    done = run(programs.swap, world_size=2)
+    with pytest.raises(ValueError, match="only the rules of \"nccl\" are known here, not those of 'mpi'"):
+        done.on("mpi")
+    done.events[1].pop()
+    with pytest.raises(ValueError, match="this run lacks calls"):
+        done.on("nccl")
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a device here")

@@ -9,6 +9,7 @@ import torch
 from ..format import align, short
 from ..frontend import show
 from ..judge.gloo import may_be_lost
+from ..log import backends
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
 from ..log.text import all_discarded, all_dropped, block_table
@@ -59,6 +60,20 @@ class Run:
     def table(self, which: int | slice | None = None) -> str:
         """The picture in words, for all calls or the chosen ones."""
         return "\n\n".join(map(block_table, blocks(self.chosen(which))))
+
+    def on(self, backend: str) -> str:
+        """How these calls would go on "nccl", as far as its rules determine that: a note, in words.
+
+        Raises ValueError for a different backend, or if not all calls of the run ended well.
+        """
+        from ..judge.on_nccl import forecast  # few runs ask for it
+        from ..judge.wording.on_nccl import note
+
+        if backends.of(backend) is not backends.NCCL:
+            raise ValueError(f'only the rules of "{backends.NCCL.name}" are known here, not those of {backend!r}.')
+        if not all(call.is_complete for call in self.calls):
+            raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
+        return note(forecast(self.events))
 
     def chosen(self, which: int | slice | None) -> list[Call]:
         """The calls that `draw(which)` and `table(which)` are about."""

@@ -1,9 +1,12 @@
 // A backend with the ways of ProcessGroupNCCL since torch 2.8, for tensors of the CPU.
 //
-// A thread stands for the device: it does what is enqueued later, one thing after the other ("the stream").  So a
-// synchronous call hands back no Work, wait() of an asynchronous one returns at once (a barrier's does not), a future is
-// done when it is made, calls between startCoalescing and endCoalescing are one Work, and a call that takes longer than
-// the group's time limit ends the process, as the watchdog does.  Bytes travel through the group's store.
+// Threads stand for the device's streams: each does what is enqueued later, one thing after the other, and nothing before
+// all has ended that the program had waited for when it was enqueued.  A group has a stream, and so has each pair of its
+// ranks that sends a message outside of a batch.  A send ends once its recv has taken it; tags are ignored.  So a synchronous
+// call hands back no Work, wait() of an asynchronous one returns at once (a barrier's does not), a future is done when it is
+// made, calls between startCoalescing and endCoalescing are one Work, whose messages do not wait for each other, and a call
+// that takes longer than the group's time limit ends the process, as the watchdog does.  Bytes travel through the group's
+// store.
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
@@ -20,6 +24,7 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 using namespace c10d;
@@ -27,58 +32,90 @@ using Tensors = std::vector<at::Tensor>;
 using Lists = std::vector<Tensors>;
 using Clock = std::chrono::steady_clock;
 
-// --- the stream -------------------------------------------------------------------------
+// --- the streams ------------------------------------------------------------------------
 
-struct Stream {
+using Marks = std::set<uint64_t>;
+
+struct Task {
+  uint64_t mark;
+  Marks after;  // what the program had waited for
+  std::function<void()> what;
+};
+
+struct Device {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void()>> queue;
-  std::vector<std::function<void()>> graph;  // what was captured
+  std::map<std::string, std::deque<Task>> streams;
+  std::vector<std::pair<std::string, std::function<void()>>> graph;  // what was captured
   uint64_t enqueued = 0;
-  std::atomic<uint64_t> executed{0};
+  Marks open, awaited;  // what has not ended; what the program has waited for of that
   bool held = false, capturing = false;
 
-  Stream() {
-    std::thread([this] { execute(); }).detach();
-  }
-
-  void execute() {
+  void execute(std::deque<Task>& queue) {
     for (;;) {
-      std::function<void()> next;
+      Task next;
       {
         std::unique_lock<std::mutex> lock(mutex);
-        changed.wait(lock, [this] { return !queue.empty() && !held; });
-        next = queue.front();
+        changed.wait(lock, [&] { return !queue.empty() && !held && is_past(queue.front().after); });
+        next = std::move(queue.front());
         queue.pop_front();
       }
-      next();
-      next = nullptr;  // lets go of its tensors, which takes Python, before anybody learns that it's done
+      next.what();
+      next.what = nullptr;  // lets go of its tensors, which takes Python, before anybody learns that it's done
       std::lock_guard<std::mutex> lock(mutex);
-      executed++;
+      open.erase(next.mark);
+      awaited.erase(next.mark);
       changed.notify_all();
     }
   }
 
-  uint64_t enqueue(std::function<void()> what) {
+  bool is_past(const Marks& marks) {
+    for (auto mark : marks)
+      if (open.count(mark)) return false;
+    return true;
+  }
+
+  uint64_t enqueue(const std::string& stream, std::function<void()> what) {
     std::lock_guard<std::mutex> lock(mutex);
     if (capturing) {
-      graph.push_back(what);
+      graph.push_back({stream, what});
       return enqueued;
     }
-    queue.push_back(what);
+    auto is_new = !streams.count(stream);
+    auto& queue = streams[stream];
+    open.insert(++enqueued);
+    queue.push_back({enqueued, awaited, what});
+    if (is_new) std::thread([this, &queue] { execute(queue); }).detach();
     changed.notify_all();
-    return ++enqueued;
+    return enqueued;
+  }
+
+  void wait_in_stream(uint64_t mark) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (open.count(mark)) awaited.insert(mark);
+  }
+
+  void wait(uint64_t mark) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return !open.count(mark); });
   }
 
   void synchronize() {
     std::unique_lock<std::mutex> lock(mutex);
     TORCH_CHECK(!capturing, "operation not permitted when stream is capturing");
-    changed.wait(lock, [this] { return executed == enqueued; });
+    changed.wait(lock, [this] { return open.empty(); });
   }
 
   bool reached(uint64_t mark) {
+    std::lock_guard<std::mutex> lock(mutex);
     TORCH_CHECK(!capturing, "operation not permitted when stream is capturing");
-    return executed >= mark;
+    return open.empty() || *open.begin() > mark;
+  }
+
+  bool ended(uint64_t mark) {
+    std::lock_guard<std::mutex> lock(mutex);
+    TORCH_CHECK(!capturing, "operation not permitted when stream is capturing");
+    return !open.count(mark);
   }
 
   void hold(bool now) {
@@ -95,18 +132,18 @@ struct Stream {
 
   void replay() {
     auto calls = graph;
-    for (auto& call : calls) enqueue(call);
+    for (auto& [stream, call] : calls) enqueue(stream, call);
   }
 };
 
-Stream& stream() {
-  static auto* one = new Stream;  // never destroyed: its thread goes on until the process ends
+Device& device() {
+  static auto* one = new Device;  // never destroyed: its threads go on until the process ends
   return *one;
 }
 
 struct Event {  // recorded when it is made
-  uint64_t mark = stream().enqueued;
-  bool query() const { return stream().reached(mark); }
+  uint64_t mark = device().enqueued;
+  bool query() const { return device().reached(mark); }
 };
 
 // --- a call -----------------------------------------------------------------------------
@@ -116,12 +153,13 @@ struct LaterWork : Work {
   Tensors outputs;
   uint64_t mark = 0;
 
-  bool isCompleted() override { return stream().reached(mark); }
+  bool isCompleted() override { return device().ended(mark); }
   bool isSuccess() const override { return true; }
-  void synchronize() override {}
-  void blockCurrentStream() override {}
+  void synchronize() override { device().wait_in_stream(mark); }
+  void blockCurrentStream() override { device().wait_in_stream(mark); }
   bool wait(std::chrono::milliseconds) override {
-    if (opType_ == OpType::BARRIER) stream().synchronize();
+    if (opType_ == OpType::BARRIER) device().wait(mark);
+    device().wait_in_stream(mark);
     return true;
   }
   float getDuration() const override { return 0.25; }
@@ -149,29 +187,51 @@ at::Tensor tensor(std::vector<uint8_t>& data, const at::Tensor& like) {  // of t
   return flat.numel() == like.numel() ? flat.view_as(like).clone() : flat.clone();
 }
 
+// A call in steps: in a batch, all take the first one before any takes the next.
+struct Steps {
+  std::function<void()> begin, end, settle = [] {};
+};
+
+const std::string ALL;  // the communicator of a group
+
 std::atomic<int> connecting{0};  // first calls that wait for their peers
 
 struct LaterBackend : Backend {
   c10::intrusive_ptr<Store> store;
   std::chrono::duration<float> limit;
+  std::string name;  // of its streams
+  std::mutex counting;
   std::map<std::string, int> executed;  // calls of each lane until now
-  bool coalescing = false, connected = false;
-  uint64_t last = 0;
+  std::set<std::string> connected;  // communicators
+  bool coalescing = false;
   Tensors coalesced;
+  std::vector<Steps> batch;
 
   LaterBackend(c10::intrusive_ptr<Store> store, int rank, int size, std::chrono::duration<float> limit)
-      : Backend(rank, size), store(std::move(store)), limit(limit) {}
+      : Backend(rank, size), store(std::move(store)), limit(limit) {
+    static int groups = 0;
+    name = std::to_string(groups++);
+  }
 
   const std::string getBackendName() const override { return "nccl"; }
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override {
     coalescing = true;
     coalesced.clear();
+    batch.clear();
   }
   c10::intrusive_ptr<Work> endCoalescing() override {
     coalescing = false;
     auto work = c10::make_intrusive<LaterWork>(OpType::COALESCED, coalesced);
-    work->mark = last;
+    if (batch.empty()) return work;
+    connect(ALL, everybody());
+    auto calls = std::make_shared<std::vector<Steps>>(std::move(batch));
+    work->mark = device().enqueue(name, [calls] {
+      for (auto& call : *calls) call.begin();   // sends
+      for (auto& call : *calls) call.end();     // recvs
+      for (auto& call : *calls) call.settle();  // sends that were taken
+      calls->clear();
+    });
     return work;
   }
 
@@ -189,33 +249,54 @@ struct LaterBackend : Backend {
     return store->get(key);
   }
 
-  c10::intrusive_ptr<Work> enqueue(OpType type, bool async, Tensors outputs, std::function<void()> what) {
-    auto work = c10::make_intrusive<LaterWork>(type, outputs);
-    last = work->mark = stream().enqueue(what);
+  c10::intrusive_ptr<Work> enqueue(
+      const std::string& communicator, std::vector<int> members, OpType type, bool async, Tensors outputs, Steps what) {
     if (coalescing) {
       coalesced.insert(coalesced.end(), outputs.begin(), outputs.end());
+      batch.push_back(what);
       return {};
     }
-    return async ? c10::intrusive_ptr<Work>(work) : c10::intrusive_ptr<Work>();
+    connect(communicator, members);
+    auto work = c10::make_intrusive<LaterWork>(type, outputs);
+    work->mark = device().enqueue(name + communicator, [what] {
+      what.begin();
+      what.end();
+      what.settle();
+    });
+    if (async) return work;
+    device().wait_in_stream(work->mark);
+    return {};
   }
 
-  // A group's first call waits, on the host, until all ranks make it: only then NCCL's ranks are connected.
-  void connect() {
+  // The first call of a communicator waits, on the host, until all its ranks make one: only then NCCL's are connected.
+  void connect(const std::string& communicator, const std::vector<int>& members) {
+    if (connected.count(communicator)) return;
     connecting++;
-    store->set("connect/" + std::to_string(getRank()), std::vector<uint8_t>{0});
-    for (int r = 0; r < getSize(); r++)
-      while (!store->check({"connect/" + std::to_string(r)})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto key = "connect/" + communicator + "/";
+    store->set(key + std::to_string(getRank()), std::vector<uint8_t>{0});
+    for (int r : members)
+      while (!store->check({key + std::to_string(r)})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     connecting--;
-    connected = true;
+    connected.insert(communicator);
+  }
+
+  std::vector<int> everybody() {
+    std::vector<int> ranks;
+    for (int r = 0; r < getSize(); r++) ranks.push_back(r);
+    return ranks;
+  }
+
+  std::string count(const std::string& lane) {
+    std::lock_guard<std::mutex> lock(counting);
+    return std::to_string(executed[lane]++);
   }
 
   // Every rank brings tensors; finish gets what all have brought, by rank and place.
   using Brought = std::function<at::Tensor(int rank, int place, const at::Tensor& like)>;
   c10::intrusive_ptr<Work> together(
       OpType type, bool async, Tensors inputs, Tensors outputs, std::function<void(Brought)> finish) {
-    if (!connected) connect();
-    return enqueue(type, async, outputs, [=, this] {
-      auto call = "call/" + std::to_string(executed["all"]++) + "/";
+    auto make = [=, this] {
+      auto call = "call/" + count("all") + "/";
       for (size_t k = 0; k < inputs.size(); k++)
         store->set(call + std::to_string(getRank()) + "/" + std::to_string(k), bytes(inputs[k]));
       if (inputs.empty()) store->set(call + std::to_string(getRank()) + "/0", std::vector<uint8_t>{0});
@@ -223,7 +304,8 @@ struct LaterBackend : Backend {
         auto data = take(call + std::to_string(rank) + "/" + std::to_string(place), opTypeToString(type).c_str());
         return tensor(data, like);
       });
-    });
+    };
+    return enqueue(ALL, everybody(), type, async, outputs, {[] {}, make});
   }
 
   c10::intrusive_ptr<Work> allreduce(Tensors& x, const AllreduceOptions& o) override {
@@ -281,18 +363,33 @@ struct LaterBackend : Backend {
       for (int r = 0; r < getSize(); r++) of(r, 0, byte);
     });
   }
-  c10::intrusive_ptr<Work> send(Tensors& x, int target, int tag) override {
-    return enqueue(OpType::SEND, true, x, [=, this] { store->set(message(getRank(), target, tag), bytes(x[0])); });
+  // A batch's messages travel in the group's communicator, others in one of the two ranks alone: neither sees the other's.
+  c10::intrusive_ptr<Work> send(Tensors& x, int target, int) override {
+    auto communicator = coalescing ? ALL : between(target);
+    auto key = std::make_shared<std::string>();
+    auto begin = [=, this] {
+      *key = message(communicator, getRank(), target);
+      store->set(*key, bytes(x[0]));
+    };
+    auto settle = [=, this] { take(*key + "/taken", "SEND"); };
+    return enqueue(communicator, {getRank(), target}, OpType::SEND, true, x, {begin, [] {}, settle});
   }
-  c10::intrusive_ptr<Work> recv(Tensors& x, int source, int tag) override {
-    return enqueue(OpType::RECV, true, x, [=, this] {
-      auto data = take(message(source, getRank(), tag), "RECV");
+  c10::intrusive_ptr<Work> recv(Tensors& x, int source, int) override {
+    auto communicator = coalescing ? ALL : between(source);
+    auto end = [=, this] {
+      auto key = message(communicator, source, getRank());
+      auto data = take(key, "RECV");
       x[0].copy_(tensor(data, x[0]));
-    });
+      store->set(key + "/taken", std::vector<uint8_t>{0});
+    };
+    return enqueue(communicator, {getRank(), source}, OpType::RECV, true, x, {[] {}, end});
   }
-  std::string message(int source, int target, int tag) {
-    auto lane = std::to_string(source) + "-" + std::to_string(target) + "/" + std::to_string(tag) + "/";
-    return lane + std::to_string(executed[lane]++);
+  std::string between(int peer) {
+    return " " + std::to_string(std::min(peer, getRank())) + ":" + std::to_string(std::max(peer, getRank()));
+  }
+  std::string message(const std::string& communicator, int source, int target) {
+    auto lane = "message" + communicator + "/" + std::to_string(source) + "-" + std::to_string(target) + "/";
+    return lane + count(lane);
   }
 };
 
@@ -301,12 +398,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return c10::intrusive_ptr<Backend>(c10::make_intrusive<LaterBackend>(store, rank, size, limit));
   });
   auto unlocked = py::call_guard<py::gil_scoped_release>();
-  m.def("synchronize", [] { stream().synchronize(); }, unlocked);
-  m.def("hold", [](bool now) { stream().hold(now); }, unlocked);
-  m.def("capture", [](bool now) { stream().capture(now); }, unlocked);
-  m.def("capturing", [] { return stream().capturing; });
+  m.def("synchronize", [] { device().synchronize(); }, unlocked);
+  m.def("hold", [](bool now) { device().hold(now); }, unlocked);
+  m.def("capture", [](bool now) { device().capture(now); }, unlocked);
+  m.def("capturing", [] { return device().capturing; });
   m.def("connecting", [] { return connecting.load(); });
-  m.def("replay", [] { stream().replay(); }, unlocked);
+  m.def("replay", [] { device().replay(); }, unlocked);
   auto in_thread = [](const c10::intrusive_ptr<ProcessGroup>& group, Tensors x) {
     std::thread([&] { group->allreduce(x)->wait(); }).join();
   };

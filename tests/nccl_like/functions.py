@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from collectives.rank import tracer
 from collectives.rank.device import KINDS, Streams
+from tests.nccl_like import programs
 from tests.nccl_like.build import build, load
 
 device = load(build())
@@ -19,6 +20,13 @@ def total():
     work.wait()
     device.synchronize()
     return dist.get_backend(), x
+
+
+def play(name):
+    """Run a program, until the device has done all of it."""
+    result = getattr(programs, name)()
+    device.synchronize()
+    return result
 
 
 def deadlock():

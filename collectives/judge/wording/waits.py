@@ -85,10 +85,10 @@ def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(state.event for state in verdict.standing)
     lacks = [*_dropped(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
-    return "\n".join([head, *_causes(verdict), _job_table(verdict.standing), *errors, *lacks])
+    return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *lacks])
 
 
-def _causes(verdict: Standstill) -> Iterable[str]:
+def blame(verdict: Standstill) -> Iterable[str]:
     """Who holds up whom; a call that all have made is reported with the calls."""
     names, kinds = causes.Names(verdict.world_size), causes.grouped(verdict.causes)
     for place, kind in enumerate(kinds):
@@ -156,7 +156,7 @@ def stood(verdict: Halt) -> list[str]:
     """Sentences on the standstill before ranks ended, whose end is then unlikely to be the cause."""
     still, ended = verdict.stood, list(verdict.ranks)
     lines = [f"when {name_ranks(ended)} ended, no rank had started or finished a call for {still.seconds:.0f} s."]
-    lines += [*_causes(still), *_lacks(still)]
+    lines += [*blame(still), *_lacks(still)]
     if not any(absent & set(ended) for absent in still.lacking):
         lines.append(f"That {name_ranks(ended)} ended is most likely a consequence, of a watchdog or a time limit:")
     return lines

@@ -1,0 +1,55 @@
+"""Words on a finished run that NCCL's rules would treat differently."""
+
+from ...format import name_ranks
+from ...log.calls import Call
+from ..on_nccl import BATCH, Forecast
+from ..verdict import Standstill
+from .phrases import call_name, few, rows, source
+from .waits import blame
+
+_ENDS = "By NCCL's rules, too, every call of this run ends."
+_MESSAGES = (
+    "On NCCL, messages between two ranks run one after the other, in the order of the calls and both ways, and a send ends "
+    f"with its recv. Only those of one {BATCH} run side by side. (A small message may be buffered, which nothing promises.)"
+)
+_FIRST = "A group's first call on NCCL, and two ranks' first message, connects them: it returns once all have come to theirs."
+_APART = f"On NCCL, a message of a {BATCH} is matched only by another batch: make both of its ends in one, or none."
+_ONE_ORDER = "NCCL asks every rank to issue the calls of different groups in one order: a device may have no room for two at a time."
+_ORDER = "On NCCL, a group's calls run one after the other, and a barrier holds up the rank itself."
+
+
+def note(forecast: Forecast) -> str:
+    """A note on how the run would go on NCCL."""
+    return "\n".join([*_hang(forecast), *map(_crossed, forecast.crossed)]) or _ENDS
+
+
+def _hang(forecast: Forecast) -> list[str]:
+    if forecast.standstill is None:
+        may = "Right here; on NCCL it may hang."
+        return [may, *_account(forecast.unordered), _ONE_ORDER] if forecast.unordered else []
+    waits = [own[0] for own in forecast.standstill.waits if own]
+    first = [wait.event for wait in waits]
+    lacking = {(e.ends, e.within == BATCH) for wait in waits for e in wait.call if e.is_message and wait.lacks}
+    rules = []
+    if any((ends, not batched) in lacking for ends, batched in lacking):
+        rules.append(_APART)
+    if forecast.connecting:
+        rules.append(_FIRST)
+    if not rules:
+        rules.append(_MESSAGES if any(e.is_message for e in first) else _ORDER)
+    return ["Right here; on NCCL it would hang.", *_account(forecast.standstill), *rules]
+
+
+def _account(standstill: Standstill) -> list[str]:
+    """Who would hold up whom, and where."""
+    first = [own[0].event for own in standstill.waits if own]
+    calls = ((e.rank, f"would wait in {call_name(e, standstill.world_size)}", source(e.line)) for e in first)
+    return [*blame(standstill), rows(calls)]
+
+
+def _crossed(call: Call) -> str:
+    send, recv = call.events
+    return (
+        f"NCCL ignores tags: {call_name(recv, 0)} on {few([recv.rank])} (tag {recv.tag}) would get the message of "
+        f"{call_name(send, 0)} on {name_ranks([send.rank])} (tag {send.tag})."
+    )
