@@ -174,6 +174,7 @@ def test_ranks_that_are_others_in_a_world_of_the_programs_own_are_not_recorded(t
 
 MORE = {
     "hides": "Rank 1 made barrier #4 while it handled RuntimeError: out of memory on this card",
+    "skips": r"rank 1 returned after 2 calls.*\n(.*\n)*Earlier, after 1 call, rank 1 caught TypeError: .*\n  skips, line N:  dist",
     "parts": r"Stuck: .*\n(.*\n)*Earlier, ranks made calls #2 and #3 from different lines, .*\n  #2  rank 0 +evaluates, line N: .*\n  #2  ranks 1, 2 and 3 +parts",
     "drifts": r"^the parameters of replicas differ after step 4: ranks 0, 1 and 3; rank 2. After step 2 they were the same.\n?$",
     "never_alike": r"^ranks 0, 1, 2 and 3 take the same gradients, and their parameters differ from the first step on: these .*alike",

@@ -6,6 +6,7 @@ machine are judged alike.
 
 import signal
 import time
+from collections import Counter
 from itertools import combinations
 from typing import Callable, Collection, Iterable, Mapping
 
@@ -42,6 +43,9 @@ AT_ONCE_SECONDS = 0.1
 FOLLOWING = (-signal.SIGABRT, -signal.SIGTERM)  # ends that may follow from another rank's: gloo aborts, launchers end
 FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 LOST_SECONDS = 2.0  # that a rank waits for a message whose sender has dropped its Work, before it counts as lost
+MOST_CATCHES = 3  # exceptions that a verdict names
+# A program catches these where nothing is wrong: they count only if the rank has made no call since.
+IDIOMS = ("KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError", "_queue.Empty", "queue.Empty")
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
@@ -374,7 +378,27 @@ class Monitor(State):
 
     @property
     def _everybody(self) -> dict:
-        return {"world_size": self.world_size, "standing": self.standing}
+        return {"world_size": self.world_size, "standing": self.standing, "catches": self._catches}
+
+    @property
+    def _catches(self) -> tuple[tuple[int, messages.Caught], ...]:
+        """The latest exceptions that ranks have caught and other ranks less often, which may be why the ranks parted."""
+        by_place = Counter(place for caught in self._caught for place in caught)
+        found = []
+        for rank, caught in enumerate(self._caught):
+            for place, message in caught.items() if rank not in self._failures else ():
+                least = min(other[place].times for other in self._caught) if by_place[place] == self.world_size else 0
+                if message.times > least and self._is_telling(rank, message):
+                    found.append((rank, message))
+        found.sort(key=lambda pair: -pair[1].calls)
+        return tuple(sorted(found[:MOST_CATCHES], key=lambda pair: pair[0]))
+
+    def _is_telling(self, rank: int, message: messages.Caught) -> bool:
+        """Whether an exception that a rank caught may be why it parted from others: no old one, and no other rank's end."""
+        if is_consequence(Failure(message.kind, message.what, [], started=True)):
+            return False
+        since = self.made(rank) - message.calls  # calls
+        return since == 0 if message.kind in IDIOMS else since <= diagnose.LOOK_BACK
 
     def _stuck(self, waits: dict[int, set[int]]) -> Deadlock:
         everybody, ranks = self._everybody, tuple(sorted(waits))
@@ -393,4 +417,6 @@ class Monitor(State):
             parted = self._parted(call)
             repeated = () if parted else diagnose.repeated(call, self._matcher.before(call, diagnose.LOOK_BACK))
         about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted, "repeated": repeated}
+        if wrong.flaw in OF_PARTED_RANKS:
+            about["catches"] = self._catches
         return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

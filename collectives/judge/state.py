@@ -12,6 +12,8 @@ from . import nccl
 from .gloo import is_consequence, needs
 from .verdict import Grouping, RankState, Wait
 
+KEPT_CATCHES = 32  # of each rank
+
 
 class State:
     """Every rank's state, as far as its messages have reported it: a Monitor's knowledge, before it judges.
@@ -35,6 +37,8 @@ class State:
         self._last_group: dict[int, Grouping] = {}  # by rank
         self._unheard: set[int] = set()  # ranks with lost messages
         self._failures: dict[int, Failure] = {}
+        # By rank, what its program has caught, the latest last: by line and kind, as it was reported last.
+        self._caught: list[dict[tuple[Line, str], messages.Caught]] = [{} for _ in range(world_size)]
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
         self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
@@ -128,6 +132,13 @@ class State:
                 note(event, message)
                 if event.captured:  # its end will not be reported
                     self._completes(event)
+            case messages.Caught(_, line):
+                caught, place = self._caught[rank], (line, message.kind)
+                caught.pop(place, None)
+                if message.times:
+                    caught[place] = message._replace(line=self._with_text(line))
+                if len(caught) > KEPT_CATCHES:
+                    del caught[next(iter(caught))]
             case messages.Resumed():
                 self._blocked.pop(rank, None)
             case messages.Misused(index, how, line) if event := known.get(index):

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from ..log.calls import Call
 from ..log.event import Event, Failure, Line
+from ..log.messages import Caught
 from .gloo import dropped_send, needs
 
 ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
@@ -68,12 +69,14 @@ class Verdict:
 
     ranks: those it is about.  calls: those it is about.  world_size: number of ranks of the run.
     parted: earlier calls of the same group that ranks made from different lines, see diagnose.parted.
+    catches: exceptions that these ranks caught, and not all others: they may be why the ranks parted.
     """
 
     world_size: int
     ranks: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     parted: tuple[Call, ...] = ()
+    catches: tuple[tuple[int, Caught], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

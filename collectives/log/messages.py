@@ -61,6 +61,24 @@ class NotFinite(NamedTuple):
     index: int
 
 
+class Caught(NamedTuple):
+    """The rank's program caught an exception.
+
+    line: the learner's that raised it, in the function that caught it.  calls: that the rank had made.
+    times: stretches between two calls in which it caught one of this kind from this line; 0: it was raised again.
+    """
+
+    what: str  # "RuntimeError: CUDA out of memory"
+    line: Line
+    calls: int
+    times: int
+
+    @property
+    def kind(self) -> str:
+        """The name of its class."""
+        return self.what.partition(":")[0]
+
+
 class Waiting(NamedTuple):
     """A thread of the rank waits for a call."""
 
@@ -162,6 +180,6 @@ class Failed(NamedTuple):
 
 
 Message = Union[
-    Began, Called, Started, Again, Misused, NotFinite, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Skipped, Checked, Grouped, Ungrouped, Returned, Failed,
+    Began, Called, Started, Again, Misused, NotFinite, Caught, Waiting, Resumed, WorkBegan, WorkEnded, Joining, Completed, Issued, Skipped, Checked, Grouped, Ungrouped, Returned, Failed,
 ]  # fmt: skip
 MESSAGES: tuple[type, ...] = get_args(Message)

@@ -89,6 +89,9 @@ schema = attrgetter("_schema")  # of an operator: its qualified name and its arg
 FOLDER = os.path.dirname(torch.__file__) + os.sep  # of torch's own source files
 OPERATORS_FILE = FOLDER + "_ops.py"  # where torch.ops calls an operator
 
+CATCHES = Feature("noticing, before Python 3.12, an exception that a program catches")
+ERROR_LOG = CATCHES.takes("torch.distributed.c10d_logger._c10d_logger")  # of those that leave torch.distributed
+
 UNINSTALLING = Feature("taking the recorder's kernels out of a run with record=False")
 destroy = UNINSTALLING.takes("torch.library.Library._destroy")
 

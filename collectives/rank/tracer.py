@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import defaultdict, deque
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable
@@ -27,6 +26,7 @@ from ..log.event import Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, step_marks, threads, torch_private
 from .callers import learners_call
+from .caught import Catches, brief
 from .discarded import discarded
 from .early_use import Guard, Unwatched, Watch
 from .groups import KnownGroups
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 MAX_OPEN = 1024  # calls never waited for; beyond that, the oldest complete ones are reported and released
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 WAITED_FOR = {"cpu"}  # kinds of device whose calls are waited for; those of any other go into a stream (device.py)
-HANDLED_CHARACTERS = 300
 _BETWEEN = {  # files of the frames between a program and the kernel
     os.path.join(os.path.dirname(__file__), file) for file in ("early_use.py", "point_to_point.py", "callsites.py")
 }
@@ -84,6 +83,7 @@ class Tracer:
         self.watch = Watch(self._touched) if torch_private.WATCHING else Unwatched()
         self.idle = Idle(self)
         self.steps = step_marks.Steps()
+        self._catches = Catches(emit, lambda: self.calls)
         self._threads = threads.Follower(emit)
         self._device: Device | None = None
 
@@ -107,9 +107,11 @@ class Tracer:
         self.steps.start()
         torch_private.set_run_backward(functools.partial(in_their_own_words, self.watch.run_backward))
         self._threads.start()
+        self._catches.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._catches.stop()
         self._threads.stop()
         self.steps.stop()
         torch_private.set_run_backward(torch_private.run_backward)
@@ -303,9 +305,7 @@ def _locate(event: Event, caller: FrameType | None) -> FrameType | None:
 def _handled() -> str | None:
     """The exception that the program is handling, in a few words: one that a call in a `finally` would hide."""
     error = sys.exc_info()[1]
-    if error is None:
-        return None
-    return traceback.format_exception_only(error)[0].partition("\n")[0][:HANDLED_CHARACTERS]
+    return None if error is None else brief(error)
 
 
 def _python_caller() -> FrameType | None:

@@ -13,6 +13,7 @@ safe to open, and a collector safe to reach.  Times are in seconds on the rank's
     [r, "leaves", s, after]                 their result when they are issued, from here on
     [r, "issued", index, at, after]         it is in a device's stream; "done" may follow; without after, it's as before
     [r, "misused", index, how, line]        [r, "not finite", index]
+    [r, "caught", what, line, calls, times] the program caught an exception
     [r, "began", work, index]  [r, "ended", work]  [r, "resumed"]  [r, "joining", [thread, ...]]
     [r, "group", index, group, line]        the rank calls new_group, as all ranks have to
     [r, "group", index, group, line, name, groups]    the same, with use_local_synchronization=True
@@ -145,6 +146,7 @@ _WRITERS: dict[type, Callable[..., list]] = {
     messages.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
     messages.NotFinite: lambda m, _: ["not finite", m.index],
     messages.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
+    messages.Caught: lambda m, text: ["caught", m.what, text(m.line), m.calls, m.times],
     messages.Resumed: lambda *_: ["resumed"],
     messages.WorkBegan: lambda m, _: ["began", *m],
     messages.WorkEnded: lambda m, _: ["ended", *m],
@@ -353,6 +355,7 @@ _READ: dict[str, Callable[..., list[messages.Message]]] = {
     "issued": Reader._issued,
     "not finite": lambda _, index: [messages.NotFinite(index)],
     "misused": lambda _, index, how, line: [messages.Misused(index, how, _line(line))],
+    "caught": lambda _, what, line, *counts: [messages.Caught(what, _line(line), *counts)],
     "resumed": lambda _: [messages.Resumed()],
     "began": lambda _, work, index: [messages.WorkBegan(hashable(work), index)],
     "ended": lambda _, work: [messages.WorkEnded(hashable(work))],

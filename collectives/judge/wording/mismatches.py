@@ -8,7 +8,7 @@ from ..branches import same_place
 from ..diagnose import OF_ONE_LINE
 from ..gloo import TAKEN_FOR_DENSE
 from ..verdict import Disagreement, UnlikeGroups, UnlikeNames, UnsharedGroup
-from .phrases import EVERY_RANK_MAKES_IT, alike, apart, handled, numbered, rows, source, verb
+from .phrases import EVERY_RANK_MAKES_IT, alike, apart, caught, handled, numbered, rows, source, verb
 
 
 def disagreement(verdict: Disagreement) -> str:
@@ -16,7 +16,7 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in verdict.calls for e in call]
     else:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
-    more = [*apart(verdict.parted), *_left(verdict), *handled(verdict.calls[-1])]
+    more = [*apart(verdict.parted), *_left(verdict), *handled(verdict.calls[-1]), *caught(verdict)]
     return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
 
 

@@ -7,7 +7,7 @@ from ...log.calls import Call
 from ...log.event import Event
 from ...log.text import drop_note as drop_note
 from ...log.text import source as source
-from ..verdict import RankState
+from ..verdict import RankState, Verdict
 
 MOST_RUNS = 8  # of ranks in a row, in a sentence
 CALLS_SHOWN = 3  # of those that ranks made from different lines
@@ -63,6 +63,14 @@ def handled(events: Iterable[Event | None]) -> list[str]:
     """A sentence for each rank that made its call while it handled an exception: the call hides it from the log."""
     made = (e for e in events if e and e.handling)
     return [f"Rank {e.rank} made {e.op} #{e.index + 1} while it handled {e.handling}" for e in made]
+
+
+def caught(verdict: Verdict) -> list[str]:
+    """A sentence for each exception that a rank caught and others did not."""
+    return [
+        f"Earlier, {after(message.calls)}, rank {rank} caught {message.what}\n  {source(message.line)}"
+        for rank, message in verdict.catches
+    ]
 
 
 def apart(parted: Sequence[Call]) -> list[str]:

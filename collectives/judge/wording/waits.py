@@ -12,6 +12,7 @@ from .phrases import (
     apart,
     call_name,
     call_waited_in,
+    caught,
     drop_note,
     handled,
     rows,
@@ -85,7 +86,7 @@ def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(state.event for state in verdict.standing)
     lacks = [*_dropped(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
-    return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *lacks])
+    return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *caught(verdict), *lacks])
 
 
 def blame(verdict: Standstill) -> Iterable[str]:
@@ -173,7 +174,8 @@ def deadlock(verdict: Deadlock) -> str:
     ends = alike((state.rank, after(state.made)) for state in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [state.rank for state in gone])
-    more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *handled(s.event for s in verdict.standing)])
+    errors = [*handled(state.event for state in verdict.standing), *caught(verdict)]
+    more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *errors])
     return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
 
@@ -222,10 +224,14 @@ def deserted(verdict: Deserted) -> str:
     ]
     absent = sorted(verdict.absent)
     live, have = (verb("live", absent), "has" if len(absent) == 1 else "have")
-    return (
-        f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.\n{table(verdict.standing)}\n"
-        f"{name_ranks(absent).capitalize()} {live}: a rank that calls destroy_process_group, or frees the group, closes its "
-        "connections. Every rank of a group must make the same calls."
+    return "\n".join(
+        [
+            f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.",
+            table(verdict.standing),
+            *caught(verdict),
+            f"{name_ranks(absent).capitalize()} {live}: a rank that calls destroy_process_group, or frees the group, closes its "
+            "connections. Every rank of a group must make the same calls.",
+        ]
     )
 
 
@@ -240,7 +246,7 @@ def time_up(verdict: TimeUp) -> str:
         for what, ranks in doing.items()
     )
     head = f"out of time after {verdict.seconds:g} s: {who}."
-    return "\n".join([head, table(verdict.standing), _look_for(busy, verdict.fits, verdict.distant)])
+    return "\n".join([head, table(verdict.standing), *caught(verdict), _look_for(busy, verdict.fits, verdict.distant)])
 
 
 def _look_for(busy: list[RankState], fits: bool, distant: bool) -> str:
