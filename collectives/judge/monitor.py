@@ -45,7 +45,7 @@ FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 LOST_SECONDS = 2.0  # that a rank waits for a message whose sender has dropped its Work, before it counts as lost
 MOST_CATCHES = 3  # exceptions that a verdict names
 # A program catches these where nothing is wrong: they count only if the rank has made no call since.
-IDIOMS = ("KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError", "_queue.Empty", "queue.Empty")
+IDIOMS = ("KeyError", "IndexError", "AttributeError", "ImportError", "ModuleNotFoundError", "_queue.Empty")
 DEADLOCK_GRACE_SECONDS = 2.0  # for ranks that still progress, once others are stuck or disagree
 
 
