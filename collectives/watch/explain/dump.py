@@ -7,9 +7,13 @@ themselves. A dump lists a rank's calls on its device and their states, but no r
 
 import ast
 import re
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cache
+from math import isnan, nan
+from typing import Any, Iterable, NamedTuple
 
 from ...log import backends
 from . import ops
@@ -82,6 +86,56 @@ class Launch(NamedTuple):
     limit: float | None = None  # seconds, after which a log reports that it timed out
 
 
+@dataclass(eq=False, slots=True)
+class Form:
+    """All that is alike in many launches, of all ranks: an object for each, compared by identity."""
+
+    group: ProcessGroup
+    what: Signature
+    over: bool | None
+    began: bool
+    place: Frame | None
+    limit: float | None = None
+    messages: list[Signature] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.messages = self.what.messages
+
+
+class Launches(Sequence[Launch]):
+    """The launches of a rank, in columns: a thousand ranks' two thousand each take 100 MB, as objects a gigabyte."""
+
+    def __init__(self, launches: Iterable[Launch] = ()) -> None:
+        self.forms: list[Form] = []
+        self.indices, self.numbers, self.made, self.ended = array("q"), array("q"), array("q"), array("q")
+        self.seconds = array("d")
+        for x in launches:
+            form = Form(x.group, x.what, x.over, x.began, x.place, x.limit)
+            self.add(form, x.index, x.number, x.made, x.ended, x.seconds)
+
+    def add(
+        self, form: Form, index: int, number: int, start: int, ended: int | None = None, seconds: float | None = None
+    ) -> None:
+        self.forms.append(form)
+        self.indices.append(index)
+        self.numbers.append(number)
+        self.made.append(start)
+        self.ended.append(ended or 0)
+        self.seconds.append(nan if seconds is None else seconds)
+
+    def __len__(self) -> int:
+        return len(self.forms)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        form, seconds = self.forms[at], self.seconds[at]
+        return Launch(
+            self.indices[at], form.group, self.numbers[at], form.what, self.made[at], form.over, form.began,
+            self.ended[at] or None, None if isnan(seconds) else seconds, form.place, form.limit,
+        )  # fmt: skip
+
+
 @dataclass
 class Dump:
     """The last calls of one rank."""
@@ -92,7 +146,7 @@ class Dump:
     backend: str  # "nccl", "gloo", ...
     library: str  # and its version, "" where unknown
     groups: dict[str, ProcessGroup]  # by name
-    launches: list[Launch]
+    launches: Launches
     dropped: int  # calls that came before
     whole: bool  # False: calls are left out in between, as a dump of active ones does
     unknown: list[str] = field(default_factory=list)  # facts that it lacks, as the end of a sentence
@@ -125,7 +179,7 @@ def read(data: Any, path: str, known: dict) -> Dump:
         raise Unusable("does not say of which rank it is: its name should end with the rank, as rank_3 does")
     try:
         return _Reader(data, rank, path, version, known).dump()
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError, OverflowError) as error:
         raise Unusable(f"is not a complete dump: {type(error).__name__}: {error}") from error
 
 
@@ -138,6 +192,7 @@ class _Reader:
             for name, about in (data.get("pg_config") or {}).items()
         }
         self._stacks: dict[tuple[int, ...], tuple[str, Frame | None]] = {}
+        self._forms: dict[tuple, Form] = {}
         states = {e["state"] for e in self._entries if "state" in e}
         # A recorder that never sees a state change marks the end by retiring an entry, even one that failed.
         self._told_by_state = bool(states - {"scheduled"})
@@ -146,7 +201,7 @@ class _Reader:
         entries, records = self._entries, [e["record_id"] for e in self._entries]
         unknown, whole = [], records == list(range(records[0], records[0] + len(records))) if records else True
         launches = self._launches(self._numbers(unknown))
-        names = {e["profiling_name"].partition(":")[0] for e in entries}
+        names = {title.partition(":")[0] for title in {e["profiling_name"] for e in entries}}
         if entries and not any(e.get("frames") for e in entries):
             unknown.append("on which lines the calls were made")
         if entries and not self._told_by_state:
@@ -177,23 +232,34 @@ class _Reader:
             numbers.append(made[_name(e)])
         return numbers
 
-    def _launches(self, numbers: list[int]) -> list[Launch]:
-        launches: list[Launch] = []
+    def _launches(self, numbers: list[int]) -> Launches:
+        launches = Launches()
         batch: list[dict] = []
-        for place, (e, number) in enumerate(zip(self._entries, numbers)):
+        after = zip([*self._entries[1:], None], [*numbers[1:], None])
+        for e, number, (following, number_after) in zip(self._entries, numbers, after):
             batch.append(e)
-            following = self._entries[place + 1] if place + 1 < len(numbers) else None
-            if following is not None and numbers[place + 1] == number and _belongs(e, following):
+            if number_after == number and following is not None and _belongs(e, following):
                 continue
-            if batch[-1]["profiling_name"].endswith(ops.COALESCED):
-                launches.append(self._launch(batch, number))
-            else:
-                launches += [self._launch([each], number) for each in batch]
+            is_whole = len(batch) > 1 and e["profiling_name"].endswith(ops.COALESCED)
+            for entries in [batch] if is_whole else [[part] for part in batch]:
+                self._add(launches, entries, number)
             batch = []
         return launches
 
-    def _launch(self, batch: list[dict], number: int) -> Launch:
-        last = batch[-1]
+    def _add(self, launches: Launches, entries: list[dict], number: int) -> None:
+        """Add the launch that these entries are of."""
+        key = _key(entries[0]) if len(entries) == 1 else tuple(map(_key, entries))
+        if (form := self._forms.get(key)) is None:
+            form = self._forms[key] = self._form(entries)
+        first, last = entries[0], entries[-1]
+        milliseconds = last.get("duration_ms")
+        launches.add(
+            form, first["record_id"], -1 if form.messages else number, int(first.get("time_created_ns") or 0),
+            int(last.get("time_discovered_completed_ns") or 0), None if milliseconds is None else milliseconds / 1e3,
+        )  # fmt: skip
+
+    def _form(self, entries: list[dict]) -> Form:
+        last = entries[-1]
         group = self._group(last)
         state, retired = last.get("state"), last.get("retired", False)
         if self._told_by_state:
@@ -202,18 +268,14 @@ class _Reader:
             # Where states do not show which calls wait in a stream, a call that was made is in flight.
             backend = backends.of(last["profiling_name"].partition(":")[0])
             over, began = None if retired else False, retired or not backend.records_starts
-        inner, place = self._stack(batch[0])
-        if len(batch) == 1:
+        inner, place = self._stack(entries[0])
+        if len(entries) == 1:
             what = self._signature(last, group, inner)
         else:
-            calls = tuple(self._signature(e, group, self._stack(e)[0]) for e in batch[:-1])
+            calls = tuple(self._signature(e, group, self._stack(e)[0]) for e in entries[:-1])
             what = calls[0] if len(calls) == 1 else self._shared(Signature(ops.COALESCED, parts=calls))
-        milliseconds = last.get("duration_ms")
-        number = -1 if what.parts and what.messages or what.is_message else number
-        return Launch(
-            batch[0]["record_id"], group, number, what, batch[0].get("time_created_ns") or 0, over,
-            began, last.get("time_discovered_completed_ns") or None, None if milliseconds is None else milliseconds / 1e3, place,
-        )  # fmt: skip
+        about = group, what, over, began, place
+        return self._known.setdefault(about, Form(*about))
 
     def _group(self, e: dict) -> ProcessGroup:
         name = _name(e)
@@ -271,6 +333,15 @@ def _leaves_gaps(entries: list[dict]) -> bool:
     return False
 
 
+def _key(e: dict) -> tuple:
+    """The same for entries of one dump that are alike, in all but their number and times."""
+    return (
+        e["profiling_name"], _name(e), e.get("state"), e.get("retired", False),
+        tuple(map(tuple, e.get("input_sizes") or ())), tuple(map(tuple, e.get("output_sizes") or ())),
+        tuple(e.get("input_dtypes") or e.get("output_dtypes") or ()), tuple(map(id, e.get("frames") or ())),
+    )  # fmt: skip
+
+
 def _name(e: dict) -> str:
     group = e["process_group"]
     return group if isinstance(group, str) else group[0]
@@ -287,10 +358,17 @@ def in_torch(file: str) -> bool:
     return "/torch/" in file or file.startswith(("<", "??")) or not file or "torchcomms/" in file
 
 
-def _ranks(told: Any) -> tuple[int, ...] | None:
+def _ranks(value: Any) -> tuple[int, ...] | None:
     """The ranks in "[0, 1]", or in a list; None for no ranks."""
-    ranks = ast.literal_eval(told) if isinstance(told, str) and told else told
-    return tuple(map(int, ranks)) if ranks else None
+    if isinstance(value, str):
+        return _parsed(value)
+    return tuple(map(int, value)) if value else None
+
+
+@cache
+def _parsed(text: str) -> tuple[int, ...] | None:
+    """Likewise. A thousand ranks have the same groups of a thousand."""
+    return _ranks(ast.literal_eval(text)) if text else None
 
 
 def _read_title(title: str) -> tuple[str, tuple[int, int] | None]:

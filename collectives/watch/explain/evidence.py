@@ -290,7 +290,7 @@ def _one_of_each_rank(found: Evidence) -> list[Dump]:
 
 
 def _last_made(each: Dump) -> int:
-    return each.launches[-1].made if each.launches else 0
+    return each.launches.made[-1] if each.launches else 0
 
 
 APART_SECONDS = 6 * 3600.0  # between the last calls of ranks, beyond which their files are hardly of one run

@@ -36,7 +36,7 @@ def load(*paths: str | Path) -> Record:
 
 def of_job(job: DumpedJob, verdict: str, name: str) -> Record:
     """The Run of dumps that are put together."""
-    first = min((launch.made for dump in job.dumps.values() for launch in dump.launches), default=0)
+    first = min((min(dump.launches.made) for dump in job.dumps.values() if dump.launches), default=0)
     begin = _begin(job)
     events: list[list[Event]] = [[] for _ in range(job.world_size)]
     dropped = 0
@@ -102,7 +102,7 @@ def _numbered(job: DumpedJob, rank: int) -> dict[int, list[tuple[LaneKey, int, S
         launch.index: [] for launch in job.dumps[rank].launches
     }
     for key, lane in job.lanes[rank].items():
-        for number, launch in zip(lane.numbers, lane.launches):
+        for number, launch in lane.calls():
             parts = launch.what.parts or (launch.what,)
             mine = (part for part in parts if type(key) is not tuple or part.ends == key[1:])
             numbered[launch.index] += [(key, number, part) for part in mine]

@@ -31,7 +31,7 @@ class Judged:
         self._launches: dict[tuple[int, int], Launch] = {}  # (rank, index of an event) -> the launch it was made from
         self._numbers: dict[tuple[int, int], int] = {}  # likewise -> its number in its lane
         self._forms: dict[tuple[ProcessGroup, int], dict[Signature, tuple]] = {}  # see _form
-        self._first = min((launch.made for dump in job.dumps.values() for launch in dump.launches), default=0)
+        self._first = min((min(dump.launches.made) for dump in job.dumps.values() if dump.launches), default=0)
         monitor = Monitor(job.world_size, check=False)
         begin = self._begin()
         for rank in job.dumps:
@@ -79,8 +79,11 @@ class Judged:
             if len(job.needed(key)) > 1 and rank in job.needed(key):  # else it is only queued behind something
                 at = bisect_left(lane.numbers, begin[key])
                 reached[key] = lane.numbers[at] - 1 if at < len(lane.numbers) else lane.numbers[-1]
-                calls += [(launch, key, number) for number, launch in zip(lane.numbers[at:], lane.launches[at:])]
-        alone = (x for x in dump.launches if x.over is False and any(part.ends is None for part in x.what.messages))
+                calls += [(launch, key, number) for number, launch in lane.calls(at)]
+        forms = {
+            x for x in set(dump.launches.forms) if x.over is False and any(part.ends is None for part in x.messages)
+        }
+        alone = (dump.launches[at] for at, form in enumerate(dump.launches.forms) if form in forms) if forms else ()
         calls += [(launch, None, launch.number) for launch in alone]
         calls.sort(key=lambda call: call[0].index)
         yield messages.Began()
@@ -150,7 +153,7 @@ class Judged:
         if not own or not lanes:
             return None
         other = max(lanes, key=lambda r: len(lanes[r].numbers))
-        slipped = causes.slip(dict(zip(*own)), dict(zip(*lanes[other])), _is_same)
+        slipped = causes.slip(dict(own.calls()), dict(lanes[other].calls()), _is_same)
         if not slipped:
             return None
         by, launch = slipped

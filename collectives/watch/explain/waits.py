@@ -3,27 +3,38 @@
 The k-th collectives of a group's members pair up; so do the k-th messages between two ranks.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
-from .dump import Dump, Launch, ProcessGroup
+from .dump import Dump, Form, Launch, Launches, ProcessGroup
 
 # A lane's key: a group, for its collectives; (group, sender, receiver) for messages.
 LaneKey = ProcessGroup | tuple[ProcessGroup, int, int]
 
 
-class Launches(NamedTuple):
+class DumpedLane(NamedTuple):
     """The calls of a rank that pair up, k-th with k-th, with its peers' calls."""
 
-    numbers: list[int]
-    launches: list[Launch]
+    numbers: array
+    places: array  # in the rank's launches
+    launches: Launches
 
     def at(self, number: int) -> Launch | None:
-        place = bisect_left(self.numbers, number)
-        return self.launches[place] if place < len(self.numbers) and self.numbers[place] == number else None
+        at = bisect_left(self.numbers, number)
+        return self.launches[self.places[at]] if at < len(self.numbers) and self.numbers[at] == number else None
+
+    def calls(self, first: int = 0) -> Iterator[tuple[int, Launch]]:
+        """The calls with their numbers, without the first ones."""
+        return zip(self.numbers[first:], map(self.launches.__getitem__, self.places[first:]))
+
+    def over(self) -> list[bool | None]:
+        """Of each call, whether it has ended."""
+        forms = self.launches.forms
+        return [forms[place].over for place in self.places]
 
 
 @dataclass
@@ -38,7 +49,7 @@ class DumpedJob:
     seen: int = 0
     members: dict[ProcessGroup, tuple[int, ...]] = field(default_factory=dict)
     inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are the ranks that called it
-    lanes: dict[int, dict[LaneKey, Launches]] = field(default_factory=dict)  # by rank
+    lanes: dict[int, dict[LaneKey, DumpedLane]] = field(default_factory=dict)  # by rank
     same: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)  # a group as dumps have it -> as it is meant
     open: dict[int, dict[LaneKey, int]] = field(default_factory=dict)  # by rank, its first call that has not ended
     world_size: int = 0
@@ -76,7 +87,7 @@ class DumpedJob:
         by_name: dict[str, set[ProcessGroup]] = defaultdict(set)
         callers: dict[ProcessGroup, set[int]] = defaultdict(set)
         for rank, dump in self.dumps.items():
-            for group in {launch.group for launch in dump.launches}:
+            for group in {form.group for form in set(dump.launches.forms)}:
                 callers[group].add(rank)
             for group in dump.groups.values():
                 if group.ranks:
@@ -103,19 +114,17 @@ class DumpedJob:
                 self.members[group] = tuple(range(self.world_size)) if alone else tuple(sorted(callers[group]))
                 self.inferred += [group] * (not alone)
 
-    def _lanes_of(self, dump: Dump) -> dict[LaneKey, Launches]:
-        lanes: dict[LaneKey, Launches] = {}
-        for launch in dump.launches:
-            group = self.same[launch.group]
-            if launch.number < 0:
-                keys = [(group, *part.ends) for part in launch.what.messages if part.ends]
-            else:
-                keys = [group]
-            for key in keys:
-                if key not in lanes:
-                    lanes[key] = Launches([], [])
-                lanes[key].numbers.append(launch.number)
-                lanes[key].launches.append(launch)
+    def _lanes_of(self, dump: Dump) -> dict[LaneKey, DumpedLane]:
+        lanes: dict[LaneKey, DumpedLane] = {}
+        of: dict[Form, list[DumpedLane]] = {}
+        for form in dict.fromkeys(dump.launches.forms):
+            group = self.same[form.group]
+            keys = [(group, *part.ends) for part in form.messages if part.ends] if form.messages else [group]
+            of[form] = [lanes.setdefault(key, DumpedLane(array("q"), array("q"), dump.launches)) for key in keys]
+        for place, (form, number) in enumerate(zip(dump.launches.forms, dump.launches.numbers)):
+            for lane in of[form]:
+                lane.numbers.append(number)
+                lane.places.append(place)
         return lanes
 
     def _number_messages(self) -> None:
@@ -124,15 +133,15 @@ class DumpedJob:
             for key, lane in lanes.items():
                 if type(key) is tuple:
                     ends = [self.dumps[end] for end in key[1:] if end in self.dumps]
-                    over = sum(launch.over is True for launch in lane.launches) if any(d.dropped for d in ends) else 0
-                    lane.numbers[:] = range(1 - over, len(lane.numbers) + 1 - over)
+                    over = lane.over().count(True) if any(d.dropped for d in ends) else 0
+                    lane.numbers[:] = array("q", range(1 - over, len(lane.numbers) + 1 - over))
 
     # --- calls that have not ended --------------------------------------------------------
 
-    def reached(self, rank: int, lane: LaneKey) -> int | None:
+    def reached(self, rank: int, key: LaneKey) -> int | None:
         """The number of a rank's last call in a lane, 0 if it has made none; None if its dump doesn't show it."""
-        if known := self.lanes[rank].get(lane):
-            return known.numbers[-1]
+        if lane := self.lanes[rank].get(key):
+            return lane.numbers[-1]
         return 0 if not self.dumps[rank].dropped and self.dumps[rank].whole else None
 
     def needed(self, lane: LaneKey) -> tuple[int, ...]:
@@ -153,17 +162,18 @@ class DumpedJob:
             doubtful[lane] = min([*pending, min(reached, default=0) + 1 if complete else max(reached, default=0)])
         return doubtful
 
-    def _first_open(self, rank: int, lane: LaneKey) -> int | None:
-        numbers, launches = self.lanes[rank].get(lane, ((), ()))
-        return next((n for n, launch in zip(numbers, launches) if launch.over is False), None)
+    def _first_open(self, rank: int, key: LaneKey) -> int | None:
+        lane = self.lanes[rank].get(key)
+        return next((n for n, over in zip(lane.numbers, lane.over()) if over is False), None) if lane else None
 
-    def _first_unended(self, lane: Launches, doubtful: int) -> int | None:
+    def _first_unended(self, lane: DumpedLane, doubtful: int) -> int | None:
         """The number of a rank's first call in a lane that has not ended.  doubtful: see _doubtful."""
-        first = len(lane.launches)
-        while first and lane.launches[first - 1].over is not True:
+        ended = lane.over()
+        first = len(ended)
+        while first and ended[first - 1] is not True:
             first -= 1
-        for number, launch in zip(lane.numbers[first:], lane.launches[first:]):
-            if launch.over is False or launch.over is None and number >= doubtful:
+        for number, over in zip(lane.numbers[first:], ended[first:]):
+            if over is False or over is None and number >= doubtful:
                 return number
         return None
 

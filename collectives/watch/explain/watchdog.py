@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ...format import name_ranks
 from ...log.backends import NCCL
 from . import ops
-from .dump import Dump, Frame, Launch, ProcessGroup, Signature, in_torch
+from .dump import Dump, Frame, Launch, Launches, ProcessGroup, Signature, in_torch
 from .text import LogLine
 
 _GROUP = re.compile(
@@ -211,7 +211,7 @@ class Log:
             NCCL.name,
             "",
             {g.name: g for g in groups},
-            launches,
+            Launches(launches),
             0,
             False,
             [ONLY_LOG],
