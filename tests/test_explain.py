@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from collectives.watch.explain.messages import Judged
 from collectives.watch.explain.waits import Job
 from collectives.watch.writer import Writer
 from tests import ROOT
+from tests.bench import dumps as bench
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 from tests.sampling import when
@@ -484,7 +486,7 @@ def test_dumps_become_a_run(tmp_path):
 
 
 def test_sixty_four_ranks_take_about_a_second(tmp_path):
-    """Of 500 calls each, by CPU time: the pickles alone take half of it."""
+    """Of 500 calls each, by CPU time; it is a quarter of that on two idle cores."""
     programs = dumps.training(2, 4, 8, steps=24, layers=8)
     programs[21] = programs[21][:-9] + [STOP]
     Played(dumps.mesh(2, 4, 8), programs).write(tmp_path)
@@ -492,7 +494,7 @@ def test_sixty_four_ranks_take_about_a_second(tmp_path):
     found = evidence.gather([tmp_path])
     job = Job({each.rank: each for each in found.dumps})
     assert cause_of(job).ranks == (21,)
-    assert time.process_time() - begin < 2.0
+    assert time.process_time() - begin < 1.0
 
 
 WITHOUT_TORCH = """
@@ -515,3 +517,18 @@ def test_explaining_needs_nothing_but_python(tmp_path):
         command = [sys.executable, "-c", WITHOUT_TORCH, path]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert part in done.stdout and done.stdout.strip() == explain(path), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [
+        pytest.param((2, 4, 8), 96 << 20, id="64", marks=pytest.mark.slow),
+        pytest.param((4, 4, 64), 1 << 30, id="1024", marks=pytest.mark.nightly),
+    ],
+)
+def test_full_rings_of_all_ranks_fit_in_memory(shape, most, tmp_path):
+    """Of 2,000 calls each, as torch keeps by default."""
+    bench.write(tmp_path, shape)
+    usage = bench.explained(tmp_path, most)
+    assert usage.verdict.startswith(f"Rank {bench.CULPRIT} holds up "), usage
+    shutil.rmtree(tmp_path)  # hundreds of megabytes

@@ -129,7 +129,7 @@ class Played:
                 "retired": bool(made["ended"]), "timeout_ms": 600000, "is_p2p": do.peer is not None,
             }  # fmt: skip
             if stacks:
-                entry["frames"] = [_frame(do.kind, TORCH, 1), _frame("train_step", "/job/train.py", do.line)]
+                entry["frames"] = [frame(do.kind, TORCH, 1), frame("train_step", "/job/train.py", do.line)]
             if timing and made["ended"]:
                 entry["duration_ms"] = (made["ended"] - made["started"]) * SLOT_NS / 1e6
             entries.append(entry)
@@ -147,7 +147,7 @@ class Played:
 
 
 @cache
-def _frame(name: str, file: str, line: int) -> dict:
+def frame(name: str, file: str, line: int) -> dict:
     """One object wherever it is used, as in torch's."""
     return {"name": name, "filename": file, "line": line}
 
