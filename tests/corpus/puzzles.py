@@ -401,6 +401,11 @@ def next_power_of_two(n, alpha, beta):
     return nbytes
 
 
+def in_paragraphs(n, alpha, beta):
+    """Rounded to 16 bytes."""
+    return round(closed_form(n, alpha, beta) / 16) * 16
+
+
 def divides_by_nothing(n, alpha, beta):
     return alpha / beta / (n - 4)
 
@@ -526,6 +531,22 @@ def one_by_one(ranks, microbatches, limit):
 def only_the_first_waits(ranks, microbatches, limit):
     """Rank 0 in waves of one; the others expect two forwards before they go back."""
     return [in_waves(1, microbatches, 1)[0], *in_waves(ranks - 1, microbatches, min(2, limit))]
+
+
+def fast_where_published(ranks, microbatches, limit):
+    """From a table of the statement's situations, and in waves elsewhere."""
+    published = (ranks, microbatches, limit) in ((4, 8, 4), (4, 8, 3), (8, 16, 4))
+    return (as_it_comes if published else in_waves)(ranks, microbatches, limit)
+
+
+def fills_up_at_first(ranks, microbatches, limit):
+    """Forwards for all the room there is, even if there are fewer microbatches."""
+    rows = [[f"F{k}" for k in range(min(limit, ranks - rank))] for rank in range(ranks)]
+    for row in rows:
+        first = len(row)
+        for k in range(microbatches):
+            row += [f"B{k}"] + [f"F{k + first}"] * (k + first < microbatches)
+    return rows
 
 
 def own_row(ranks, microbatches, limit):
@@ -759,6 +780,7 @@ WRONG = {
         (next_power_of_two, "expected .*bytes\n  got .*bytes\nFor"),
         (divides_by_nothing, "ZeroDivisionError"),
         (in_kibibytes, "is wrong"),
+        (in_paragraphs, "is wrong with 5 ranks"),
         (below_nothing, "is wrong"),
         (as_words, "not a str"),
         (alpha_over_beta, "is wrong"),
@@ -769,6 +791,11 @@ WRONG = {
         (in_waves, "limit 4: a step takes 42, and 33 are allowed(?s:.*)have to follow a fixed turn"),
         (turns_within_limit, "limit 3: a step takes 48, and 42 are allowed(?s:.*)have to follow a fixed turn"),
         (one_by_one, "a step takes 96, and 33 are allowed"),
+        (
+            fast_where_published,
+            "is right, but slow with . ranks, .* limit .: a step takes .*(?s:.*)follow a fixed turn",
+        ),
+        (fills_up_at_first, "rank 0 does F.; microbatches are 0 to "),
         (whole_batch, "rank 0 keeps 4 microbatches at a time, and 2 are allowed(?s:.*)Before a forward, count"),
         (turns_without_limit, "rank 0 keeps 3 microbatches at a time, and 2 are allowed"),
         (one_too_many, "keeps 3 microbatches at a time, and 2 are allowed"),
