@@ -8,7 +8,7 @@ import pytest
 
 from grader import execution, sandbox, submission, walls
 from helpers.exercise import CheckFailed, check_cells, notebook
-from tests.corpus import answers, puzzles
+from tests.corpus import answers, incidents, puzzles
 from tests.corpus.submissions import GRADED
 from tests.sampling import when
 from tests.test_exercises import named
@@ -43,7 +43,7 @@ def sandboxes():
     "name, answer",
     [
         pytest.param(name, answer, marks=when(False, answer.__name__ in QUICK), id=f"{name}-{answer.__name__}")
-        for name, mistakes in (answers.WRONG | puzzles.WRONG).items()
+        for name, mistakes in (answers.WRONG | puzzles.WRONG | incidents.WRONG).items()
         for answer, _ in mistakes
         if any(one.aspect == "values" for one in notebook.checks_of(EXERCISE_OF[name]))
     ],

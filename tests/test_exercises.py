@@ -26,6 +26,7 @@ from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
 from helpers.progress import Progress
 from tests.corpus import (  # noqa: F401 (four add to practice)
     answers,
+    incidents,
     practice,
     practice_large,
     practice_middle,
@@ -47,8 +48,8 @@ CALLS = [
     if notebook.is_check(cell)
 ]
 QUICK_PRACTICE = [tasks[0].name for tasks in list(PRACTICE.values())[::3]]
-RIGHT = answers.RIGHT | puzzles.RIGHT | practice.RIGHT
-WRONG = answers.WRONG | puzzles.WRONG | practice.WRONG
+RIGHT = answers.RIGHT | puzzles.RIGHT | incidents.RIGHT | practice.RIGHT
+WRONG = answers.WRONG | puzzles.WRONG | incidents.WRONG | practice.WRONG
 
 
 @pytest.fixture(autouse=True)
@@ -162,8 +163,9 @@ def test_there_are_enough_mistakes_for_every_task():
     assert set(RIGHT) == set(WRONG) == set(TASKS)
     single = {task.name for task in EXERCISES["07_choose_the_collective"]}
     short = {task.name for tasks in PRACTICE.values() for task in tasks}
-    assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single - short)
-    assert all(len(WRONG[name]) >= 3 for name in short)
+    nights = {task.name for task in EXERCISES["19_which_node"]}
+    assert all(len(WRONG[name]) >= 6 for name in set(TASKS) - single - nights - short)
+    assert all(len(WRONG[name]) >= 3 for name in nights | short)
     assert sum(len(WRONG[name]) for name in single) >= 6
 
 
@@ -428,6 +430,29 @@ def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
 
     with pytest.raises(CheckFailed, match="all of them took longer than 5 s"):
         check_practice(in_sync)
+
+
+def test_an_incident_is_judged_by_the_truth_as_the_corpus_has_it():
+    task = module("19_which_node")
+    assert task.FILE.read_text(encoding="utf-8") == incidents.sealed_file(task), "run python -m tests.corpus.incidents"
+    for number, truth in incidents.TRUTHS.items():
+        (judged,) = [each for each in task.TASKS if each.name == f"incident_{number}"]
+        case, *_ = judged.cases
+        assert judged.verdict(case, (), truth.answer, True) is None and judged.praise(case, (), truth.answer) == truth.debrief
+        innocent = {*task.hosts(number), task.NONE} - set(truth.answer)
+        assert all(judged.verdict(case, (), {host: "gpu"}, True).thought for host in innocent)
+        for host, reason in truth.answer.items():
+            others = set(task.REASONS) - {reason}
+            assert all(judged.verdict(case, (), truth.answer | {host: other}, True).thought for other in others)
+
+
+def test_files_of_an_incident_name_its_hosts_and_say_no_answer():
+    task, folder = module("19_which_node"), course.EXERCISES / "incidents"
+    for number in incidents.TRUTHS:
+        files = list((folder / f"{number:02}").iterdir())
+        named = {host for file in files for host in re.findall(r"(?:node|cn)\d\d", file.name + file.read_text(encoding="utf-8"))}
+        assert named == set(task.hosts(number))
+        assert all(file.stat().st_size <= 30_000 for file in files)
 
 
 def test_what_is_drawn_to_be_divided_is_more_than_a_table_holds():

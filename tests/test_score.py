@@ -23,7 +23,7 @@ from grader.entries import MAX_NOTEBOOK_BYTES
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
 from helpers.exercise.tasks import EXERCISES
-from tests.corpus import answers, puzzles
+from tests.corpus import answers, incidents, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
@@ -237,7 +237,7 @@ def checked(name, answer, sandboxes):
     return [check for check in result.checks if check.what.startswith(f"{name}:")]
 
 
-@pytest.mark.parametrize("name, answer", every(answers.RIGHT | puzzles.RIGHT, lambda answer: answer))
+@pytest.mark.parametrize("name, answer", every(answers.RIGHT | puzzles.RIGHT | incidents.RIGHT, lambda answer: answer))
 def test_a_right_answer_gets_all_points(name, answer, sandboxes, patient):
     assert [check.reason for check in checked(name, answer, sandboxes) if check.reason] == []
 
@@ -376,7 +376,7 @@ ON_THE_WIRE = {
 }
 
 
-@pytest.mark.parametrize("name, entry", every(answers.WRONG | puzzles.WRONG, lambda entry: entry[0]))
+@pytest.mark.parametrize("name, entry", every(answers.WRONG | puzzles.WRONG | incidents.WRONG, lambda entry: entry[0]))
 def test_a_mistake_does_not_and_is_told_why(name, entry, sandboxes, patient):
     answer, words = entry
     *_, budget = checked(name, answer, sandboxes)
