@@ -10,7 +10,8 @@ from helpers.exercise.tasks import PRACTICE
 from helpers.views.web import LACKS, PUZZLES
 from tests import ROOT
 from tests.corpus.puzzle_lines import WRONG_LINES
-from tools.puzzles import MODULE, PAGE, frames, recording
+from tools.frames import PAGE, frames
+from tools.puzzles import MODULE, recording
 
 TASKS, CHOICES = PRACTICE[PAGE], json.loads(PUZZLES.read_text(encoding="utf-8"))
 

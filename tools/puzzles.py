@@ -9,18 +9,12 @@ helpers/views/web/puzzles.json then plays on the website without a kernel.
 import contextlib
 import io
 import json
-import linecache
-from typing import Any, Callable
-
-import nbformat
-import torch
-import torch.distributed as dist
+from typing import Any
 
 from collectives.launch.attempt import Outcome
 from collectives.launch.run import run
 from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
-from helpers.course import NOTEBOOKS
 from helpers.exercise.cases import Case
 from helpers.exercise.check_cells import attempts_of
 from helpers.exercise.feedback import broken_words, explain
@@ -29,26 +23,12 @@ from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Task
 from helpers.exercise.tasks import PRACTICE, module
 from helpers.views.predict.marking import outcome_picture
-from helpers.views.web import LACKS, PUZZLES
+from helpers.views.web import PUZZLES
 
-PAGE = "twelve_puzzles"
+from .frames import PAGE, with_line
+
 MODULE = module(f"practice.{PAGE}")
 RANKS = 4
-
-
-def frames() -> dict[str, str]:
-    """The code of each function of the page, with LACKS instead of its line."""
-    cells = nbformat.read(NOTEBOOKS / f"{PAGE}.ipynb", as_version=4).cells
-    return {cell.source.partition("(")[0].removeprefix("def "): cell.source for cell in cells if LACKS in cell.source}
-
-
-def with_line(name: str, line: str) -> Callable:
-    """The function with a line."""
-    code, file = frames()[name].replace(LACKS, line), f"<{name}>"
-    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)  # for messages that quote it
-    names = {"torch": torch, "dist": dist, "__name__": "__main__"}
-    exec(compile(code, file, "exec"), names)
-    return names[name]
 
 
 def try_line(task: Task, line: str) -> tuple[str, dict]:

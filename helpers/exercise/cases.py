@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from math import isfinite
+from struct import pack, unpack
 from typing import Any
 
 import torch
@@ -107,5 +108,12 @@ def _numbers(value: torch.Tensor) -> str:
         return {"inf": "torch.inf", "-inf": "-torch.inf", "nan": "torch.nan"}[str(value.item())]
     if value.dtype == torch.float64:
         return repr(value.item())
-    short = str(value.float().numpy())  # the fewest digits that give this number again
+    short = _shortest(value.item())
     return short.removesuffix("0") if short.endswith(".0") else short
+
+
+def _shortest(number: float) -> str:
+    """A number in the fewest digits that give its float32 again."""
+    (wanted,) = unpack("f", pack("f", number))
+    digits = (float(f"{number:.{count}g}") for count in range(1, 10))
+    return repr(next(short for short in digits if unpack("f", pack("f", short)) == (wanted,)))

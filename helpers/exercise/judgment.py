@@ -4,11 +4,11 @@ Nothing here runs an answer or words a verdict: a `Task` defines the expected re
 one case, `judge` compares them, and `feedback.explain` words the verdict.
 """
 
+import sys
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Callable, Collection
 
-import numpy
 import torch
 
 from collectives.format import dtype_name
@@ -145,7 +145,7 @@ def difference(wanted: Any, got: Any, scale: float) -> WrongPart | None:
         numbers = int(unequal(wanted, got, scale).sum())
         return WrongPart(wanted, got, numbers=numbers) if numbers else None
     value = got
-    if isinstance(got, numpy.generic) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
+    if _is_numpys(got) or isinstance(got, torch.Tensor) and got.numel() == 1 and wanted is not None:
         value = got.item()
     if isinstance(wanted, float) and isinstance(value, float):
         single = (torch.tensor(each, dtype=torch.float32) for each in (wanted, value))
@@ -153,6 +153,12 @@ def difference(wanted: Any, got: Any, scale: float) -> WrongPart | None:
     if type(value) is not type(wanted):
         return WrongPart(wanted, got)
     return WrongPart(wanted, value) if value != wanted else None
+
+
+def _is_numpys(value: Any) -> bool:
+    """Whether a value is a number of NumPy's, which a page doesn't have."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
 
 
 def unequal(wanted: torch.Tensor, got: torch.Tensor, scale: float) -> torch.Tensor:

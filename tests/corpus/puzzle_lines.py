@@ -4,7 +4,7 @@ Wrong are the lines that the page offers, each with the words that it deserves; 
 """
 
 from tests.corpus.practice import right, wrong
-from tools.puzzles import with_line
+from tools.frames import with_line
 
 RIGHT_LINES = {
     "everyones_sum": "dist.all_reduce(x, async_op=True).wait()",
