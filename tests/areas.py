@@ -82,6 +82,8 @@ AREAS = {
     ),
     "collectives/figures/*": ("test_step", "test_schedule", "test_pipeline", "test_planner", *SITE),
     "collectives/collect/*": ("test_collect",),
+    "collectives/pretend/*": ("test_pretend", "test_prose"),
+    "tests/pretended.py": ("test_pretend",),
     "collectives/same/*": ("test_same", "test_prose"),
     "tests/corpus/same.py": ("test_same",),
     "collectives/train/*": ("test_parallel", "test_letters", "test_correct", "test_pictures", *TEXT),

@@ -1,18 +1,22 @@
 """Answers of the corpus on real ranks and on pretended ones, as plain data that can be compared.
 
-    python -m tests.pretended real|pretended NAMES   # one JSON object per line
+    python -m tests.pretended EVERY [NAMES]   # of the pretended ranks' reports, one JSON object per line, the first and every k-th
+    python -m tests.pretended programs        # the same of programs, a JSON list on stdin
 
 Pretended ranks run in a Python whose torch is the small one, as on a page.
 """
 
 import copy
 import json
+import linecache
 import math
 import re
 import runpy
 import sys
+from contextlib import redirect_stdout
 from functools import partial
-from itertools import chain
+from io import StringIO
+from itertools import chain, islice
 from types import ModuleType
 
 from helpers.course import ROOT, TASKS
@@ -83,8 +87,13 @@ def without_exercises():
     sys.modules[module.__name__] = module
 
 
-def requests(names):
-    """Every task, case and answer."""
+def requests(every=1, names=()):
+    """Each task, case and answer; or the first of them and every k-th."""
+    everything = _everything(names)
+    return islice(everything, 0, None, every)
+
+
+def _everything(names):
     for task, answers in tasks():
         if not names or task.name in names:
             for which, answer in answers:
@@ -93,19 +102,19 @@ def requests(names):
 
 
 def on_real_ranks(task, case, answer):
-    import contextlib
-    import io
-
-    from collectives.launch import run as launch
-    from collectives.launch.session import Settings
-    from collectives.outcome.errors import RunError
     from helpers.exercise.on_rank import perform
 
-    settings = Settings(case.world_size, 10.0, True, False, True, *launch.usual, 2.5)
-    inputs = task.arguments(case)
+    return run_really(case.world_size, perform, answer, [case.late], [task.arguments(case)])
+
+
+def run_really(ranks, function, *args):
+    """Results, the words of an error, and events."""
+    from collectives.launch.run import run
+    from collectives.outcome.errors import RunError
+
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            done = launch.run_on(launch.where(), settings, perform, (answer, [case.late], [inputs]), {})
+        with redirect_stdout(StringIO()):
+            done = run(function, *args, world_size=ranks)
         return done.results, "", done.events
     except RunError as error:
         words = re.sub(r"\]:\d+\$", "]:0$", f"{type(error).__name__}: {error}")  # a port
@@ -113,10 +122,6 @@ def on_real_ranks(task, case, answer):
 
 
 def on_pretended_ranks(task, case, answer):
-    from collectives.judge import wording
-    from collectives.pretend.distributed import Here
-    from collectives.pretend.scheduler import replay
-    from collectives.pretend.world import World
     from helpers.exercise import on_rank
 
     on_rank.LATE_SECONDS = 0
@@ -127,10 +132,39 @@ def on_pretended_ranks(task, case, answer):
         given[0][rank] = copy.deepcopy(inputs[rank])
         return partial(on_rank.perform, answer, [case.late], given)
 
-    Here.world = World(case.world_size)
+    return pretend(case.world_size, program)
+
+
+def pretend(ranks, program):
+    """Results, the words of an error, and events, of a program as `replay` takes it."""
+    from collectives.judge import wording
+    from collectives.pretend.distributed import Here
+    from collectives.pretend.scheduler import replay
+    from collectives.pretend.world import World
+
+    Here.world = World(ranks)
     done = replay(Here.world, program)
     words = wording.headline(done.verdict) if done.verdict else ""
     return None if words else done.results, words, done.events
+
+
+def compiled(source):
+    """The function `f` of a program."""
+    import torch
+    import torch.distributed as dist
+
+    file = "<program>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names = {"torch": torch, "dist": dist, "__name__": "__main__"}
+    exec(compile(source, file, "exec"), names)
+    return names["f"]
+
+
+def of_program(source, ranks, really):
+    """A report of a program."""
+    function = compiled(source)
+    results, words, events = run_really(ranks, function) if really else pretend(ranks, lambda rank: function)
+    return {"results": plain(results), "words": words, "events": [[described(e) for e in own] for own in events]}
 
 
 def judged(task, case, results, events):
@@ -186,13 +220,18 @@ def differences(real, pretended, where=""):
     return [] if real == pretended else [f"{where}:\n    real      {real}\n    pretended {pretended}"]
 
 
-if __name__ == "__main__":
-    which, *names = sys.argv[1:]
-    if which == "pretended":
-        from collectives.pretend.torch_module import install
+def main(which, *names):
+    from collectives.pretend.torch_module import install
 
-        install()
-        without_exercises()
-    for request in requests(names):
-        found = report(*request, on_real_ranks if which == "real" else on_pretended_ranks)
-        print(json.dumps(found), flush=True)
+    install()
+    without_exercises()
+    if which == "programs":
+        for source, ranks in json.load(sys.stdin):
+            print(json.dumps(of_program(source, ranks, False)))
+    else:
+        for request in requests(int(which), names):
+            print(json.dumps(report(*request, on_pretended_ranks)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
