@@ -48,6 +48,7 @@ ALWAYS = ("test_repository", "test_imports", "test_budget", "test_names")
 
 # Pattern of a path -> the tests of what is there. The first row that fits a file counts.
 AREAS = {
+    "notebooks/trainer/*": ("test_trainer", *TEXT),
     "notebooks/take_home/*": ("test_take_home", *TEXT),
     "notebooks/jobs/*": ("test_hosts", *JOBS, *TEXT),
     "notebooks/*.ipynb": (ITSELF, "test_slides", "test_take_home", *TEXT, *PAGES, *OPENED),

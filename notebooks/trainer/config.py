@@ -1,0 +1,58 @@
+"""All numbers of a run, and the command line that sets them."""
+
+import argparse
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Config:
+    pp: int = 1  # pipeline stages
+    dp: int = 1  # copies of the parameters
+    fs: int = 1  # shards of the parameters
+    ep: int = 1  # ranks that share the experts of a block
+    cp: int = 1  # parts of a sequence
+    tp: int = 1  # parts of a matrix
+
+    layers: int = 4
+    width: int = 64
+    heads: int = 8
+    experts: int = 0  # 0: one MLP per block
+    length: int = 64
+    rows: int = 16  # of all ranks together
+    microbatches: int = 2
+    steps: int = 10
+    lr: float = 0.003
+    decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 0
+    text: str = ""  # the file to learn; "": this program
+    save: str = ""  # a folder for checkpoints, from which a run resumes
+    every: int = 5  # steps between two of them
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __post_init__(self):
+        shares = self.dp * self.fs * self.ep * self.microbatches
+        self._divides("rows", shares, "dp * fs * ep * microbatches")
+        self._divides("length", 2 * self.cp if self.cp > 1 else 1, "2 * cp")
+        self._divides("heads", self.tp, "tp")
+        self._divides("width", 2 * self.heads, "2 * heads")
+        if self.ep > 1 and not self.experts:
+            raise ValueError(f"--ep {self.ep} needs --experts, a multiple of it")
+        self._divides("experts", self.ep, "ep")
+        if self.pp > self.layers + 2:
+            raise ValueError(f"--pp {self.pp} is more than {self.layers} layers, an embedding and a head")
+
+    def _divides(self, name, divisor, words):
+        if getattr(self, name) % divisor:
+            raise ValueError(f"--{name} {getattr(self, name)} isn't a multiple of {words}, {divisor}")
+
+
+def from_command_line():
+    parser = argparse.ArgumentParser(description="Train a small decoder on a mesh of ranks.")
+    for field in fields(Config):
+        parser.add_argument(f"--{field.name}", type=field.type, default=field.default)
+    try:
+        return Config(**vars(parser.parse_args()))
+    except ValueError as problem:
+        parser.error(str(problem))

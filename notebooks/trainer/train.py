@@ -1,0 +1,88 @@
+"""Train a small decoder on any mesh:
+
+torchrun --nproc-per-node 8 train.py --dp 2 --fs 2 --tp 2
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+from checkpoint import load, save
+from config import from_command_line
+from context import cut_context
+from data import batch, load_text, microbatches, zigzag
+from experts import cut_experts
+from fsdp import pieces_of, shard_model
+from mesh import group_over, make_mesh
+from model import Block, decoder
+from optimizer import AdamW, sums_over_ranks
+from pipeline import Stage, part
+from replicas import Replicas
+from tensor import cut_block
+
+
+class Trainer:
+    def __init__(self, config):
+        self.config, self.mesh = config, make_mesh(config)
+        self.text = load_text(config)
+        stage = part(config.layers + 2, self.mesh["pp"].get_local_rank(), config.pp)
+        self.model = decoder(config, stage)
+        for block in self.model:
+            if isinstance(block, Block):
+                self.cut(block)
+        self.replicas = Replicas(group_over(self.mesh, "dp", "ep", "cp"))
+        self.expert_replicas = Replicas(group_over(self.mesh, "dp", "cp"))
+        fs = self.mesh.get_group("fs")
+        self.layers = shard_model(self.model, fs, self.replicas, self.expert_replicas)
+        self.optimizer = AdamW([piece for layer in self.layers for piece in pieces_of(layer, self.mesh)], config)
+        self.stage = Stage(self.model, config, self.mesh.get_group("pp"), group_over(self.mesh, "pp"))
+
+    def cut(self, block):
+        if self.config.ep > 1:
+            cut_experts(block, self.mesh.get_group("ep"))
+        if self.config.tp > 1:
+            cut_block(block, self.mesh.get_group("tp"))
+        if self.config.cp > 1:
+            cut_context(block, zigzag(self.config.length, self.config.cp), self.mesh.get_group("cp"))
+
+    def step(self):
+        """The loss of the whole batch, and the norm of its gradient."""
+        tokens, targets = batch(self.text, self.optimizer.steps, self.config)
+        self.begin()
+        loss = self.stage.step(*(microbatches(t, self.config, self.mesh) for t in (tokens, targets)), self.last)
+        self.replicas.wait()
+        self.expert_replicas.wait()
+        norm, loss = sums_over_ranks(self.optimizer.pieces, loss, copies=self.config.tp)
+        self.optimizer.step(norm)
+        return loss, norm
+
+    def begin(self):
+        for layer in self.layers:
+            layer.gradient.zero_()
+            layer.last = False
+
+    def last(self):
+        for layer in self.layers:
+            layer.last = True
+
+
+def main():
+    config = from_command_line()
+    if config.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if config.device == "cuda" else "gloo")
+    trainer = Trainer(config)
+    if config.save:
+        load(config.save, trainer.optimizer)
+    while trainer.optimizer.steps < config.steps:
+        loss, norm = trainer.step()
+        steps = trainer.optimizer.steps
+        if dist.get_rank() == 0:
+            print(f"step {steps}: loss {loss:.6f}, gradient {norm:.6f}", flush=True)
+        if config.save and steps % config.every == 0:
+            save(config.save, trainer.optimizer)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
