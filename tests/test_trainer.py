@@ -1,13 +1,21 @@
 """The trainer on every mesh: one process's losses and gradients, bytes and memory by formula, and a resumed run."""
 
 import ast
+import functools
+import gc
 import itertools
+import os
+import re
+import signal
+import subprocess
 import sys
+from math import prod
 
 import pytest
 import torch
 
 from collectives import run
+from collectives.log.traffic import count
 from tests import ROOT
 from tests.sampling import when
 
@@ -24,7 +32,7 @@ def meshes(ranks):
     """All meshes of so many ranks, without the dimensions of one."""
     divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
     for sizes in itertools.product(divisors, repeat=len(DIMENSIONS)):
-        if torch.tensor(sizes).prod() == ranks:
+        if prod(sizes) == ranks:
             yield {name: n for name, n in zip(DIMENSIONS, sizes) if n > 1}
 
 
@@ -47,25 +55,34 @@ def options_of(mesh, experts):
     return dict(SMALL, experts=experts, rows=rows, **mesh)
 
 
-def trained(options, path, steps=STEPS):
-    """Losses and norms of some steps, and each piece: its name and place, its value, its last gradient."""
+def trained(cases, path, steps=STEPS, folder=None):
+    """Of each case, losses and norms of some steps, and each piece: its name and place, its value, its last gradient."""
     sys.path.append(path)
+    from checkpoint import load, save
     from config import Config
     from train import Trainer
 
-    trainer = Trainer(Config(**options))
-    sums = [trainer.step() for _ in range(steps)]
-    pieces = [(p.name, tuple(p.place), p.first, p.value, p.gradient) for p in trainer.optimizer.pieces]
-    return sums, pieces
+    results = []
+    for options in cases:
+        trainer = Trainer(Config(**options))
+        if folder is not None:
+            load(folder, trainer.optimizer)
+        sums = [trainer.step() for _ in range(steps)]
+        if folder is not None:
+            save(folder, trainer.optimizer)
+        pieces = [(p.name, tuple(p.place), p.first, p.value, p.gradient) for p in trainer.optimizer.pieces]
+        results.append((sums, pieces))
+    return results
 
 
-def alone(options, steps=STEPS):
+@functools.cache
+def alone(experts, rows, steps=STEPS):
     """The same by one process: the model, autograd and torch's own optimizer, and nothing else of the trainer."""
     from config import Config
     from data import batch, load_text
     from model import decoder, loss_of
 
-    config = Config(**{name: value for name, value in options.items() if name not in DIMENSIONS})
+    config = Config(**SMALL, experts=experts, rows=rows)
     model, text, sums = decoder(config), load_text(config), []
     norms = [p for name, p in model.named_parameters() if "norm" in name]
     matrices = [p for name, p in model.named_parameters() if "norm" not in name]
@@ -96,28 +113,199 @@ def assembled(results, expected):
     return found
 
 
+def check(results, expected_sums, expected, words):
+    """results: of each rank, its sums and its pieces."""
+    for sums, _ in results:
+        torch.testing.assert_close(sums, expected_sums, **TOLERANCE, msg=lambda text: f"{words}: {text}")
+    for name, tensors in assembled(results, expected).items():
+        torch.testing.assert_close(tensors, expected[name], **TOLERANCE, msg=lambda text: f"{words}, {name}: {text}")
+
+
 SAMPLE = [
     {}, {"fs": 2}, {"pp": 2, "tp": 2}, {"dp": 2, "cp": 2, "ep": 2}, {"pp": 2, "fs": 2, "tp": 2}, {"pp": 2, "fs": 2, "cp": 2},
-    {"pp": 3, "fs": 2},
+    {"ep": 2, "cp": 2, "tp": 2}, {"pp": 3, "fs": 2},
 ]  # fmt: skip
 
 
+def in_runs():
+    """The grid, several meshes of as many ranks in each run: first a sample, then all."""
+    for sampled in (True, False):
+        for ranks, cases in itertools.groupby(grid(), lambda case: prod(case[0].values())):
+            chosen = [case for case in cases if not sampled or case[0] in SAMPLE]
+            for k in range(0, len(chosen), 12):
+                words = "sample" if sampled else f"{k} and on"
+                yield pytest.param(ranks, chosen[k : k + 12], marks=when(sampled, False), id=f"{ranks} ranks, {words}")
+
+
+@pytest.mark.parametrize("ranks, cases", list(in_runs()))
+def test_a_mesh_computes_what_one_process_does(ranks, cases):
+    every_options = [options_of(*case) for case in cases]
+    results = run(trained, every_options, str(TRAINER), world_size=ranks, record=False, timeout=300).results
+    for case, options, found in zip(cases, every_options, zip(*results)):
+        check(found, *alone(options["experts"], options["rows"]), label(*case))
+
+
+def test_a_checkpoint_continues_on_other_meshes(tmp_path):
+    expected_sums, expected = alone(experts=8, rows=12, steps=6)
+    for k, mesh in enumerate(({"pp": 2, "fs": 2, "tp": 2}, {"ep": 2, "cp": 2}, {"fs": 3})):
+        cases = [dict(SMALL, experts=8, rows=12, **mesh)]
+        done = run(trained, cases, str(TRAINER), 2, tmp_path, world_size=prod(mesh.values()), record=False, timeout=120)
+        for ((sums, _),) in done.results:
+            torch.testing.assert_close(sums, expected_sums[2 * k : 2 * k + 2], **TOLERANCE)
+    check([result for (result,) in done.results], expected_sums[4:], expected, "the last")
+    assert (tmp_path / "latest").read_text() == "step6"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step2", "step4", "step6"]
+
+
+# --- bytes and memory -----------------------------------------------------------------------
+
+
+def counted(options, path):
+    """A step: this rank's coordinates, its tokens per expert, floating-point bytes after it, and complete layers in it."""
+    sys.path.append(path)
+    from config import Config
+    from fsdp import ShardedLayer
+    from model import MoE
+    from train import Trainer
+
+    tokens, complete = torch.zeros(options["experts"] or 1, dtype=torch.int64), []
+
+    class Counted(ShardedLayer):
+        def unshard(self, *_):
+            super().unshard()
+            complete.append(sum(layer.flat.untyped_storage().nbytes() for layer in trainer.layers))
+
+    sys.modules["fsdp"].ShardedLayer = Counted
+    trainer = Trainer(Config(**options))
+    for module in trainer.model.modules():
+        if isinstance(module, MoE):
+            module.router.register_forward_hook(
+                lambda router, inputs, logits: tokens.add_(logits.argmax(-1).bincount(minlength=len(tokens)))
+            )
+    trainer.step()
+    gc.collect()
+    tensors = [
+        t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter) and t.dtype == torch.float64
+    ]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.dim()}
+    angles = sum(b.nbytes for b in trainer.model.buffers())
+    return trainer.mesh.get_coordinate(), tokens, sum(storages.values()) - angles, max(complete)
+
+
+def formula(options, at, tokens_of):
+    """Bytes that a rank sends in a step, that it holds after it, and of its largest complete layer.
+
+    at: its coordinates.  tokens_of: for each place along ep, how many tokens choose each expert, in this rank's layers.
+    """
+    from config import Config
+    from pipeline import part
+
+    c, E = Config(**options), options["experts"]
+    ranks = prod(options.get(name, 1) for name in DIMENSIONS)
+    w, m, item = c.width, c.microbatches, 8
+    vocabulary, attention, mlp = 256 * w, 4 * w * w // c.tp, 8 * w * w // c.tp
+    block = [(attention + 2 * w + E * w, c.dp * c.ep * c.cp), (E // c.ep * mlp, c.dp * c.cp)]
+    if not E:
+        block = [(attention + 2 * w + mlp, c.dp * c.ep * c.cp)]
+    layers = [[(vocabulary, c.dp * c.ep * c.cp)], *[block] * c.layers, [(vocabulary + w, c.dp * c.ep * c.cp)]]
+    place = at[DIMENSIONS.index("pp")]
+    mine = layers[part(len(layers), place, c.pp)]
+    blocks = sum(layer is block for layer in mine)
+    shards = [[(n, -(-n // c.fs), copies) for n, copies in layer] for layer in mine]  # numbers, also of a shard
+    padded = [[(c.fs * size * item, copies) for _, size, copies in layer] for layer in shards]
+
+    x = c.rows // (c.dp * c.fs * c.ep) * (c.length // c.cp) * w * item  # activations, of all microbatches
+
+    def around(n):
+        return (n - 1) / n
+
+    sent = sum(3 * m * around(c.fs) * n + 2 * around(k) * n / c.fs for layer in padded for n, k in layer)
+    sent += (place > 0) * x + (place < c.pp - 1) * x
+    sent += blocks * (2 * x // c.tp) * (3 * c.cp - 2) * (c.cp > 1)
+    sent += 2 * around(ranks) * 2 * item
+    ep = at[DIMENSIONS.index("ep")]
+    own = slice(ep * (E // c.ep), (ep + 1) * (E // c.ep))
+    here = sum(tokens[own].sum().item() for tokens in tokens_of)
+    leave = tokens_of[ep].sum().item() - tokens_of[ep][own].sum().item()
+    visit = here - tokens_of[ep][own].sum().item()
+    sent += 2 * around(c.ep) * blocks * m * E * 8 / 2 + 2 * (leave + visit) * w * item
+    reduced = 2 * blocks * x + 2 * (here * w * item if E else blocks * x)  # in the forward and backward passes
+    sent += 2 * around(c.tp) * reduced
+
+    fs = at[DIMENSIONS.index("fs")]
+    held = sum(2 * size * item for layer in shards for _, size, _ in layer)  # parameters and gradients
+    held += sum(2 * item * max(0, min(size, n - fs * size)) for layer in shards for n, size, _ in layer)  # m and v
+    return sent, held, max(sum(n for n, _ in layer) for layer in padded)
+
+
+@pytest.mark.parametrize("experts", [0, 8])
 @pytest.mark.parametrize(
-    "mesh, experts",
+    "mesh",
     [
-        pytest.param(mesh, experts, marks=when(mesh in SAMPLE, k % 5 == 0), id=label(mesh, experts))
-        for k, (mesh, experts) in enumerate(grid())
+        {"pp": 2, "dp": 2, "fs": 2}, {"fs": 2, "cp": 2, "tp": 2}, {"ep": 2, "cp": 2, "tp": 2}, {"fs": 4, "ep": 2},
+        {"pp": 3, "fs": 2},
     ],
-)
-def test_a_mesh_computes_what_one_process_does(mesh, experts):
+    ids=lambda mesh: label(mesh, 0),
+)  # fmt: skip
+def test_bytes_sent_and_memory_are_those_of_the_formula(mesh, experts):
     options = options_of(mesh, experts)
-    world_size = int(torch.tensor([1, *mesh.values()]).prod())
-    expected_sums, expected = alone(options)
-    results = run(trained, options, str(TRAINER), world_size=world_size, record=False).results
-    for sums, _ in results:
-        torch.testing.assert_close(sums, expected_sums, **TOLERANCE)
-    for name, tensors in assembled(results, expected).items():
-        torch.testing.assert_close(tensors, expected[name], **TOLERANCE, msg=lambda words: f"{name}: {words}")
+    if "ep" in mesh and not experts:
+        options["experts"] = 2
+    ranks = prod(mesh.values())
+    done = run(counted, options, str(TRAINER), world_size=ranks, timeout=120)
+    sent = count(done.events).sent
+    ep = DIMENSIONS.index("ep")
+    for rank, (at, _, held, complete) in enumerate(done.results):
+        group = [r for r in done.results if r[0][:ep] + r[0][ep + 1 :] == at[:ep] + at[ep + 1 :]]
+        tokens_of = [tokens for _, tokens, _, _ in sorted(group, key=lambda r: r[0])]
+        *expected, largest = formula(options, at, tokens_of)
+        assert sent[rank] == pytest.approx(expected[0], abs=1e-6), f"rank {rank}, {at}"
+        assert (held, complete) == (expected[1], largest)
+
+
+# --- as a program ---------------------------------------------------------------------------
+
+COMMAND = [f"--{name}={value}" for name, value in SMALL.items()] + ["--rows=12", "--experts=8"]
+
+
+def torchrun(ranks, *arguments):
+    """The program under torchrun, in a process group of its own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def steps_in(output):
+    return re.findall(r"step \d+: .*", output)
+
+
+def expected_steps(count):
+    sums, _ = alone(experts=8, rows=12, steps=count)
+    return [f"step {k}: loss {loss:.6f}, gradient {norm:.6f}" for k, (loss, norm) in enumerate(sums, start=1)]
+
+
+@pytest.mark.slow
+def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
+    program = [str(TRAINER / "train.py"), *COMMAND, f"--save={tmp_path}", "--every=2"]
+    job, seen = torchrun(8, *program, "--steps=1000", "--pp=2", "--fs=2", "--tp=2"), ""
+    while "step 5" not in seen:
+        seen += job.stdout.readline()
+    os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+    saved = int((tmp_path / "latest").read_text().removeprefix("step"))
+    job = torchrun(4, *program, f"--steps={saved + 4}", "--ep=2", "--cp=2")
+    output, words = job.communicate(timeout=300)
+    assert job.returncode == 0, words
+    assert saved >= 4 and steps_in(seen)[:5] == expected_steps(5)
+    assert steps_in(output) == expected_steps(saved + 4)[saved:]
+
+
+@pytest.mark.slow
+def test_a_watched_job_prints_the_same_and_no_verdict(tmp_path):
+    mesh = ["--pp=2", "--fs=2", "--cp=2", "--steps=3"]
+    job = torchrun(8, "-m", "collectives.watch", str(TRAINER / "train.py"), *COMMAND, *mesh)
+    output, words = job.communicate(timeout=300)
+    assert job.returncode == 0 and steps_in(output) == expected_steps(3)
+    assert not re.search("Stuck|Mismatch|waiting in", output + words)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
