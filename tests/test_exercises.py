@@ -438,7 +438,10 @@ def test_an_incident_is_judged_by_the_truth_as_the_corpus_has_it():
     for number, truth in incidents.TRUTHS.items():
         (judged,) = [each for each in task.TASKS if each.name == f"incident_{number}"]
         case, *_ = judged.cases
-        assert judged.verdict(case, (), truth.answer, True) is None and judged.praise(case, (), truth.answer) == truth.debrief
+        assert (
+            judged.verdict(case, (), truth.answer, True) is None
+            and judged.praise(case, (), truth.answer) == truth.debrief
+        )
         innocent = {*task.hosts(number), task.NONE} - set(truth.answer)
         assert all(judged.verdict(case, (), {host: "gpu"}, True).thought for host in innocent)
         for host, reason in truth.answer.items():
@@ -450,7 +453,11 @@ def test_files_of_an_incident_name_its_hosts_and_say_no_answer():
     task, folder = module("19_which_node"), course.EXERCISES / "incidents"
     for number in incidents.TRUTHS:
         files = list((folder / f"{number:02}").iterdir())
-        named = {host for file in files for host in re.findall(r"(?:node|cn)\d\d", file.name + file.read_text(encoding="utf-8"))}
+        named = {
+            host
+            for file in files
+            for host in re.findall(r"(?:node|cn)\d\d", file.name + file.read_text(encoding="utf-8"))
+        }
         assert named == set(task.hosts(number))
         assert all(file.stat().st_size <= 30_000 for file in files)
 

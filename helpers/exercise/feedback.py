@@ -53,9 +53,7 @@ def _whole_numbers(case: Case, passed: Cases) -> str:
 
 def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
     """The case as a line of Python; "" where it would not be short, or not be the same case."""
-    if case.late is not None or case.size > MOST_TO_PASTE:  # only the check makes a rank late
-        return ""
-    if isinstance(task, Puzzle) and not inputs[0]:  # it has no cases but this one
+    if case.late is not None or case.size > MOST_TO_PASTE or inputs == [()]:  # only the check makes a rank late
         return ""
     try:
         calls = [", ".join(literal(value) for value in arguments) for arguments in inputs]
