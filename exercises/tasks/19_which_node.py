@@ -1,7 +1,7 @@
 """incident_1() to incident_8(): the hosts to drain after a recorded incident, and why.
 
 The truth and what is said of an answer are in the file beside this one, each sentence sealed with the answer that it belongs to,
-so nobody reads them by accident. tests/corpus/incidents.py has them in plain words, and makes that file.
+which keeps them from being read by accident. tests/corpus/incidents.py has them in plain words, and makes that file.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 from helpers.exercise import Case, Finding, Puzzle
 
 FILE = Path(__file__).with_suffix(".json")
-NONE = "none"  # in place of a host: drain none
+NONE = "none"  # instead of a host's name
 REASONS = (
     "gpu", "link", "memory", "heat", "host gone", "memory limit", "storage", "out of data", "different calls",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def sealed(number: int, claim: str, text: bytes) -> bytes:
 
 
 def sentence(number: int, claim: str) -> str | None:
-    """The sentence about a claim; None if there is none about it."""
+    """The sentence about a claim, or None."""
     text = json.loads(FILE.read_text(encoding="utf-8")).get(fingerprint(number, claim))
     return None if text is None else sealed(number, claim, bytes.fromhex(text)).decode()
 
