@@ -9,12 +9,12 @@ from tests import ROOT
 from tests.entered import entered
 
 MOST_ENTERED = 3_100  # lines of functions, in
-MOST_FILES = 53
+MOST_FILES = 52
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_147
+MOST_OF_SPINE = 2_145
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_885,

@@ -27,13 +27,14 @@ PUBLIC = {
     "collectives/same/side_by_side.py: Same",
     "collectives/same/side_by_side.py: same",
 }
-MOST_BINDINGS = 1648  # of all variables, parameters, functions and classes; may only fall
+MOST_BINDINGS = 1647  # of all variables, parameters, functions and classes; may only fall
 
 # Modules that share a name, and why they may.
 SAME_STEM = {
     "alike": "steps of a schedule that are alike, and submissions that are",
     "calibrate": "the room, its main module, and the face that chapters import",
     "cost": "the room and its main function",
+    "on_nccl": "judge/wording has the words for it",
     "pipeline": "the room and its main class",
     "predict": "the room and its main function",
     "planner": "the room, the face that chapters import, and the view of it",

@@ -11,8 +11,7 @@ from ..log.calls import Call
 from ..log.event import Summary
 from ..log.provenance import Row, Slot
 from ..log.text import status
-from .canvas import FAINT, PALETTE, REDUCED, SOFT, Canvas, colour, ink_on, text_width
-from .grid import Tray
+from .canvas import FAINT, PALETTE, REDUCED, SOFT, TRAY, Canvas, colour, ink_on, text_width
 
 
 class Style(NamedTuple):
@@ -50,6 +49,19 @@ class Cell(NamedTuple):
     rows: list[list[str]]
     note: str = ""  # below, in small letters
     empty: bool = False  # a tensor of no elements
+
+
+class Tray(NamedTuple):
+    """The background of a rank's cells: how far it extends beyond them, in pixels."""
+
+    beside: float = 4
+    above: float = 4
+    radius: float = 5
+
+    def draw(self, sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
+        """x, y, wide, high: the box around the cells."""
+        beside, above, radius = self
+        sketch.box(x - beside, y - above, wide + 2 * beside, high + 2 * above, TRAY, radius=radius)
 
 
 class Grid:

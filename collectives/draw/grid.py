@@ -2,7 +2,7 @@
 
 from typing import Iterable, NamedTuple
 
-from .canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, colour, text_width
+from .canvas import FAINT, REDUCED, SOFT, Canvas, colour, text_width
 
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -29,19 +29,6 @@ class Places(NamedTuple):
     def width(self, columns: int) -> float:
         """From the first cell of a row to the end of its last."""
         return (columns - 1) * self.across + self.wide
-
-
-class Tray(NamedTuple):
-    """The background of a rank's cells: how far it extends beyond them, in pixels."""
-
-    beside: float = 4
-    above: float = 4
-    radius: float = 5
-
-    def draw(self, sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
-        """x, y, wide, high: the box around the cells."""
-        beside, above, radius = self
-        sketch.box(x - beside, y - above, wide + 2 * beside, high + 2 * above, TRAY, radius=radius)
 
 
 class HeldChunk(NamedTuple):

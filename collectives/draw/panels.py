@@ -10,9 +10,8 @@ from ..log.collectives import shapes
 from ..log.text import block_table, call_title, status
 from .barrier import barrier
 from .canvas import SOFT, WIDTH, Area, Canvas, Picture, heading, text_width
-from .cells import NEVER_CALLED, STYLES, Grid
+from .cells import NEVER_CALLED, STYLES, Grid, Tray
 from .flow import chunked, flow, flow_width, says
-from .grid import Tray
 from .labels import RankLabels
 from .spacetime import space_time
 

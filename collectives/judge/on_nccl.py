@@ -72,7 +72,7 @@ class _Launch:
 
 
 @dataclass
-class _Rank:
+class _DeviceRank:
     """One rank's launches: the queue in each stream, and those that the program waits for, in the order of its waits."""
 
     launches: list[_Launch]
@@ -130,7 +130,7 @@ class _Replay:
             woken |= self._begin(rank)
         return woken | self._begin(rank)
 
-    def _begin(self, rank: _Rank) -> set[int]:
+    def _begin(self, rank: _DeviceRank) -> set[int]:
         """Begin the calls at the heads of a rank's streams. Returns the ranks on which a call ends by that."""
         woken = set()
         for stream in rank.streams.values():
@@ -190,7 +190,7 @@ class _Replay:
         return tuple(call for call in calls if len({event.tag for event in call}) > 1)
 
 
-def _rank(calls: Sequence[Event], one_stream: bool) -> _Rank:
+def _rank(calls: Sequence[Event], one_stream: bool) -> _DeviceRank:
     """A rank's launches: its calls, as it would make them on NCCL."""
     launches: list[_Launch] = []
     ends: list[float] = []  # of the first wait for each launch
@@ -214,7 +214,7 @@ def _rank(calls: Sequence[Event], one_stream: bool) -> _Rank:
     order = sorted((end, place) for place, end in enumerate(ends) if end < inf)
     for launch in launches:
         launch.left, launch.past = len(launch.parts), bisect_right(order, (launch.parts[0].start, len(launches)))
-    return _Rank(launches, [launches[place] for _, place in order])
+    return _DeviceRank(launches, [launches[place] for _, place in order])
 
 
 def _continues(parts: Sequence[Event], event: Event, end: float) -> bool:

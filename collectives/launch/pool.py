@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
 from . import called_here
+from .conversation import Interrupts
 from .forkserver import ForkServer, LocalWorkers
-from .interrupts import Interrupts
 from .wire import Place, ProcessContext
 from .workers import Patience
 

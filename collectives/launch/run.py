@@ -17,7 +17,7 @@ from ..format import with_article
 from ..outcome.errors import message_only
 from ..outcome.run import Run
 from ..rank import torch_private
-from .interrupts import Interrupts
+from .conversation import Interrupts
 from .pickling import pack_call
 from .pool import FreshRanks, LocalRanks, wait_for_successors
 from .ranks import Ranks

@@ -14,9 +14,8 @@ from ..judge.wording.waits import under_way
 from ..log.messages import Returned
 from ..outcome.errors import error
 from ..outcome.run import Run
-from ..rank.source import last_place, with_text
-from .conversation import Conversation, seldom_collected
-from .interrupts import Interrupts
+from ..rank.callers import last_place, with_text
+from .conversation import Conversation, Interrupts, seldom_collected
 from .pool import discard, in_background, replace
 from .ranks import Ranks, Server, Workers
 from .returns import Returns

@@ -1,12 +1,15 @@
-"""The learner's line behind a call."""
+"""The learner's lines: the one behind a call, the innermost one in a rank's stack, and their text."""
 
 import functools
 import inspect
+import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
 from types import FrameType
+from typing import Iterable
 
 from ..log.event import Line
 from . import torch_private
@@ -15,6 +18,9 @@ from .own import passes_on
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _WORK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "work.py")  # calls the learner's function
 _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
+# A complete stack as faulthandler writes it: down to the line that started the server, or to where it gives up.
+STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
+FRAME = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 
 @functools.cache
@@ -87,3 +93,30 @@ def _name(frame: FrameType | None) -> str | None:
         return name
     me = frame.f_locals.get("self")
     return f"{type(me).__name__}.{'forward' if name in torch_private.CALL_A_MODULE else name}"
+
+
+# --- lines of a stack ---------------------------------------------------------------------
+
+
+def with_text(line: Line | None) -> Line | None:
+    """The line with its source text, which only the notebook's kernel has for cells."""
+    if line is None or line.text:
+        return line
+    return line._replace(text=linecache.getline(line.file, line.number).strip())
+
+
+def last_place(stderr: str) -> tuple[Line | None, list[str]] | None:
+    """innermost() of the last stack in this text; None if no stack is complete yet."""
+    if not (stacks := STACK.findall(stderr)):
+        return None
+    return innermost(Line(file, int(number), name) for file, number, name in FRAME.findall(stacks[-1]))
+
+
+def innermost(frames: Iterable[Line]) -> tuple[Line | None, list[str]]:
+    """The learner's line in a stack, innermost frame first, and the functions above it."""
+    inside: list[str] = []
+    for line in frames:
+        if is_learners(line.file):
+            return line, inside
+        inside.append(line.function)
+    return None, inside

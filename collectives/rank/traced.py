@@ -53,6 +53,12 @@ class TracedWork(HasSource, Work):
         self._tracer, self.inner, self.parts = tracer, inner, parts
         self.device, self.streams, self.by_torch = device, streams, by_torch
 
+    def of_call(self, event: Event, gives_up: bool) -> None:
+        """Learn about its only call."""
+        self.event, self.captured, self.gives_up = event, event.captured, gives_up
+        if event.op == "recv" and event.src is None:
+            self.any_source = event.group
+
     @property
     def index(self) -> int:
         return self.parts[0].index

@@ -31,7 +31,7 @@ from .discarded import discarded
 from .early_use import Guard, Unwatched, Watch
 from .groups import KnownGroups
 from .idle import Idle
-from .operators import SAME_CALL, arguments, read
+from .operators import SAME_CALL, Reading, arguments, read
 from .point_to_point import WeakMessages, is_blocking, message
 from .tensors import capture, is_dense
 from .traced import Part, TracedWork, in_their_own_words
@@ -135,21 +135,15 @@ class Tracer:
         given = arguments(op, args, kwargs)
         group = torch_private.process_group(given["process_group"])
         ranks = self.groups.ranks(group)
-        if ranks is None:
+        call = None if ranks is None else read(name, given, ranks, self.rank)
+        if call is None or any([t.is_meta for t in call.all_in]):  # on meta tensors torch computes nothing
             return kernel.passed_on(op, keys, args, kwargs)
-        call = read(name, given, ranks, self.rank)
-        if any([t.is_meta for t in call.all_in]):
-            return kernel.passed_on(op, keys, args, kwargs)  # with such tensors torch only goes through the motions
         event, caller = call.event, _python_caller()
         barrier = given.get("tensor")  # only a barrier has one, to name the device
         tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
         device = tensors[0].device if tensors else None
         streams = None if device is None or device.type in WAITED_FOR else self.device.streams(device)
-        event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
-        event.captured = bool(streams) and self.device.captures(streams)
-        frame = _locate(event, caller)
-        if not event.async_op:  # else the Work may give the result
-            event.discarded = discarded(event.op, event.within, frame, call.all_out)
+        frame = self._describe(call, group, device, streams, caller)
         issue = functools.partial(kernel.passed_on, op, keys, args, kwargs)
         self.report_ended()
         if name == "monitored_barrier_":
@@ -158,19 +152,15 @@ class Tracer:
             issue = functools.partial(message, name, group, given)
         elif streams and not event.async_op and (self.waits or barrier is not None):
             issue = functools.partial(self.device.wait_in, event, issue)
+        by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
         with self.order[group.group_name]:  # its calls are numbered in the order in which the backend gets them
             self._report(event, call.inputs, streams)
             out = issue()
-            work = _work_of(out)
-            if work is not None:
-                by_operator = caller is not None and caller.f_code.co_filename == torch_private.OPERATORS_FILE
+            if (work := _work_of(out)) is not None:
                 by_torch = by_operator or event.within is not None
                 traced = TracedWork(self, work, [Part(event.index, call.outputs)], device, streams, by_torch)
-                traced.captured, traced.event = event.captured, event
                 in_stream = bool(streams) and not self.waits and barrier is None  # the rank itself waits in a barrier
-                traced.gives_up = in_stream or self.groups.has_short_timeout(group, event.is_message)
-                if event.op == "recv" and event.src is None:
-                    traced.any_source = event.group
+                traced.of_call(event, in_stream or self.groups.has_short_timeout(group, event.is_message))
                 self.open[event.index] = traced
         if work is None:
             self.device.took(event, call.outputs, device, streams, waited=barrier is not None)
@@ -182,6 +172,20 @@ class Tracer:
             self.watch.settle()
         self.bound_open()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
+
+    def _describe(self, call: Reading, group, device, streams: Streams | None, caller) -> FrameType | None:
+        """Fill in what a call's arguments don't say: where it is made, and how. Returns the frame of the program's line."""
+        event, error = call.event, sys.exc_info()[1]
+        event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
+        event.captured = bool(streams) and self.device.captures(streams)
+        event.line, entry, frame = learners_call(threads.here.given_at)
+        event.handling = None if error is None else brief(error)  # a call in a `finally` would hide it
+        event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
+        if event.is_message:
+            event.async_op = not is_blocking(caller)
+        if not event.async_op:  # else the Work may give the result
+            event.discarded = discarded(event.op, event.within, frame, call.all_out)
+        return frame
 
     def _blocks(self, event: Event, issue: Callable) -> None:
         """A monitored_barrier, the only operator that waits by itself."""
@@ -211,10 +215,7 @@ class Tracer:
 
     def _batching(self) -> tuple[Callable, Callable]:
         """The functions that begin and end a batch, instead of torch's own. gloo has none."""
-        return (
-            lambda group, device_type: self.device.start_batch(group, device_type),
-            lambda group, device_type: self.device.end_batch(group, device_type),
-        )
+        return lambda *about: self.device.start_batch(*about), lambda *about: self.device.end_batch(*about)
 
     # --- its end ------------------------------------------------------------------------
 
@@ -290,22 +291,6 @@ class Tracer:
 
     def now(self) -> float:
         return time.perf_counter() - self._began
-
-
-def _locate(event: Event, caller: FrameType | None) -> FrameType | None:
-    """Fill in where the program makes a call, and how. Returns the frame of its line."""
-    event.line, entry, frame = learners_call(threads.here.given_at)
-    event.handling = _handled()
-    event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
-    if event.is_message:
-        event.async_op = not is_blocking(caller)
-    return frame
-
-
-def _handled() -> str | None:
-    """The exception that the program is handling, in a few words: one that a call in a `finally` would hide."""
-    error = sys.exc_info()[1]
-    return None if error is None else brief(error)
 
 
 def _python_caller() -> FrameType | None:

@@ -18,7 +18,7 @@ from typing import Callable, Iterator
 
 from ..log.event import Line
 from ..log.messages import Skipped
-from ..rank.source import innermost
+from ..rank.callers import innermost
 from . import alarm, report
 from .exit_status import wait_for_end
 from .forwarder import Forwarder, publish

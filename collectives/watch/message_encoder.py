@@ -20,7 +20,7 @@ from typing import Any, Hashable
 
 from ..log import messages
 from ..log.event import MAIN, Event, Value
-from ..rank.source import with_text
+from ..rank.callers import with_text
 from . import lines
 from .ring import RingWriter
 

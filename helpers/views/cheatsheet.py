@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 
 from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture, colour, heading, text_width
-from collectives.draw.cells import JOINT, Grid, Style
+from collectives.draw.cells import JOINT, Grid, Style, Tray
 from collectives.draw.flow import flow
-from collectives.draw.grid import Tray
 from collectives.format import align, wrap
 from collectives.launch.run import run
 from collectives.log import provenance

@@ -8,7 +8,8 @@ from itertools import chain
 
 from collectives.algorithms.schedule import Holdings, Schedule, chunk_name
 from collectives.draw.canvas import FAINT, INK, REDUCED, SOFT, WIDTH, Area, Canvas, Picture, colour, heading, text_width
-from collectives.draw.grid import HeldChunk, Places, Tray, draw_chunks
+from collectives.draw.cells import Tray
+from collectives.draw.grid import HeldChunk, Places, draw_chunks
 from collectives.draw.labels import RankLabels
 from collectives.format import align
 from collectives.frontend import Shown

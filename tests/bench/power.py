@@ -93,7 +93,7 @@ BREAKS = [
         "tests/test_cluster.py -k 'killed or beginning'",
     ),
     Break(
-        "an interrupt is ignored", "collectives.launch.interrupts",
+        "an interrupt is ignored", "collectives.launch.conversation",
         "        self.count += 1\n", "        pass\n",
         "tests/test_kernel.py -k interrupt",
     ),

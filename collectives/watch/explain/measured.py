@@ -177,8 +177,8 @@ class Measurements:
             usual = median(times.values())
             late = [at for at, seconds in times.items() if seconds < SLOW * usual]
             if late and len(late) * 2 < len(times):
-                told = ", ".join(f"rank {rank} on {host}" for rank, host in sorted(late)[:4])
+                latecomers = ", ".join(f"rank {rank} on {host}" for rank, host in sorted(late)[:4])
                 lines.append(
-                    f"In {op} of {size(nbytes)}, {told} spent less time than the others: they came last, and the others waited for them."
+                    f"In {op} of {size(nbytes)}, {latecomers} spent less time than the others: they came last, and the others waited for them."
                 )
         return lines[:6]

@@ -136,8 +136,8 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
 def _steps(complete: list[dict]) -> list[tuple[float, int]]:
     """The steps that the program marked for torch.profiler, with the GPU's times if it has them."""
     for category in ("gpu_user_annotation", "user_annotation"):
-        told = [(e, re.fullmatch(r"ProfilerStep#(\d+)", e["name"])) for e in complete if e.get("cat") == category]
-        if steps := sorted((_when(e)[0], int(number[1])) for e, number in told if number):
+        marks = [(e, re.fullmatch(r"ProfilerStep#(\d+)", e["name"])) for e in complete if e.get("cat") == category]
+        if steps := sorted((_when(e)[0], int(number[1])) for e, number in marks if number):
             return steps
     return []
 
@@ -156,9 +156,9 @@ def _annotations(complete: list[dict]) -> dict[tuple, tuple[list[float], list[di
     for e in complete:
         if _announces(e, NCCL):
             by_thread[e["pid"], e["tid"]].append(e)
-    for told in by_thread.values():
-        told.sort(key=lambda e: e["ts"])
-    return {thread: ([e["ts"] for e in told], told) for thread, told in by_thread.items()}
+    for marks in by_thread.values():
+        marks.sort(key=lambda e: e["ts"])
+    return {thread: ([e["ts"] for e in marks], marks) for thread, marks in by_thread.items()}
 
 
 def _of_kernel(e: dict, annotations: dict, launches: dict, groups: dict) -> Span:
@@ -167,18 +167,18 @@ def _of_kernel(e: dict, annotations: dict, launches: dict, groups: dict) -> Span
     stream = str(args.get("stream", e.get("tid")))
     if "Collective name" in args:
         ranks = args.get("Process Group Ranks")
-        told = tuple(ast.literal_eval(ranks)) if isinstance(ranks, str) and "..." not in ranks else None
+        marks = tuple(ast.literal_eval(ranks)) if isinstance(ranks, str) and "..." not in ranks else None
         name = str(args.get("Process Group Name", ""))
         desc = args.get("Process Group Description", name)
         return Span(
             ops.op_of(args["Collective name"]), ops.dtype_of(args.get("dtype", "")), args.get("In msg nelems"),
-            args.get("Out msg nelems"), desc or name, told or groups.get(name), stream, start, end,
+            args.get("Out msg nelems"), desc or name, marks or groups.get(name), stream, start, end,
         )  # fmt: skip
     launch = launches.get(args.get("correlation"))
-    begins, told = annotations.get((launch["pid"], launch["tid"]), ((), ())) if launch else ((), ())
+    begins, marks = annotations.get((launch["pid"], launch["tid"]), ((), ())) if launch else ((), ())
     place = bisect_right(begins, launch["ts"]) - 1 if launch else -1
-    if place >= 0 and launch["ts"] <= told[place]["ts"] + told[place]["dur"]:
-        op, dtype, into = _announced(told[place])
+    if place >= 0 and launch["ts"] <= marks[place]["ts"] + marks[place]["dur"]:
+        op, dtype, into = _announced(marks[place])
         return Span(op, dtype, into, None, "", None, stream, start, end)
     kernel = re.search(r"nccl(?:Dev)?Kernel_([A-Za-z]+?)(?:_|\(|$)", e["name"])
     op = KERNEL_OPS.get(kernel[1].lower(), kernel[1]) if kernel else e["name"]

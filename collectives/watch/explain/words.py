@@ -59,9 +59,9 @@ def explained(judged: Judged, failures: Sequence[str] = (), all_run: bool = Fals
 
 def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
     """The sentences on the causes of one kind."""
-    told = alike[: wording.MOST]
-    sentences = chain(*(_SENTENCES[cause.kind](names, cause, len(told) > 1) for cause in told))
-    return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, told)]
+    listed = alike[: wording.MOST]
+    sentences = chain(*(_SENTENCES[cause.kind](names, cause, len(listed) > 1) for cause in listed))
+    return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, listed)]
 
 
 def _no_lack(job: DumpedJob) -> str:
@@ -498,8 +498,8 @@ def of_group(job: DumpedJob, group: ProcessGroup) -> str:
 def _group_name(group: ProcessGroup) -> str:
     if group.desc in ("default_pg", "WORLD") or group.name == "0" and group.desc in ("", "undefined"):
         return ""
-    told = group.desc not in ("", "undefined", *backends.NAMES)  # TorchComms has its backend there
-    return f" of group {group.desc if told else group.name[:NAME_LENGTH]}"
+    listed = group.desc not in ("", "undefined", *backends.NAMES)  # TorchComms has its backend there
+    return f" of group {group.desc if listed else group.name[:NAME_LENGTH]}"
 
 
 def sizes(what: Signature) -> str:

@@ -1,7 +1,7 @@
 """The picture of a prediction: each rank's input, and cells with a question mark."""
 
 from collectives.draw.canvas import FAINT, SOFT, Canvas, Picture, colour, heading, ink_on, text_width
-from collectives.draw.grid import Tray
+from collectives.draw.cells import Tray
 from collectives.draw.labels import RankLabels
 
 from .questions import FillIn, ShownCell
