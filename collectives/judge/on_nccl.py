@@ -3,13 +3,13 @@
 A rank issues its calls in order.  A call is queued in a stream, in which one call begins when the one before it has ended,
 and when all has ended that the program had waited for by then; it ends once all its ranks have begun it.
 
-- A group has a communicator, with a stream.  So has each pair of its ranks that sends a message outside of a batch: its
-  messages, both ways, run one after the other, and tags are ignored (ProcessGroupNCCL.cpp, pointToPoint and
+- A group has a communicator, with a stream.  Each pair of its ranks that sends a message outside of a batch has one, too:
+  these messages, both ways, run one after the other, and tags are ignored (ProcessGroupNCCL.cpp, pointToPoint and
   getKeySendRecv; with a device_id, they share the group's stream, which lets no more programs through).
 - A batch is one call of its group: its messages do not wait for each other ("Point-to-point communication" in NCCL's
   guide: calls that need to progress concurrently must be fused in a group call).
 - The first call of a communicator connects it: the rank itself waits until all its ranks have come to theirs (torch's
-  documentation of batch_isend_irecv; of a pair, pytorch/pytorch issue 94819).  So it waits in a barrier.
+  documentation of batch_isend_irecv; pytorch/pytorch issue 94819 for a pair).  So it waits in a barrier.
 
 A send ends with its recv: NCCL may buffer a small message, but promises nothing.  Nor does it promise that the calls of two
 groups run side by side: ranks are to issue them in one order ("Using multiple NCCL communicators concurrently" in its guide).
@@ -87,7 +87,7 @@ class _DeviceRank:
 
 
 def forecast(events: Sequence[Sequence[Event]]) -> Forecast:
-    """How these calls of a run on another backend would go on NCCL.  events: per rank, in order."""
+    """How a run's calls would go on NCCL.  events: per rank, in order."""
     replay, narrow = _Replay(events), _Replay(events, one_stream=True)
     return Forecast(replay.standstill(), replay.connecting(), narrow.standstill(), replay.crossed())
 
@@ -218,7 +218,8 @@ def _rank(calls: Sequence[Event], one_stream: bool) -> _DeviceRank:
 
 
 def _continues(parts: Sequence[Event], event: Event, end: float) -> bool:
-    """Whether a message is of the same batch as the ones before.  end: of the first wait for one of those."""
+    """Whether a message is of the same batch as the ones before.  end: when the program first waited for one."""
     first = parts[0]
-    same = first.within == event.within == BATCH and (first.line, first.group_name) == (event.line, event.group_name)
-    return same and event.start < end
+    if event.within != BATCH or first.within != BATCH or event.start >= end:
+        return False
+    return (first.line, first.group_name) == (event.line, event.group_name)

@@ -67,7 +67,7 @@ class Run:
         Raises ValueError for a different backend, or if not all calls of the run ended well.
         """
         from ..judge.on_nccl import forecast  # few runs ask for it
-        from ..judge.wording.on_nccl import note
+        from ..judge.wording.forecast import note
 
         if backends.of(backend) is not backends.NCCL:
             raise ValueError(f'only the rules of "{backends.NCCL.name}" are known here, not those of {backend!r}.')

@@ -27,9 +27,9 @@ def _hang(forecast: Forecast) -> list[str]:
     if forecast.standstill is None:
         may = "Right here; on NCCL it may hang."
         return [may, *_account(forecast.unordered), _ONE_ORDER] if forecast.unordered else []
-    waits = [own[0] for own in forecast.standstill.waits if own]
-    first = [wait.event for wait in waits]
-    lacking = {(e.ends, e.within == BATCH) for wait in waits for e in wait.call if e.is_message and wait.lacks}
+    firsts = [waits[0] for waits in forecast.standstill.waits if waits]
+    first = [wait.event for wait in firsts]
+    lacking = {(e.ends, e.within == BATCH) for wait in firsts for e in wait.call if e.is_message and wait.lacks}
     rules = []
     if any((ends, not batched) in lacking for ends, batched in lacking):
         rules.append(_APART)
@@ -41,8 +41,8 @@ def _hang(forecast: Forecast) -> list[str]:
 
 
 def _account(standstill: Standstill) -> list[str]:
-    """Who would hold up whom, and where."""
-    first = [own[0].event for own in standstill.waits if own]
+    """The ranks that would wait, with their lines."""
+    first = [waits[0].event for waits in standstill.waits if waits]
     calls = ((e.rank, f"would wait in {call_name(e, standstill.world_size)}", source(e.line)) for e in first)
     return [*blame(standstill), rows(calls)]
 
