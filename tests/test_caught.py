@@ -114,7 +114,7 @@ def test_an_exception_counts_as_caught_by_the_handler_that_keeps_it():
     raised_again()
     last = {message.line: message for message in told}
     [kept] = [message for message in last.values() if message.times]
-    assert kept.what == "ValueError: invalid literal for int() with base 10: 'x'" and kept.calls == 7
+    assert kept.error == "ValueError: invalid literal for int() with base 10: 'x'" and kept.calls == 7
     assert kept.line.file == str(ROOT / "tests" / "test_caught.py") and kept.line.function == "raised_again"
 
 

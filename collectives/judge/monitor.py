@@ -384,18 +384,18 @@ class Monitor(State):
     def _catches(self) -> tuple[tuple[int, messages.Caught], ...]:
         """The latest exceptions that ranks have caught and other ranks less often, which may be why the ranks parted."""
         by_place = Counter(place for caught in self._caught for place in caught)
-        found = []
+        catches = []
         for rank, caught in enumerate(self._caught):
             for place, message in caught.items() if rank not in self._failures else ():
-                least = min(other[place].times for other in self._caught) if by_place[place] == self.world_size else 0
+                least = min(table[place].times for table in self._caught) if by_place[place] == self.world_size else 0
                 if message.times > least and self._is_telling(rank, message):
-                    found.append((rank, message))
-        found.sort(key=lambda pair: -pair[1].calls)
-        return tuple(sorted(found[:MOST_CATCHES], key=lambda pair: pair[0]))
+                    catches.append((rank, message))
+        catches.sort(key=lambda pair: -pair[1].calls)
+        return tuple(sorted(catches[:MOST_CATCHES], key=lambda pair: pair[0]))
 
     def _is_telling(self, rank: int, message: messages.Caught) -> bool:
         """Whether an exception that a rank caught may be why it parted from others: no old one, and no other rank's end."""
-        if is_consequence(Failure(message.kind, message.what, [], started=True)):
+        if is_consequence(Failure(message.kind, message.error, [], started=True)):
             return False
         since = self.made(rank) - message.calls  # calls
         return since == 0 if message.kind in IDIOMS else since <= diagnose.LOOK_BACK

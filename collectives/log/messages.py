@@ -68,7 +68,7 @@ class Caught(NamedTuple):
     times: stretches between two calls in which it caught one of this kind from this line; 0: it was raised again.
     """
 
-    what: str  # "RuntimeError: CUDA out of memory"
+    error: str  # "RuntimeError: CUDA out of memory"
     line: Line
     calls: int
     times: int
@@ -76,7 +76,7 @@ class Caught(NamedTuple):
     @property
     def kind(self) -> str:
         """The name of its class."""
-        return self.what.partition(":")[0]
+        return self.error.partition(":")[0]
 
 
 class Waiting(NamedTuple):

@@ -100,13 +100,13 @@ class Catches:
 
     def _raised_again(self, code: CodeType, offset: int, error: BaseException) -> None:
         with self._lock:
-            noted_in, what, place = self._latest.get(id(error), (None, "", None))
+            noted_in, words, place = self._latest.get(id(error), (None, "", None))
             if place is None or noted_in is not code:
                 return
             del self._latest[id(error)]
             if not place.undone:
                 place.times, place.undone = place.times - 1, True
-                self._emit(Caught(what, place.line, place.calls, place.times))
+                self._emit(Caught(words, place.line, place.calls, place.times))
 
     def _left_torch(self, error: BaseException) -> None:
         _, _, frame = learners_call()
@@ -126,11 +126,11 @@ class Catches:
         elif not place.undone or not place.left:
             return
         place.left, place.times, place.undone = place.left - 1, place.times + 1, False
-        what = brief(error)
+        words = brief(error)
         if len(self._latest) == REMEMBERED:
             del self._latest[next(iter(self._latest))]
-        self._latest[id(error)] = code, what, place
-        self._emit(Caught(what, place.line, calls, place.times))
+        self._latest[id(error)] = code, words, place
+        self._emit(Caught(words, place.line, calls, place.times))
 
 
 class _FromLog(logging.Handler):

@@ -146,7 +146,7 @@ _WRITERS: dict[type, Callable[..., list]] = {
     messages.Issued: lambda m, _: ["issued", m.index, m.at, m.after],
     messages.NotFinite: lambda m, _: ["not finite", m.index],
     messages.Misused: lambda m, text: ["misused", m.index, m.how, text(m.line)],
-    messages.Caught: lambda m, text: ["caught", m.what, text(m.line), m.calls, m.times],
+    messages.Caught: lambda m, text: ["caught", m.error, text(m.line), m.calls, m.times],
     messages.Resumed: lambda *_: ["resumed"],
     messages.WorkBegan: lambda m, _: ["began", *m],
     messages.WorkEnded: lambda m, _: ["ended", *m],

@@ -68,7 +68,7 @@ def handled(events: Iterable[Event | None]) -> list[str]:
 def caught(verdict: Verdict) -> list[str]:
     """A sentence for each exception that a rank caught and others did not."""
     return [
-        f"Earlier, {after(message.calls)}, rank {rank} caught {message.what}\n  {source(message.line)}"
+        f"Earlier, {after(message.calls)}, rank {rank} caught {message.error}\n  {source(message.line)}"
         for rank, message in verdict.catches
     ]
 
