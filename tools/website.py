@@ -40,12 +40,14 @@ PAGES = (
     "first_hour",
     "watch_your_job",
     "three_in_the_morning",
+    "explain_a_log",
     "cheatsheet",
     "reference",
     "calibration",
     "mistakes",
     "bench",
 )
+EXAMPLE = ROOT / "tests" / "corpus" / "nccl" / "absent.log"  # of a job that hung
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 SINGLE_PAGE_CELLS = 20  # a notebook with up to this many cells is one page
@@ -131,6 +133,11 @@ class Figures:
                 {"src": f"{self.static}/figures/{name}-{theme}.svg", "alt": alt, **size, "class": f"only-{theme}"}
             )
         return came | {"picture": files}
+
+    def explainer(self) -> str:
+        """A box for logs, which are explained on the page; nothing where pages have no Python."""
+        example = EXAMPLE.read_text(encoding="utf-8")
+        return self._live({"kind": "explain", "weighs": self.weighs, "example": example}, "") if self.weighs else ""
 
     def editor(self, source: str) -> str | None:
         """A cell that a reader can write in; None if its function isn't a task of the page."""
@@ -299,7 +306,10 @@ def fit(
     )
     if page.suffix == ".md":
         text = text.replace("# Collectives\n", "# About the course\n", 1) if page.name == "README.md" else text
-        path.write_text(fit_links(fit_images(text, page, figures), page, source, places), encoding="utf-8")
+        text = fit_links(fit_images(text, page, figures), page, source, places)
+        if page.stem == "explain_a_log":
+            text = text.replace("<!-- explain -->", f"```{{raw}} html\n{figures.explainer()}\n```")
+        path.write_text(text, encoding="utf-8")
         return
     content = json.loads(text)
     content["cells"].insert(1, markdown(plays(page)))

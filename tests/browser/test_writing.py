@@ -135,3 +135,25 @@ def test_a_division_is_planned_by_the_library_on_the_page(chrome, site, address)
     assert figure.get_by_text("data 16, tensor 4, pipeline 4 x 5 on 256 x H100").is_visible()
     page.close()
     assert wrong == []
+
+
+def test_a_log_is_explained_on_the_page_by_keyboard(chrome, site, address):
+    wrong = []
+    for width, scheme in ((390, "light"), (1280, "dark")):
+        context = chrome.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(f"{address}/notebooks/explain_a_log.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.get_by_role("button", name="Put in an example").press("Enter")
+        page.get_by_label("A log").press("Control+Enter")
+        page.get_by_text("Rank 1 holds up the other rank: it has not made all_reduce #2.").wait_for()
+        page.get_by_role("button", name="Clear").press("Enter")
+        page.get_by_label("Files").set_input_files({"name": "host.log", "mimeType": "", "buffer": b"nothing of note"})
+        page.get_by_role("button", name="Explain").press("Enter")
+        page.get_by_text("can be explained").wait_for()
+        page.screenshot(path=SCREENSHOTS / f"site-explain-{width}.png", full_page=True)
+        context.close()
+    assert wrong == []

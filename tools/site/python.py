@@ -1,4 +1,4 @@
-"""Python for pages: Pyodide's core, and the parts of the library that judge a reader's code and plan a division.
+"""Python for pages: Pyodide's core, and the parts of the library that judge a reader's code, plan a division and explain logs.
 
 Pyodide comes from npm when the site is built, and is served with the site.
 """
@@ -15,7 +15,8 @@ from helpers.views.web import WORKER
 
 PYODIDE = "pyodide@314.0.7"  # its Python is 3.14
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-ANSWER = "collectives.figures.written, collectives.figures.planning"  # see worker.mjs
+# See worker.mjs.
+ANSWER = "collectives.figures.written, collectives.figures.planning, collectives.watch.explain.command"
 SCRIPT = f"import sys, {ANSWER}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
 DATA = [
     f"collectives/machines/{name}.csv" for name in ("gpus", "links", "models", "networks")

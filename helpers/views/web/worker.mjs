@@ -1,5 +1,6 @@
 // Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/figures/written.py, and
-// what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, or {planned: [...]}.
+// what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, {planned: [...]}, or
+// {evidence: [[name, bytes], ...]}, files that collectives/watch/explain explains.
 
 import { loadPyodide } from "./pyodide.mjs"
 
@@ -28,15 +29,36 @@ def answer(question):
         case {"planned": given}:
             from collectives.figures.planning import plan_data
             return json.dumps(plan_data(*given))
+        case {"evidence": folder}:
+            from collectives.watch.explain.command import explain
+            try:
+                return json.dumps({"words": explain(folder).replace(f"{folder}/", "")})
+            except (OSError, ValueError) as error:
+                return json.dumps({"failure": str(error).replace(folder, "what you gave")})
 answer
 `
+
+let asked = 0
+
+/** The folder, new, into which these files are put; a name that is there twice gets a folder of its own. */
+function put(files, evidence) {
+  const folder = `/evidence${asked++}`
+  files.mkdir(folder)
+  for (const [name, bytes] of evidence) {
+    let place = folder
+    for (let n = 2; files.analyzePath(`${place}/${name}`).exists; n++) place = `${folder}/${n}`
+    files.mkdirTree(place)
+    files.writeFile(`${place}/${name}`, bytes)
+  }
+  return folder
+}
 
 try {
   const library = fetch(new URL("collectives.zip", import.meta.url)).then(answer => answer.arrayBuffer())
   const python = await loadPyodide()
   python.unpackArchive(await library, "zip")
   const answer = python.runPython(START)
-  self.onmessage = ({ data }) => postMessage({ result: JSON.parse(answer(JSON.stringify(data))) })
+  self.onmessage = ({ data }) => postMessage({ result: JSON.parse(answer(JSON.stringify(data.evidence ? { evidence: put(python.FS, data.evidence) } : data))) })
   postMessage({ ready: true })
 } catch (error) {
   postMessage({ failure: String(error.message ?? error) })

@@ -10,8 +10,9 @@ const python = {
   run(source, task, progress) {
     return this.ask({ source, task }, progress)
   },
-  /** question: as worker.mjs takes it; progress: told how many bytes are loaded. */
-  async ask(question, progress) {
+  /** question: as worker.mjs takes it; progress: told how many bytes are loaded; patience: milliseconds; late: said after them. */
+  async ask(question, progress, patience = PATIENCE,
+    late = `After ${PATIENCE / 1000} s the code was still running, so it was ended. Which loop has no end?`) {
     if (!SERVED) throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
     this.begin(progress)
     await this.ready
@@ -20,8 +21,8 @@ const python = {
         this.worker.terminate()
         this.worker = null
         this.begin(() => {}) // for the next run
-        failed(new Error(`After ${PATIENCE / 1000} s the code was still running, so it was ended. Which loop has no end?`))
-      }, PATIENCE)
+        failed(new Error(late))
+      }, patience)
       this.worker.onmessage = ({ data }) => (clearTimeout(clock), done(data.result))
       this.worker.postMessage(question)
     })
