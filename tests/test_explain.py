@@ -17,7 +17,7 @@ from collectives.judge.verdict import Cause
 from collectives.watch.explain import dump, evidence, words
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.messages import Judged
-from collectives.watch.explain.waits import Job
+from collectives.watch.explain.waits import DumpedJob
 from collectives.watch.writer import Writer
 from tests import ROOT
 from tests.bench import dumps as bench
@@ -111,17 +111,17 @@ def _until(true, seconds: float = 60.0) -> None:
 # --- as NCCL would leave them -------------------------------------------------------------
 
 
-def job_of(played: Played, missing=(), **options) -> Job:
+def job_of(played: Played, missing=(), **options) -> DumpedJob:
     shared: dict = {}
     written = {r: pickle.loads(pickle.dumps(played.dump(r, **options))) for r in range(played.size) if r not in missing}
-    return Job({rank: dump.read(data, f"rank_{rank}", shared) for rank, data in written.items()})
+    return DumpedJob({rank: dump.read(data, f"rank_{rank}", shared) for rank, data in written.items()})
 
 
-def told(job: Job) -> str:
+def told(job: DumpedJob) -> str:
     return words.explained(Judged(job))
 
 
-def cause_of(job: Job) -> Cause:
+def cause_of(job: DumpedJob) -> Cause:
     """The one cause that there is."""
     (cause,) = Judged(job).causes
     return cause
@@ -318,7 +318,7 @@ def test_what_is_coalesced_is_one_call():
     for each in data:
         for e in each["entries"][1:3]:
             e.pop("frames")
-    job = Job({rank: dump.read(each, f"rank_{rank}", {}) for rank, each in enumerate(data)})
+    job = DumpedJob({rank: dump.read(each, f"rank_{rank}", {}) for rank, each in enumerate(data)})
     assert [launch.what.op for launch in job.dumps[0].launches] == ["all_reduce", "coalesced"]
     assert told(job).startswith("Ranks 0 and 1 hold up each other: in call #2")
 
@@ -378,7 +378,7 @@ def test_no_rank_of_gloo_is_late_because_its_recorder_has_not_noticed_the_end():
         for number, e in enumerate(each["entries"]):
             e |= {"state": "scheduled", "retired": rank == 0 or number == 0}
             e["profiling_name"] = e["profiling_name"].replace("nccl:", "gloo:")
-    said = told(Job({rank: dump.read(each, f"rank_{rank}", {}) for rank, each in enumerate(data)}))
+    said = told(DumpedJob({rank: dump.read(each, f"rank_{rank}", {}) for rank, each in enumerate(data)}))
     assert said.startswith("No rank lacks a call: ranks 0 and 1 have made all_reduce #2"), said
 
 
@@ -492,7 +492,7 @@ def test_sixty_four_ranks_take_about_a_second(tmp_path):
     Played(dumps.mesh(2, 4, 8), programs).write(tmp_path)
     begin = time.process_time()
     found = evidence.gather([tmp_path])
-    job = Job({each.rank: each for each in found.dumps})
+    job = DumpedJob({each.rank: each for each in found.dumps})
     assert cause_of(job).ranks == (21,)
     assert time.process_time() - begin < 1.0
 
