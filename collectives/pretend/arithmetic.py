@@ -401,7 +401,7 @@ _largest, _least = _place_of(operator.gt), _place_of(operator.lt)
 
 
 def _extreme(name: str, at: Function, of_two: Function) -> tuple[Function, Function, Function]:
-    """max, amax and argmax; or those of the least."""
+    """max, amax and argmax, or min, amin and argmin."""
 
     def nonempty(x: Tensor, dim: Any) -> None:
         if not x.numel() and dim is None:

@@ -8,7 +8,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 from .dtypes import Absent
 from .tensor import Tensor, new
 
-Backward = Callable[[Tensor], Sequence["Tensor | None"]]  # a result's gradient -> those of what it was made of
+Backward = Callable[[Tensor], Sequence["Tensor | None"]]  # a result's gradient -> the gradients of its inputs
 
 
 class Node(NamedTuple):

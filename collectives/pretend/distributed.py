@@ -126,7 +126,7 @@ def _reduction(op: Any) -> str:
 
 
 def _unfit(op: str, x: Tensor) -> Exception | None:
-    """What gloo says of a reduction of this kind of numbers."""
+    """gloo's error for a reduction of this kind of numbers."""
     if op in BITWISE and x.dtype.is_floating_point:
         return RuntimeError(f"Cannot use ReduceOp.{op} with non-integral dtype")
     if op == "AVG" and not x.dtype.is_floating_point:
@@ -146,7 +146,7 @@ def _options(x: Tensor) -> str:
 
 
 def _like(name: str, first: Tensor, tensors: Iterable[Tensor]) -> Exception | None:
-    """What gloo says of tensors of a list that aren't of one kind and size."""
+    """gloo's error for a list of tensors that differ in kind or size."""
     for k, x in enumerate(tensors):
         if x.dtype is not first.dtype:
             return RuntimeError(
@@ -232,7 +232,7 @@ def _aliased(tensors: list[Tensor]) -> bool:
 def _root_of(
     members: RankGroup, root: Any, group_root: Any, op: str, default: int | None = None
 ) -> tuple[int, Exception | None]:
-    """A root's rank in the world, and what gloo says of one that doesn't exist."""
+    """A root's rank in the world, and gloo's error for one that doesn't exist."""
     if root is None and group_root is None:
         if default is None:
             raise ValueError("Must specify global_rank or group_rank")
@@ -411,7 +411,7 @@ def all_gather_single(output: Tensor, input: Tensor, group: Any = None, async_op
 
 
 def _ungathered(name: str, output: Tensor, input: Tensor, size: int) -> Exception | None:
-    """What gloo says of an output that doesn't fit."""
+    """gloo's error for an output that doesn't fit."""
     if output.numel() % size or output.shape and output.shape[0] % size:
         return RuntimeError(
             f"ProcessGroupGloo::{name}: invalid output tensor list at index 0 (expected length {size}, got "

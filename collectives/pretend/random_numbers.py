@@ -10,7 +10,7 @@ from . import dtypes
 from .dtypes import dtype
 from .tensor import Tensor, new, spread
 
-BY_SIXTEEN = 16  # from so many on, normal numbers are result sixteen at a time
+BY_SIXTEEN = 16  # from this number on, normal numbers are result sixteen at a time
 
 
 class Generator:

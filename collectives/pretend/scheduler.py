@@ -1,6 +1,6 @@
 """Keeps pretended ranks running without threads: each is called until it can't go on, and from its start again when it can.
 
-What its calls gave the first time they give again, so it comes to where it was.  So a program must do the same when it is
+Its calls give what they gave the first time, so it comes to where it was.  A program must do the same when it is
 called again; torch's random numbers and Python's do.
 """
 
@@ -19,7 +19,7 @@ from .autograd import Following
 from .dtypes import Absent
 from .world import RUNS, Rank, Suspended, World
 
-SECONDS = 10.0  # what a verdict says of ranks that wait for something that isn't a call
+SECONDS = 10.0  # in the verdict on ranks that wait for something that isn't a call
 
 
 class Ending(NamedTuple):
@@ -48,7 +48,7 @@ def replay(world: World, program: Callable[[int], Callable[[], Any]]) -> Ending:
 
 
 def _go(world: World, rank: Rank, program: Callable[[int], Callable[[], Any]]) -> str:
-    """Call a rank's function until it ends or can't go on.  Returns what it printed."""
+    """Run a rank's function until it ends or can't go on.  Returns what it printed."""
     random_numbers.manual_seed(rank.number)
     random.seed(rank.number)
     Following.on = True

@@ -555,7 +555,7 @@ def spread(shape: Sequence) -> Sequence[int]:
 
 
 def sizes(shape: Sequence, count: int) -> list[int]:
-    """A shape for so many elements, with the size that -1 means."""
+    """A shape for this number of elements, with the size that -1 means."""
     target = [operator.index(size) for size in spread(shape)]
     if -1 in target:
         rest = prod(size for size in target if size != -1)

@@ -1,4 +1,4 @@
-"""What a world does with tensors, apart from the program: it reads, copies, cuts, adds and fills them, unseen by guards and autograd."""
+"""The world's own use of tensors: it copies, cuts, adds and fills them without guards or autograd."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def modules() -> dict[str, ModuleType]:
 
 
 def install() -> ModuleType:
-    """Make `import torch` give this one, in a Python that has none."""
+    """Make `import torch` give this one, in a Python without torch."""
     parts = modules()
     for name, function in METHODS_ONLY.items():
         setattr(Tensor, name, function)

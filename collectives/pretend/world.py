@@ -132,7 +132,7 @@ class World:
         return None if value is None else self.memory.copy(value)
 
     def result(self, event: Event) -> Any:
-        """What a call that is complete leaves its rank: a flat tensor, a list of them, or None for nothing."""
+        """The outcome of a complete call for its rank: a flat tensor, a list of them, or None for nothing."""
         call = self.monitor.call_of(event)
         if event.is_message:
             return call.events[0].before if event.op == "recv" else None
@@ -167,7 +167,7 @@ class World:
     def _has_sums(self, event: Event, call: Call) -> bool:
         """Whether a rank's part in a reduce that some have not made can have ended.
 
-        One chunk's sum needs the ranks that it passed. Of several, some come around from ranks below, whom all wait for.
+        One chunk's sum needs the ranks that it passed. Several chunks come around from the ranks below too, so all wait for all.
         """
         size, here = len(event.group), event.group.index(event.rank)
         count = event.nbytes // event.dtype.itemsize
@@ -266,7 +266,7 @@ class Rank:
         self.world.emit(self.number, message)
 
     def suspend(self, waits_for: Any) -> None:
-        """Stop here, until the world says that it goes on."""
+        """Stop here, until the world lets it continue."""
         self.waits_for, self.line, self.run = waits_for, learners_line(), None
         raise Suspended
 
@@ -347,7 +347,7 @@ class Rank:
         return self.groups[index] if self.number in ranks else None
 
     def has_members(self, index: int, ranks: tuple[int, ...]) -> bool:
-        """Whether all members make this group, with this one's idea of who they are."""
+        """Whether all members make this group, with the same members in mind."""
         if self.number not in ranks:
             return True
         groupings = self.world.monitor._nth_groups(index)
@@ -462,7 +462,7 @@ def learners_line() -> Line | None:
     return line_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-RUNS: dict[str, Any] = {}  # "code": of the function that calls the program's
+RUNS: dict[str, Any] = {}  # "code" -> the function that calls the program's
 
 
 def line_of(file: str, number: int | None, function: str) -> Line:

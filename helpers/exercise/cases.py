@@ -114,6 +114,6 @@ def _numbers(value: torch.Tensor) -> str:
 
 def _shortest(number: float) -> str:
     """A number in the fewest digits that give its float32 again."""
-    (wanted,) = unpack("f", pack("f", number))
+    (single,) = unpack("f", pack("f", number))
     digits = (float(f"{number:.{count}g}") for count in range(1, 10))
-    return repr(next(short for short in digits if unpack("f", pack("f", short)) == (wanted,)))
+    return repr(next(short for short in digits if unpack("f", pack("f", short)) == (single,)))
