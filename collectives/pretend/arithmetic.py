@@ -12,8 +12,9 @@ from itertools import accumulate
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import dtypes
-from .autograd import Following, backward, follow, follow_choice, writes_into
+from .autograd import Following, backward, follow, follow_choice, follow_view, writes_into
 from .dtypes import Absent, dtype
+from .printing import written
 from .tensor import Tensor, broadcast, nested, new, place, spread, tensor
 
 Function = Callable[..., Any]
@@ -790,6 +791,10 @@ def _not_there(x: Tensor, name: str) -> Any:
 
 def _install() -> None:
     """Give Tensor its operators and methods."""
+    setattr(Tensor, "_follow_view", follow_view)
+    setattr(Tensor, "_follow_choice", follow_choice)
+    setattr(Tensor, "_writes_into", writes_into)
+    setattr(Tensor, "__repr__", written)
     for name, (plain, reflected, in_place) in BINARY.items():
         setattr(Tensor, f"__{name}__", plain)
         setattr(Tensor, f"__r{name}__", reflected)

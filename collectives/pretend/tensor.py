@@ -103,6 +103,11 @@ class Tensor:
         self.strides = tuple(strides)
         self.requires_grad, self.grad, self.node = False, None, None
 
+    # How results follow from it, and how it is printed: arithmetic.py gives it these, with its operators.
+    _follow_view: Callable[[Tensor, Tensor], Tensor]
+    _follow_choice: Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+    _writes_into: Callable[[Tensor], None]
+
     # --- memory -------------------------------------------------------------------------------
 
     def places(self) -> Sequence[int]:
@@ -254,11 +259,6 @@ class Tensor:
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if not self.shape else object.__format__(self, spec)
 
-    def __repr__(self) -> str:
-        from .printing import written
-
-        return written(self)
-
     def __deepcopy__(self, memo: dict) -> Tensor:
         twin = new(self.peek(), self.shape, self.dtype)
         twin.requires_grad = self.requires_grad
@@ -271,9 +271,7 @@ class Tensor:
 
     def as_view(self, shape: Iterable[int], strides: Sequence[int], offset: int) -> Tensor:
         """Other elements of the same memory."""
-        from .autograd import follow_view
-
-        return follow_view(self, Tensor(self.storage, self.dtype, shape, strides, offset))
+        return self._follow_view(Tensor(self.storage, self.dtype, shape, strides, offset))
 
     def view(self, *shape) -> Tensor:
         if len(shape) == 1 and isinstance(shape[0], dtype):
@@ -450,9 +448,7 @@ class Tensor:
         return view if chosen is None else view._gathered(*chosen)
 
     def __setitem__(self, index, value) -> None:
-        from .autograd import writes_into
-
-        writes_into(self)
+        self._writes_into()
         view, chosen = self.detach()._basic(index)
         target = view if chosen is None else view._numbered(*chosen)
         source = value.detach() if isinstance(value, Tensor) else tensor(value, dtype=self.dtype)
@@ -536,11 +532,9 @@ class Tensor:
         return new(picked, (*self.shape[:dim], *shape, *self.shape[dim + len(indices) :]), dtypes.int64)
 
     def _gathered(self, dim: int, indices: list[Tensor]) -> Tensor:
-        from .autograd import follow_choice
-
         numbers = self._numbered(dim, indices)
         chosen, elements = numbers.peek(), self.values()
-        return follow_choice(self, new([elements[k] for k in chosen], numbers.shape, self.dtype), chosen)
+        return self._follow_choice(new([elements[k] for k in chosen], numbers.shape, self.dtype), chosen)
 
 
 def _is_mask(item: Any) -> bool:
