@@ -272,9 +272,9 @@ COMMAND = [f"--{name}={value}" for name, value in SMALL.items()] + ["--rows=12",
 
 
 def torchrun(ranks, *arguments):
-    """The program under torchrun, in a process group of its own."""
+    """A program under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def steps_in(output):
@@ -290,10 +290,12 @@ def expected_steps(count):
 def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     program = [str(TRAINER / "train.py"), *COMMAND, f"--save={tmp_path}", "--every=2"]
     job, seen = torchrun(8, *program, "--steps=1000", "--pp=2", "--fs=2", "--tp=2"), ""
-    while "step 5" not in seen:
-        seen += job.stdout.readline()
-    os.killpg(job.pid, signal.SIGKILL)
-    job.communicate()
+    while "step 5" not in seen and (line := job.stdout.readline()):
+        seen += line
+    workers = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(workers[3]), signal.SIGKILL)  # torchrun then stops the others
+    job.communicate(timeout=120)
+    assert job.returncode != 0
     saved = int((tmp_path / "latest").read_text().removeprefix("step"))
     job = torchrun(4, *program, f"--steps={saved + 4}", "--ep=2", "--cp=2")
     output, words = job.communicate(timeout=300)
