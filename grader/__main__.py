@@ -37,19 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--names", default="", help=f"how submissions are named: {', '.join(NAMES)}, or a pattern with (?P<student>...)"
     )
     add("--exercises", default="", metavar="02,05", help="the exercises that count (default: what the class handed in)")
-    add(
-        "--assignment",
-        type=Path,
-        metavar="FILE",
-        help="exercises, points, due date, attempt and lateness, see INSTRUCTOR.md",
-    )
+    add("--assignment", type=Path, metavar="FILE", help="exercises, points, due date, lateness, see INSTRUCTOR.md")
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
-    add(
-        "--roster",
-        type=Path,
-        metavar="CSV",
-        help="the class list: who handed in nothing, and what Canvas and Moodle import",
-    )
+    add("--roster", type=Path, metavar="CSV", help="the class list: who is missing, and what Canvas and Moodle import")
     add("--minutes", type=float, default=5.0, help="that the answers of one file may take (default: 5)")
     add("--fail-under", type=float, default=0.0, metavar="PERCENT", help="end with 1 if anybody has less of the points")
     add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")

@@ -18,6 +18,8 @@ from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check,
 
 from .inside.cell import plain
 
+MOST_CHARACTERS = 16_384  # of an answer, lest it is a table of inputs that were seen; the tests' longest has 3,467
+
 
 class UnusableSubmission(Exception):
     """A file that cannot be graded. The message has the reason and the remedy."""
@@ -94,6 +96,11 @@ def parse(path: Path, content: bytes) -> Submission:
             raise UnusableSubmission(f"{path}: {flaw}")
         used += (parts := _parts(wanted, matches[0], cells))
         answers[wanted.id] = "\n".join(map(_source, parts))
+        if (length := len(answers[wanted.id])) > MOST_CHARACTERS:
+            raise UnusableSubmission(
+                f"{path}: the answer cell of {_function(wanted)} has {length:,} characters, and an answer has at most "
+                f"{MOST_CHARACTERS:,}. Compute what you look up in it, and leave out tables and data."
+            )
     others = [cell if cell not in used else {} for cell in cells]
     submission = Submission(path, exercise, answers, _strays(exercise, others))
     names = [name for source in stubs.values() for name in _functions(source)] if submission.untouched else []

@@ -469,6 +469,21 @@ def test_what_is_drawn_to_be_divided_is_more_than_a_table_holds():
     assert len(set(jobs)) > 0.75 * len(jobs)
 
 
+@pytest.mark.slow
+def test_what_divides_one_job_often_fails_for_its_nearest_neighbor():
+    """So a table that answers with its nearest job has no points, however many jobs it holds."""
+    divide, file = TASKS["divide"], module("18_divide_a_model")
+    drawn = [case for case in divide.cases if case.kind in file.DRAWN]
+    jobs = [(case, file.job_of(divide.arguments(case, str(seed))[0])) for seed in range(3) for case in drawn]
+
+    def fails(case, job):
+        near = file.fastest(job._replace(batch=job.batch + job.gpus // 8)).division
+        way = near.data, near.tensor, near.pipeline, near.shard
+        return file.verdict(case, job.figures, way, budget=True) is not None
+
+    assert sum(fails(*entry) for entry in jobs) > len(jobs) // 4
+
+
 # --- messages as a learner reads them -------------------------------------------------------
 
 

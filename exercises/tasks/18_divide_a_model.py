@@ -30,12 +30,13 @@ class Job(NamedTuple):
     gpu: str = "H100"
     layers: int = 0  # 0: as many as the model has
     head: int = 0  # numbers in a head; 0: as many as in the model's
+    filled: int = 0  # bytes, three quarters of a GPU's memory; 0: of the memory that such a GPU has
 
     @property
     def shape(self) -> Shape:
         model = shape(self.model)
         head = self.head or model.hidden // model.heads
-        ffn = model.ffn and model.ffn * head * model.heads // model.hidden
+        ffn = model.ffn and model.ffn * head * model.heads // model.hidden // 8 * 8  # tensor ranks divide it
         layers = self.layers or model.layers
         return model.with_(length=LENGTH, layers=layers, hidden=head * model.heads, ffn=ffn)
 
@@ -43,7 +44,12 @@ class Job(NamedTuple):
     def figures(self) -> tuple[int, ...]:
         """The arguments of divide."""
         kept = memory(self.shape, Division(recompute="pointwise"), 1).activations
-        return int(self.shape.parameters), self.shape.layers, int(kept), FILLED[self.gpu], self.gpus, self.batch
+        return int(self.shape.parameters), self.shape.layers, int(kept), self.memory, self.gpus, self.batch
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a GPU should hold at most."""
+        return self.filled or FILLED[self.gpu]
 
 
 JOBS = {
@@ -51,23 +57,28 @@ JOBS = {
     "GPT 7.5B on 64 GPUs": Job("GPT 7.5B", 64, 128),
     "Llama 3 70B on 256 GPUs": Job("Llama 3 70B", 256, 512),
     "Llama 3 70B on 128 H200s": Job("Llama 3 70B", 128, 256, "H200"),
+    "Llama 3 8B on 64 GPUs": Job("Llama 3 8B", 64, 32),
     "GPT 7.5B on 16,384 GPUs": Job("GPT 7.5B", 16384, 2048),
     "Llama 3 70B on 4,096 GPUs": Job("Llama 3 70B", 4096, 2048),
     "Llama 3 405B on 4,096 GPUs": Job("Llama 3 405B", 4096, 2048),
     "Llama 3 405B on 16,384 GPUs": Job("Llama 3 405B", 16384, 2048),
 }
-DRAWN = {  # what a case says -> models, GPUs, sequences per step
+DRAWN = {  # what a case says -> models, GPUs
     "a model of up to 25 billion parameters": (
-        ("Llama 2 7B", "LLaMA 13B", "GPT 18B", "GPT 22B", "Nemotron-4 15B"), (64, 128, 256, 512), (256, 512, 1024)),
+        ("Llama 2 7B", "LLaMA 13B", "GPT 18B", "GPT 22B", "Nemotron-4 15B"), (64, 128, 256, 512)),
     "a model of 35 to 80 billion parameters": (
-        ("GPT 39B", "LLaMA 65B", "GPT 76B", "Llama 2 70B"), (256, 512, 1024), (512, 1024)),
+        ("GPT 39B", "LLaMA 65B", "GPT 76B", "Llama 2 70B"), (256, 512, 1024)),
     "a model of 130 to 180 billion parameters": (
-        ("GPT 146B", "GPT 175B", "BLOOM 176B", "GLM 130B"), (512, 1024, 2048), (512, 1024)),
+        ("GPT 146B", "GPT 175B", "BLOOM 176B", "GLM 130B"), (1024, 2048)),
 }  # fmt: skip
 
 
-# How often each is drawn, with one of many depths and widths: of the jobs drawn next, a table of those seen has hardly any.
+# How often each is drawn, with one of many depths, widths, batches and memories: two jobs that are alike in all of these
+# have different answers, since one batch can be divided and the next can't, so no table of jobs has the answer to the next.
 TIMES = 3
+# Per step, for each eight GPUs, by a case's number: the first leaves room for many stages, the others have odd divisors.
+SEQUENCES = (4, 8, 16), range(4, 17), range(4, 17)
+GIB = range(44, 61)  # of an H100's memory
 
 
 def depths(model: str) -> range:
@@ -86,19 +97,21 @@ def draw_job(d) -> tuple[int, ...]:
     """The arguments of divide."""
     if d.case.kind in JOBS:
         return JOBS[d.case.kind].figures
-    model, gpus, batch = (among[d.integer(0, len(among))] for among in DRAWN[d.case.kind])
-    layers, head = (among[d.integer(0, len(among))] for among in (depths(model), widths(model)))
-    return Job(model, gpus, batch, layers=layers, head=head).figures
+    model, gpus = (among[d.integer(0, len(among))] for among in DRAWN[d.case.kind])
+    drawn = (depths(model), widths(model), SEQUENCES[d.case.size], GIB)
+    layers, head, sequences, gib = (among[d.integer(0, len(among))] for among in drawn)
+    return Job(model, gpus, gpus // 8 * sequences, layers=layers, head=head, filled=gib * 2**30).figures
 
 
 @cache
 def job_of(figures: tuple[int, ...]) -> Job:
     """The Job that has these figures."""
     _, layers, _, filled, gpus, batch = figures
-    gpu = next(gpu for gpu, nbytes in FILLED.items() if nbytes == filled)
     named = [job for job in JOBS.values() if job.figures == figures]
     models = chain(*(names for names, *_ in DRAWN.values()))
-    drawn = (Job(model, gpus, batch, gpu, layers, head) for model in models for head in widths(model))
+    drawn = (
+        Job(model, gpus, batch, layers=layers, head=head, filled=filled) for model in models for head in widths(model)
+    )
     return next(job for job in chain(named, drawn) if job.figures == figures)
 
 
@@ -107,7 +120,8 @@ def priced(job: Job, data: int, tensor: int, pipeline: int, shard: int) -> Step:
     """The price of a division, its pipeline interleaved layer by layer. Raises ValueError for one that isn't possible."""
     chunks = -(-job.shape.layers // pipeline) if pipeline > 1 else 1
     way = Division(data, tensor, pipeline, shard=shard, chunks=chunks, recompute="pointwise")
-    return step(job.shape, way, job.batch, cluster(job.gpu, job.gpus), program="FSDP")
+    capacity = job.filled / 0.75 if job.filled else None
+    return step(job.shape, way, job.batch, cluster(job.gpu, job.gpus), program="FSDP", capacity=capacity)
 
 
 def possible(job: Job) -> Iterator[Step]:
@@ -121,8 +135,8 @@ def possible(job: Job) -> Iterator[Step]:
 
 @cache
 def fastest(job: Job) -> Step:
-    """The fastest division that fills no more than `memory`."""
-    return min((s for s in possible(job) if s.memory.total <= FILLED[job.gpu]), key=lambda s: s.time)
+    """The fastest division that fills 90% of `memory` at most, so a count that is less exact finds one as fast."""
+    return min((s for s in possible(job) if s.memory.total <= 0.9 * job.memory), key=lambda s: s.time)
 
 
 def degrees_of(result: Any, gpus: int) -> tuple[int, ...]:

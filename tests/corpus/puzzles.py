@@ -820,7 +820,7 @@ WRONG = {
         (speed_forgotten, "is right, but slow(?s:.*)the data ranks send(?s:.*)does T reach F/B"),
         (long_rings_forgotten, "70B on 4,096(?s:.*)the data ranks send(?s:.*)B is small where the ring is long"),
         (most_stages, "is right, but slow(?s:.*)the pipeline's bubble(?s:.*)Would fewer stages do"),
-        (cards_forgotten, "405B on 4,096(?s:.*)the data ranks send(?s:.*)only one of its eight cards"),
+        (cards_forgotten, "is right, but slow(?s:.*)the data ranks send(?s:.*)only one of its eight cards"),
         (activations_forgotten, "Llama 3 8B.*doesn't fit(?s:.*)fit one without the other"),
         (batch_forgotten, "isn't possible: data x microbatch(?s:.*)each data rank needs a sequence"),
         (stages_cut_activations, "doesn't fit(?s:.*)keeps a sequence for every stage"),
