@@ -8,7 +8,7 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_100  # lines of functions, in
+MOST_ENTERED = 3_145  # lines of functions, in
 MOST_FILES = 52
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
@@ -36,7 +36,7 @@ CEILINGS = {
     "collectives/train": 2_215,
     "collectives/watch": 8_858,
     "grader": 4_826,
-    "helpers": 4_635,
+    "helpers": 4_649,
     "tools": 2_295,
 }
 

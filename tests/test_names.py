@@ -34,7 +34,6 @@ SAME_STEM = {
     "alike": "steps of a schedule that are alike, and submissions that are",
     "calibrate": "the room, its main module, and the face that chapters import",
     "cost": "the room and its main function",
-    "on_nccl": "judge/wording has the words for it",
     "pipeline": "the room and its main class",
     "predict": "the room and its main function",
     "planner": "the room, the face that chapters import, and the view of it",

@@ -21,7 +21,7 @@ from .torch_private import ERROR_LOG
 AT_ONCE = 12  # reports of catches at one line between two calls: a `with` and a `try` have two handlers each
 CHARACTERS = 300  # of an exception's description
 MOST_PLACES = 4096
-REMEMBERED = 8  # latest catches, one of which may yet turn out to be none
+REMEMBERED = 8  # latest catches, any of which a reraise may still undo
 _CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 _TOOLS = (4, 3)  # numbers that sys.monitoring reserves for no kind of tool
 

@@ -174,7 +174,7 @@ class Tracer:
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
     def _describe(self, call: Reading, group, device, streams: Streams | None, caller) -> FrameType | None:
-        """Fill in what a call's arguments don't say: where it is made, and how. Returns the frame of the program's line."""
+        """Fill in what isn't in a call's arguments: where it is made, and how. Returns the frame of the program's line."""
         event, error = call.event, sys.exc_info()[1]
         event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
         event.captured = bool(streams) and self.device.captures(streams)

@@ -32,7 +32,7 @@ class DumpedLane(NamedTuple):
         return zip(self.numbers[first:], map(self.launches.__getitem__, self.places[first:]))
 
     def over(self) -> list[bool | None]:
-        """Of each call, whether it has ended."""
+        """For each call, whether it has ended."""
         forms = self.launches.forms
         return [forms[place].over for place in self.places]
 
