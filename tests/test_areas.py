@@ -30,6 +30,8 @@ def test_what_a_change_needs():
     assert not (costly | {"tests/browser"}) & set(prose)
     assert {"tests/browser", "tests/test_step.py"} <= set(needed(["collectives/figures/web.py"]))
     assert {"tests/test_score.py", "tests/test_handed_in.py"} <= set(needed(["grader/switch.py"]))
-    assert "solutions/18_divide_a_model.ipynb" in needed(["exercises/tasks/18_divide_a_model.py"])  # it prints its cases
+    assert "solutions/18_divide_a_model.ipynb" in needed(
+        ["exercises/tasks/18_divide_a_model.py"]
+    )  # it prints its cases
     assert "notebooks/07_groups.ipynb" in needed(["exercises/tasks/practice/07_groups.py"])
     assert "notebooks/gone.ipynb" not in needed(["notebooks/gone.ipynb"])

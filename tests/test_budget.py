@@ -14,7 +14,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_145
+MOST_OF_SPINE = 2_142
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_885,
@@ -23,11 +23,11 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_601,
     "collectives/figures": 675,
-    "collectives/judge": 3_085,
+    "collectives/judge": 3_090,
     "collectives/launch": 2_555,
     "collectives/log": 1_574,
     "collectives/machines": 935,
-    "collectives/outcome": 255,
+    "collectives/outcome": 249,
     "collectives/planner": 1_890,
     "collectives/pretend": 3_530,
     "collectives/rank": 2_939,

@@ -16,7 +16,7 @@ from collectives.log.messages import Began, Called, Completed, Issued, Waiting, 
 from collectives.watch.explain import evidence, ops, words
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.messages import Judged
-from collectives.watch.explain.waits import Job
+from collectives.watch.explain.waits import DumpedJob
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 
@@ -60,7 +60,7 @@ def both_ways(played: Played, folder) -> tuple[Cause, ...]:
     standstill = monitor.standstill(1.0)
     played.write(folder)
     found = evidence.gather([folder])
-    judged = Judged(Job({each.rank: each for each in found.dumps}))
+    judged = Judged(DumpedJob({each.rank: each for each in found.dumps}))
     assert named(standstill.causes) == named(judged.causes)
     disagreement = monitor.verdict()
     if flaws := {cause.flaw for cause in standstill.causes if cause.kind == "mismatch"}:

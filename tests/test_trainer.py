@@ -17,7 +17,7 @@ import torch
 from collectives import run
 from collectives.log.traffic import count
 from tests import ROOT
-from tests.sampling import when
+from tests.sampling import spread, when
 
 TRAINER = ROOT / "notebooks" / "trainer"
 sys.path.append(str(TRAINER))
@@ -240,15 +240,13 @@ def formula(options, at, tokens_of):
     return sent, held, max(sum(n for n, _ in layer) for layer in padded)
 
 
-@pytest.mark.parametrize("experts", [0, 8])
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        {"pp": 2, "dp": 2, "fs": 2}, {"fs": 2, "cp": 2, "tp": 2}, {"ep": 2, "cp": 2, "tp": 2}, {"fs": 4, "ep": 2},
-        {"pp": 3, "fs": 2},
-    ],
-    ids=lambda mesh: label(mesh, 0),
-)  # fmt: skip
+COUNTED = [
+    {"pp": 2, "dp": 2, "fs": 2}, {"fs": 2, "cp": 2, "tp": 2}, {"ep": 2, "cp": 2, "tp": 2}, {"fs": 4, "ep": 2},
+    {"pp": 3, "fs": 2},
+]  # fmt: skip
+
+
+@spread(mesh=(COUNTED, [label(mesh, 0) for mesh in COUNTED]), experts=([0, 8], ["dense", "experts"]))
 def test_bytes_sent_and_memory_are_those_of_the_formula(mesh, experts):
     options = options_of(mesh, experts)
     if "ep" in mesh and not experts:

@@ -93,7 +93,7 @@ class Monitor(State):
 
         If each makes a group of one rank, none needs the others: that works.
         """
-        made = self._nth_groups(index)
+        made = self.nth_groups(index)
         named = {grouping.ranks for grouping in made.values()}
         if len(named) > 1 and max(map(len, named)) > 1:
             self._unlike = index if self._unlike is None else min(index, self._unlike)
@@ -103,7 +103,7 @@ class Monitor(State):
             for groups in self._groups:
                 del groups[index]
 
-    def _nth_groups(self, index: int) -> dict[int, Grouping]:
+    def nth_groups(self, index: int) -> dict[int, Grouping]:
         """The calls of new_group with this index, by rank; only of ranks that have made it."""
         return {rank: made[index] for rank, made in enumerate(self._groups) if index in made}
 
@@ -186,7 +186,7 @@ class Monitor(State):
         index = self._unlike
         if index is None and not self._alone:
             return None
-        made = self._unlike_names() if index is None else self._nth_groups(index)
+        made = self._unlike_names() if index is None else self.nth_groups(index)
         before = {rank: grouping.after for rank, grouping in made.items()}
         if not made or self._wrong and any(e.index < before.get(e.rank, 0) for e in self._wrong.calls[-1]):
             return None

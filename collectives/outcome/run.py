@@ -9,7 +9,6 @@ import torch
 from ..format import align, short
 from ..frontend import show
 from ..judge.gloo import may_be_lost
-from ..log import backends
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
 from ..log.text import all_discarded, all_dropped, block_table
@@ -66,14 +65,9 @@ class Run:
 
         Raises ValueError for a different backend, or if not all calls of the run ended well.
         """
-        from ..judge.on_nccl import forecast  # few runs ask for it
-        from ..judge.wording.forecast import note
+        from ..judge.wording import forecast  # few runs ask for it
 
-        if backends.of(backend) is not backends.NCCL:
-            raise ValueError(f'only the rules of "{backends.NCCL.name}" are known here, not those of {backend!r}.')
-        if not all(call.is_complete for call in self.calls):
-            raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
-        return note(forecast(self.events))
+        return forecast.note(backend, self.calls, self.events)
 
     def chosen(self, which: int | slice | None) -> list[Call]:
         """The calls that `draw(which)` and `table(which)` are about."""

@@ -350,7 +350,7 @@ class Rank:
         """Whether all members make this group, with the same members in mind."""
         if self.number not in ranks:
             return True
-        groupings = self.world.monitor._nth_groups(index)
+        groupings = self.world.monitor.nth_groups(index)
         return all(rank in groupings and groupings[rank].ranks == ranks for rank in ranks)
 
     @property

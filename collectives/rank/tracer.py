@@ -215,7 +215,10 @@ class Tracer:
 
     def _batching(self) -> tuple[Callable, Callable]:
         """The functions that begin and end a batch, instead of torch's own. gloo has none."""
-        return lambda *about: self.device.start_batch(*about), lambda *about: self.device.end_batch(*about)
+        return (
+            lambda group, device_type: self.device.start_batch(group, device_type),
+            lambda group, device_type: self.device.end_batch(group, device_type),
+        )
 
     # --- its end ------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def tasks() -> dict[tuple[str, str], dict]:
     chains = [chain(*call) for call in ((4, 3), (2, 5), (5, 1), (3, 8), (1, 2), (8, 8))]
     clusters = (4, 2), (8, 4), (12, 4), (6, 3), (10, 5), (12, 2), (7, 1), (5, 5), (1, 1), RACE
     faster = schedule("faster_all_reduce", "all_reduce", clusters, board=race())
-    goals = (2, 4, 2), (3, 5, 2), (4, 8, 1), (4, 8, 4, 33), (4, 8, 3, 42), (8, 16, 4, 110), (6, 11, 3, 78), (4, 3, 6), (2, 7, 9)
+    goals = (2, 4, 2), (3, 5, 2), (4, 8, 1), (4, 8, 4, 33), (4, 8, 3, 42), (8, 16, 4, 110), (6, 11, 3, 78), (2, 7, 9)
     rows = {"name": "schedule_within", "kind": "pipeline", "cases": [within(*goal) for goal in goals]}
     return {
         ("09_algorithms", "my_ring"): ring,

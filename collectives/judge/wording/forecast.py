@@ -1,8 +1,12 @@
 """Words on a finished run that NCCL's rules would treat differently."""
 
+from typing import Sequence
+
 from ...format import name_ranks
+from ...log import backends
 from ...log.calls import Call
-from ..on_nccl import BATCH, Forecast
+from ...log.event import Event
+from ..on_nccl import BATCH, Forecast, forecast
 from ..verdict import Standstill
 from .phrases import call_name, few, rows, source
 from .waits import blame
@@ -18,9 +22,14 @@ _ONE_ORDER = "NCCL asks every rank to issue the calls of different groups in one
 _ORDER = "On NCCL, a group's calls run one after the other, and a barrier holds up the rank itself."
 
 
-def note(forecast: Forecast) -> str:
-    """A note on how the run would go on NCCL."""
-    return "\n".join([*_hang(forecast), *map(_crossed, forecast.crossed)]) or _ENDS
+def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]]) -> str:
+    """A note on how a run would go on NCCL; for its errors, see Run.on."""
+    if backends.of(backend) is not backends.NCCL:
+        raise ValueError(f'only the rules of "{backends.NCCL.name}" are known here, not those of {backend!r}.')
+    if not all(call.is_complete for call in calls):
+        raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
+    found = forecast(events)
+    return "\n".join([*_hang(found), *map(_crossed, found.crossed)]) or _ENDS
 
 
 def _hang(forecast: Forecast) -> list[str]:
