@@ -69,7 +69,7 @@ class Forger:
         return [self.any(depth + 1) for _ in range(self._draw.randrange(4))]
 
     def tagged(self, depth):
-        return {self._draw.choice(["list", "tuple", "tensor", "other", "file", "?"]): self.any(depth + 1)}
+        return {self._draw.choice(["list", "tuple", "dict", "tensor", "other", "file", "?"]): self.any(depth + 1)}
 
     def table(self, depth):
         names = [

@@ -91,9 +91,10 @@ def _encode(value: Any, body: bytearray, depth: int) -> Any:
             return {"tensor": [name, list(value.shape)]}
     if type(value) is OpenedFile:
         return {"file": list(value)}
-    if isinstance(value, (list, tuple)) and depth > (
-        not all(isinstance(v, PLAIN) for v in value)
-    ):  # a named tuple, too
+    if type(value) is dict and depth > 1 and all(isinstance(key, PLAIN) for key in value):
+        return {"dict": [_encode(pair, body, depth - 1) for pair in value.items()]}
+    nested = isinstance(value, (list, tuple)) and not all(isinstance(v, PLAIN) for v in value)
+    if isinstance(value, (list, tuple)) and depth > nested:  # a named tuple, too
         return {"list" if isinstance(value, list) else "tuple": [_encode(v, body, depth - 1) for v in value]}
     return {"other": type(value).__name__}
 
@@ -122,6 +123,10 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
     if kind in ("list", "tuple") and isinstance(what, list):
         parts = [_decode(v, body, at, depth - 1) for v in what]
         return parts if kind == "list" else tuple(parts)
+    if kind == "dict" and isinstance(what, list):
+        pairs = [_decode(pair, body, at, depth - 1) for pair in what]
+        if all(type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], PLAIN) for pair in pairs):
+            return dict(pairs)
     if kind == "other":
         name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
         return type(name or "object", (Opaque,), {})()

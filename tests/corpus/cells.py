@@ -22,7 +22,8 @@ def cell_of(name: str, answer: Callable) -> str:
         node = defined.get(left.pop())
         if node is not None and node not in needed:
             needed.add(node)
-            left += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
+            kept = [node.args, *node.body] if isinstance(node, ast.FunctionDef) else [node]  # not its decorators
+            left += [part.id for top in kept for part in ast.walk(top) if isinstance(part, ast.Name)]
     nodes = [*imports, *sorted(needed, key=lambda node: node.lineno)]
     parts = [
         "\n".join(lines[node.lineno - 1 : node.end_lineno]) for node in nodes
