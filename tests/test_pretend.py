@@ -85,7 +85,7 @@ LINES = st.tuples(st.sampled_from(["if True:", "if True:", "if True:", "if r != 
 PROGRAMS = st.tuples(st.lists(LINES, min_size=1, max_size=4), st.integers(1, 7), st.sampled_from([2, 4]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.lists(PROGRAMS, min_size=4, max_size=4))
 def test_random_programs(drawn):
