@@ -32,21 +32,21 @@ def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]])
     return "\n".join([*_hang(found), *map(_crossed, found.crossed)]) or _ENDS
 
 
-def _hang(forecast: Forecast) -> list[str]:
-    if forecast.standstill is None:
+def _hang(found: Forecast) -> list[str]:
+    if found.standstill is None:
         may = "Right here; on NCCL it may hang."
-        return [may, *_account(forecast.unordered), _ONE_ORDER] if forecast.unordered else []
-    firsts = [waits[0] for waits in forecast.standstill.waits if waits]
+        return [may, *_account(found.unordered), _ONE_ORDER] if found.unordered else []
+    firsts = [waits[0] for waits in found.standstill.waits if waits]
     first = [wait.event for wait in firsts]
     lacking = {(e.ends, e.within == BATCH) for wait in firsts for e in wait.call if e.is_message and wait.lacks}
     rules = []
     if any((ends, not batched) in lacking for ends, batched in lacking):
         rules.append(_APART)
-    if forecast.connecting:
+    if found.connecting:
         rules.append(_FIRST)
     if not rules:
         rules.append(_MESSAGES if any(e.is_message for e in first) else _ORDER)
-    return ["Right here; on NCCL it would hang.", *_account(forecast.standstill), *rules]
+    return ["Right here; on NCCL it would hang.", *_account(found.standstill), *rules]
 
 
 def _account(standstill: Standstill) -> list[str]:
