@@ -8,8 +8,8 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_145  # lines of functions, in
-MOST_FILES = 52
+MOST_ENTERED = 3_160  # lines of functions; a run enters 3,145 to 3,150 of them, by its timing, in
+MOST_FILES = 53
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",

@@ -429,6 +429,25 @@ def _ungathered(name: str, output: Tensor, input: Tensor, size: int) -> Exceptio
     return None
 
 
+def _flaw_of_list(
+    op: str, tensor: Tensor, tensors: Any, members: RankGroup, root: int, words: tuple[str, str]
+) -> RuntimeError | None:
+    """What gloo refuses in the list that gather or scatter takes on its root.  words: torch's for the root, gloo's for the list."""
+    rank, list_name = words
+    if here().number != root:
+        if tensors:
+            raise ValueError(f"Argument ``{op}_list`` must NOT be specified on non-{rank} ranks.")
+        return None
+    if not tensors:
+        raise ValueError(f"Argument ``{op}_list`` must be specified on {rank} rank.")
+    if len(tensors) != len(members.ranks):
+        return RuntimeError(
+            f"ProcessGroupGloo::{op}: Incorrect {list_name} list size {len(tensors)}. {list_name.capitalize()} list size "
+            f"should be {len(members.ranks)}, same as size of the process group."
+        )
+    return _like(op, tensor, tensors)
+
+
 def gather(
     tensor: Tensor, gather_list: Any = None, dst: Any = None, group: Any = None, async_op: bool = False, group_dst: Any = None,
     *, within: str | None = None,
@@ -440,17 +459,7 @@ def gather(
     if members is None:
         return _outside("gather")
     root, bad = _root_of(members, dst, group_dst, "gather", 0)
-    if here().number == root:
-        if not gather_list:
-            raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
-        bad = bad or _like("gather", tensor, gather_list)
-        if len(gather_list) != len(members.ranks):
-            bad = RuntimeError(
-                f"ProcessGroupGloo::gather: Incorrect output list size {len(gather_list)}. Output list size should be "
-                f"{len(members.ranks)}, same as size of the process group."
-            )
-    elif gather_list:
-        raise ValueError("Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    bad = _flaw_of_list("gather", tensor, gather_list, members, root, ("destination", "output")) or bad
     outputs = gather_list if here().number == root else None
     return _issue("gather", members, tensor, outputs, async_op, root=("dst", root), within=within, flaw=bad)
 
@@ -466,17 +475,7 @@ def scatter(
     if members is None:
         return _outside("scatter")
     root, bad = _root_of(members, src, group_src, "scatter", 0)
-    if here().number == root:
-        if not scatter_list:
-            raise ValueError("Argument ``scatter_list`` must be specified on source rank.")
-        bad = bad or _like("scatter", tensor, scatter_list)
-        if len(scatter_list) != len(members.ranks):
-            bad = RuntimeError(
-                f"ProcessGroupGloo::scatter: Incorrect input list size {len(scatter_list)}. Input list size should be "
-                f"{len(members.ranks)}, same as size of the process group."
-            )
-    elif scatter_list:
-        raise ValueError("Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+    bad = _flaw_of_list("scatter", tensor, scatter_list, members, root, ("source", "input")) or bad
     inputs = list(scatter_list) if here().number == root else None
     return _issue("scatter", members, inputs, tensor, async_op, root=("src", root), within=within, flaw=bad)
 
