@@ -432,7 +432,7 @@ def _ungathered(name: str, output: Tensor, input: Tensor, size: int) -> Exceptio
 def _flaw_of_list(
     op: str, tensor: Tensor, tensors: Any, members: RankGroup, root: int, words: tuple[str, str]
 ) -> RuntimeError | None:
-    """What gloo refuses in the list that gather or scatter takes on its root.  words: torch's for the root, gloo's for the list."""
+    """gloo's error about the list for gather or scatter.  words: torch's for its root, gloo's for the list."""
     rank, list_name = words
     if here().number != root:
         if tensors:
