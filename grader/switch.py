@@ -3,7 +3,7 @@
 A rank sends its inputs, and gets its result once the call is complete; collectives are computed here.  So the record
 of the messages is made by the wire, not reported by the ranks: they have no other connection, and nothing they send
 can change it.  Times in it are each rank's own count of its events, not seconds of the machine.  Completion follows
-gloo, as the course's own diagnosis has it (gloo.needs).
+gloo, as the course's own judge has it (diagnose.needs).
 """
 
 import selectors
@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple
 
 import torch
 
-from collectives.judge import diagnose, gloo
+from collectives.judge import diagnose
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Verdict
 from collectives.log.collectives import COLLECTIVES, of
@@ -418,7 +418,7 @@ class Switch:
         """Send a thread its rank's result of a call, if the call is complete."""
         event, call = asked.event, self._monitor.call_of(asked.event)
         everybody = not of(event.op).personal or len(call.events) == len(event.group)  # even ranks that send nothing
-        if peer.failure or not everybody or gloo.needs(event, call) or diagnose.mismatch(call):
+        if peer.failure or not everybody or diagnose.needs(event, call) or diagnose.mismatch(call):
             return False
         if event.end is not None:  # another thread has its result
             self._tell(peer, ticket, done=True)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from collectives import RankFailed, Stuck, run
 from collectives.cost import bill
 from collectives.jobs import load
-from collectives.judge import diagnose, gloo
+from collectives.judge import diagnose
 from collectives.judge.monitor import Monitor
 from collectives.log.calls import pair
 from collectives.log.event import Event
@@ -198,7 +198,7 @@ def test_a_mismatch_is_what_its_backend_refuses_or_gets_wrong(op, nccl, on_gloo,
 def test_on_nccl_everybody_needs_everybody():
     call = parts("broadcast", "nccl", src=[0, 0])
     call.events.pop()
-    assert gloo.needs(call.events[0], call) == {1}
+    assert diagnose.needs(call.events[0], call) == {1}
 
 
 @pytest.mark.parametrize("backend", [None, "ncclx"])
@@ -207,13 +207,13 @@ def test_a_backend_with_unknown_ways_accuses_nobody(backend):
     root, other = parts("broadcast", backend, src=[0, 0]), parts("reduce", backend, dst=[0, 0])
     for call in (root, other):
         call.events.pop()
-    assert gloo.needs(root.events[0], root) == set() and gloo.needs(other.events[0], other) == {1}
+    assert diagnose.needs(root.events[0], root) == set() and diagnose.needs(other.events[0], other) == {1}
     leaf = parts("broadcast", backend, src=[0, 0])
     del leaf.events[0]
-    assert gloo.needs(leaf.events[0], leaf) == {0}
+    assert diagnose.needs(leaf.events[0], leaf) == {0}
     assert diagnose.mismatch(parts("all_reduce", backend, non_dense=[("in",), ("in",)])) is None
     assert diagnose.mismatch(parts("all_reduce", backend, strides=[(1, 2), None])) is None
-    assert not gloo.may_be_lost(Event(0, 0, "send", (0, 1), dst=1, abandoned=True, backend=backend))
+    assert not diagnose.may_be_lost(Event(0, 0, "send", (0, 1), dst=1, abandoned=True, backend=backend))
 
 
 @pytest.mark.parametrize("backend, pairs", [("nccl", True), ("gloo", False), (None, False), ("ncclx", False)])

@@ -12,10 +12,9 @@ from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..log import backends
 from ..log.calls import Call
-from ..log.collectives import of
+from ..log.collectives import all_ranks, of
 from ..log.event import Event
 from .branches import alternatives, same_place
-from .gloo import TAKEN_FOR_DENSE
 
 LOOK_BACK = 128  # calls, for the one in which ranks parted
 # Flaws of calls whose parts do not match, the gravest first.
@@ -32,6 +31,38 @@ def deadlocked(waits: Mapping[int, list[set[int]]]) -> set[int]:
     while freed := {r for r, each in waits.items() if r not in can_move and any(on <= can_move for on in each)}:
         can_move |= freed
     return waits.keys() - can_move
+
+
+def needs(event: Event, call: Call) -> set[int]:
+    """The ranks whose call `event` waits for: without them it cannot complete, on any backend
+    for those that need data, on gloo for those that must be received from."""
+    if call.is_complete:
+        return set()
+    if event.is_message:
+        return {event.dst if event.op == "send" else event.src}
+    collective = of(event.op)
+    if event.dtype is not None and event.nbytes == 0 and not collective.personal:
+        return set()  # nothing to move; an all_to_all may receive where it sends nothing
+    others = set(event.group) - {e.rank for e in call} - call.unseen
+    ends_with = backends.of(event.backend).ends_with
+    if ends_with == "all" or collective.gloo is all_ranks:
+        return others
+    if ends_with == "senders":
+        return others if event.dst == event.rank else others & {event.src}
+    group, root = event.group, event.group.index(event.root) if event.root in event.group else None
+    return others.intersection(group[k] for k in collective.gloo(group.index(event.rank), root, len(group)))
+
+
+def may_be_lost(event: Event) -> bool:
+    """Whether this is a send whose Work was dropped and never waited for: without a posted recv, it is not sent."""
+    return (
+        event.op == "send" and event.abandoned and event.waiting is None and backends.of(event.backend).drops_messages
+    )
+
+
+def dropped_send(event: Event, call: Call) -> Event | None:
+    """The send that a recv waits for, if the backend may have lost it."""
+    return next(filter(may_be_lost, call), None) if event.op == "recv" else None
 
 
 class Wrong(NamedTuple):
@@ -94,7 +125,7 @@ def _differ(one: Event, other: Event) -> str | None:
     backend = backends.of(one.backend)
     if other.shape != one.shape and not of(other.op).personal and other.op not in backend.uneven:
         return "shape"
-    dense = TAKEN_FOR_DENSE if backend.takes_for_dense else ()
+    dense = backend.takes_for_dense
     return "layout" if other.strides != one.strides and other.op in dense else None
 
 
@@ -169,7 +200,7 @@ def _misuse(e: Event, size: int) -> str | None:
     """How a rank misuses the tensors of its part in a call.  size: the group's."""
     if e.misuse:
         return e.misuse
-    if e.non_dense and backends.of(e.backend).takes_for_dense and set(e.non_dense) & set(TAKEN_FOR_DENSE.get(e.op, ())):
+    if set(e.non_dense) & set(backends.of(e.backend).takes_for_dense.get(e.op, ())):
         return "gaps"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None

@@ -11,10 +11,11 @@ from itertools import combinations
 from typing import Callable, Collection, Iterable, Mapping
 
 from ..log import messages
+from ..log.backends import is_consequence
 from ..log.calls import Call
 from ..log.event import Failure, Line
 from . import causes, diagnose, nccl
-from .gloo import dropped_send, is_consequence
+from .diagnose import dropped_send
 from .state import State
 from .verdict import (
     Deadlock,
@@ -236,7 +237,9 @@ class Monitor(State):
         # A rank that raised while it waited for ranks that had returned may have converted the call's error.
         waited = {rank for rank, absent in waits.items() if absent & leavers}
         causes = {
-            rank: failure for rank, failure in failures.items() if not is_consequence(failure) and rank not in waited
+            rank: failure
+            for rank, failure in failures.items()
+            if not is_consequence(failure.kind, failure.message) and rank not in waited
         }
         for rank in self._lost:
             ended_late = leavers and self._lost[rank] > first + AT_ONCE_SECONDS  # by a launcher that kills
@@ -273,7 +276,9 @@ class Monitor(State):
     def _outside(self) -> set[int]:
         """The signals from outside that ended ranks, negative; none if anything else may be the first cause."""
         interrupted = {rank for rank, failure in self._failures.items() if failure.kind == "KeyboardInterrupt"}
-        own = {rank for rank, failure in self._failures.items() if not is_consequence(failure)} - interrupted
+        own = {
+            rank for rank, failure in self._failures.items() if not is_consequence(failure.kind, failure.message)
+        } - interrupted
         status = {rank: self._exits.get(rank, (None, ""))[0] for rank in self.dead}
         own |= {rank for rank, how in status.items() if isinstance(how, int) and how not in FROM_OUTSIDE}
         if self._wrong or own or self._is_followed_by_ends:
@@ -395,7 +400,7 @@ class Monitor(State):
 
     def _is_telling(self, rank: int, message: messages.Caught) -> bool:
         """Whether an exception that a rank caught may be why it parted from others: no old one, and no other rank's end."""
-        if is_consequence(Failure(message.kind, message.error, [], started=True)):
+        if is_consequence(message.kind, message.error):
             return False
         since = self.made(rank) - message.calls  # calls
         return since == 0 if message.kind in IDIOMS else since <= diagnose.LOOK_BACK

@@ -6,10 +6,11 @@ from types import MappingProxyType
 from typing import Callable, Hashable, Mapping
 
 from ..log import backends, messages
+from ..log.backends import is_consequence
 from ..log.calls import Call, Matcher, pair
 from ..log.event import MAIN, Event, Failure, Line
 from . import nccl
-from .gloo import is_consequence, needs
+from .diagnose import needs
 from .verdict import Grouping, RankState, Wait
 
 KEPT_CATCHES = 32  # of each rank
@@ -119,7 +120,7 @@ class State:
                 failure.frames = [self._with_text(line) for line in failure.frames]
                 self._failures[rank] = failure
                 self._failed_at[rank] = time.monotonic()
-                if is_consequence(failure):
+                if is_consequence(failure.kind, failure.message):
                     self._left_in_call(rank)
             case _:
                 return self._take_rare(rank, message, known)
@@ -203,7 +204,8 @@ class State:
         if rank not in self._blocked:
             left = [event for event in self._events[rank].values() if event.end is None]
             event = next((event for event in left if not self.call_of(event).is_complete), None)
-            if event is None and left and rank in self._failures and is_consequence(self._failures[rank]):
+            failure = self._failures.get(rank)
+            if event is None and left and failure and is_consequence(failure.kind, failure.message):
                 event = left[-1]
             if event is not None:
                 self._blocked[rank] = event

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..log.calls import Call
 from ..log.event import Event, Failure, Line
 from ..log.messages import Caught
-from .gloo import dropped_send, needs
+from .diagnose import dropped_send, needs
 
 ENTRIES = ("init_process_group", "new_group")  # which all ranks must reach
 

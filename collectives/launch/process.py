@@ -15,17 +15,14 @@ import sys
 from contextlib import suppress
 
 import torch
-import torch.distributed as dist
 
-from ..log.messages import LOST_STATUS, Began, Failed, Returned
-from ..rank import torch_private
+from ..log.messages import LOST_STATUS, Began, Failed
 from ..rank.failure import failure
-from ..rank.tracer import Tracer
 from . import torch_warnings
 from .group import join
-from .pickling import pack, unpack
 from .tcp import traffic
-from .wire import Channel, Frames, Job, Place, RankSpec, Ready, frame
+from .warmup import warm_up
+from .wire import Channel, Place, RankSpec, Ready
 from .work import LOOPBACK, enter_context, work
 
 IDLE_SECONDS = 0.02
@@ -47,7 +44,7 @@ def rank_main(spec: RankSpec, sock: socket.socket, out: int, err: int, wakeup: i
             before = traffic()  # as long as not all are ready, nobody sends
             channel.announce(Ready())
             if channel.quiet(IDLE_SECONDS):
-                _warm_up(spec.rank)
+                warm_up(spec.rank)
             job = channel.receive()
         except EOFError:
             os._exit(0)
@@ -103,23 +100,3 @@ def _enter(place: Place) -> None:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), path)
     os.chdir(here)  # a mount namespace begins at its root
-
-
-def _warm_up(rank: int) -> None:
-    """Exercise the code path of a run, in a group of one rank.
-
-    A fork copies each page of memory when it first writes to it. These copies are most of the cost of a
-    run's first call, and a rank on standby has the time.
-    """
-    if not (torch_private.RECORDING and torch_private.fake_backend()):
-        return
-    count = torch_private.world.group_count
-    alone = dist.new_group([rank], backend="fake", use_local_synchronization=True)
-    (job,) = Frames().feed(frame(Job(pack((dist.all_reduce, (torch.ones(1),))), None, 0.0, False, True)))
-    fn, args = unpack(job.payload)
-    with Tracer(rank, frame, 0.0) as tracer:
-        fn(torch.ones(1), group=alone)  # inside the tracer, where all of torch takes a different path
-    tracer.finish()
-    frame(Returned(pack(args), (0, 0), None, []))
-    dist.destroy_process_group(alone)
-    torch_private.world.group_count = count  # torch 2.14 has raised it, and other ranks may have had no time for this

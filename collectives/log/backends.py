@@ -1,12 +1,12 @@
-"""Every backend's ways, as far as they differ from one to the next: the waits of a call, losses, refusals.
+"""Every backend's ways, as far as they differ from one to the next: the waits of a call, losses, refusals, errors.
 
 Code asks a trait of the row of an Event's backend, and compares no name.
 A backend that has no row, as "ncclx", "xccl", "hccl", "ucc", "mpi" or one of your own, and one that is not known at
 all, has the defaults: they accuse nobody, since nobody has looked its ways up.  Ranks import this module.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Mapping
 
 # Names that a recorder writes before a call's, or as a group's description.
 NAMES = ("nccl", "ncclx", "nccl2", "gloo", "rccl", "rcclx", "xccl", "mccl", "hccl")
@@ -34,8 +34,9 @@ class Backend:
     direct: bool = False
     # Members connect as soon as they make a group, and not in its first call.
     connects_at_once: bool = False
-    # Views with gaps, or with strides in a different order, are read and written as if they were dense.
-    takes_for_dense: bool = False
+    # The tensors, "in" or "out", of which it reads and writes the memory as if it were dense: numbers between the
+    # view's own. (Of all others it makes a copy, or it raises.)
+    takes_for_dense: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Collectives that take a list and accept a different size from each rank.
     uneven: tuple[str, ...] = ("all_gather", "reduce_scatter", "gather", "scatter")
     # The flight recorder holds its sends and receives.
@@ -49,8 +50,12 @@ class Backend:
 # Measured by tests/corpus/mistakes.py, and ProcessGroupGloo.cpp: a Work's destructor gives up its unbound buffers;
 # RECORD_PARAM_COMMS and the recorder are called by collectives alone.
 GLOO = Backend(
-    "gloo", blocks=True, ends_with="algorithm", drops_messages=True, direct=True, connects_at_once=True,
-    takes_for_dense=True, uneven=(), records_messages=False,
+    "gloo", blocks=True, ends_with="algorithm", drops_messages=True, direct=True, connects_at_once=True, uneven=(),
+    records_messages=False,
+    takes_for_dense={
+        "all_reduce": ("in",), "reduce": ("in",), "broadcast": ("in",), "scatter": ("in", "out"),
+        "reduce_scatter": ("out",), "all_to_all_single": ("out",),
+    },
 )  # fmt: skip
 
 # ProcessGroupNCCL.hpp: Work::wait "will not block the CPU", a device's kernel ends once all members have made the call.
@@ -74,3 +79,28 @@ def of(name: str | None) -> Backend:
 def configured(config: str) -> list[Backend]:
     """The rows of all backends of a group: of "gloo", or of "cpu:gloo,cuda:nccl"."""
     return [of(part.rpartition(":")[2].strip()) for part in config.lower().split(",")]
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+_ERRORS = ("RuntimeError", "DistBackendError", "DistNetworkError")
+LOST_WORDS = (  # words of errors that another rank's end explains
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "pair closure",
+    "Broken pipe",
+    "Read error",
+    "remote process exiting prematurely",  # NCCL's
+    "Write error",
+)
+
+
+def may_follow(kind: str) -> bool:
+    """Whether an exception of this class may only mean that a call could not finish, or that somebody has ended the job
+    because of it."""
+    return kind in (*_ERRORS, "DistStoreError", "KeyboardInterrupt")
+
+
+def is_consequence(kind: str, message: str) -> bool:
+    """Whether an exception of this class, with this message, only means that another rank is gone."""
+    return kind in _ERRORS and any(words in message for words in LOST_WORDS)

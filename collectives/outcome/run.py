@@ -8,7 +8,7 @@ import torch
 
 from ..format import align, short
 from ..frontend import show
-from ..judge.gloo import may_be_lost
+from ..judge.diagnose import may_be_lost
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
 from ..log.text import all_discarded, all_dropped, block_table

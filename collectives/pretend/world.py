@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, Callable, NamedTuple
 
 from ..judge import diagnose
-from ..judge.gloo import needs
+from ..judge.diagnose import needs
 from ..judge.monitor import Monitor
 from ..judge.verdict import Verdict
 from ..log import messages

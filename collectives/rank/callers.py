@@ -17,6 +17,9 @@ from .own import passes_on
 
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _WORK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "work.py")  # calls the learner's function
+_BETWEEN = {  # files of the frames between a program and the kernel
+    os.path.join(os.path.dirname(__file__), file) for file in ("early_use.py", "point_to_point.py", "callsites.py")
+}
 _DEPRECATED = "-packages" + os.sep + "typing_extensions.py"
 # A complete stack as faulthandler writes it: down to the line that started the server, or to where it gives up.
 STACK = re.compile(r'Stack \(most recent call first\):\n((?:  File .*\n)*?)  (?:File "<string>".*|\.\.\.)\n')
@@ -60,6 +63,15 @@ def learners_call(elsewhere: Line | None = None) -> tuple[Line | None, str | Non
     if frame is None and (main := sys._current_frames().get(threading.main_thread().ident)):
         return _walk(main)
     return line, entry, frame
+
+
+def python_caller() -> FrameType | None:
+    """The frame that called into C++, where C++ called the kernel of a recorder that calls this; None in a thread of
+    C++ alone. Autograd's threads for a GPU are of that kind, and so are all that make DDP's calls there."""
+    frame = sys._getframe(2).f_back  # that of kernel._kernel; before it this function's, and Tracer._called's
+    while frame is not None and frame.f_code.co_filename in _BETWEEN:  # the mode, or what replaces a method of torch
+        frame = frame.f_back
+    return frame
 
 
 def _walk(frame: FrameType | None) -> tuple[Line | None, str | None, FrameType | None]:

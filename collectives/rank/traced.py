@@ -3,14 +3,15 @@
 import re
 from datetime import timedelta
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch.distributed import Work
 
 from ..log.event import Event, Value
 from ..log.messages import Waiting, WorkBegan, WorkEnded
-from . import threads
+from . import threads, torch_private
+from .idle import Idle
 from .torch_private import HasSource, never_compiled
 
 NO_LIMIT = timedelta(0)  # torch's timeout for a wait without one
@@ -132,6 +133,7 @@ class TracedWork(HasSource, Work):
         told = future.then(self._note)
         future.add_done_callback(lambda _: tracer.emit(WorkEnded(work)))  # after all callbacks of `told`
         self.asked = True
+        tracer.idle = tracer.idle or Idle(tracer)
         tracer.idle.future_taken()
         return told
 
@@ -165,3 +167,10 @@ def in_their_own_words(run_backward: Callable, *args, **kwargs):
     except RuntimeError as error:
         error.args = tuple(_MARKED.sub(r"\1", words) if isinstance(words, str) else words for words in error.args)
         raise
+
+
+def work_of(out: Any) -> Work | None:
+    """The backend's Work in the result of an operator, or of message()."""
+    if isinstance(out, Work):
+        return out
+    return torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)

@@ -11,7 +11,6 @@ job may add callsites.py (calls repeated from one call site) and finite.py (a lo
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
 import time
@@ -19,34 +18,29 @@ from collections import defaultdict, deque
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable
 
-from torch.distributed import Work
-
 from ..log import backends
 from ..log.event import Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, step_marks, threads, torch_private
-from .callers import learners_call
+from .callers import learners_call, python_caller
 from .caught import Catches, brief
 from .discarded import discarded
 from .early_use import Guard, Unwatched, Watch
 from .groups import KnownGroups
-from .idle import Idle
 from .operators import SAME_CALL, Reading, arguments, read
 from .point_to_point import WeakMessages, is_blocking, message
 from .tensors import capture, is_dense
-from .traced import Part, TracedWork, in_their_own_words
+from .traced import Part, TracedWork, in_their_own_words, work_of
 
 if TYPE_CHECKING:
     from .callsites import Callsites
     from .device import Device, Streams
     from .finite import Finite
+    from .idle import Idle
 
 MAX_OPEN = 1024  # calls never waited for; beyond that, the oldest complete ones are reported and released
 KEPT_WORKS = 4  # of those waited for, see Tracer._kept
 WAITED_FOR = {"cpu"}  # kinds of device whose calls are waited for; those of any other go into a stream (device.py)
-_BETWEEN = {  # files of the frames between a program and the kernel
-    os.path.join(os.path.dirname(__file__), file) for file in ("early_use.py", "point_to_point.py", "callsites.py")
-}
 
 
 class Tracer:
@@ -81,7 +75,7 @@ class Tracer:
         self.groups = KnownGroups(rank)
         self.messages = WeakMessages(self)
         self.watch = Watch(self._touched) if torch_private.WATCHING else Unwatched()
-        self.idle = Idle(self)
+        self.idle: Idle | None = None  # with the first future that is taken
         self.steps = step_marks.Steps()
         self._catches = Catches(emit, lambda: self.calls)
         self._threads = threads.Follower(emit)
@@ -138,7 +132,7 @@ class Tracer:
         call = None if ranks is None else read(name, given, ranks, self.rank)
         if call is None or any([t.is_meta for t in call.all_in]):  # on meta tensors torch computes nothing
             return kernel.passed_on(op, keys, args, kwargs)
-        event, caller = call.event, _python_caller()
+        event, caller = call.event, python_caller()
         barrier = given.get("tensor")  # only a barrier has one, to name the device
         tensors = call.all_in or call.all_out or ([] if barrier is None else [barrier])
         device = tensors[0].device if tensors else None
@@ -156,7 +150,7 @@ class Tracer:
         with self.order[group.group_name]:  # its calls are numbered in the order in which the backend gets them
             self._report(event, call.inputs, streams)
             out = issue()
-            if (work := _work_of(out)) is not None:
+            if (work := work_of(out)) is not None:
                 by_torch = by_operator or event.within is not None
                 traced = TracedWork(self, work, [Part(event.index, call.outputs)], device, streams, by_torch)
                 in_stream = bool(streams) and not self.waits and barrier is None  # the rank itself waits in a barrier
@@ -294,20 +288,3 @@ class Tracer:
 
     def now(self) -> float:
         return time.perf_counter() - self._began
-
-
-def _python_caller() -> FrameType | None:
-    """The frame that called into C++, where C++ called the recorder's kernel; None in a thread of C++ alone.
-
-    Autograd's threads for a GPU are of that kind, and so are all that make DDP's calls there."""
-    frame = sys._getframe(2).f_back  # that of kernel._kernel; before it this function's, and Tracer._called's
-    while frame is not None and frame.f_code.co_filename in _BETWEEN:  # the mode, or what replaces a method of torch
-        frame = frame.f_back
-    return frame
-
-
-def _work_of(out: Any) -> Work | None:
-    """The backend's Work in the result of an operator, or of message()."""
-    if isinstance(out, Work):
-        return out
-    return torch_private.work(out[-1] if isinstance(out, (tuple, list)) else out)

@@ -4,10 +4,11 @@ import time
 from dataclasses import replace
 from math import inf
 
-from ..judge.gloo import may_be_lost, may_follow
+from ..judge.diagnose import may_be_lost
 from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..log import messages
+from ..log.backends import may_follow
 from ..log.event import Line
 from ..log.text import is_discarded
 from . import report
@@ -63,7 +64,7 @@ class Judge:
                     self._notes.dropped(event)
         else:
             self._all_told = True
-            if self._never and not may_follow(message.failure):  # else a consequence
+            if self._never and not may_follow(message.failure.kind):  # else a consequence
                 self._notes.failed(rank, message.failure)
 
     def arrived(self, rank: int) -> None:

@@ -169,10 +169,10 @@ def views(rank, messages):
 
 
 def warming(rank, messages):
-    from collectives.launch import process
+    from collectives.launch.warmup import warm_up
     from collectives.rank import torch_private
 
-    process._warm_up(rank)
+    warm_up(rank)
     return torch_private.fake_backend()
 
 

@@ -104,7 +104,11 @@ def differences(program: Program, folder: Path) -> list[str]:
     own = {line.strip() for line in run.verdict.splitlines()}
     for rank, (before, after) in enumerate(zip(plain.err, recorded.err)):
         before, after = ({line for line in lines if not _PASSING.search(line)} for lines in (before, after))
-        extra = [line for line in after - before if not line.startswith(("collectives.", "collectives: ")) and line.strip() not in own]
+        extra = [
+            line
+            for line in after - before
+            if not line.startswith(("collectives.", "collectives: ")) and line.strip() not in own
+        ]
         if before - after or extra:
             found.append(f"rank {rank} said {sorted(before - after)}, recorded {sorted(extra)}")
     if bool(run.verdict) != program.fails:

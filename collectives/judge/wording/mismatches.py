@@ -1,12 +1,12 @@
 """Words on calls whose parts do not match."""
 
 from ...format import dtype_name, name_ranks, span
+from ...log import backends
 from ...log.calls import Call
 from ...log.collectives import of
 from ...log.event import Event
 from ..branches import same_place
 from ..diagnose import OF_ONE_LINE
-from ..gloo import TAKEN_FOR_DENSE
 from ..verdict import Disagreement, UnlikeGroups, UnlikeNames, UnsharedGroup
 from .phrases import EVERY_RANK_MAKES_IT, alike, apart, caught, handled, numbered, rows, source, verb
 
@@ -85,7 +85,7 @@ def _made_dense(verdict: Disagreement) -> str:
     advice: list[str] = []
     for e in verdict.calls[-1]:
         if verdict.flaw == "gaps":
-            sides = set(e.non_dense) & set(TAKEN_FOR_DENSE[e.op])
+            sides = set(e.non_dense) & set(backends.of(e.backend).takes_for_dense.get(e.op, ()))
         else:  # strides describe the tensor that the rank passes in, or its buffer if it passes none
             sides = {"out" if e.root not in (None, e.rank) else "in"} if e.strides else set()
         if sides and of(e.op).in_place:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator
 
 from ...format import duration
-from ...judge.gloo import LOST_WORDS
 from ...judge.wording.phrases import few
+from ...log.backends import LOST_WORDS
 from . import ops
 from .dump import Frame, in_torch
 from .text import LogLine, clock
