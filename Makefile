@@ -22,7 +22,7 @@ BROWSER ?= tests/browser tests/test_site.py
 # For make hosts: what runs on every host, {host} in it being the host's number. Empty: a shell on the first.
 RUN ?=
 
-.PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade tour slides hosts bench bench-grade site check env clean
+.PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade tour slides hosts bench bench-grade site release renew licenses check env clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,20 @@ site: .venv-site/made ## build the course as a website, in _site
 	@$(PYTHON) -m venv --clear .venv-site
 	@.venv-site/bin/python -m pip install -q --disable-pip-version-check "sphinx>=8" "myst-nb~=1.3" "furo>=2025" "sphinx-copybutton~=0.5" "latex2mathml>=3.77" "pillow>=11" "scipy>=1.14"
 	@touch $@
+
+.venv-release/made: pyproject.toml
+	@$(PYTHON) -m venv --clear .venv-release
+	@.venv-release/bin/python -m pip install -q --disable-pip-version-check "build>=1.3" "twine>=6.2" "check-wheel-contents>=0.6" "towncrier>=25.8" "uv>=0.9" "pip-licenses>=5.5"
+	@touch $@
+
+release: .venv-release/made ## build what is released, in dist/, and try it as a stranger would (see RELEASING.md)
+	@TORCH_INDEX="$(TORCH_INDEX)" .venv-release/bin/python -m tools.publish
+
+renew: .venv-release/made ## take the newest versions of all packages that pass the tests, in constraints.txt
+	@.venv-release/bin/python -m tools.renew
+
+licenses: check .venv-release/made ## list the packages' licenses in LICENSES.md; fails at one that isn't compatible
+	@.venv-release/bin/python -m tools.licenses $(VENV)/bin/python
 
 check: env ## is the environment fit? ends with a real all_reduce
 	@$(IN_ENV) -I tools/check.py

@@ -11,6 +11,8 @@ import sys
 
 from .lazy import lazy
 
+__version__ = "0.1.0"
+
 # Each module and its names, loaded at first use: grading needs no torch, a rank needs no pictures.
 __all__ = lazy(
     __name__,

@@ -3,6 +3,8 @@
 import sys
 from importlib import import_module
 
+from . import __version__
+
 # command -> the module whose main() runs it, and its line in the help
 COMMANDS = {
     "watch": ("watch.__main__", "run a training script under torchrun, record its communication, say why it hangs"),
@@ -27,6 +29,9 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(usage())
         return
+    if name == "--version":
+        print(f"collectives {__version__}")
+        return
     if name not in COMMANDS:
         sys.exit(f"there is no command {name!r}.\n\n{usage()}")
     sys.argv = [f"collectives {name}", *rest]
@@ -36,7 +41,15 @@ def main() -> None:
 def usage() -> str:
     """The commands, one per line."""
     lines = [f"  {name:<9} {what}" for name, (_, what) in COMMANDS.items()]
-    return "\n".join(["usage: python -m collectives COMMAND ...", "", *lines, "", "COMMAND --help says more."])
+    return "\n".join(
+        [
+            "usage: python -m collectives COMMAND ...",
+            "",
+            *lines,
+            "",
+            "COMMAND --help says more, --version which release this is.",
+        ]
+    )
 
 
 if __name__ == "__main__":

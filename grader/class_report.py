@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from collectives import __version__
 from collectives.format import align
 
 from . import alike
@@ -173,4 +174,5 @@ _FILES = FileSystemLoader(Path(__file__).with_name("templates"))
 _TEMPLATES = Environment(
     loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
+_TEMPLATES.globals["version"] = __version__
 _TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows}

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 
+from collectives import __version__
 from collectives.jobs import Hosts, HostsUnavailable, load
 from collectives.judge import wording
 from collectives.log.event import Event, Failure, Line, Summary
@@ -210,6 +211,7 @@ def test_an_alarm_reads_the_verdict(tmp_path):
     assert "survived" not in (tmp_path / "rung").read_text()
     assert re.search(r"RankFailed: rank 1 raised ValueError(.*\n)*r\n", (tmp_path / "rung").read_text())
     verdict = json.loads((tmp_path / "r" / "verdict.json").read_text())
+    assert verdict["version"] == __version__
     assert (verdict["kind"], verdict["ranks"]) == ("Raised", [1])
 
 

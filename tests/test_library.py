@@ -1,5 +1,6 @@
 """The library by itself: a wheel in an environment that holds what the wheel asks for, and nothing of Jupyter or the course."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from flit_core import buildapi
 from packaging.requirements import Requirement
 
+from collectives import __version__
 from tests import ROOT
 
 TRAIN = """
@@ -109,6 +111,7 @@ def test_a_job_next_to_a_helpers_of_its_own_is_watched_with_torch_alone_and_draw
     assert "all_reduce SUM" in call("-c", "from collectives.jobs import load; print(load('record').table())")
     assert "train.py, 4 ranks" in call("-m", "collectives", "steps", "record")
     assert "jobs.load" in call("-m", "collectives", "explain", "record")
+    assert json.loads((tmp_path / "record" / "about.json").read_text())["version"] == __version__
     assert "pip install 'collectives-course[run]'" in call("draw.py", status=1)
     (site,) = python.parents[1].glob("lib/python*/site-packages")
     install(site, ["cloudpickle"])
@@ -124,6 +127,7 @@ def test_the_command_line_lists_what_it_can_do():
     def call(*words):
         return subprocess.run([sys.executable, "-m", "collectives", *words], capture_output=True, text=True, timeout=60)
 
+    assert call("--version").stdout == f"collectives {__version__}\n"
     listed = call()
     commands = re.findall(r"^  (\w+) ", listed.stdout, re.MULTILINE)
     assert listed.returncode == 0 and "watch" in commands

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from collectives import __version__
 from collectives.log.collectives import COLLECTIVES
 from helpers import Call, Event, Run
 from tests import ROOT
@@ -76,6 +77,10 @@ def pins_for(python):
                 assert canonicalize_name(pin.name) not in pins, f"{pin.name} is pinned twice for Python {python}"
                 pins[canonicalize_name(pin.name)] = version.version
     return pins
+
+
+def test_a_citation_names_this_version():
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 
 
 def test_tested_versions_of_torch_are_said_alike():
@@ -175,7 +180,7 @@ def test_papers_are_short():
     assert len(re.findall(r"^\| (?!word|-)", table, re.MULTILINE)) <= 20
     assert words("ARCHITECTURE.md") <= 1000
     assert all(len(page.read_text().split()) <= 260 for page in ROOMS), {p: len(p.read_text().split()) for p in ROOMS}
-    if PROJECT["version"] == "0.1.0":  # nothing is released yet
+    if __version__ == "0.1.0":  # nothing is released yet
         assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 12
 
 

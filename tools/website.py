@@ -48,6 +48,10 @@ PAGES = (
     "bench",
 )
 EXAMPLE = ROOT / "tests" / "corpus" / "nccl" / "absent.log"  # of a job that hung
+LOST = """# There is no such page
+It may have moved when a chapter was divided anew. The search on the left knows all pages, and
+[the first page](index.md) shows the way to each.
+"""  # what a host shows for an address that the site doesn't have
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 SINGLE_PAGE_CELLS = 20  # a notebook with up to this many cells is one page
@@ -329,7 +333,9 @@ def plays(page: Path) -> str:
     words += f"[install the course](../INSTALL.md) and open `{notebook}`"
     if name := repository():
         binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/{notebook}"
-        words += f", or start it in [Codespaces](https://codespaces.new/{name}) or [Binder]({binder})"
+        colab = f"https://colab.research.google.com/github/{name}/blob/main/{notebook}"
+        words += f", or start it in [Codespaces](https://codespaces.new/{name}), in [Binder]({binder}) or, with "
+        words += f"[one more cell](../INSTALL.md#in-the-cloud), in [Colab]({colab})"
     return f"```{{container}} plays\n{words}.\n```"
 
 
@@ -505,6 +511,7 @@ def prepared(source: Path) -> None:
     written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
         fit(path.relative_to(source), source, places, written, weighs)
+    (source / "404.md").write_text(LOST, encoding="utf-8")
     first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
     (source / "index.md").write_text(first, encoding="utf-8")
 

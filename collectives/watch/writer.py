@@ -1,12 +1,12 @@
 """Writes the record of a job: a folder, line by line while the job runs.
 
-    about.json      {"format": 2, "script", "arguments", "world_size", "collector" (process),
+    about.json      {"format": 2, "version" (of this library), "script", "arguments", "world_size", "collector" (process),
                     "began" (Unix time of second 0), ...}
     ranks.jsonl     [rank, host, process] of each rank, when it came
     00000.jsonl     the first lines (see lines.py); a file that is full is followed by the next
     00007.jsonl ... the last lines: the first file and the last two remain
     verdict.txt     the report, as printed
-    verdict.json    {"kind", "ranks", "calls", "text"}: the last verdict, for a program
+    verdict.json    {"version", "kind", "ranks", "calls", "text"}: the last verdict, for a program
 
 The first line of a file of lines sums up the earlier ones: {"before": {"made", "totals", "calls"}}; the next ones
 repeat the signatures and clocks that its lines refer to.
@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Callable, Iterable
 
 import torch
 
+from .. import __version__
 from ..judge.verdict import Verdict
 from ..log import messages
 from .pipe import say
@@ -77,7 +78,7 @@ class Writer:
         self._held: list[bytes] = []  # lines, until the next flush
         self._refused = False
         self._begin(dict(
-            format=FORMAT, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
+            format=FORMAT, version=__version__, script=script[0], arguments=script[1:], world_size=world_size, collector=os.getpid(),
             began=time.time() - (time.perf_counter() - began), torch=torch.__version__, python=platform.python_version(),
         ))  # fmt: skip
 
@@ -153,7 +154,7 @@ class Writer:
         if verdict:
             calls = [{"op": call.op, "index": call.events[0].index} for call in verdict.calls]
             about = {"kind": type(verdict).__name__, "ranks": verdict.ranks, "calls": calls, "text": text}
-            self._whole("verdict.json", json.dumps(about))
+            self._whole("verdict.json", json.dumps({"version": __version__} | about))
 
     def summary(self, seconds: float) -> str:
         """The number of calls and the record's place, in words."""

@@ -4,6 +4,7 @@ import os
 import re
 from html import escape
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from latex2mathml.converter import convert
 
@@ -69,7 +70,16 @@ def entitle(app, exception):
         first.write_text(re.sub(r"<title>.*?</title>", f"<title>{title}</title>", page, count=1), encoding="utf-8")
 
 
+def address_lost_pages(app, exception):
+    """Make the links of the page for what isn't found work below any folder: a browser is shown it in place of one."""
+    lost = Path(app.outdir, "404.html")
+    if exception is None and lost.exists():
+        page, folder = lost.read_text(encoding="utf-8"), urlsplit(html_baseurl).path.rstrip("/") + "/"
+        lost.write_text(page.replace("<head>", f'<head><base href="{folder}">', 1), encoding="utf-8")
+
+
 def setup(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
     app.connect("html-page-context", describe)
     app.connect("build-finished", entitle)
+    app.connect("build-finished", address_lost_pages)

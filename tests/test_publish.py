@@ -1,0 +1,122 @@
+"""`make release`, `make renew` and `make licenses`: what they refuse, and what comes out."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+from flit_core import buildapi
+
+from collectives import __version__
+from tests import ROOT
+from tools import licenses, publish, renew
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A small repository in the course's place, with nothing released."""
+    (tmp_path / "collectives").mkdir()
+    (tmp_path / "collectives" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    (tmp_path / ".changes").mkdir()
+    (tmp_path / ".changes" / "README.md").write_text("How.\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n## 1.1.0, 2026-01-01\n- Old.\n")
+    monkeypatch.setattr(publish, "ROOT", tmp_path)
+    monkeypatch.setattr(publish, "DIST", tmp_path / "dist")
+    monkeypatch.setattr(publish, "FRAGMENTS", tmp_path / ".changes")
+    for words in (["init", "-q"], ["add", "."]):
+        publish.git(*words)
+    commit()
+    return tmp_path
+
+
+def commit():
+    publish.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "a change", "--allow-empty")
+
+
+def test_a_release_starts_from_a_commit_that_has_no_other_release_of_this_version(course):
+    assert publish.committed() == "v1.2.0"
+    publish.git("tag", "v1.2.0")
+    assert publish.committed() == "v1.2.0"  # this very commit: the workflow that the tag starts
+    commit()
+    with pytest.raises(publish.Missing, match="v1.2.0 is released already. Raise __version__"):
+        publish.committed()
+    (course / "CHANGELOG.md").write_text("changed")
+    with pytest.raises(publish.Missing, match="Commit these first, .*\nM? ?M CHANGELOG.md"):
+        publish.committed()
+
+
+def test_a_release_has_notes(course):
+    file = course / "CHANGELOG.md"
+    with pytest.raises(publish.Missing, match="nothing about 1.2.0 in CHANGELOG.md"):
+        publish.notes()
+    file.write_text("# Changelog\n## 1.2.0, not released\n- New.\n- Newer.\n\n## 1.1.0, 2026-01-01\n- Old.\n")
+    with pytest.raises(publish.Missing, match="today's date for this version now. Commit it"):
+        publish.notes()
+    assert re.search(r"^## 1.2.0, 20\d\d-\d\d-\d\d$", file.read_text(), re.MULTILINE)
+    assert publish.notes() == "2 lines" and (course / "dist" / "NOTES.md").read_text() == "- New.\n- Newer.\n"
+
+
+def test_a_command_that_fails_is_named_with_its_last_words():
+    with pytest.raises(publish.Missing, match="(?s)-c .* ended with 3:\nno disk"):
+        publish.call(sys.executable, "-c", "print('no disk'); raise SystemExit(3)")
+
+
+@pytest.mark.slow
+def test_the_source_distribution_is_this_commit_and_the_wheel_the_library(tmp_path, monkeypatch):
+    """What is committed now, in a clone: a file of a checkout may be anybody's."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    monkeypatch.setattr(publish, "ROOT", clone)
+    monkeypatch.setattr(publish, "DIST", tmp_path)
+    monkeypatch.chdir(clone)
+    assert buildapi.build_wheel(str(tmp_path)) == publish.wheel().name
+    assert buildapi.build_sdist(str(tmp_path)) == publish.source().name
+    assert publish.complete().endswith(" files")
+    with zipfile.ZipFile(publish.wheel()) as file:
+        assert (
+            f"\nVersion: {__version__}\n" in file.read(f"collectives_course-{__version__}.dist-info/METADATA").decode()
+        )
+    with tarfile.open(publish.source()) as file:
+        lacking = [member for member in file.getmembers() if not member.name.endswith("INSTALL.md")]
+        with tarfile.open(tmp_path / "less.tar.gz", "w:gz") as less:
+            for member in lacking:
+                less.addfile(member, file.extractfile(member) if member.isfile() else None)
+    (tmp_path / "less.tar.gz").rename(publish.source())
+    with pytest.raises(publish.Missing, match="lacks INSTALL.md: "):
+        publish.complete()
+
+
+def test_what_a_renewal_changed():
+    before = "# head\nrich==14.1\ntorch==2.13.0\nold==1; python_version < '3.11'\n"
+    after = "# head\nrich==15.0\ntorch==2.13.0\nnew==2\n"
+    assert [line.split() for line in renew.changes(before, after)] == [
+        ["new", "not", "there", "->", "2"],
+        ["old", "1;", "python_version", "<", "'3.11'", "->", "gone"],
+        ["rich", "14.1", "->", "15.0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "words, allowed",
+    [
+        ("MIT", True),
+        ("Apache-2.0 AND (MIT OR GPL-3.0-only)", True),
+        ("GPL-3.0-only", False),
+        ("MIT OR GPL-3.0-only", True),
+        ("Apache-2.0 AND MIT", True),
+        ("Apache-2.0 AND GPL-2.0-only", False),
+        ("BSD License; GNU General Public License (GPL)", True),
+        ("UNKNOWN", False),
+    ],
+)
+def test_licenses_that_let_the_course_depend_on_a_package(words, allowed):
+    assert licenses.is_allowed(words) == allowed
+
+
+def test_the_page_of_licenses_has_every_package_that_is_pinned_for_this_system():
+    page = (ROOT / "LICENSES.md").read_text()
+    listed = {licenses.canonical(name) for name in re.findall(r"^\| ([\w.-]+) \| ", page, re.MULTILINE)}
+    assert listed <= licenses.pinned() | {"package"}
+    assert {"torch", "jupyterlab", "matplotlib", "ipywidgets", "nbval"} <= listed

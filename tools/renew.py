@@ -1,0 +1,66 @@
+"""Takes the newest versions that fit together on every Python of the course:   make renew
+
+A resolver (uv) rewrites constraints.txt; a new environment gets these versions, the tests run in it, and what changed is
+listed.  If a test fails, the old file comes back.  What is held back, and why: [tool.uv] in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "constraints.txt"
+OLDEST = "3.10"
+OF_A_GPU = ("nvidia-", "cuda-", "triton")  # packages of a torch that isn't the one for the CPU
+
+
+def resolved() -> str:
+    """The lines of constraints.txt: the newest versions for all Pythons from OLDEST on."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "course", "--extra", "test"]
+    command += ["--universal", "--python-version", OLDEST, "--no-header", "--no-annotate", "--quiet", "--upgrade"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return "".join(line.replace(" ;", ";") + "\n" for line in lines if not line.startswith(OF_A_GPU))
+
+
+def pins(text: str) -> dict[str, set[str]]:
+    """By package, its versions, each with the Pythons and systems that it is for."""
+    found: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==(.+)$", text, re.MULTILINE):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def changes(before: str, after: str) -> list[str]:
+    """A line for each package whose version is another: 'rich  14.1 -> 15.0'."""
+    old, new = pins(before), pins(after)
+    return [
+        f"{name:<28} {', '.join(sorted(old.get(name, ['not there'])))} -> {', '.join(sorted(new.get(name, ['gone'])))}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+
+
+def main() -> int:
+    before = FILE.read_text(encoding="utf-8")
+    head = "".join(line for line in before.splitlines(keepends=True) if line.startswith("#"))
+    after = head + resolved()
+    listed = changes(before, after)
+    print("\n".join(listed) or "Everything is at its newest.", flush=True)
+    if not listed:
+        return 0
+    FILE.write_text(after, encoding="utf-8")
+    if subprocess.run(["make", "test-all", "VENV=.venv-renew"], cwd=ROOT).returncode:
+        FILE.write_text(before, encoding="utf-8")
+        print(
+            "\nA test failed with these; constraints.txt is as it was. Hold back what broke it: [tool.uv] in pyproject.toml."
+        )
+        return 1
+    print(f"\nAll tests pass with these {len(listed)} changes. Commit constraints.txt.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
