@@ -10,8 +10,7 @@ python -m collectives                                        # all that the comm
 import sys
 
 from .lazy import lazy
-
-__version__ = "0.1.0"
+from .version import __version__ as __version__
 
 # Each module and its names, loaded at first use: grading needs no torch, a rank needs no pictures.
 __all__ = lazy(

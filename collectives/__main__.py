@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 
-from . import __version__
+from .version import __version__
 
 # command -> the module whose main() runs it, and its line in the help
 COMMANDS = {

@@ -15,8 +15,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
-from collectives import __version__
 from collectives.format import align
+from collectives.version import __version__
 
 from . import alike
 from .entries import Entry

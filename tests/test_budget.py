@@ -8,7 +8,7 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_143  # lines of functions, in
+MOST_ENTERED = 3_150  # lines of functions; a run enters 3,143 to 3,147 of them, by its timing, in
 MOST_FILES = 50
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
@@ -34,10 +34,10 @@ CEILINGS = {
     "collectives/remote": 1_320,
     "collectives/same": 2_040,
     "collectives/train": 2_215,
-    "collectives/watch": 8_859,
-    "grader": 4_828,
+    "collectives/watch": 8_860,
+    "grader": 4_830,
     "helpers": 4_649,
-    "tools": 2_295,
+    "tools": 2_685,
 }
 
 

@@ -18,7 +18,7 @@ from tools import licenses, publish, renew
 def course(tmp_path, monkeypatch):
     """A small repository in the course's place, with nothing released."""
     (tmp_path / "collectives").mkdir()
-    (tmp_path / "collectives" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    (tmp_path / "collectives" / "version.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / ".changes").mkdir()
     (tmp_path / ".changes" / "README.md").write_text("How.\n")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n## 1.1.0, 2026-01-01\n- Old.\n")

@@ -36,10 +36,10 @@ def canonical(name: str) -> str:
 
 
 def installed(python: str) -> list[dict[str, str]]:
-    """What is installed for this Python, of what the course pins: {"Name", "Version", "License"}, by name."""
+    """The pinned packages that are installed for this Python, by name: {"Name", "Version", "License"}."""
     command = [sys.executable, "-m", "piplicenses", "--python", python, "--format", "json", "--from", "mixed"]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return sorted((row for row in found if canonical(row["Name"]) in pinned()), key=lambda row: row["Name"].lower())
+    rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return sorted((row for row in rows if canonical(row["Name"]) in pinned()), key=lambda row: row["Name"].lower())
 
 
 def is_allowed(license: str) -> bool:

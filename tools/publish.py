@@ -1,6 +1,6 @@
 """Makes the files of a release, in dist/, and tries each as a stranger would:   make release
 
-It stops with a sentence where something is missing.  Nothing leaves this machine: RELEASING.md says what an owner does.
+It stops where something is missing, with the remedy.  Nothing leaves this machine: RELEASING.md has the steps of an owner.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ dist.destroy_process_group()
 
 
 class Missing(Exception):
-    """What a release lacks, in a sentence that says what to do."""
+    """A gap that keeps a release back, with its remedy."""
 
 
 def version() -> str:
-    """The version that the library says it has."""
-    return re.search(r'^__version__ = "(.+)"$', (ROOT / "collectives" / "__init__.py").read_text(), re.MULTILINE)[1]
+    """The version of the library."""
+    return re.search(r'^__version__ = "(.+)"$', (ROOT / "collectives" / "version.py").read_text(), re.MULTILINE)[1]
 
 
 # --- before anything is built -------------------------------------------------------------
@@ -58,7 +58,7 @@ def committed() -> str:
         raise Missing(f"Commit these first, or put them away:\n{changed}")
     tag = f"v{version()}"
     if git("tag", "--list", tag) and git("rev-parse", f"{tag}^{{commit}}") != git("rev-parse", "HEAD"):
-        raise Missing(f"{tag} is released already. Raise __version__ in collectives/__init__.py.")
+        raise Missing(f"{tag} is released already. Raise __version__ in collectives/version.py.")
     return tag
 
 
@@ -75,10 +75,10 @@ def notes() -> str:
         raise Missing("CHANGELOG.md has today's date for this version now. Commit it, and call this again.")
     if heading not in text:
         raise Missing(f"There is nothing about {version()} in CHANGELOG.md, and no fragment in .changes: what is new?")
-    own = text.partition(heading)[2].partition("\n")[2].partition("\n## ")[0].strip()
+    section = text.partition(heading)[2].partition("\n")[2].partition("\n## ")[0].strip()
     DIST.mkdir(exist_ok=True)
-    (DIST / "NOTES.md").write_text(own + "\n", encoding="utf-8")
-    return f"{len(own.splitlines())} lines"
+    (DIST / "NOTES.md").write_text(section + "\n", encoding="utf-8")
+    return f"{len(section.splitlines())} lines"
 
 
 # --- the files ----------------------------------------------------------------------------
@@ -116,21 +116,21 @@ def complete() -> str:
 def pythons() -> dict[str, str]:
     """The Pythons that the wheel is tried on: version -> program."""
     here: dict[tuple[int, ...], str] = {}
-    found = [
+    programs = [
         *Path.home().glob(".pyenv/versions/*/bin/python"),
         *Path.home().glob(".local/share/uv/python/*/bin/python"),
     ]
     for minor in range(10, 30):
-        found += filter(None, [shutil.which(f"python3.{minor}")])
-    for program in (sys.executable, *map(str, found)):
-        asked = [program, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])"]
-        done = subprocess.run(asked, capture_output=True, text=True)
-        if done.returncode == 0:
-            here.setdefault(tuple(map(int, done.stdout.split())), program)
-    named = {".".join(map(str, number)): program for number, program in sorted(here.items())}
-    if lacking := [number for number in (OLDEST, TESTED) if number not in named]:
+        programs += filter(None, [shutil.which(f"python3.{minor}")])
+    for program in (sys.executable, *map(str, programs)):
+        question = [program, "-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])"]
+        answer = subprocess.run(question, capture_output=True, text=True)
+        if answer.returncode == 0:
+            here.setdefault(tuple(map(int, answer.stdout.split())), program)
+    numbers = {".".join(map(str, number)): program for number, program in sorted(here.items())}
+    if lacking := [number for number in (OLDEST, TESTED) if number not in numbers]:
         raise Missing(f"There is no Python {' and no Python '.join(lacking)} here, on which a release is tried.")
-    return {number: named[number] for number in dict.fromkeys((OLDEST, TESTED, list(named)[-1]))}
+    return {number: numbers[number] for number in dict.fromkeys((OLDEST, TESTED, list(numbers)[-1]))}
 
 
 def as_stranger(number: str, program: str) -> str:
@@ -142,9 +142,9 @@ def as_stranger(number: str, program: str) -> str:
         if (index := os.environ.get("TORCH_INDEX")) and sys.platform == "linux":
             install.take_cpu_torch(pip, index)
         call(*pip, str(wheel()), cwd=folder)
-        told = call(python, "-m", "collectives", "--version", cwd=folder)
-        if told != f"collectives {version()}\n":
-            raise Missing(f"On Python {number} the wheel says it is {told.strip()!r}.")
+        release = call(python, "-m", "collectives", "--version", cwd=folder)
+        if release != f"collectives {version()}\n":
+            raise Missing(f"On Python {number} the wheel gives its version as {release.strip()!r}.")
         Path(folder, "train.py").write_text(HANGS)
         job = "-m torch.distributed.run --standalone --nproc-per-node 2 -m collectives.watch --record record train.py"
         call(python, *job.split(), cwd=folder, fails=True)
@@ -163,8 +163,8 @@ def own_tests() -> str:
         with tarfile.open(source()) as file:
             file.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         (course,) = Path(folder).iterdir()
-        told = call("make", "test", cwd=course)
-    return told.rstrip().rpartition("\n")[2].strip("= ")
+        output = call("make", "test", cwd=course)
+    return output.rstrip().rpartition("\n")[2].strip("= ")
 
 
 def served() -> str:
@@ -177,7 +177,7 @@ def served() -> str:
         for page in pages:
             with urlopen(f"http://127.0.0.1:{server.server_port}/{page}", timeout=10) as answer:
                 if b"<title>" not in answer.read():
-                    raise Missing(f"_site/{page} is no page.")
+                    raise Missing(f"_site/{page} isn't a page.")
         server.shutdown()
     shutil.make_archive(str(DIST / "site"), "zip", SITE)
     return f"{len(pages)} pages, {size(DIST / 'site.zip')}"
@@ -203,25 +203,25 @@ def git(*words: str) -> str:
 
 
 def call(*command: str, cwd: str | Path = ROOT, fails: bool = False) -> str:
-    """What a command prints.  fails: it is to end with an error.  Raises Missing, with its last words, if it doesn't."""
+    """The output of a command.  fails: it has to end with an error.  Raises Missing, with the last lines, if it ends otherwise."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MAKE", "VIRTUAL_ENV"))}
-    done = subprocess.run(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if (done.returncode != 0) != fails:
-        last = "\n".join(done.stdout.splitlines()[-20:])
-        raise Missing(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{last}")
-    return done.stdout
+    run = subprocess.run(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if (run.returncode != 0) != fails:
+        last = "\n".join(run.stdout.splitlines()[-20:])
+        raise Missing(f"{' '.join(map(str, command))} ended with {run.returncode}:\n{last}")
+    return run.stdout
 
 
 def main() -> int:
     try:
-        tried = pythons()
+        programs = pythons()
         steps = [("committed", committed), ("notes", notes), ("built", built), ("complete", complete)]
-        steps += [(f"wheel on {number}", partial(as_stranger, number, program)) for number, program in tried.items()]
+        steps += [(f"wheel on {number}", partial(as_stranger, number, program)) for number, program in programs.items()]
         steps += [("site", served), ("own tests", own_tests)]
         for name, step in steps:
             began = time.monotonic()
-            told = step()
-            print(f"{name:<16} {told}  ({time.monotonic() - began:.0f} s)", flush=True)
+            outcome = step()
+            print(f"{name:<16} {outcome}  ({time.monotonic() - began:.0f} s)", flush=True)
     except Missing as missing:
         print(f"\nNo release yet. {missing}", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 """Takes the newest versions that fit together on every Python of the course:   make renew
 
-A resolver (uv) rewrites constraints.txt; a new environment gets these versions, the tests run in it, and what changed is
-listed.  If a test fails, the old file comes back.  What is held back, and why: [tool.uv] in pyproject.toml.
+A resolver (uv) rewrites constraints.txt; a new environment gets these versions, the tests run in it, and the changes are
+listed.  If a test fails, the old file comes back.  The versions that are held back, and why: [tool.uv] in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def resolved() -> str:
 
 def pins(text: str) -> dict[str, set[str]]:
     """By package, its versions, each with the Pythons and systems that it is for."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)==(.+)$", text, re.MULTILINE):
-        found.setdefault(name, set()).add(version)
-    return found
+        versions.setdefault(name, set()).add(version)
+    return versions
 
 
 def changes(before: str, after: str) -> list[str]:
-    """A line for each package whose version is another: 'rich  14.1 -> 15.0'."""
+    """A line for each package whose version has changed: 'rich  14.1 -> 15.0'."""
     old, new = pins(before), pins(after)
     return [
         f"{name:<28} {', '.join(sorted(old.get(name, ['not there'])))} -> {', '.join(sorted(new.get(name, ['gone'])))}"

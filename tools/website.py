@@ -48,8 +48,8 @@ PAGES = (
     "bench",
 )
 EXAMPLE = ROOT / "tests" / "corpus" / "nccl" / "absent.log"  # of a job that hung
-LOST = """# There is no such page
-It may have moved when a chapter was divided anew. The search on the left knows all pages, and
+LOST_PAGE = """# There is no such page
+It may have moved when a chapter was divided again. The search on the left knows all pages, and
 [the first page](index.md) shows the way to each.
 """  # what a host shows for an address that the site doesn't have
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
@@ -511,7 +511,7 @@ def prepared(source: Path) -> None:
     written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
         fit(path.relative_to(source), source, places, written, weighs)
-    (source / "404.md").write_text(LOST, encoding="utf-8")
+    (source / "404.md").write_text(LOST_PAGE, encoding="utf-8")
     first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
     (source / "index.md").write_text(first, encoding="utf-8")
 

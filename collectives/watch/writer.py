@@ -25,9 +25,9 @@ from typing import Any, BinaryIO, Callable, Iterable
 
 import torch
 
-from .. import __version__
 from ..judge.verdict import Verdict
 from ..log import messages
+from ..version import __version__
 from .pipe import say
 from .totals import Account
 

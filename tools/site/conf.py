@@ -71,7 +71,7 @@ def entitle(app, exception):
 
 
 def address_lost_pages(app, exception):
-    """Make the links of the page for what isn't found work below any folder: a browser is shown it in place of one."""
+    """Make the links of the page for what isn't found work below any folder: a host answers with it for any address."""
     lost = Path(app.outdir, "404.html")
     if exception is None and lost.exists():
         page, folder = lost.read_text(encoding="utf-8"), urlsplit(html_baseurl).path.rstrip("/") + "/"
