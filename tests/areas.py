@@ -48,10 +48,9 @@ ALWAYS = ("test_repository", "test_imports", "test_budget", "test_names")
 
 # Pattern of a path -> the tests of what is there. The first row that fits a file counts.
 AREAS = {
-    "notebooks/trainer/*": ("test_trainer", *TEXT),
-    "notebooks/take_home/*": ("test_take_home", *TEXT),
+    "notebooks/trainer/*": ("test_trainer", "test_site", *TEXT),
     "notebooks/jobs/*": ("test_hosts", *JOBS, *TEXT),
-    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_take_home", *TEXT, *PAGES, *OPENED),
+    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_trainer", *TEXT, *PAGES, *OPENED),
     "notebooks/*": (*TEXT, *PAGES, "browser/test_website", "browser/test_axe"),
     "solutions/*.ipynb": (ITSELF, *EXERCISES),
     "solutions/*": TEXT,
